@@ -1,0 +1,33 @@
+# Every target runs in .venv, which is made from pyproject.toml and constraints.txt when they change.
+PYTHON ?= python3
+VENV   := .venv
+RUN    := $(VENV)/bin/python -m
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check clean
+
+help:   ## list the targets
+	@sed -nE 's/^([a-z]+): .*## /make \1\t/p' Makefile
+
+demo: $(STAMP)   ## run examples/demo.py, on the GPU or in Triton's interpreter
+	$(VENV)/bin/python examples/demo.py
+
+# Triton chooses its interpreter when it is imported, so the tests need two processes.
+test: check   ## run the checks and all tests; GPU tests are skipped where there is no GPU
+	TRITON_INTERPRET=1 $(RUN) pytest -n logical tests/unit tests/interpret tests/codegen
+	TRITON_INTERPRET=0 $(RUN) pytest -n logical tests/ptx tests/gpu
+
+check: $(STAMP)   ## run the linter, the formatter's check and the type checker
+	$(RUN) ruff check
+	$(RUN) ruff format --check
+	$(RUN) mypy
+
+clean:   ## remove .venv, builds and caches
+	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) pip install -c constraints.txt -e ".[test,demo,dev]"
+	touch $@

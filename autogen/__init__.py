@@ -1,0 +1,61 @@
+"""autogen: PyTorch losses as generated Triton kernels, one launch forward and one backward.
+
+>>> from autogen.losses import BCELoss                                      # doctest: +SKIP
+>>> BCELoss(use_autogen=True)(probability, target).backward()               # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autogen._version import __version__
+from autogen.errors import (
+    AutogenError,
+    CompileError,
+    ScheduleError,
+    TraceError,
+    UnavailableError,
+    UnsupportedOpError,
+    ValueBranchError,
+)
+from autogen.policies import Policy, policy, set_policy
+
+if TYPE_CHECKING:
+    from autogen.decorator import autogen_loss
+    from autogen.report import DirectionReport, Report, explain
+
+__all__ = [
+    "AutogenError",
+    "CompileError",
+    "DirectionReport",
+    "Policy",
+    "Report",
+    "ScheduleError",
+    "TraceError",
+    "UnavailableError",
+    "UnsupportedOpError",
+    "ValueBranchError",
+    "__version__",
+    "autogen_loss",
+    "explain",
+    "policy",
+    "set_policy",
+]
+
+# Imported when asked for: they need torch, which takes a second that `import autogen` should not.
+_LAZY = {
+    "autogen_loss": "autogen.decorator",
+    "DirectionReport": "autogen.report",
+    "Report": "autogen.report",
+    "explain": "autogen.report",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value

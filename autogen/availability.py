@@ -1,0 +1,74 @@
+"""Whether a generated kernel can run on given tensors, and if not, why."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Sequence
+
+import torch
+
+from autogen.errors import UnavailableError
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_OTHERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether Triton can be imported."""
+    return importlib.util.find_spec("triton") is not None
+
+
+@functools.cache
+def has_interpreter() -> bool:
+    """Whether Triton runs kernels in its interpreter, chosen by `TRITON_INTERPRET=1` before it was imported."""
+    if not has_triton():
+        return False
+    import triton
+
+    return bool(triton.knobs.runtime.interpret)
+
+
+def require(tensors: Sequence[torch.Tensor]) -> None:
+    """Check that kernels can run on `tensors`.
+
+    Raises:
+        UnavailableError: no Triton, a device or dtype that kernels do not know, or tensors that are no plain ones.
+    """
+    if not has_triton():
+        raise UnavailableError("Triton is not installed", remedy="Install the package triton.")
+    if not tensors:
+        raise UnavailableError("the loss was given no tensor", remedy="Pass its input as a tensor.")
+    for tensor in tensors:
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+            raise UnavailableError(
+                f"an argument is a {type(tensor).__name__}, not a plain tensor",
+                remedy="Pass plain tensors.",
+            )
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.dtype not in (*_FLOATS, *_OTHERS):
+            kind = "quantized" if tensor.is_quantized else f"{str(tensor.dtype)[6:]}, {str(tensor.layout)[6:]}"
+            raise UnavailableError(f"no kernel reads a tensor that is {kind}", remedy="Convert it first.")
+    devices = {tensor.device for tensor in tensors}
+    if len(devices) > 1:
+        found = ", ".join(sorted(map(str, devices)))
+        raise UnavailableError(f"the tensors are on several devices ({found})", remedy="Move them to one device.")
+    device = tensors[0].device
+    if device.type == "cpu" and not has_interpreter():
+        raise UnavailableError(
+            "the tensors are on the CPU, and Triton's interpreter is off",
+            remedy="Move them to a GPU, or set TRITON_INTERPRET=1 before Triton is imported.",
+        )
+    if device.type not in ("cpu", "cuda"):
+        raise UnavailableError(f"no kernels for the device {device.type}", remedy="Move the tensors to a GPU.")
+
+
+def is_transformed() -> bool:
+    """Whether torch transforms the call (`torch.compile`, `torch.func`, forward-mode AD): its formula is needed."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+        or bool(torch.overrides._get_current_function_mode_stack())
+        or torch._C._len_torch_dispatch_stack() > 0
+    )

@@ -1,0 +1,59 @@
+"""Building: the text of a kernel → a module file in a cache → a Triton function.
+
+Triton reads the source of a kernel from a file, so every module is written to one, named by the hash of its text.
+The folder is `AUTOGEN_CACHE_DIR`, else `autogen-loss` in the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+CACHE_VARIABLE = "AUTOGEN_CACHE_DIR"
+
+_functions: dict[str, Any] = {}
+
+
+def cache_folder() -> Path:
+    """Where generated modules are kept; made if need be, in the temporary folder if it cannot be written."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(chosen) if chosen else Path(base) / "autogen-loss"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    except OSError:
+        pass
+    fallback = Path(tempfile.gettempdir()) / f"autogen-loss-{os.getuid()}"
+    fallback.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return fallback
+
+
+def module_file(name: str, text: str) -> Path:
+    """The file that holds a module's text, written whole or not at all."""
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    path = cache_folder() / f"{name}_{digest}.py"
+    if not (path.exists() and path.read_text(encoding="utf-8") == text):
+        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    return path
+
+
+def load_function(name: str, text: str) -> Any:
+    """The Triton function `name` of a generated module."""
+    function = _functions.get(text)
+    if function is None:
+        path = module_file(name, text)
+        spec = importlib.util.spec_from_file_location(f"autogen_generated.{path.stem}", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        function = _functions[text] = getattr(module, name)
+    return function

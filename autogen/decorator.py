@@ -1,0 +1,147 @@
+"""`@autogen_loss`: a class, an instance or a function becomes the same thing, run on generated kernels."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+import torch
+
+from autogen.dispatch import Dispatcher
+from autogen.policies import Policy
+
+_Loss = TypeVar("_Loss", bound=Callable[..., Any])
+
+_DISPATCHER = "__autogen_dispatcher__"
+
+
+@overload
+def autogen_loss(loss: _Loss) -> _Loss: ...
+@overload
+def autogen_loss(*, policy: Policy | str | None = None) -> Callable[[_Loss], _Loss]: ...
+def autogen_loss(loss: Any = None, *, policy: Policy | str | None = None) -> Any:
+    """Run a loss on generated Triton kernels, one forward and one backward, wherever that is possible.
+
+    Works on a `torch.nn.Module` class (whose instances then also take `use_autogen=`, true by default), on an instance,
+    and on a plain function of tensors, with or without options::
+
+        @autogen_loss
+        class Charbonnier(nn.Module):
+            def forward(self, prediction, target):
+                return torch.sqrt((prediction - target) ** 2 + 1e-6).mean()
+
+        huber = autogen_loss(nn.HuberLoss(), policy="mandatory")
+
+    The loss keeps its name, signature, `state_dict` and type. Where no kernel can be generated or run, it computes what
+    it always did; `autogen.explain` says why.
+
+    Args:
+        loss: what to decorate.
+        policy: "disabled", "default", "aggressive" or "mandatory", for this loss alone; by default the policy in force
+            at each call (see `autogen.policy`).
+
+    Raises:
+        TypeError: `loss` is not a module class, a module or a function.
+        ValueError: an unknown policy.
+    """
+    if loss is None:
+        return functools.partial(autogen_loss, policy=policy)
+    if isinstance(loss, type):
+        if not issubclass(loss, torch.nn.Module):
+            raise TypeError(f"autogen_loss takes a torch.nn.Module class; {loss.__name__} is not one")
+        return _decorate_class(loss, policy)
+    if isinstance(loss, torch.nn.Module):
+        return _decorate_instance(loss, policy)
+    if not callable(loss):
+        raise TypeError(f"autogen_loss takes a module class, a module or a function, not {type(loss).__name__}")
+    return _decorate_function(loss, policy)
+
+
+def dispatcher_of(loss: Any) -> tuple[Dispatcher, torch.nn.Module | None] | None:
+    """The dispatcher of a decorated loss, and its module if it is one; None if it is not decorated."""
+    if isinstance(loss, torch.nn.Module):
+        found = getattr(loss.forward, _DISPATCHER, None)
+        return None if found is None else (found, loss)
+    found = getattr(loss, _DISPATCHER, None)
+    return None if found is None else (found, None)
+
+
+def _decorate_function(function: Callable[..., Any], policy: Policy | str | None) -> Callable[..., Any]:
+    dispatcher = Dispatcher(function, getattr(function, "__name__", type(function).__name__), policy)
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return dispatcher(None, args, kwargs)
+
+    setattr(wrapper, _DISPATCHER, dispatcher)
+    return wrapper
+
+
+def _decorate_class(cls: Any, policy: Policy | str | None) -> Any:
+    original = cls.forward
+    dispatcher = Dispatcher(original, cls.__name__, policy)
+
+    @functools.wraps(original)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self.use_autogen:
+            return original(self, *args, **kwargs)
+        return dispatcher(self, args, kwargs, type(self).__name__)
+
+    setattr(forward, _DISPATCHER, dispatcher)
+    cls.forward = forward
+    cls.use_autogen = True
+    if "use_autogen" not in inspect.signature(cls.__init__).parameters:
+        cls.__init__ = _with_flag(cls.__init__)
+    return cls
+
+
+def _with_flag(init: Callable[..., None]) -> Callable[..., None]:
+    """A constructor that also takes `use_autogen`."""
+
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, use_autogen: bool | None = None, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        # None leaves alone what the constructor of a decorated base class has set.
+        if use_autogen is not None:
+            self.use_autogen = use_autogen
+
+    signature = inspect.signature(init)
+    flag = inspect.Parameter("use_autogen", inspect.Parameter.KEYWORD_ONLY, default=True, annotation=bool)
+    parameters = list(signature.parameters.values())
+    rest = [p for p in parameters if p.kind is inspect.Parameter.VAR_KEYWORD]
+    parameters = [p for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    __init__.__signature__ = signature.replace(parameters=[*parameters, flag, *rest])  # type: ignore[attr-defined]
+    return __init__
+
+
+def _decorate_instance(module: torch.nn.Module, policy: Policy | str | None) -> torch.nn.Module:
+    if dispatcher_of(module) is None or policy is not None:
+        module.forward = InstanceForward(module, policy)
+    return module
+
+
+class InstanceForward:
+    """The `forward` of one decorated module. Copies and pickles with it; what was compiled stays behind."""
+
+    def __init__(self, module: torch.nn.Module, policy: Policy | str | None) -> None:
+        self._module = module
+        self._policy = policy
+        self._connect()
+
+    def _connect(self) -> None:
+        function = type(self._module).forward
+        function = inspect.unwrap(function) if hasattr(function, _DISPATCHER) else function
+        setattr(self, _DISPATCHER, Dispatcher(function, type(self._module).__name__, self._policy))
+        self.__signature__ = inspect.signature(function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self, _DISPATCHER)(self._module, args, kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_module": self._module, "_policy": self._policy}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._connect()

@@ -1,0 +1,27 @@
+"""Emission: a kernel of the plan → Triton source."""
+
+from __future__ import annotations
+
+from autogen.emission.flat import Flat
+from autogen.emission.looped import Looped
+from autogen.emission.rows import Resident, Tiled
+from autogen.emission.shell import Shell, Variant
+from autogen.emission.source import KernelSource, Partial
+from autogen.lowering.values import Provenance
+from autogen.schedule import Kernel
+from autogen.space import Space
+
+
+def emit(kernel: Kernel, space: Space, variant: Variant, provenance: Provenance) -> KernelSource:
+    """The source of a kernel; the same arguments give the same bytes."""
+    shell: type[Shell]
+    if not kernel.columns:
+        shell = Flat
+    elif not kernel.whole_rows:
+        shell = Tiled
+    else:
+        shell = Looped if variant.looped else Resident
+    return shell(kernel, space, variant, provenance).emit()
+
+
+__all__ = ["KernelSource", "Partial", "Variant", "emit"]

@@ -1,0 +1,276 @@
+"""Printing values: IR nodes become statements that read like a person's.
+
+A node gets a statement of its own if it has a name, is used more than once, or would make a line too long; all
+others are written where they are used. Above the first statement that a line of the user's code became stands that
+line.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections import ChainMap, Counter
+from collections.abc import Callable, Iterable
+
+import sympy
+import torch
+
+from autogen import ir
+from autogen.emission.sizes import Sizes
+from autogen.ir import Node
+from autogen.lowering.values import Provenance
+from autogen.ops import OPS, Precedence
+
+MAX_WIDTH = 88
+MAX_LINE = 104
+
+TRITON_DTYPES = {
+    torch.bool: "tl.int1",
+    torch.uint8: "tl.uint8",
+    torch.int8: "tl.int8",
+    torch.int16: "tl.int16",
+    torch.int32: "tl.int32",
+    torch.int64: "tl.int64",
+    torch.float16: "tl.float16",
+    torch.bfloat16: "tl.bfloat16",
+    torch.float32: "tl.float32",
+    torch.float64: "tl.float64",
+}
+
+# What an unnamed value is called, where its op's own name does not read as one.
+_NOUNS = {
+    "add": "total",
+    "sub": "difference",
+    "mul": "product",
+    "div": "quotient",
+    "neg": "negated",
+    "exp": "exponential",
+    "log": "logarithm",
+    "sqrt": "root",
+    "pow": "power",
+    "abs": "magnitude",
+    "where": "selected",
+    "maximum": "larger",
+    "minimum": "smaller",
+    "cast": "converted",
+    "eq": "is_equal",
+    "ne": "differs",
+    "lt": "is_less",
+    "le": "at_most",
+    "gt": "is_greater",
+    "ge": "at_least",
+    "logical_and": "both",
+    "logical_or": "either",
+    "logical_not": "is_not",
+}
+
+
+def wrapped(statement: str) -> str:
+    """A statement that ends in a call, with the call's arguments on a line of their own if it is too long."""
+    if len(statement) <= MAX_LINE or not statement.endswith(")"):
+        return statement
+    depth = 0
+    for position in range(len(statement) - 1, -1, -1):
+        depth += {")": 1, "(": -1}.get(statement[position], 0)
+        if depth == 0:
+            return f"{statement[: position + 1]}\n    {statement[position + 1 : -1]}\n)"
+    return statement
+
+
+class Names:
+    """The identifiers of one kernel, each given out once."""
+
+    def __init__(self, reserved: Iterable[str]) -> None:
+        self._taken = set(reserved)
+
+    def new(self, wanted: str) -> str:
+        """`wanted` as an identifier, numbered if it is taken."""
+        base = re.sub(r"\W", "_", wanted) or "value"
+        if keyword.iskeyword(base) or base[0].isdigit():
+            base = f"{base}_" if not base[0].isdigit() else f"_{base}"
+        name, copy = base, 2
+        while name in self._taken:
+            name, copy = f"{base}_{copy}", copy + 1
+        self._taken.add(name)
+        return name
+
+
+class Style:
+    """What all bodies of one kernel share: names, comments, use counts and the helpers that were used.
+
+    `index` turns an expression over the kernel's axes into one over its variables.
+    """
+
+    def __init__(
+        self,
+        roots: Iterable[Node],
+        provenance: Provenance,
+        sizes: Sizes,
+        names: Names,
+        index: Callable[[sympy.Expr], sympy.Expr],
+    ) -> None:
+        self.provenance = provenance
+        self.sizes = sizes
+        self.index = index
+        self.names = names
+        self.helpers: set[str] = set()
+        self.uses: Counter[Node] = Counter()
+        targets = list(roots)
+        for node in ir.topological(targets):
+            self.uses.update(set(node.args))
+        self.uses.update(targets)
+
+    def helper(self, name: str) -> str:
+        """A function of `autogen.device_math`, imported by the kernel's module."""
+        self.helpers.add(name)
+        return name
+
+
+class Body:
+    """A run of statements at one indentation.
+
+    Args:
+        style: what the kernel's bodies share.
+        load: prints a load, given the node and the text of its computed indices.
+        outer: a body whose values are visible here.
+    """
+
+    def __init__(self, style: Style, load: Callable[[Node, list[str]], str], outer: Body | None = None) -> None:
+        self.lines: list[str] = []
+        self.known: ChainMap[Node, str] = ChainMap({}, *outer.known.maps) if outer else ChainMap({})
+        self._style = style
+        self._load = load
+        self._comment = ""
+
+    def know(self, node: Node, text: str) -> None:
+        """Use `text`, a name, for a node from here on."""
+        self.known[node] = text
+
+    def state(self, node: Node, wanted: str | None = None) -> str:
+        """Give a node a statement of its own; returns its name."""
+        if node in self.known:
+            return self.known[node]
+        text = self.text(node)
+        return self.assign(node, text, wanted)
+
+    def assign(self, node: Node, text: str, wanted: str | None = None) -> str:
+        """A statement that computes a node by the given text."""
+        name = self._style.names.new(wanted or self.name_for(node))
+        self._say_where(node)
+        self.lines.append(wrapped(f"{name} = {text}"))
+        self.know(node, name)
+        return name
+
+    def name_for(self, node: Node) -> str:
+        """What to call a node: the user's name for it, a lowering's, or its op's."""
+        known = self._style.provenance.names.get(node)
+        if known:
+            return known
+        if node.op == "load":
+            buffer = node.attrs[0]
+            if node.args and node.args[0].op == "load":
+                return f"{buffer.name}_at_{node.args[0].attrs[0].name}"
+            return buffer.name
+        if node.op == "cast":
+            return self.name_for(node.args[0])
+        return _NOUNS.get(node.op, node.op)
+
+    def text(self, node: Node) -> str:
+        """The text of a node, as an operand that needs no parentheses in a call."""
+        return self._compose(node)[0]
+
+    def value(self, node: Node) -> tuple[str, int]:
+        """The text of a node and its precedence; the node gets a statement first if it deserves one."""
+        if node in self.known:
+            return self.known[node], Precedence.ATOM
+        if self._deserves_statement(node):
+            return self.state(node), Precedence.ATOM
+        text, precedence = self._compose(node)
+        if len(text) > MAX_WIDTH and node.args:
+            return self.assign(node, text), Precedence.ATOM
+        return text, precedence
+
+    def operand(self, node: Node) -> str:
+        """The text of a node as an operand of anything: in parentheses unless it is atomic."""
+        text, precedence = self.value(node)
+        return text if precedence >= Precedence.ATOM else f"({text})"
+
+    def _deserves_statement(self, node: Node) -> bool:
+        if node.op in ("const", "index") or (node.op == "cast" and node.args[0].op in ("index", "const")):
+            return False
+        if node.op in ("load", "reduce"):
+            return True
+        if node.op == "cast" and node.args[0].op == "load":
+            return False
+        return self._style.uses[node] > 1 or node in self._style.provenance.names
+
+    def _compose(self, node: Node) -> tuple[str, int]:
+        if node in self.known:
+            return self.known[node], Precedence.ATOM
+        match node.op:
+            case "const":
+                return self._literal(node)
+            case "index":
+                text = self._style.sizes.text(self._style.index(node.attrs[0]))
+                return text, Precedence.ATOM if text.isidentifier() else Precedence.SUM
+            case "load":
+                return self._load(node, [self.value(arg)[0] for arg in node.args]), Precedence.ATOM
+            case "cast":
+                return self._cast(node)
+            case "reduce":
+                raise AssertionError(f"a reduction outside its place: {node!r}")
+        op = OPS[node.op]
+        for helper in op.helpers:
+            self._style.helper(helper)
+        if op.precedence >= Precedence.ATOM:
+            args = [self._call_argument(arg) for arg in node.args]
+            return op.triton.format(*args), Precedence.ATOM
+        args = []
+        for position, arg in enumerate(node.args):
+            text, precedence = self._infix_argument(arg)
+            tight = precedence > op.precedence or (
+                precedence == op.precedence and position == 0 and op.precedence != Precedence.COMPARE
+            )
+            args.append(text if tight else f"({text})")
+        return op.triton.format(*args), op.precedence
+
+    def _infix_argument(self, node: Node) -> tuple[str, int]:
+        # Beside a tensor an integer size is promoted as a cast would.
+        if node.op == "cast" and node.args[0].op == "index" and not node.args[0].axes:
+            return self.value(node.args[0])
+        return self.value(node)
+
+    def _call_argument(self, node: Node) -> str:
+        if node.op == "const" and node.dtype == torch.float64:
+            # A Python number in a call would become float32 first.
+            return f"tl.full((), {self._literal(node)[0]}, tl.float64)"
+        return self.value(node)[0]
+
+    def _literal(self, node: Node) -> tuple[str, int]:
+        value = node.attrs[0]
+        if isinstance(value, bool):
+            return f"tl.full((), {value}, tl.int1)", Precedence.ATOM
+        if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
+            return f'float("{value}")', Precedence.ATOM
+        return repr(value), Precedence.ATOM if value >= 0 else Precedence.UNARY
+
+    def _cast(self, node: Node) -> tuple[str, int]:
+        (arg,) = node.args
+        if node.dtype == torch.bool:
+            text, precedence = self.value(arg)
+            return f"{text if precedence > Precedence.COMPARE else f'({text})'} != 0", Precedence.COMPARE
+        if arg.op == "index" and not arg.axes:
+            # A size may be a Python number when Triton specialises on it.
+            one = "1.0" if node.dtype == torch.float32 else f"tl.full((), 1, {TRITON_DTYPES[node.dtype]})"
+            return f"{self._style.sizes.factor(arg.attrs[0])} * {one}", Precedence.PRODUCT
+        return f"{self.operand(arg)}.to({TRITON_DTYPES[node.dtype]})", Precedence.ATOM
+
+    def _say_where(self, node: Node) -> None:
+        origin = self._style.provenance.origins.get(node)
+        if origin is None or origin.line is None:
+            return
+        code = origin.line.code if len(origin.line.code) <= 96 else f"{origin.line.code[:93]}..."
+        comment = f"# gradient of: {code}" if origin.backward else f"# {code}"
+        if comment != self._comment:
+            self._comment = comment
+            self.lines.append(comment)

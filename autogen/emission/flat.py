@@ -1,0 +1,71 @@
+"""The flat shell: one line of elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+
+from autogen.emission.shell import Shell, Variant
+from autogen.ir import Axis
+from autogen.lowering.values import Provenance
+from autogen.schedule import Kernel, Level
+from autogen.space import Space
+
+OFFSETS = "offsets"
+
+
+class Flat(Shell):
+    """Prints a kernel without columns."""
+
+    template = "flat.jinja"
+    tiles = ("BLOCK",)
+
+    def __init__(self, kernel: Kernel, space: Space, variant: Variant, provenance: Provenance) -> None:
+        self.total = sympy.prod([group.size for group in space.rows])
+        self.line = Axis(OFFSETS, self.total)
+        variables = {self.line: OFFSETS}
+        super().__init__(kernel, space, variant, provenance, variables, {self.total: "n_elements"})
+        self.sizes.arguments["n_elements"] = self.total
+
+    def summary(self) -> str:
+        return "a block of elements per program."
+
+    def offset(self, offset: sympy.Expr) -> sympy.Expr:
+        from torch.utils._sympy.functions import FloorDiv, Mod
+
+        step = self.space.flat(offset)
+        if step is not None:
+            return step * self.line
+        inside: sympy.Expr = sympy.S.One
+        values = {}
+        for position, group in enumerate(reversed(self.space.rows)):
+            index = self.line if inside == 1 else FloorDiv(self.line, inside)
+            outermost = position == len(self.space.rows) - 1
+            values[group.axis] = index if outermost else Mod(index, group.size)
+            inside = inside * group.size
+        return offset.xreplace(values)
+
+    def mask_of(self, level: Level) -> str | None:
+        return "mask" if level in (Level.ROW, Level.ELEMENT) else None
+
+    def whole(self, kind: str, value: str) -> str:
+        return self.along(kind, value, 0, keep=False)
+
+    def fill(self) -> dict[str, Any]:
+        scalars = self.scalars()
+        body = self.body(scalars)
+        loads = []
+        for node in self.direct_loads(Level.ROW):
+            name = self.names.new(body.name_for(node))
+            loads.append({"name": name, **self.load_parts(node)})
+            body.know(node, name)
+        totals = [self.total_parts(node, body) for node in self.kernel.totals]
+        stores = [self.store_text(root, body) for root in self.kernel.stores]
+        return {
+            "scalars": "\n".join(scalars.lines),
+            "loads": loads,
+            "body": "\n".join(body.lines),
+            "stores": stores,
+            **self.last_block(totals, scalars),
+        }

@@ -1,0 +1,297 @@
+"""What the shells share: parameters and their documentation, loads, stores, and the last block."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+import sympy
+import torch
+
+import autogen.templates
+from autogen import ir
+from autogen.emission.body import TRITON_DTYPES, Body, Names, Style
+from autogen.emission.sizes import Sizes
+from autogen.emission.source import KernelSource, Partial
+from autogen.ir import Axis, Node
+from autogen.lowering.values import Provenance
+from autogen.ops import OPS
+from autogen.schedule import Kernel, Level
+from autogen.space import Space
+
+_RESERVED = (
+    "tl",
+    "triton",
+    "program",
+    "start",
+    "mask",
+    "row",
+    "row_mask",
+    "col",
+    "col_mask",
+    "tiles",
+    "first_col",
+    "first",
+    "partial",
+    "arrived",
+    "part",
+    "n_elements",
+    "n_rows",
+    "n_cols",
+    "col_tiles",
+    "row_tile",
+    "counter_ptr",
+    "BLOCK",
+    "ROWS",
+    "COLS",
+    "PARTIALS",
+)
+
+_IDENTITY = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
+_ROLES = ("input", "saved", "upstream", "output")
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(autogen.templates.FOLDER),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def render(template: str, **context: Any) -> str:
+    """A template of `templates/`, filled in."""
+    return _environment().get_template(template).render(**context)
+
+
+def identity(kind: str, dtype: torch.dtype) -> str:
+    """The value that a reduction starts from."""
+    if dtype.is_floating_point:
+        return _IDENTITY[kind]
+    if kind == "sum":
+        return "0"
+    limits = torch.iinfo(dtype)
+    return str(limits.min if kind == "max" else limits.max)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How a kernel is written for a range of sizes: a row kernel resident or looped, offsets in 64 bits or 32."""
+
+    looped: bool = False
+    wide: bool = False
+
+
+class Shell:
+    """The emission of one kernel; subclasses fill their template.
+
+    Args:
+        kernel: what to emit.
+        variant: how.
+        provenance: names and source lines.
+        variables: the kernel variable of each merged axis.
+        known: sizes that have a name of their own.
+    """
+
+    template: str
+    tiles: tuple[str, ...]
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        space: Space,
+        variant: Variant,
+        provenance: Provenance,
+        variables: Mapping[Axis, str],
+        known: Mapping[sympy.Expr, str],
+    ) -> None:
+        self.kernel, self.space, self.variant = kernel, space, variant
+        self.sizes = Sizes(known, variables)
+        read = list(dict.fromkeys(load.attrs[0] for load in kernel.loads()))
+        order = {name: position for position, name in enumerate(provenance.inputs)}
+        read.sort(key=lambda buffer: (_ROLES.index(buffer.role), order.get(buffer.name, 0)))
+        written = sorted((root.buffer for root in kernel.roots), key=lambda buffer: -_ROLES.index(buffer.role))
+        self.buffers = [*read, *written]
+        pointers = [f"{buffer.name}_ptr" for buffer in self.buffers]
+        functions = {helper for op in OPS.values() for helper in op.helpers}
+        self.names = Names([*_RESERVED, *functions, *pointers, *variables.values()])
+        self.style = Style([r.node for r in kernel.roots], provenance, self.sizes, self.names, self.index)
+        self.passes: dict[Node, int] = dict.fromkeys(kernel.loads(), 1)
+
+    def emit(self) -> KernelSource:
+        """The kernel's module."""
+        context = self.fill()
+        totals = context["totals"]
+        sizes = dict(self.sizes.arguments)
+        tiles = (*self.tiles, *(("PARTIALS",) if totals else ()))
+        parameters = [f"{buffer.name}_ptr" for buffer in self.buffers]
+        parameters += [total["pointer"] for total in totals]
+        parameters += ["counter_ptr"] if totals else []
+        parameters += sizes
+        parameters += [f"{tile}: tl.constexpr" for tile in tiles]
+        kernel = render(
+            self.template,
+            name=self.kernel.name,
+            parameters=parameters,
+            summary=self.summary(),
+            documentation=self._documentation(totals),
+            wide=".to(tl.int64)" if self.variant.wide else "",
+            **context,
+        )
+        text = render(
+            "module.py.jinja",
+            title=f"{self.kernel.name}: {self.summary()}",
+            source=self.style.provenance.loss,
+            helpers=sorted(self.style.helpers),
+            kernel=kernel.strip("\n"),
+        )
+        partials = tuple(Partial(t["name"], t["torch_dtype"], t["kind"]) for t in totals)
+        return KernelSource(
+            self.kernel.name,
+            text.rstrip("\n") + "\n",
+            tuple(self.buffers),
+            partials,
+            tuple(sizes.items()),
+            tiles,
+            tuple(self.passes.items()),
+        )
+
+    def index(self, expression: sympy.Expr) -> sympy.Expr:
+        """An expression over the kernel's axes, over the axes that the shell has variables for."""
+        return self.offset(self.space.merged(expression))
+
+    def fill(self) -> dict[str, Any]:
+        """The template's context; printing the body finds the sizes that the kernel needs."""
+        raise NotImplementedError
+
+    def summary(self) -> str:
+        """One sentence on what a program does."""
+        raise NotImplementedError
+
+    def _documentation(self, totals: Sequence[Mapping[str, Any]]) -> list[str]:
+        written = {root.buffer for root in self.kernel.roots}
+        lines = []
+        for buffer in self.buffers:
+            note = " (written)" if buffer in written else ""
+            lines.append(f"{buffer.name}_ptr: {buffer.describe()}{note}")
+        for total in totals:
+            lines.append(f"{total['pointer']}: {str(total['torch_dtype'])[6:]} (programs,), one partial result each")
+        if totals:
+            lines.append("counter_ptr: int32 scalar, 0 before and after")
+        for name, size in self.sizes.arguments.items():
+            lines.append(f"{name}: {size}" if name != str(size) else f"{name}: a size")
+        return lines
+
+    def body(self, outer: Body | None = None) -> Body:
+        """A new run of statements, inside the scope of `outer`."""
+        return Body(self.style, self.print_load, outer)
+
+    def pointer(self, buffer: ir.Buffer, index: Sequence[sympy.Expr], computed: Sequence[str] = ()) -> str:
+        """The address of an element, as text."""
+        filled = {ir.hole(k): text if text.isidentifier() else f"({text})" for k, text in enumerate(computed)}
+        offset = self.sizes.text(self.offset(self.space.merged(buffer.offset(index))), filled)
+        return f"{buffer.name}_ptr" if offset == "0" else f"{buffer.name}_ptr + {offset}"
+
+    def offset(self, offset: sympy.Expr) -> sympy.Expr:
+        """An offset over merged axes, over the axes that the shell has variables for."""
+        return offset
+
+    def mask_of(self, level: Level) -> str | None:
+        """The mask under which values of a level exist."""
+        raise NotImplementedError
+
+    def load_parts(self, node: Node, computed: Sequence[str] = ()) -> dict[str, str | None]:
+        """A load in pieces: pointer, mask, the value where the mask is off, and the cast after it."""
+        buffer, index = node.attrs
+        mask = self.mask_of(self.kernel.level(node))
+        other = "0.0" if buffer.dtype.is_floating_point else "0"
+        checks = [mask] if mask else []
+        for entry, size in zip(index, buffer.shape, strict=True):
+            for position, text in enumerate(computed):
+                if entry == ir.hole(position):
+                    checks += [f"({text} >= 0)", f"({text} < {self.sizes.factor(size)})"]
+                    other = 'float("nan")' if buffer.dtype.is_floating_point else "0"
+        widened = ir.compute_dtype(buffer.dtype) != buffer.dtype
+        return {
+            "pointer": self.pointer(buffer, index, computed),
+            "mask": " & ".join(checks) or None,
+            "other": other,
+            "cast": f".to({TRITON_DTYPES[node.dtype]})" if widened else "",
+        }
+
+    def print_load(self, node: Node, computed: list[str]) -> str:
+        """A load as text."""
+        parts = self.load_parts(node, computed)
+        mask = f", mask={parts['mask']}, other={parts['other']}" if parts["mask"] else ""
+        return f"tl.load({parts['pointer']}{mask}){parts['cast']}"
+
+    def direct_loads(self, *levels: Level) -> list[Node]:
+        """The loads at some levels whose index is not computed."""
+        loads = [node for node in self.kernel.loads() if not node.args and self.kernel.level(node) in levels]
+        return sorted(loads, key=lambda node: self.buffers.index(node.attrs[0]))
+
+    def scalars(self) -> Body:
+        """The values that there is one of, known from the start."""
+        body = self.body()
+        for node in self.direct_loads(Level.SCALAR):
+            body.state(node)
+        return body
+
+    def store_text(self, root: Any, body: Body) -> dict[str, str]:
+        """A store of a result, in pieces."""
+        value = (
+            body.value(root.node)[0] if root.node.op in ("const", "index") else body.state(root.node, root.buffer.name)
+        )
+        return {"pointer": self.pointer(root.buffer, root.index), "value": value}
+
+    def total_parts(self, node: Node, body: Body) -> dict[str, Any]:
+        """A reduction over all rows: this program's part of it, and how the last block combines the parts."""
+        kind = node.attrs[0]
+        known = self.style.provenance.names.get(node) or f"{body.name_for(node.args[0])}_{kind}"
+        name = self.names.new(known)
+        start = identity(kind, node.dtype)
+        mask = self.mask_of(self.kernel.level(node.args[0]))
+        value = body.value(node.args[0])[0]
+        masked = f"tl.where({mask}, {value}, {start})" if mask else value
+        return {
+            "name": name,
+            "pointer": f"{name}_partial_ptr",
+            "partial": self.whole(kind, masked),
+            "identity": start,
+            "dtype": TRITON_DTYPES[node.dtype],
+            "torch_dtype": node.dtype,
+            "kind": kind,
+            "combine": self.combine(kind, name, "part"),
+            "finish": self.along(kind, name, 0, keep=False),
+            "node": node,
+        }
+
+    def combine(self, kind: str, a: str, b: str) -> str:
+        """Two partial results made one."""
+        return f"{a} + {b}" if kind == "sum" else f"{self.style.helper(f'{kind}imum')}({a}, {b})"
+
+    def along(self, kind: str, value: str, axis: int, *, keep: bool) -> str:
+        """A tile reduced along one of its axes."""
+        if kind == "sum":
+            return f"tl.sum({value}, {axis}, keep_dims=True)" if keep else f"tl.sum({value}, {axis})"
+        reduced = f"{self.style.helper(f'{kind}_over')}({value}, {axis})"
+        return reduced if keep else f"tl.sum({reduced})"
+
+    def whole(self, kind: str, value: str) -> str:
+        """A tile reduced to one value."""
+        raise NotImplementedError
+
+    def last_block(self, totals: Sequence[dict[str, Any]], outer: Body) -> dict[str, Any]:
+        """The context of `last_block.jinja`."""
+        finals = self.body(outer)
+        for total in totals:
+            finals.know(total["node"], total["name"])
+        for root in self.kernel.finals:
+            finals.lines.append(f"tl.store({self.pointer(root.buffer, root.index)}, {finals.value(root.node)[0]})")
+        return {"totals": totals, "finals": "\n".join(finals.lines)}

@@ -1,0 +1,99 @@
+"""Printing integers: sizes become kernel arguments, offsets become sums of `index * stride`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import sympy
+
+
+class Sizes:
+    """The sizes that a kernel is given as arguments, found while its offsets are printed.
+
+    Args:
+        known: sizes that have a name of their own, such as `N*C` → "n_elements".
+        variables: kernel variables by axis, such as the axis `row` → "row".
+    """
+
+    def __init__(self, known: Mapping[sympy.Expr, str], variables: Mapping[sympy.Symbol, str]) -> None:
+        self._known = {size: name for size, name in known.items() if not size.is_Integer}
+        self._variables = dict(variables)
+        self.arguments: dict[str, sympy.Expr] = {}
+
+    def text(self, expression: sympy.Expr, computed: Mapping[sympy.Symbol, str] | None = None) -> str:
+        """An integer expression as Triton text; `computed` are further variables."""
+        if computed:
+            return self._with(computed).text(expression)
+        return self._print(sympy.sympify(expression))[0]
+
+    def _with(self, computed: Mapping[sympy.Symbol, str]) -> Sizes:
+        inner = Sizes(self._known, {**self._variables, **computed})
+        inner.arguments = self.arguments
+        return inner
+
+    def factor(self, expression: sympy.Expr) -> str:
+        """`text`, in parentheses if it is a sum."""
+        text, atomic = self._print(sympy.sympify(expression))
+        return text if atomic else f"({text})"
+
+    def _argument(self, name: str, size: sympy.Expr) -> str:
+        self.arguments[name] = size
+        return name
+
+    def _print(self, expression: sympy.Expr) -> tuple[str, bool]:
+        if expression.is_Integer:
+            return str(expression), expression >= 0
+        if expression in self._variables:
+            return self._variables[expression], True
+        if expression in self._known:
+            return self._argument(self._known[expression], expression), True
+        if expression.is_Symbol:
+            return self._argument(str(expression), expression), True
+        if expression.is_Add:
+            terms = sorted(expression.args, key=self._term_order)
+            text = self._print(terms[0])[0]
+            for term in terms[1:]:
+                negative = term.could_extract_minus_sign()
+                part = self._print(-term if negative else term)[0]
+                text += f" {'-' if negative else '+'} {part}"
+            return text, False
+        if expression.is_Mul:
+            return " * ".join(self.factor(each) for each in self._factors(expression)), True
+        name = type(expression).__name__
+        if name in ("FloorDiv", "CleanDiv", "Mod", "PythonMod"):
+            sign = "%" if "Mod" in name else "//"
+            left, right = expression.args
+            divisor = self.factor(right)
+            divisor = divisor if divisor.isidentifier() or divisor.isdigit() else f"({divisor})"
+            return f"({self.factor(left)} {sign} {divisor})", True
+        if expression.is_Pow and expression.exp.is_Integer and expression.exp > 0:
+            return " * ".join([self.factor(expression.base)] * int(expression.exp)), True
+        if name in ("Max", "Min"):
+            first, *rest = map(self.text, expression.args)
+            for each in rest:
+                first = f"tl.{name.lower()}imum({first}, {each})"
+            return first, True
+        raise NotImplementedError(f"the size {expression}")
+
+    def _term_order(self, term: sympy.Expr) -> tuple[int, str]:
+        """Program and row before column, numbers last."""
+        symbols = [symbol for symbol in self._variables if symbol in term.free_symbols]
+        if not symbols:
+            return (len(self._variables), str(term))
+        return (min(list(self._variables).index(symbol) for symbol in symbols), str(term))
+
+    def _factors(self, product: sympy.Expr) -> list[sympy.Expr]:
+        """The factors of a product: variables first, then sizes, as few as their names allow."""
+        variables = [f for f in product.args if f in self._variables]
+        size = product / sympy.prod(variables)
+        found: list[sympy.Expr] = []
+        for known in sorted(self._known, key=lambda e: -e.count_ops()):
+            while size not in (1, known):
+                quotient = sympy.cancel(size / known)
+                if quotient.as_numer_denom()[1] != 1:
+                    break
+                found.append(known)
+                size = quotient
+        rest = list(size.args) if size.is_Mul and size not in self._known else [size]
+        ordered = sorted((*found, *rest), key=str)
+        return variables + [each for each in ordered if each != 1]

@@ -1,0 +1,124 @@
+"""What `autogen` raises when a loss cannot run as a generated kernel, one class per kind of cause.
+
+Every error says what was wrong, on which line of the user's code where that is known, and what to do.
+All of them pickle, so they survive the way back from a worker process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+_USE_DEFAULT_POLICY = 'Under the policy "default" the loss runs in torch instead.'
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """One line of the user's code."""
+
+    filename: str
+    lineno: int
+    code: str
+
+    def __str__(self) -> str:
+        return f"{self.filename}:{self.lineno}  {self.code.strip()}".rstrip()
+
+
+class AutogenError(RuntimeError):
+    """The base of all errors of this package.
+
+    `reason` is one sentence that names the source line where there is one, `where` is that line, and
+    `remedy` is what the user can do. The message is the reason, then the remedy on a line of its own.
+    """
+
+    def __init__(self, reason: str, *, remedy: str, where: SourceLine | None = None) -> None:
+        self.reason = reason if where is None else f"{reason}, at {where}"
+        self.remedy = remedy
+        self.where = where
+        super().__init__(f"{self.reason}\n{remedy}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # BaseException would call the class with the message alone, which no subclass here accepts.
+        return _rebuild, (type(self), self.args), self.__dict__
+
+
+def _rebuild(cls: type[AutogenError], args: tuple[Any, ...]) -> AutogenError:
+    return cls.__new__(cls, *args)
+
+
+def _summary(cause: BaseException) -> str:
+    """The type of an exception and the first line of its message."""
+    name = type(cause).__name__
+    message = str(cause).strip()
+    return f"{name}: {message.splitlines()[0].rstrip('.')}" if message else name
+
+
+class UnsupportedOpError(AutogenError):
+    """No kernel can be generated for `op`, a torch op or a use of one; `node` is its name in the graph."""
+
+    def __init__(self, op: str, *, node: str | None = None, where: SourceLine | None = None) -> None:
+        self.op = op
+        self.node = node
+        place = f" (graph node {node})" if node else ""
+        super().__init__(
+            f"no kernel can be generated for {op}{place}",
+            remedy=f"Write this line with other operations. {_USE_DEFAULT_POLICY}",
+            where=where,
+        )
+
+
+class ValueBranchError(AutogenError):
+    """The loss takes the value of a tensor into Python; `operation` says how, such as `.item()`."""
+
+    def __init__(self, operation: str, *, where: SourceLine | None = None) -> None:
+        self.operation = operation
+        super().__init__(
+            f"the loss takes a tensor's value into Python by {operation}",
+            remedy="Choose between values with torch.where, and keep numbers that come from tensors as "
+            f"tensors. {_USE_DEFAULT_POLICY}",
+            where=where,
+        )
+
+
+class TraceError(AutogenError):
+    """Running `loss` on symbolic tensors raised `cause`, which is chained to this error."""
+
+    def __init__(self, loss: str, *, cause: BaseException, where: SourceLine | None = None) -> None:
+        self.loss = loss
+        super().__init__(
+            f"{loss} could not be traced ({_summary(cause)})",
+            remedy="Check that the loss runs in torch with these arguments and calls nothing but torch on "
+            f"its tensors. {_USE_DEFAULT_POLICY}",
+            where=where,
+        )
+        self.__cause__ = cause
+
+
+class ScheduleError(AutogenError):
+    """The traced loss does not fit the kernel shapes the generator knows."""
+
+    def __init__(self, reason: str, *, where: SourceLine | None = None) -> None:
+        super().__init__(
+            reason,
+            remedy=f"Split the loss into smaller losses and add their results. {_USE_DEFAULT_POLICY}",
+            where=where,
+        )
+
+
+class UnavailableError(AutogenError):
+    """No kernel can run here: Triton or a driver is missing, or the tensors are not on a GPU."""
+
+    def __init__(self, reason: str, *, remedy: str) -> None:
+        super().__init__(reason, remedy=remedy)
+
+
+class CompileError(AutogenError):
+    """Triton refused the generated kernel named `kernel` with `cause`, which is chained to this error."""
+
+    def __init__(self, kernel: str, *, cause: BaseException) -> None:
+        self.kernel = kernel
+        super().__init__(
+            f"Triton could not compile the generated kernel {kernel} ({_summary(cause)})",
+            remedy=f"This is a defect of autogen: please report it with the loss. {_USE_DEFAULT_POLICY}",
+        )
+        self.__cause__ = cause

@@ -1,0 +1,379 @@
+"""The intermediate representation: one immutable, hash-consed `Node`.
+
+A node is a scalar expression over *axes*. An axis is an integer variable with a size; a node that
+mentions axis `n` stands for one value per `n`. Broadcasting is therefore nothing at all (the node
+simply does not mention the axis), an elementwise op has the axes of its arguments, and a reduction
+binds axes and so removes them.
+
+    %0 = load input[n, c]          f32  {n, c}
+    %1 = reduce max over c (%0)    f32  {n}
+    %2 = sub(%0, %1)               f32  {n, c}
+
+Five kinds of node exist beside the scalar ops of `autogen.ops`:
+
+    const   a Python number
+    index   the value of an integer expression over axes and sizes (arange, numel, one-hot columns)
+    load    one element of a tensor, at an index that may itself be computed (gather)
+    cast    the same value in another dtype
+    reduce  sum, max or min over one or more axes
+
+Equal nodes are the same object, so common subexpressions cost nothing and `is` compares values.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+
+from autogen.ops import OPS
+
+REDUCTIONS = ("sum", "max", "min")
+
+_FLOATS = (torch.float32, torch.float64)
+_SHORT = {
+    torch.bool: "bool",
+    torch.uint8: "u8",
+    torch.int8: "i8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.float32: "f32",
+    torch.float64: "f64",
+}
+
+
+class Axis(sympy.Symbol):  # type: ignore[misc]  # sympy is untyped
+    """An integer variable that runs from 0 to `size` - 1."""
+
+    __slots__ = ("size",)
+    size: sympy.Expr
+
+    def __new__(cls, name: str, size: sympy.Expr) -> Axis:
+        axis = sympy.Symbol.__xnew__(cls, name, integer=True, nonnegative=True)
+        axis.size = sympy.sympify(size)
+        return axis
+
+    def _hashable_content(self) -> tuple[Any, ...]:
+        return (*super()._hashable_content(), self.size)
+
+
+def hole(position: int) -> sympy.Symbol:
+    """The place in a load's index that is filled by the value of argument `position`."""
+    return sympy.Symbol(f"_{position}", integer=True)
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A tensor in memory: `shape` and `strides` are sympy expressions, in elements.
+
+    `role` is "input", "upstream" (the gradient that autograd hands to backward), "saved" (a
+    statistic that forward keeps for backward) or "output".
+    """
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[sympy.Expr, ...]
+    strides: tuple[sympy.Expr, ...]
+    role: str
+
+    def offset(self, index: Sequence[sympy.Expr]) -> sympy.Expr:
+        """Elements between the first element and the one at `index`."""
+        return sympy.expand(sum((i * s for i, s in zip(index, self.strides, strict=True)), sympy.S.Zero))
+
+    def numel(self) -> sympy.Expr:
+        """How many elements the tensor has."""
+        return sympy.prod(self.shape)
+
+    def describe(self) -> str:
+        """`float32 (N, C)`, with the strides where they are not those of a contiguous tensor."""
+        dtype = str(self.dtype).removeprefix("torch.")
+        if not self.shape:
+            return f"{dtype} scalar"
+        text = f"{dtype} ({', '.join(map(str, self.shape))}{',' if len(self.shape) == 1 else ''})"
+        if self.strides == contiguous_strides(self.shape):
+            return text
+        return f"{text}, strides ({', '.join(map(str, self.strides))})"
+
+
+def contiguous_strides(shape: Sequence[sympy.Expr]) -> tuple[sympy.Expr, ...]:
+    """Row-major strides of `shape`; a dimension of size 1 gets stride 0, as it is never stepped."""
+    strides: list[sympy.Expr] = []
+    step: sympy.Expr = sympy.S.One
+    for size in reversed(shape):
+        strides.append(sympy.S.Zero if size == 1 else step)
+        step = step * size
+    return tuple(reversed(strides))
+
+
+class Node:
+    """One value. Build nodes with the functions below, never directly."""
+
+    __slots__ = ("__weakref__", "args", "attrs", "axes", "dtype", "op")
+
+    op: str
+    args: tuple[Node, ...]
+    dtype: torch.dtype
+    attrs: tuple[Any, ...]
+    axes: frozenset[Axis]
+
+    def __repr__(self) -> str:
+        return format_nodes([self]).splitlines()[-1]
+
+
+_interned: weakref.WeakValueDictionary[tuple[Any, ...], Node] = weakref.WeakValueDictionary()
+
+
+def _intern(op: str, args: tuple[Node, ...], dtype: torch.dtype, attrs: tuple[Any, ...]) -> Node:
+    key = (op, tuple(map(id, args)), dtype, attrs)
+    node = _interned.get(key)
+    if node is None:
+        node = Node()
+        node.op, node.args, node.dtype, node.attrs = op, args, dtype, attrs
+        node.axes = _axes_of(node)
+        _interned[key] = node
+    return node
+
+
+def _axes_of(node: Node) -> frozenset[Axis]:
+    axes = frozenset().union(*(arg.axes for arg in node.args))
+    if node.op == "reduce":
+        return axes - set(node.attrs[1])
+    if node.op in ("index", "load"):
+        expressions = node.attrs if node.op == "index" else node.attrs[1]
+        symbols = (symbol for e in expressions for symbol in e.free_symbols)
+        return axes | {symbol for symbol in symbols if isinstance(symbol, Axis)}
+    return axes
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which values of a stored `dtype` are computed: half precision is widened."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def const(value: float | int | bool, dtype: torch.dtype) -> Node:
+    """A number."""
+    if dtype == torch.bool:
+        value = bool(value)
+    elif dtype in _FLOATS:
+        value = float(value)
+    else:
+        value = int(value)
+    # 0.0 == -0.0 and nan != nan: the text keeps the dictionary honest.
+    return _intern("const", (), dtype, (value, repr(value)))
+
+
+def index(expression: sympy.Expr | int) -> Node:
+    """The value of an integer expression over axes and sizes."""
+    expression = sympy.sympify(expression)
+    if expression.is_Integer:
+        return const(int(expression), torch.int64)
+    return _intern("index", (), torch.int64, (expression,))
+
+
+def load(buffer: Buffer, at: Sequence[sympy.Expr | Node]) -> Node:
+    """The element of `buffer` at index `at`; an entry that is a node is a computed index.
+
+    A computed index outside the tensor reads nan (0 for integers, false for bool), never memory.
+    """
+    args: list[Node] = []
+    entries: list[sympy.Expr] = []
+    for entry in at:
+        if isinstance(entry, Node):
+            args.append(entry)
+            entry = hole(len(args) - 1)
+        entries.append(sympy.sympify(entry))
+    return _intern("load", tuple(args), compute_dtype(buffer.dtype), (buffer, tuple(entries)))
+
+
+def cast(node: Node, dtype: torch.dtype) -> Node:
+    """`node` in `dtype`. Half precision is a storage format here, so casting to it changes nothing."""
+    dtype = compute_dtype(dtype)
+    if node.dtype == dtype:
+        return node
+    if node.op == "const":
+        value = node.attrs[0]
+        if dtype in (*_FLOATS, torch.bool) or math.isfinite(value):
+            return const(value, dtype)
+    return _intern("cast", (node,), dtype, ())
+
+
+def apply(op: str, *args: Node) -> Node:
+    """A scalar op of the op table; raises `TypeError` if the dtypes break its rule."""
+    return _intern(op, args, OPS[op].result_dtype([arg.dtype for arg in args]), ())
+
+
+def reduce(kind: str, axes: Iterable[Axis], body: Node) -> Node:
+    """`body` reduced over `axes` (`kind` is one of `REDUCTIONS`)."""
+    ordered = tuple(sorted(axes, key=str))
+    return _intern("reduce", (body,), body.dtype, (kind, ordered)) if ordered else body
+
+
+def rebuild(node: Node, args: Sequence[Node]) -> Node:
+    """`node` with other arguments."""
+    if all(new is old for new, old in zip(args, node.args, strict=True)):
+        return node
+    if node.op == "cast":
+        return cast(args[0], node.dtype)
+    if node.op == "reduce":
+        kind, axes = node.attrs
+        return reduce(kind, axes, args[0])
+    if node.op == "load":
+        return _intern("load", tuple(args), node.dtype, node.attrs)
+    return apply(node.op, *args)
+
+
+def topological(roots: Iterable[Node]) -> list[Node]:
+    """Every node below `roots`, arguments first."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    for root in roots:
+        stack: list[tuple[Node, Iterator[Node]]] = [(root, iter(root.args))]
+        while stack:
+            node, rest = stack[-1]
+            if node in seen:
+                stack.pop()
+                continue
+            child = next(rest, None)
+            if child is None:
+                seen.add(node)
+                order.append(node)
+                stack.pop()
+            elif child not in seen:
+                stack.append((child, iter(child.args)))
+    return order
+
+
+def transform(
+    roots: Sequence[Node],
+    rule: Callable[[Node], Node],
+    moved: Callable[[Node, Node], None] = lambda old, new: None,
+) -> list[Node]:
+    """`roots` with `rule` applied to every node once, from the leaves up; `moved` hears of every node that changed."""
+    done: dict[Node, Node] = {}
+    for node in topological(roots):
+        done[node] = rule(rebuild(node, [done[arg] for arg in node.args]))
+        if done[node] is not node:
+            moved(node, done[node])
+    return [done[root] for root in roots]
+
+
+def replace(roots: Sequence[Node], replacements: Mapping[Node, Node]) -> list[Node]:
+    """`roots` with some nodes replaced, topmost first: what is below a replaced node is not looked at."""
+    done: dict[Node, Node] = dict(replacements)
+
+    def visit(root: Node) -> None:
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            if node in done:
+                stack.pop()
+                continue
+            missing = [arg for arg in node.args if arg not in done]
+            if missing:
+                stack += missing
+            else:
+                done[node] = rebuild(node, [done[arg] for arg in node.args])
+                stack.pop()
+
+    for root in roots:
+        visit(root)
+    return [done[root] for root in roots]
+
+
+def substitute(node: Node, values: Mapping[Axis, sympy.Expr | Node]) -> Node:
+    """`node` with axes replaced by index expressions or by computed indices (int64 nodes)."""
+    expressions = {axis: v for axis, v in values.items() if not isinstance(v, Node)}
+    computed = {axis: v for axis, v in values.items() if isinstance(v, Node)}
+
+    def visit(node: Node) -> Node:
+        if not node.axes & values.keys():
+            return node
+        args = [memo[arg] for arg in node.args]
+        if node.op == "index":
+            expression = node.attrs[0]
+            if expression in computed:
+                return computed[expression]
+            if expression.free_symbols & computed.keys():
+                raise NotImplementedError(f"computed index inside {expression}")
+            return index(expression.subs(expressions, simultaneous=True))
+        if node.op == "load":
+            buffer, entries = node.attrs
+            at: list[sympy.Expr | Node] = []
+            for entry in entries:
+                holes = [k for k in range(len(args)) if hole(k) in entry.free_symbols]
+                if holes and entry == hole(holes[0]):
+                    at.append(args[holes[0]])
+                elif entry in computed:
+                    at.append(computed[entry])
+                elif holes or entry.free_symbols & computed.keys():
+                    raise NotImplementedError(f"computed index inside {entry}")
+                else:
+                    at.append(entry.subs(expressions, simultaneous=True))
+            return load(buffer, at)
+        return rebuild(node, args)
+
+    memo: dict[Node, Node] = {}
+    for below in topological([node]):
+        memo[below] = visit(below)
+    return memo[node]
+
+
+def verify(roots: Iterable[Node]) -> None:
+    """Raise `AssertionError` if a graph breaks a rule of the IR; run after every pass in tests."""
+    for node in topological(roots):
+        where = f"in {node!r}"
+        assert node.dtype == compute_dtype(node.dtype), f"{node.dtype} is a storage dtype, {where}"
+        if node.op == "const":
+            assert not node.args and not node.axes, f"a constant depends on nothing, {where}"
+        elif node.op == "index":
+            assert not node.args and node.dtype == torch.int64, f"an index is an int64 leaf, {where}"
+        elif node.op == "load":
+            buffer, entries = node.attrs
+            assert len(entries) == len(buffer.shape), f"rank of the index differs from the tensor's, {where}"
+            holes = [hole(k) for k in range(len(node.args))]
+            used = [h for e in entries for h in e.free_symbols if h in holes]
+            assert sorted(used, key=str) == sorted(holes, key=str), f"each argument fills one place, {where}"
+            assert all(arg.dtype == torch.int64 for arg in node.args), f"an index is int64, {where}"
+        elif node.op == "cast":
+            assert len(node.args) == 1 and node.args[0].dtype != node.dtype, f"a cast to itself, {where}"
+        elif node.op == "reduce":
+            kind, axes = node.attrs
+            assert kind in REDUCTIONS, f"unknown reduction {kind}, {where}"
+            assert axes and not node.axes & set(axes), f"reduced axes are bound, {where}"
+            assert node.dtype == node.args[0].dtype, f"a reduction keeps its dtype, {where}"
+        else:
+            assert node.op in OPS, f"unknown op {node.op}, {where}"
+            assert node.dtype == OPS[node.op].result_dtype([a.dtype for a in node.args]), f"dtype rule, {where}"
+
+
+def format_nodes(roots: Iterable[Node]) -> str:
+    """A listing a person can read: one node a line, arguments first."""
+    lines: list[str] = []
+    number: dict[Node, str] = {}
+    for node in topological(roots):
+        number[node] = f"%{len(number)}"
+        args = [number[arg] for arg in node.args]
+        if node.op == "const":
+            text = f"const {node.attrs[0]}"
+        elif node.op == "index":
+            text = f"index {node.attrs[0]}"
+        elif node.op == "load":
+            buffer, entries = node.attrs
+            filled = {hole(k): sympy.Symbol(arg) for k, arg in enumerate(args)}
+            text = f"load {buffer.name}[{', '.join(str(e.xreplace(filled)) for e in entries)}]"
+        elif node.op == "reduce":
+            kind, axes = node.attrs
+            text = f"reduce {kind} over {', '.join(map(str, axes))} ({args[0]})"
+        else:
+            text = f"{node.op}({', '.join(args)})"
+        axes = ", ".join(sorted(map(str, node.axes)))
+        lines.append(f"{number[node]} = {text:<40} {_SHORT[node.dtype]:<5}{{{axes}}}")
+    return "\n".join(lines)

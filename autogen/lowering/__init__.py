@@ -1,0 +1,180 @@
+"""Lowering: the joint ATen graph → what the loss and each gradient are, as IR over the inputs.
+
+Each result becomes a `Root`: an expression for its element at an index, and the buffer it is to be stored in.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+
+from autogen import ir
+from autogen.errors import UnsupportedOpError
+from autogen.lowering import indexing, losses, pointwise, reductions, views  # noqa: F401  (they register)
+from autogen.lowering.registry import LOWERINGS, Context
+from autogen.lowering.values import Index, Origin, Provenance, Value, fresh_index
+from autogen.tracing import Trace, TracedTensor
+
+_ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)\s*(?::[^=]+)?[-+*/]?=(?!=)")
+
+
+@dataclass(frozen=True)
+class Root:
+    """A result: `node` is its element at `index`, to be stored in `buffer` at the same index."""
+
+    buffer: ir.Buffer
+    index: tuple[sympy.Expr, ...]
+    node: ir.Node
+
+
+@dataclass(frozen=True)
+class Program:
+    """A loss as IR: what it returns, and the gradient of each input that has one."""
+
+    outputs: tuple[Root, ...]
+    gradients: tuple[Root, ...]
+    gradient_of: tuple[int, ...]
+    provenance: Provenance
+
+
+def lowered_ops() -> set[Any]:
+    """The ATen overloads that have a lowering."""
+    found = set()
+    for name in LOWERINGS:
+        base, overload = name.split(".")
+        packet = getattr(torch.ops.aten, base, None)
+        if packet is not None and overload in packet.overloads():
+            found.add(getattr(packet, overload))
+    return found
+
+
+def decompositions() -> dict[Any, Any]:
+    """torch's formulas for the ops that have no lowering of their own."""
+    from torch._decomp import decomposition_table
+
+    own = lowered_ops()
+    written = {op for op in decomposition_table if _functional_twin(op) in own}  # the in-place forms
+    return {op: formula for op, formula in decomposition_table.items() if op not in own | written}
+
+
+def _functional_twin(op: Any) -> Any:
+    base, _, overload = str(op).removeprefix("aten.").partition(".")
+    packet = getattr(torch.ops.aten, base.removesuffix("_"), None) if base.endswith("_") else None
+    return getattr(packet, overload, None)
+
+
+def lower(trace: Trace, name: str) -> Program:
+    """Lower the trace of the loss `name`.
+
+    Raises:
+        UnsupportedOpError: an op that has no lowering, with the user's line.
+    """
+    return _Lowerer(trace, name).run()
+
+
+class _Lowerer:
+    def __init__(self, trace: Trace, name: str) -> None:
+        self.trace = trace
+        self.provenance = Provenance(name, tuple(each.name for each in trace.inputs))
+        self.variables = _variables(trace.graph)
+        self.values: dict[torch.fx.Node, Any] = {}
+        for each in trace.inputs:
+            self.values[each.node] = _stored(_buffer(each, "input"))
+        for upstream in trace.upstream:
+            if upstream is not None:
+                self.values[upstream.node] = _stored(_buffer(upstream, "upstream"))
+
+    def run(self) -> Program:
+        needed = _needed(self.trace)
+        for node in self.trace.graph.nodes:
+            if node in needed and node not in self.values:
+                self.values[node] = self._lower(node)
+        gradients = {k: each for k, each in enumerate(self.trace.gradients) if each is not None}
+        return Program(
+            outputs=tuple(map(self._root, self.trace.outputs)),
+            gradients=tuple(map(self._root, gradients.values())),
+            gradient_of=tuple(gradients),
+            provenance=self.provenance,
+        )
+
+    def _root(self, tensor: TracedTensor) -> Root:
+        value = self.values[tensor.node]
+        index = fresh_index(value)
+        return Root(_buffer(tensor, "output"), index, ir.cast(value.at(index), tensor.dtype))
+
+    def _lower(self, node: torch.fx.Node) -> Any:
+        args, kwargs = torch.utils._pytree.tree_map_only(
+            torch.fx.Node, self.values.__getitem__, (tuple(node.args), dict(node.kwargs))
+        )
+        if "geometry" not in node.meta:  # part of a result
+            return args[0][args[1]]
+        name = str(node.target).removeprefix("aten.")
+        lowering = LOWERINGS.get(name)
+        where = node.meta["origin"]
+        if lowering is None:
+            raise UnsupportedOpError(str(node.target), node=node.name, where=where)
+        geometry = node.meta["geometry"]
+        shapes = tuple(tuple(map(self.trace.guards.expression, shape)) for shape, _ in geometry)
+        context = Context(shapes, tuple(dtype for _, dtype in geometry), self.trace.guards.expression, self.provenance)
+        kwargs = {key: value for key, value in kwargs.items() if key not in _PLACEMENT}
+        try:
+            result = lowering(context, *args, **kwargs)
+        except NotImplementedError as error:
+            raise UnsupportedOpError(f"{node.target}: {error}", node=node.name, where=where) from error
+        origin = Origin(where, node.meta["backward"])
+        variable = self.variables.get(node)
+        if isinstance(result, tuple):
+            return tuple(self._located(each, origin, variable) for each in result)
+        return self._located(result, origin, variable)
+
+    def _located(self, value: Value, origin: Origin, variable: str | None) -> Value:
+        """`value`, whose nodes tell where they come from."""
+
+        def at(index: Index) -> ir.Node:
+            node = value.at(index)
+            self.provenance.locate(node, origin)
+            return self.provenance.name(node, variable) if variable else node
+
+        return Value(value.shape, value.dtype, at, value.factors)
+
+
+_PLACEMENT = {"device", "layout", "pin_memory", "memory_format", "non_blocking", "dtype"}
+
+
+def _stored(buffer: ir.Buffer) -> Value:
+    return Value(buffer.shape, buffer.dtype, lambda index: ir.load(buffer, index))
+
+
+def _buffer(tensor: TracedTensor, role: str) -> ir.Buffer:
+    return ir.Buffer(tensor.name, tensor.dtype, tensor.shape, tensor.strides, role)
+
+
+def _needed(trace: Trace) -> set[torch.fx.Node]:
+    """The nodes that some result depends on."""
+    todo = [each.node for each in (*trace.outputs, *trace.gradients) if each is not None]
+    needed: set[torch.fx.Node] = set()
+    while todo:
+        node = todo.pop()
+        if node not in needed:
+            needed.add(node)
+            todo += node.all_input_nodes
+    return needed
+
+
+def _variables(graph: torch.fx.Graph) -> dict[torch.fx.Node, str]:
+    """The nodes that the user's code assigns to a variable: the last that each assignment made."""
+    last: dict[Any, torch.fx.Node] = {}
+    for node in graph.nodes:
+        origin = node.meta.get("origin")
+        if origin is not None and not node.meta["backward"]:
+            last[origin] = node
+    found = {}
+    for origin, node in last.items():
+        match = _ASSIGNMENT.match(origin.code)
+        if match:
+            found[node] = match.group(1)
+    return found

@@ -1,0 +1,203 @@
+"""Gather and scatter: reading at a computed index, and rows that are zero but for one computed place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+import torch
+
+from autogen import ir
+from autogen.lowering.pointwise import apply_op
+from autogen.lowering.registry import Context, lowers
+from autogen.lowering.values import Entry, Index, Value, aligned
+from autogen.lowering.values import reduction as reduce_value
+
+
+def as_index(node: ir.Node) -> ir.Node:
+    """A node as a computed index."""
+    return ir.cast(node, torch.int64)
+
+
+def wrapped(node: ir.Node, size: Any) -> ir.Node:
+    """A computed index that counts from the end where it is negative."""
+    node = as_index(node)
+    from_end = ir.apply("add", node, ir.cast(ir.index(size), torch.int64))
+    return ir.apply("where", ir.apply("lt", node, ir.const(0, torch.int64)), from_end, node)
+
+
+def position(entry: Entry) -> ir.Node:
+    """An entry of an index as a node."""
+    return entry if isinstance(entry, ir.Node) else ir.index(entry)
+
+
+def is_at(entry: Entry, place: ir.Node) -> ir.Node:
+    """Whether an entry of an index is a computed place: one column of a one-hot row."""
+    return ir.apply("eq", position(entry), as_index(place))
+
+
+@lowers("gather.default")
+def gather(context: Context, value: Value, dim: int, places: Value, sparse_grad: bool = False) -> Value:
+    """`value[..., places[...], ...]` along `dim`."""
+    if not value.shape:
+        return value
+    dim %= len(value.shape)
+
+    def at(index: Index) -> ir.Node:
+        return value.at((*index[:dim], as_index(places.at(index)), *index[dim + 1 :]))
+
+    return Value(context.shape, value.dtype, at, places.factors)
+
+
+@lowers("scatter.value", "scatter.src")
+def scatter(context: Context, value: Value, dim: int, places: Value, source: Any) -> Value:
+    """`value` with `source` written at `places` along `dim`, one place per row."""
+    return _write_rows(context, value, dim, places, source, accumulate=False)
+
+
+@lowers("scatter_add.default")
+def scatter_add(context: Context, value: Value, dim: int, places: Value, source: Value) -> Value:
+    """`value` with `source` added at `places` along `dim`, one place per row."""
+    return _write_rows(context, value, dim, places, source, accumulate=True)
+
+
+def _write_rows(context: Context, value: Value, dim: int, places: Value, source: Any, *, accumulate: bool) -> Value:
+    dim = dim % len(value.shape) if value.shape else 0
+    expected = tuple(sympy.S.One if d == dim else size for d, size in enumerate(value.shape))
+    if places.shape != expected:
+        raise NotImplementedError("a write to more than one place per row")
+    new = context.value(source)
+
+    def at(index: Index) -> ir.Node:
+        row = tuple(sympy.S.Zero if d == dim else entry for d, entry in enumerate(index))
+        hit = is_at(index[dim], places.at(row)) if index else ir.const(True, torch.bool)
+        written = ir.cast(new.at(row if new.shape else ()), context.compute)
+        if accumulate:
+            return ir.apply("add", value.at(index), ir.apply("where", hit, written, ir.const(0, context.compute)))
+        return ir.apply("where", hit, written, value.at(index))
+
+    return Value(context.shape, context.dtype, at, value.factors)
+
+
+@lowers("index.Tensor")
+def index_(context: Context, value: Value, places: Sequence[Value | None]) -> Value:
+    """`value[places]` with integer tensors for some leading, adjacent dimensions."""
+    chosen = [dim for dim, each in enumerate(places) if each is not None]
+    tensors = [each for each in places if each is not None]
+    if chosen != list(range(chosen[0], chosen[0] + len(chosen))):
+        raise NotImplementedError("indices for dimensions that are apart")
+    if any(each.dtype in (torch.bool, torch.uint8) for each in tensors):
+        raise NotImplementedError("a boolean mask as an index")
+    rank = max(len(each.shape) for each in tensors)
+    first = chosen[0]
+
+    def at(index: Index) -> ir.Node:
+        inner = index[first : first + rank]
+        entries: list[Entry] = list(index[:first])
+        for dim, each in zip(chosen, tensors, strict=True):
+            entries.append(wrapped(each.at(aligned(inner, each.shape)), value.shape[dim]))
+        return value.at((*entries, *index[first + rank :]))
+
+    return Value(context.shape, value.dtype, at)
+
+
+@lowers("index_select.default")
+def index_select(context: Context, value: Value, dim: int, places: Value) -> Value:
+    """`value` at `places` along `dim`."""
+    dim %= len(value.shape)
+
+    def at(index: Index) -> ir.Node:
+        place = as_index(places.at((index[dim],)))
+        return value.at((*index[:dim], place, *index[dim + 1 :]))
+
+    return Value(context.shape, value.dtype, at)
+
+
+class _NLL:
+    """The parts that the forward and backward of the negative log-likelihood share.
+
+    Classes are dimension 1 (0 of an unbatched input); every other dimension belongs to the target.
+    """
+
+    def __init__(self, context: Context, target: Value, weight: Value | None, rank: int, ignore_index: int) -> None:
+        self.context, self.target, self.weight = context, target, weight
+        self.dim = 1 if rank > 1 else 0
+        self.ignore_index = ignore_index
+
+    def outer(self, index: Index) -> Index:
+        """The target's index for an index of the input. An unbatched target may have shape () or (1,)."""
+        rest = (*index[: self.dim], *index[self.dim + 1 :])
+        return rest if len(rest) == len(self.target.shape) else (sympy.S.Zero,) * len(self.target.shape)
+
+    def label(self, outer: Index) -> ir.Node:
+        return as_index(self.target.at(outer))
+
+    def counted(self, outer: Index, value: ir.Node) -> ir.Node:
+        """`value`, or 0 where the target is to be ignored."""
+        kept = ir.apply("ne", self.label(outer), ir.const(self.ignore_index, torch.int64))
+        return ir.apply("where", self.context.name(kept, "is_counted"), value, ir.const(0, value.dtype))
+
+    def class_weight(self, outer: Index) -> ir.Node:
+        compute = self.context.compute
+        if self.weight is None:
+            return ir.const(1, compute)
+        return self.context.name(ir.cast(self.weight.at((self.label(outer),)), compute), "class_weight")
+
+    def scaled(self, outer: Index, value: ir.Node) -> ir.Node:
+        return value if self.weight is None else ir.apply("mul", value, self.class_weight(outer))
+
+
+@lowers("nll_loss_forward.default", "nll_loss2d_forward.default")
+def nll_loss_forward(
+    context: Context, value: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int
+) -> tuple[Value, Value]:
+    """`-weight[y] * value[y]` of each row, ignored rows 0; the mean divides by the total weight."""
+    nll = _NLL(context, target, weight, len(value.shape), ignore_index)
+    shape = tuple(n for dim, n in enumerate(value.shape) if dim != nll.dim)
+    factors = [f for dim, f in enumerate(value.factors) if dim != nll.dim]
+
+    def loss_at(index: Index) -> ir.Node:
+        outer = nll.outer((*index[: nll.dim], sympy.S.Zero, *index[nll.dim :]))
+        picked = value.at((*index[: nll.dim], nll.label(outer), *index[nll.dim :]))
+        negated = ir.apply("neg", ir.cast(picked, context.compute))
+        return context.name(nll.counted(outer, nll.scaled(outer, negated)), "loss")
+
+    def weight_at(index: Index) -> ir.Node:
+        outer = nll.outer((*index[: nll.dim], sympy.S.Zero, *index[nll.dim :]))
+        return nll.counted(outer, nll.class_weight(outer))
+
+    rows = Value(shape, context.dtype, loss_at, factors)
+    weights = Value(shape, context.dtype, weight_at, factors)
+    total_weight = reduce_value("sum", weights, range(len(shape)), False)
+    named = Value((), context.dtype, lambda i: context.name(total_weight.at(i), "total_weight"))
+    if reduction == 0:
+        return rows, named
+    total = reduce_value("sum", rows, range(len(shape)), False)
+    return (apply_op(context, "div", total, named) if reduction == 1 else total), named
+
+
+@lowers("nll_loss_backward.default", "nll_loss2d_backward.default")
+def nll_loss_backward(
+    context: Context,
+    grad: Value,
+    value: Value,
+    target: Value,
+    weight: Value | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Value,
+) -> Value:
+    """A row that is `-weight[y] * grad` (over the total weight, for the mean) at its target and 0 elsewhere."""
+    nll = _NLL(context, target, weight, len(value.shape), ignore_index)
+
+    def at(index: Index) -> ir.Node:
+        outer = nll.outer(index)
+        row_grad = ir.cast(grad.at(outer if grad.shape else ()), context.compute)
+        if reduction == 1:
+            row_grad = ir.apply("div", row_grad, ir.cast(total_weight.at(()), context.compute))
+        row = nll.counted(outer, nll.scaled(outer, ir.apply("neg", row_grad)))
+        context.name(row, "target_grad")
+        return ir.apply("where", is_at(index[nll.dim], nll.label(outer)), row, ir.const(0, context.compute))
+
+    return Value(context.shape, context.dtype, at, value.factors)

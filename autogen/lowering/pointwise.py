@@ -1,0 +1,263 @@
+"""Pointwise ops: the rows of the op table that are ATen ops as they stand, and those with a calling habit of their
+own (`alpha`, `rounding_mode`, optional bounds, factories).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import sympy
+import torch
+
+from autogen import ir
+from autogen.lowering.registry import LOWERINGS, Context, lowers, number
+from autogen.lowering.values import Index, Value, elementwise, fresh_index
+from autogen.ops import OPS, Rule
+
+# On bool tensors torch's arithmetic is logic.
+_ON_BOOL = {"add": "logical_or", "mul": "logical_and", "maximum": "logical_or", "minimum": "logical_and"}
+
+
+def promoted(*arguments: Any) -> torch.dtype:
+    """The dtype in which torch compares or combines tensors and numbers."""
+    samples: list[Any] = [
+        torch.empty((1,) * bool(each.shape), dtype=each.dtype, device="meta")
+        if isinstance(each, Value)
+        else (each if isinstance(each, (bool, int, float)) else 0.5)  # a symbolic float
+        for each in arguments
+    ]
+    dtypes = [torch.result_type(samples[0], other) for other in samples[1:]] or [samples[0].dtype]
+    return reduce(torch.promote_types, dtypes)
+
+
+def apply_op(context: Context, name: str, *arguments: Any) -> Value:
+    """A row of the op table on broadcast tensors and numbers, with torch's promotion."""
+    op = OPS[name]
+    if op.rule in (Rule.ARITHMETIC, Rule.FLOAT, Rule.BITWISE):
+        inside = context.compute
+        if inside == torch.bool:
+            name = _ON_BOOL.get(name, name)
+    elif op.rule == Rule.LOGICAL:
+        inside = torch.bool
+    else:
+        inside = ir.compute_dtype(promoted(*arguments))
+    if op.rule == Rule.COMPARE and inside == torch.bool:
+        inside = torch.int32
+
+    def formula(*nodes: ir.Node) -> ir.Node:
+        return ir.apply(name, *(ir.cast(node, inside) for node in nodes))
+
+    return elementwise(context.shape, context.dtype, formula, *map(context.value, arguments))
+
+
+def _register_table() -> None:
+    def lowering(name: str) -> Callable[..., Value]:
+        return lambda context, *arguments, **_: apply_op(context, name, *arguments)
+
+    for op in OPS.values():
+        if op.rule == Rule.SELECT:
+            continue
+        for overload in op.aten:
+            base, _, kind = overload.partition(".")
+            for name in (overload, *([f"{base}.Scalar"] if kind == "Tensor" else [])):
+                LOWERINGS.setdefault(name, lowering(op.name))
+
+
+@lowers("add.Tensor", "add.Scalar")
+def add(context: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
+    """`a + alpha * b`."""
+    return apply_op(context, "add", a, b if alpha == 1 else apply_op(context, "mul", b, alpha))
+
+
+@lowers("sub.Tensor", "sub.Scalar")
+def sub(context: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
+    """`a - alpha * b`."""
+    return apply_op(context, "sub", a, b if alpha == 1 else apply_op(context, "mul", b, alpha))
+
+
+@lowers("rsub.Tensor", "rsub.Scalar")
+def rsub(context: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
+    """`b - alpha * a`."""
+    return sub(context, b, a, alpha)
+
+
+@lowers("div.Tensor", "div.Scalar", "true_divide.Tensor", "true_divide.Scalar")
+def div(context: Context, a: Any, b: Any) -> Value:
+    """`a / b`."""
+    return apply_op(context, "div", a, b)
+
+
+@lowers("div.Tensor_mode", "div.Scalar_mode")
+def div_mode(context: Context, a: Any, b: Any, rounding_mode: str | None = None) -> Value:
+    """`a / b`, rounded down or towards zero on request."""
+    if rounding_mode == "floor":
+        return apply_op(context, "floor_divide", a, b)
+    quotient = apply_op(context, "div", a, b)
+    return quotient if rounding_mode is None else apply_op(context, "trunc", quotient)
+
+
+@lowers("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
+def power(context: Context, base: Any, exponent: Any) -> Value:
+    """`base ** exponent`; a small constant exponent needs no logarithm, as in torch."""
+    if isinstance(exponent, (int, float)) and exponent in (-2, -1, -0.5, 0.5, 1, 2, 3):
+        compute = context.compute
+        one = ir.const(1, compute)
+
+        def formula(x: ir.Node) -> ir.Node:
+            x = ir.cast(x, compute)
+            square = ir.apply("mul", x, x)
+            if exponent in (-2, -1):
+                return ir.apply("div", one, square if exponent == -2 else x)
+            if exponent in (-0.5, 0.5):
+                return ir.apply("sqrt" if exponent > 0 else "rsqrt", x)
+            return {1: x, 2: square, 3: ir.apply("mul", square, x)}[int(exponent)]
+
+        return elementwise(context.shape, context.dtype, formula, context.value(base))
+    return apply_op(context, "pow", base, exponent)
+
+
+@lowers("clamp.default", "clamp.Tensor")
+def clamp(context: Context, value: Value, min: Any = None, max: Any = None) -> Value:
+    """`minimum(maximum(value, min), max)`, bounds optional; nan stays nan."""
+    if min is not None:
+        value = apply_op(context, "maximum", value, min)
+    return value if max is None else apply_op(context, "minimum", value, max)
+
+
+@lowers("clamp_min.default", "clamp_min.Tensor")
+def clamp_min(context: Context, value: Value, min: Any) -> Value:
+    """`maximum(value, min)`."""
+    return clamp(context, value, min=min)
+
+
+@lowers("clamp_max.default", "clamp_max.Tensor")
+def clamp_max(context: Context, value: Value, max: Any) -> Value:
+    """`minimum(value, max)`."""
+    return clamp(context, value, max=max)
+
+
+def select(context: Context, condition: Value, chosen: Any, other: Any) -> Value:
+    """`chosen` where `condition`, else `other`."""
+
+    def formula(condition: ir.Node, chosen: ir.Node, other: ir.Node) -> ir.Node:
+        both = (ir.cast(each, context.compute) for each in (chosen, other))
+        return ir.apply("where", ir.cast(condition, torch.bool), *both)
+
+    arguments = (condition, context.value(chosen), context.value(other))
+    return elementwise(context.shape, context.dtype, formula, *arguments)
+
+
+@lowers("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
+def where(context: Context, condition: Value, chosen: Any, other: Any) -> Value:
+    """`chosen` where `condition`, else `other`."""
+    return select(context, condition, chosen, other)
+
+
+@lowers("masked_fill.Scalar", "masked_fill.Tensor")
+def masked_fill(context: Context, value: Value, mask: Value, fill: Any) -> Value:
+    """`fill` where `mask`, else `value`."""
+    return select(context, mask, fill, value)
+
+
+@lowers("_to_copy.default", "copy.default")
+def to_copy(context: Context, value: Value, source: Value | None = None, **_: Any) -> Value:
+    """Another dtype; of two arguments the second, broadcast to the first."""
+    return elementwise(context.shape, context.dtype, lambda x: x, value if source is None else source)
+
+
+@lowers(
+    "full.default",
+    "scalar_tensor.default",
+    "full_like.default",
+    "new_full.default",
+    "fill.Scalar",
+    "fill.Tensor",
+)
+def full(context: Context, *arguments: Any, **_: Any) -> Value:
+    """One number everywhere."""
+    return elementwise(context.shape, context.dtype, lambda x: x, context.value(arguments[-1]))
+
+
+@lowers("zeros.default", "zeros_like.default", "new_zeros.default", "zero.default")
+@lowers("empty.memory_format", "empty_like.default", "new_empty.default", "empty_permuted.default")
+def zeros(context: Context, *_: Any, **__: Any) -> Value:
+    """0 everywhere, which will do for memory that anything may be in."""
+    return full(context, 0)
+
+
+@lowers("ones.default", "ones_like.default", "new_ones.default")
+def ones(context: Context, *_: Any, **__: Any) -> Value:
+    """1 everywhere."""
+    return full(context, 1)
+
+
+@lowers("arange.default", "arange.start", "arange.start_step")
+def arange(context: Context, *arguments: Any, **_: Any) -> Value:
+    """`start + step * k` at position k."""
+    start, step = 0, 1
+    if len(arguments) > 1:
+        start = arguments[0]
+    if len(arguments) > 2:
+        step = arguments[2]
+    first, stride = context.size_of(start), context.size_of(step)
+
+    def at(index: Index) -> ir.Node:
+        (entry,) = index
+        node = entry if isinstance(entry, ir.Node) else None
+        if node is None and first.is_integer and stride.is_integer:
+            return ir.cast(ir.index(entry * stride + first), context.compute)
+        position = ir.cast(node if node is not None else ir.index(entry), context.compute)
+        scaled = ir.apply("mul", position, number(stride, context.compute))
+        return ir.apply("add", scaled, number(first, context.compute))
+
+    return Value(context.shape, context.dtype, at)
+
+
+@lowers("log_sigmoid_forward.default")
+def log_sigmoid_forward(context: Context, x: Value) -> tuple[Value, Value]:
+    """`log(sigmoid(x))`; torch's second result is a buffer that only its own backward reads."""
+    result = apply_op(context, "log_sigmoid", x)
+    return result, result
+
+
+@lowers("log_sigmoid_backward.default")
+def log_sigmoid_backward(context: Context, grad: Value, x: Value, buffer: Value) -> Value:
+    """`grad * sigmoid(-x)`."""
+    return apply_op(context, "mul", grad, apply_op(context, "sigmoid", apply_op(context, "neg", x)))
+
+
+@lowers("sigmoid_backward.default")
+def sigmoid_backward(context: Context, grad: Value, result: Value) -> Value:
+    """`grad * (1 - result) * result`."""
+    slope = apply_op(context, "mul", apply_op(context, "sub", 1, result), result)
+    return apply_op(context, "mul", grad, slope)
+
+
+@lowers("tanh_backward.default")
+def tanh_backward(context: Context, grad: Value, result: Value) -> Value:
+    """`grad * (1 - result^2)`."""
+    slope = apply_op(context, "sub", 1, apply_op(context, "mul", result, result))
+    return apply_op(context, "mul", grad, slope)
+
+
+@lowers("threshold_backward.default")
+def threshold_backward(context: Context, grad: Value, value: Value, threshold: Any) -> Value:
+    """0 where `value <= threshold`, else `grad` (so nan lets it through)."""
+    bound = ir.compute_dtype(promoted(value, threshold))
+
+    def formula(grad: ir.Node, value: ir.Node, threshold: ir.Node) -> ir.Node:
+        stopped = ir.apply("le", ir.cast(value, bound), ir.cast(threshold, bound))
+        return ir.apply("where", stopped, ir.const(0, context.compute), ir.cast(grad, context.compute))
+
+    return elementwise(context.shape, context.dtype, formula, grad, value, context.value(threshold))
+
+
+def whole(value: Value) -> tuple[ir.Node, tuple[sympy.Expr, ...]]:
+    """A tensor's node at an index that runs over all of it, and that index."""
+    index = fresh_index(value)
+    return value.at(index), index
+
+
+_register_table()

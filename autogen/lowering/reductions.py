@@ -1,0 +1,203 @@
+"""Reductions, norms and softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+import torch
+
+from autogen import ir
+from autogen.lowering.pointwise import apply_op
+from autogen.lowering.registry import Context, lowers, number
+from autogen.lowering.values import Index, Value, elementwise, numel, reduction
+
+
+def _dims(value: Value, dims: int | Sequence[int] | None) -> list[int]:
+    """The dimensions an op reduces: none named means all."""
+    if isinstance(dims, int):
+        dims = [dims]
+    return list(dims) if dims else list(range(len(value.shape)))
+
+
+def _reduce(context: Context, kind: str, value: Value, dims: Any = None, keepdim: bool = False) -> Value:
+    """`value`, cast to the result's dtype, reduced over `dims`."""
+    widened = elementwise(value.shape, context.dtype, lambda x: x, value)
+    return reduction(kind, widened, _dims(value, dims), keepdim)
+
+
+@lowers("sum.default", "sum.dim_IntList")
+def sum_(context: Context, value: Value, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    """The sum over `dims`."""
+    return _reduce(context, "sum", value, dims, keepdim)
+
+
+@lowers("mean.default", "mean.dim")
+def mean(context: Context, value: Value, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    """The sum over `dims` divided by the number of terms; nan if there are none."""
+    total = _reduce(context, "sum", value, dims, keepdim)
+    count = numel(tuple(value.shape[dim] for dim in _dims(value, dims)))
+    compute = context.compute
+    return elementwise(total.shape, context.dtype, lambda x: ir.apply("div", x, number(count, compute)), total)
+
+
+@lowers("amax.default", "max.default")
+def amax(context: Context, value: Value, dims: Any = None, keepdim: bool = False) -> Value:
+    """The largest element over `dims`; nan wins."""
+    return _reduce(context, "max", value, dims, keepdim)
+
+
+@lowers("amin.default", "min.default")
+def amin(context: Context, value: Value, dims: Any = None, keepdim: bool = False) -> Value:
+    """The smallest element over `dims`; nan wins."""
+    return _reduce(context, "min", value, dims, keepdim)
+
+
+@lowers("norm.ScalarOpt_dim", "norm.Scalar", "norm.ScalarOpt_dim_dtype", "linalg_vector_norm.default")
+def vector_norm(
+    context: Context, value: Value, ord: Any = 2, dims: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Value:
+    """`(sum |x|^ord)^(1/ord)` over `dims`; the largest magnitude for inf, the smallest for -inf, a count for 0."""
+    ord = 2.0 if ord is None else float(ord)
+    compute = context.compute
+    one, zero = ir.const(1, compute), ir.const(0, compute)
+
+    def term(x: ir.Node) -> ir.Node:
+        x = ir.cast(x, compute)
+        if ord == 2:
+            return ir.apply("mul", x, x)
+        if ord == 0:
+            return ir.apply("where", ir.apply("ne", x, zero), one, zero)
+        size = ir.apply("abs", x)
+        return size if ord in (1, float("inf"), -float("inf")) else ir.apply("pow", size, ir.const(ord, compute))
+
+    def finish(total: ir.Node) -> ir.Node:
+        if ord == 2:
+            return ir.apply("sqrt", total)
+        if ord in (0, 1, float("inf"), -float("inf")):
+            return total
+        return ir.apply("pow", total, ir.const(1 / ord, compute))
+
+    kind = {float("inf"): "max", -float("inf"): "min"}.get(ord, "sum")
+    terms = elementwise(value.shape, context.dtype, term, value)
+    total = reduction(kind, terms, _dims(value, dims), keepdim)
+    return elementwise(total.shape, context.dtype, finish, total)
+
+
+class _Softmax:
+    """The parts of a softmax over one dimension: `shifted = x - max`, `total = sum(exp(shifted))`."""
+
+    def __init__(self, context: Context, value: Value, dim: int) -> None:
+        compute = context.compute
+        widened = elementwise(value.shape, context.dtype, lambda x: ir.cast(x, compute), value)
+        dims = [dim] if value.shape else []
+        largest = reduction("max", widened, dims, True)
+        self.largest = Value(
+            largest.shape, largest.dtype, lambda i: context.name(largest.at(i), "row_max"), largest.factors
+        )
+        self.shifted = elementwise(
+            value.shape, context.dtype, lambda x, m: ir.apply("sub", x, m), widened, self.largest
+        )
+        self.exponential = elementwise(value.shape, context.dtype, lambda x: ir.apply("exp", x), self.shifted)
+        total = reduction("sum", self.exponential, dims, True)
+        self.total = Value(total.shape, total.dtype, lambda i: context.name(total.at(i), "sum_exp"), total.factors)
+
+    def log_total(self, context: Context) -> Value:
+        return elementwise(
+            self.total.shape,
+            context.dtype,
+            lambda s: context.name(ir.apply("log", s), "log_sum_exp"),
+            self.total,
+        )
+
+
+@lowers("_log_softmax.default")
+def log_softmax(context: Context, value: Value, dim: int, half_to_float: bool) -> Value:
+    """`(x - max) - log(sum(exp(x - max)))` over `dim`."""
+    parts = _Softmax(context, value, dim)
+
+    def formula(shifted: ir.Node, log_total: ir.Node) -> ir.Node:
+        return context.name(ir.apply("sub", shifted, log_total), "log_prob")
+
+    return elementwise(value.shape, context.dtype, formula, parts.shifted, parts.log_total(context))
+
+
+@lowers("_softmax.default")
+def softmax(context: Context, value: Value, dim: int, half_to_float: bool) -> Value:
+    """`exp(x - max) / sum(exp(x - max))` over `dim`."""
+    parts = _Softmax(context, value, dim)
+
+    def formula(exponential: ir.Node, total: ir.Node) -> ir.Node:
+        return context.name(ir.apply("div", exponential, total), "prob")
+
+    return elementwise(value.shape, context.dtype, formula, parts.exponential, parts.total)
+
+
+@lowers("_log_softmax_backward_data.default")
+def log_softmax_backward(context: Context, grad: Value, result: Value, dim: int, input_dtype: Any) -> Value:
+    """`grad - exp(result) * sum(grad)` over `dim`."""
+    wide = elementwise(grad.shape, context.dtype, lambda g: ir.cast(g, context.compute), grad)
+    total = reduction("sum", wide, [dim] if grad.shape else [], True)
+
+    def formula(g: ir.Node, log_prob: ir.Node, total: ir.Node) -> ir.Node:
+        prob = context.name(ir.apply("exp", ir.cast(log_prob, context.compute)), "prob")
+        return ir.apply("sub", g, ir.apply("mul", prob, context.name(total, "grad_sum")))
+
+    return elementwise(context.shape, context.dtype, formula, wide, result, total)
+
+
+@lowers("_softmax_backward_data.default")
+def softmax_backward(context: Context, grad: Value, result: Value, dim: int, input_dtype: Any) -> Value:
+    """`result * (grad - sum(grad * result))` over `dim`."""
+    weighted = apply_op(context, "mul", grad, result)
+    total = reduction("sum", weighted, [dim] if grad.shape else [], True)
+    centred = apply_op(context, "sub", grad, total)
+    return apply_op(context, "mul", result, centred)
+
+
+@lowers("logsumexp.default")
+def logsumexp(context: Context, value: Value, dims: Any, keepdim: bool = False) -> Value:
+    """`log(sum(exp(x - m))) + m` with `m = max(x)`, or 0 where that is infinite."""
+    compute = context.compute
+    chosen = _dims(value, dims)
+    wide = elementwise(value.shape, context.dtype, lambda x: ir.cast(x, compute), value)
+    largest = reduction("max", wide, chosen, True)
+
+    def finite(m: ir.Node) -> ir.Node:
+        infinite = ir.apply("eq", ir.apply("abs", m), ir.const(float("inf"), compute))
+        return ir.apply("where", infinite, ir.const(0, compute), m)
+
+    shift = elementwise(largest.shape, context.dtype, finite, largest)
+    exponential = elementwise(
+        value.shape, context.dtype, lambda x, m: ir.apply("exp", ir.apply("sub", x, m)), wide, shift
+    )
+    total = reduction("sum", exponential, chosen, True)
+
+    def at(index: Index) -> ir.Node:
+        if not keepdim:
+            inner = list(index)
+            for dim in sorted(d % len(value.shape) for d in chosen):
+                inner.insert(dim, sympy.S.Zero)
+            index = tuple(inner)
+        return ir.apply("add", ir.apply("log", total.at(index)), shift.at(index))
+
+    return Value(context.shape, context.dtype, at)
+
+
+@lowers("any.default", "any.dim", "any.dims")
+def any_(context: Context, value: Value, dims: Any = None, keepdim: bool = False) -> Value:
+    """Whether some element over `dims` is not zero."""
+    return _reduce_bool(context, "max", value, dims, keepdim)
+
+
+@lowers("all.default", "all.dim", "all.dims")
+def all_(context: Context, value: Value, dims: Any = None, keepdim: bool = False) -> Value:
+    """Whether every element over `dims` is not zero."""
+    return _reduce_bool(context, "min", value, dims, keepdim)
+
+
+def _reduce_bool(context: Context, kind: str, value: Value, dims: Any, keepdim: bool) -> Value:
+    counted = elementwise(value.shape, torch.int32, lambda x: ir.cast(x, torch.bool), value)
+    found = reduction(kind, counted, _dims(value, dims), keepdim)
+    return elementwise(found.shape, context.dtype, lambda x: ir.cast(x, torch.bool), found)

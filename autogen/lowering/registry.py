@@ -1,0 +1,104 @@
+"""Which ATen ops can be lowered: one small function each, found by the op's name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import sympy
+import torch
+
+from autogen import ir
+from autogen.lowering.values import Provenance, Shape, Value
+
+Lowering = Callable[..., Any]
+_Function = TypeVar("_Function", bound=Lowering)
+
+LOWERINGS: dict[str, Lowering] = {}
+
+
+@dataclass
+class Context:
+    """What a lowering may want to know of the node it lowers: its result's `shape` and `dtype` (of every part, for
+    an op with several results), `size_of` to turn a torch size into an expression, and `provenance` for names.
+    """
+
+    shapes: tuple[Shape, ...]
+    dtypes: tuple[torch.dtype, ...]
+    size_of: Callable[[Any], sympy.Expr]
+    provenance: Provenance = field(repr=False)
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the (first) result."""
+        return self.shapes[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The torch dtype of the (first) result."""
+        return self.dtypes[0]
+
+    @property
+    def compute(self) -> torch.dtype:
+        """The dtype in which the (first) result is computed."""
+        return ir.compute_dtype(self.dtype)
+
+    def value(self, argument: Any) -> Value:
+        """An argument of an op as a tensor: a number becomes a 0-dim one."""
+        if isinstance(argument, Value):
+            return argument
+        if isinstance(argument, bool):
+            return Value((), torch.bool, lambda _: ir.const(argument, torch.bool))
+        if isinstance(argument, (int, float)):
+            # The number is exact until an op casts it to the dtype that it computes in.
+            dtype = torch.int64 if isinstance(argument, int) else torch.float64
+            return Value((), dtype, lambda _: ir.const(argument, dtype))
+        expression = self.size_of(argument)
+        dtype = torch.int64 if expression.is_integer else torch.float64
+        return Value((), dtype, lambda _: number(expression, self.compute))
+
+    def name(self, node: ir.Node, name: str) -> ir.Node:
+        """Call a node `name` in the kernel; returns the node."""
+        return self.provenance.name(node, name)
+
+
+def lowers(*names: str) -> Callable[[_Function], _Function]:
+    """Register the lowering of the ATen overloads `names`, such as "sum.dim_IntList".
+
+    The function is called as `f(context, *args, **kwargs)` with the op's arguments, tensors as `Value`s, and
+    returns a `Value`, or a tuple of them for an op with several results.
+    """
+
+    def register(function: _Function) -> _Function:
+        for name in names:
+            LOWERINGS[name] = function
+        return function
+
+    return register
+
+
+def number(expression: sympy.Expr, dtype: torch.dtype) -> ir.Node:
+    """The value of a size expression, such as `0.1 / ToFloat(C)`, in a dtype."""
+    if expression.is_number:
+        return ir.const(float(expression) if not expression.is_integer else int(expression), dtype)
+    if expression.is_integer:
+        return ir.cast(ir.index(expression), dtype)
+    args = [number(arg, dtype) for arg in expression.args]
+    name = type(expression).__name__
+    if name == "ToFloat":
+        return args[0]
+    binary = {
+        "Add": "add",
+        "Mul": "mul",
+        "FloatTrueDiv": "div",
+        "IntTrueDiv": "div",
+        "FloatPow": "pow",
+        "Pow": "pow",
+    }
+    if name not in binary:
+        raise NotImplementedError(f"the size expression {expression}")
+    result = args[0]
+    for arg in args[1:]:
+        result = ir.apply(binary[name], result, arg)
+    return result

@@ -1,0 +1,192 @@
+"""What an ATen tensor is while it is lowered: a function from an index to an IR node.
+
+Nothing is stored between ops. A pointwise op asks its arguments for their node at the same index, a view maps the
+index and asks, a reduction asks at an index with fresh axes and binds them. What comes out is the whole loss as one
+expression over the inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import sympy
+import torch
+
+from autogen import ir
+from autogen.errors import SourceLine
+
+Entry: TypeAlias = "sympy.Expr | ir.Node"
+Index: TypeAlias = "tuple[Entry, ...]"
+Shape: TypeAlias = "tuple[sympy.Expr, ...]"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value comes from: the user's statement, and whether it belongs to a gradient."""
+
+    line: SourceLine | None
+    backward: bool
+
+
+@dataclass
+class Provenance:
+    """Names and source lines of nodes, for the reader of the generated kernel. The first to speak is kept.
+
+    `loss` is what the loss is called, `inputs` its tensors in the order of its signature.
+    """
+
+    loss: str
+    inputs: tuple[str, ...]
+    names: dict[ir.Node, str] = field(default_factory=dict)
+    origins: dict[ir.Node, Origin] = field(default_factory=dict)
+
+    def name(self, node: ir.Node, name: str) -> ir.Node:
+        """Call a node `name` in the kernel; returns the node."""
+        if node.args:
+            self.names.setdefault(node, name)
+        return node
+
+    def moved(self, old: ir.Node, new: ir.Node) -> None:
+        """A pass made `new` out of `old`: it inherits what is known."""
+        if old in self.names:
+            self.name(new, self.names[old])
+        if old in self.origins:
+            self.locate(new, self.origins[old])
+
+    def locate(self, node: ir.Node, origin: Origin) -> None:
+        """Say where a node, and all below it that nobody claimed, comes from."""
+        todo = [node]
+        while todo:
+            current = todo.pop()
+            if current not in self.origins and current.args:
+                self.origins[current] = origin
+                todo += current.args
+
+
+class Value:
+    """A tensor: `shape`, torch `dtype`, and `at(index)`, its node at an index with one entry per dimension.
+
+    An entry is an integer expression over axes, or an int64 node for a computed index. `factors` splits a
+    dimension that came from flattening others into those others, so that loops run over the dimensions that the
+    memory has.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[sympy.Expr],
+        dtype: torch.dtype,
+        at: Callable[[Index], ir.Node],
+        factors: Sequence[Shape] | None = None,
+    ) -> None:
+        self.shape: Shape = tuple(shape)
+        self.dtype = dtype
+        self.factors: tuple[Shape, ...] = tuple(factors) if factors else tuple((size,) for size in self.shape)
+        self._at = at
+        self._known: dict[Index, ir.Node] = {}
+
+    def at(self, index: Sequence[Entry]) -> ir.Node:
+        """The node at `index`."""
+        key = tuple(index)
+        node = self._known.get(key)
+        if node is None:
+            node = self._known[key] = self._at(key)
+        return node
+
+
+def free_axes(index: Sequence[Entry]) -> set[ir.Axis]:
+    """The axes that an index mentions."""
+    axes: set[ir.Axis] = set()
+    for entry in index:
+        if isinstance(entry, ir.Node):
+            axes |= entry.axes
+        else:
+            axes |= {symbol for symbol in entry.free_symbols if isinstance(symbol, ir.Axis)}
+    return axes
+
+
+def fresh_axis(size: sympy.Expr, taken: set[ir.Axis]) -> ir.Axis:
+    """The first axis of a size that is not taken: equal loops thus get equal axes, and their nodes are shared."""
+    base = str(size).lower() if size.is_Symbol else f"i{size}".replace(" ", "")
+    copy = 1
+    while True:
+        axis = ir.Axis(base if copy == 1 else f"{base}_{copy}", size)
+        if axis not in taken:
+            return axis
+        copy += 1
+
+
+def fresh_entry(factors: Shape, taken: set[ir.Axis]) -> sympy.Expr:
+    """An index that runs over a whole dimension with the given factors; its axes are added to `taken`."""
+    entry: sympy.Expr = sympy.S.Zero
+    for size in factors:
+        entry = entry * size
+        if size != 1:
+            axis = fresh_axis(size, taken)
+            taken.add(axis)
+            entry = entry + axis
+    return sympy.expand(entry)
+
+
+def fresh_index(value: Value) -> tuple[sympy.Expr, ...]:
+    """An index that runs over a whole tensor."""
+    taken: set[ir.Axis] = set()
+    return tuple(fresh_entry(factors, taken) for factors in value.factors)
+
+
+def aligned(index: Index, shape: Shape) -> Index:
+    """The index at which a tensor of `shape` is read when it is broadcast to a tensor that is read at `index`."""
+    trailing = index[len(index) - len(shape) :]
+    return tuple(sympy.S.Zero if size == 1 else entry for entry, size in zip(trailing, shape, strict=True))
+
+
+def broadcast_factors(shape: Shape, values: Sequence[Value]) -> tuple[Shape, ...]:
+    """Per dimension of a broadcast result, the finest factors that an argument knows."""
+    factors = []
+    for dim, size in enumerate(shape):
+        found: Shape = (size,)
+        for value in values:
+            own = dim - len(shape) + len(value.shape)
+            if own >= 0 and value.shape[own] == size and len(value.factors[own]) > len(found):
+                found = value.factors[own]
+        factors.append(found)
+    return tuple(factors)
+
+
+def elementwise(shape: Shape, dtype: torch.dtype, formula: Callable[..., ir.Node], *arguments: Value) -> Value:
+    """`formula` of the nodes of the arguments, broadcast to `shape`."""
+
+    def at(index: Index) -> ir.Node:
+        return ir.cast(formula(*(each.at(aligned(index, each.shape)) for each in arguments)), dtype)
+
+    return Value(shape, dtype, at, broadcast_factors(shape, arguments))
+
+
+def constant(number: float | int | bool, dtype: torch.dtype) -> Value:
+    """A 0-dim tensor of one number."""
+    return Value((), dtype, lambda _: ir.const(number, ir.compute_dtype(dtype)))
+
+
+def reduction(kind: str, value: Value, dims: Sequence[int], keepdim: bool) -> Value:
+    """`value` reduced over `dims` with `kind`, a name in `ir.REDUCTIONS`."""
+    dims = sorted(dim % len(value.shape) for dim in dims)
+    kept = [dim for dim in range(len(value.shape)) if dim not in dims]
+    shape = [sympy.S.One if d in dims else n for d, n in enumerate(value.shape) if keepdim or d in kept]
+    factors = [(sympy.S.One,) if d in dims else f for d, f in enumerate(value.factors) if keepdim or d in kept]
+
+    def at(index: Index) -> ir.Node:
+        outer = [index[dim] for dim in kept] if keepdim else list(index)
+        taken = free_axes(outer)
+        before = set(taken)
+        full = list(outer)
+        for dim in dims:
+            full.insert(dim, fresh_entry(value.factors[dim], taken))
+        return ir.reduce(kind, taken - before, value.at(full))
+
+    return Value(shape, value.dtype, at, factors)
+
+
+def numel(shape: Shape) -> sympy.Expr:
+    """The number of elements of a shape."""
+    return sympy.prod(shape)

@@ -1,0 +1,241 @@
+"""Views: ops that only say where an element is read. Each maps an index of the result to one of the argument."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+import torch
+
+from autogen import ir
+from autogen.lowering.registry import Context, lowers
+from autogen.lowering.values import Entry, Index, Shape, Value, aligned, broadcast_factors
+
+
+@lowers("detach.default", "alias.default", "clone.default", "lift_fresh.default", "contiguous.default")
+def identity(context: Context, value: Value, **_: Any) -> Value:
+    """The same elements."""
+    return value
+
+
+@lowers("expand.default")
+def expand(context: Context, value: Value, size: Sequence[Any], implicit: bool = False) -> Value:
+    """Broadcast to a larger shape."""
+    return Value(
+        context.shape,
+        value.dtype,
+        lambda index: value.at(aligned(index, value.shape)),
+        broadcast_factors(context.shape, [value]),
+    )
+
+
+@lowers("view.default", "_unsafe_view.default", "reshape.default", "view_copy.default", "_reshape_alias.default")
+def view(context: Context, value: Value, *_: Any) -> Value:
+    """Other dimensions over the same elements in row-major order."""
+    groups = _matching_groups(value, context.shape)
+
+    def at(index: Index) -> ir.Node:
+        entries: list[Entry] = [sympy.S.Zero] * len(value.shape)
+        for theirs, ours in groups:
+            if len(theirs) == len(ours) == 1:
+                entries[theirs[0]] = index[ours[0]]
+            else:
+                for dim, entry in zip(theirs, _regroup(index, ours, theirs, value, context.shape), strict=True):
+                    entries[dim] = entry
+        return value.at(entries)
+
+    factors: list[Shape] = [(size,) for size in context.shape]
+    for theirs, ours in groups:
+        if len(ours) == 1:
+            factors[ours[0]] = tuple(f for dim in theirs for f in value.factors[dim])
+    return Value(context.shape, value.dtype, at, factors)
+
+
+def _matching_groups(value: Value, shape: Shape) -> list[tuple[list[int], list[int]]]:
+    """Runs of dimensions (of the argument, of the result) which hold the same elements."""
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(value.shape) or j < len(shape):
+        if i < len(value.shape) and value.shape[i] == 1:
+            groups.append(([i], []))
+            i += 1
+            continue
+        if j < len(shape) and shape[j] == 1:
+            groups.append(([], [j]))
+            j += 1
+            continue
+        theirs: list[int] = []
+        ours: list[int] = []
+        left: sympy.Expr = sympy.S.One
+        right: sympy.Expr = sympy.S.One
+        while True:
+            if left == right and (theirs or ours):
+                break
+            # Step on the side that has less, or on whichever still divides the other.
+            if i < len(value.shape) and (j >= len(shape) or not theirs or _divides(left, right)):
+                left = sympy.expand(left * value.shape[i])
+                theirs.append(i)
+                i += 1
+            elif j < len(shape):
+                right = sympy.expand(right * shape[j])
+                ours.append(j)
+                j += 1
+            else:
+                raise NotImplementedError(f"a view of shape {value.shape} as {shape}")
+            if i == len(value.shape) and j == len(shape):
+                break
+        groups.append((theirs, ours))
+    return groups
+
+
+def _divides(small: sympy.Expr, large: sympy.Expr) -> bool:
+    quotient = sympy.cancel(large / small)
+    return bool(quotient != 1 and quotient.as_numer_denom()[1] == 1)
+
+
+def _regroup(index: Index, ours: list[int], theirs: list[int], value: Value, shape: Shape) -> list[Entry]:
+    """The entries of `theirs` at which the element with entries `index[ours]` is found."""
+    flat: sympy.Expr = sympy.S.Zero
+    for dim in ours:
+        entry = index[dim]
+        if isinstance(entry, ir.Node):
+            return _regroup_nodes(index, ours, theirs, value, shape)
+        flat = flat * shape[dim] + entry
+    entries: list[Entry] = []
+    rest = sympy.expand(flat)
+    for dim in reversed(theirs):
+        rest, entry = _divide(rest, value.shape[dim], last=dim == theirs[0])
+        entries.append(entry)
+    return entries[::-1]
+
+
+def _divide(flat: sympy.Expr, size: sympy.Expr, *, last: bool) -> tuple[sympy.Expr, sympy.Expr]:
+    """`flat` // `size` and `flat` % `size`, without a division where the terms separate."""
+    from torch.utils._sympy.functions import FloorDiv, Mod
+
+    if size == 1:
+        return flat, sympy.S.Zero
+    if last:
+        return sympy.S.Zero, flat
+    high: sympy.Expr = sympy.S.Zero
+    low: sympy.Expr = sympy.S.Zero
+    for term in sympy.Add.make_args(flat):
+        quotient = sympy.cancel(term / size)
+        if quotient.as_numer_denom()[1] == 1:
+            high += quotient
+        else:
+            low += term
+    if _below(low, size):
+        return high, low
+    return FloorDiv(flat, size), Mod(flat, size)
+
+
+def _below(expression: sympy.Expr, bound: sympy.Expr) -> bool:
+    """Whether 0 <= expression < bound for all values of its axes, as far as can be proven."""
+    axes = [symbol for symbol in expression.free_symbols if isinstance(symbol, ir.Axis)]
+    largest = expression
+    for axis in axes:
+        coefficient = sympy.expand(expression).coeff(axis, 1)
+        if not coefficient.is_positive or coefficient.free_symbols & set(axes):
+            return False
+        largest = largest.subs(axis, axis.size - 1)
+    return bool(sympy.expand(bound - largest - 1).is_nonnegative)
+
+
+def _regroup_nodes(index: Index, ours: list[int], theirs: list[int], value: Value, shape: Shape) -> list[Entry]:
+    """`_regroup` where an entry is computed: the arithmetic happens in the kernel."""
+    flat = ir.const(0, torch.int64)
+    for dim in ours:
+        entry = index[dim]
+        node = entry if isinstance(entry, ir.Node) else ir.index(entry)
+        flat = ir.apply("add", ir.apply("mul", flat, ir.index(shape[dim])), node)
+    entries: list[Entry] = []
+    for dim in reversed(theirs):
+        size = ir.index(value.shape[dim])
+        entries.append(ir.apply("remainder", flat, size))
+        flat = ir.apply("floor_divide", flat, size)
+    return entries[::-1]
+
+
+@lowers("unsqueeze.default")
+def unsqueeze(context: Context, value: Value, dim: int) -> Value:
+    """A new dimension of size 1."""
+    dim %= len(value.shape) + 1
+    factors = [*value.factors[:dim], (sympy.S.One,), *value.factors[dim:]]
+    return Value(context.shape, value.dtype, lambda i: value.at((*i[:dim], *i[dim + 1 :])), factors)
+
+
+@lowers("squeeze.default", "squeeze.dim", "squeeze.dims")
+def squeeze(context: Context, value: Value, dims: int | Sequence[int] | None = None) -> Value:
+    """Without (the given) dimensions of size 1."""
+    rank = len(value.shape)
+    chosen = range(rank) if dims is None else [dims] if isinstance(dims, int) else dims
+    dropped = {dim % rank for dim in chosen if rank and value.shape[dim % rank] == 1}
+
+    def at(index: Index) -> ir.Node:
+        rest = iter(index)
+        return value.at([sympy.S.Zero if dim in dropped else next(rest) for dim in range(rank)])
+
+    return Value(context.shape, value.dtype, at, [f for d, f in enumerate(value.factors) if d not in dropped])
+
+
+@lowers("permute.default")
+def permute(context: Context, value: Value, dims: Sequence[int]) -> Value:
+    """Dimensions in another order."""
+    order = [dim % len(value.shape) for dim in dims]
+
+    def at(index: Index) -> ir.Node:
+        return value.at([index[order.index(dim)] for dim in range(len(order))])
+
+    return Value(context.shape, value.dtype, at, [value.factors[dim] for dim in order])
+
+
+@lowers("transpose.int")
+def transpose(context: Context, value: Value, first: int, second: int) -> Value:
+    """Two dimensions exchanged."""
+    order = list(range(len(value.shape)))
+    if order:
+        order[first], order[second] = order[second], order[first]
+    return permute(context, value, order)
+
+
+@lowers("t.default", "numpy_T.default")
+def reverse_dims(context: Context, value: Value) -> Value:
+    """Dimensions in reverse order."""
+    return permute(context, value, range(len(value.shape))[::-1])
+
+
+@lowers("select.int")
+def select(context: Context, value: Value, dim: int, position: Any) -> Value:
+    """One slice of a dimension, which goes away."""
+    dim %= len(value.shape)
+    where = context.size_of(position)
+    if where.is_negative:
+        where = value.shape[dim] + where
+    factors = [*value.factors[:dim], *value.factors[dim + 1 :]]
+    return Value(context.shape, value.dtype, lambda i: value.at((*i[:dim], where, *i[dim:])), factors)
+
+
+@lowers("slice.Tensor")
+def slice_(context: Context, value: Value, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Value:
+    """Part of a dimension."""
+    dim %= len(value.shape)
+    if context.shape[dim] == value.shape[dim]:
+        return value
+    first = context.size_of(start if start is not None else 0)
+    if first.is_negative:
+        first = value.shape[dim] + first
+    stride = context.size_of(step)
+
+    def at(index: Index) -> ir.Node:
+        entry = index[dim]
+        if isinstance(entry, ir.Node):
+            moved: Entry = ir.apply("add", ir.apply("mul", entry, ir.index(stride)), ir.index(first))
+        else:
+            moved = sympy.expand(entry * stride + first)
+        return value.at((*index[:dim], moved, *index[dim + 1 :]))
+
+    factors = list(value.factors)
+    factors[dim] = (context.shape[dim],)
+    return Value(context.shape, value.dtype, at, factors)

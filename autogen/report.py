@@ -1,0 +1,152 @@
+"""`explain`: which way a call of a loss takes, why, and what its kernels look like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+
+from autogen import ir
+from autogen.binding import bind
+from autogen.decorator import autogen_loss, dispatcher_of
+from autogen.dispatch import Dispatcher, needs_gradient
+from autogen.emission import KernelSource
+from autogen.launch import Launcher
+from autogen.policies import Policy, resolve
+from autogen.sizes import Evaluator
+
+
+@dataclass(frozen=True)
+class DirectionReport:
+    """Forward or backward of a loss.
+
+    Attributes:
+        launches: kernels launched per call.
+        source: the Triton modules, as text.
+        bytes_moved: bytes read and written by the kernels for the given sizes, each tensor counted once per pass over
+            it. A computed index counts one element per index.
+        bytes_minimum: bytes of every tensor that must be read or written at least once.
+        kernels: the names of the kernels.
+    """
+
+    launches: int
+    source: str
+    bytes_moved: int
+    bytes_minimum: int
+    kernels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `explain` found.
+
+    Attributes:
+        loss: the loss's name.
+        path: "generated" or "eager".
+        reason: one sentence: why this path; with the user's source line where one is to blame.
+        forward: the forward kernels, None if the path is "eager".
+        backward: the backward kernels, None if there are none.
+    """
+
+    loss: str
+    path: str
+    reason: str
+    forward: DirectionReport | None = None
+    backward: DirectionReport | None = None
+
+    def __str__(self) -> str:
+        lines = [f"{self.loss}: {self.path}", f"  because {self.reason}"]
+        for name, direction in (("forward", self.forward), ("backward", self.backward)):
+            if direction is not None:
+                ratio = direction.bytes_moved / direction.bytes_minimum if direction.bytes_minimum else 1.0
+                lines.append(
+                    f"  {name}: {direction.launches} launch{'es' if direction.launches != 1 else ''} "
+                    f"({', '.join(direction.kernels)}), {direction.bytes_moved:,} bytes moved, "
+                    f"{ratio:.2f} times the minimum"
+                )
+        for direction in (self.forward, self.backward):
+            if direction is not None:
+                lines += ["", direction.source.rstrip()]
+        return "\n".join(lines)
+
+
+def explain(loss: Any, *args: Any, **kwargs: Any) -> Report:
+    """How `loss(*args, **kwargs)` would run, without running it.
+
+    A loss that is not decorated is reported as `autogen_loss` would make it.
+
+    Args:
+        loss: a decorated or plain module, or function.
+        *args: the arguments of the call; `requires_grad` of the tensors decides which gradients are reported.
+        **kwargs: likewise.
+
+    Raises:
+        TypeError: the arguments do not fit the loss's signature.
+    """
+    found = dispatcher_of(loss)
+    if found is None:
+        found = _as_if_decorated(loss)
+    dispatcher, module = found
+    name = type(module).__name__ if module is not None else dispatcher.name
+    if resolve(dispatcher.policy) is Policy.DISABLED:
+        return Report(name, "eager", "the policy is disabled")
+    if module is not None and not getattr(module, "use_autogen", True):
+        return Report(name, "eager", "the loss was made with use_autogen=False")
+    binding = bind(dispatcher.function, dispatcher.signature, module, args, kwargs)
+    decision = dispatcher.decide(binding, name)
+    if decision.compiled is None or decision.sizes is None:
+        return Report(name, decision.path, decision.reason)
+    compiled, sizes = decision.compiled, decision.sizes
+    backward = compiled.backward() if any(needs_gradient(binding)) else ()
+    return Report(
+        name,
+        decision.path,
+        decision.reason,
+        describe(compiled.forward, sizes),
+        describe(backward, sizes) if backward else None,
+    )
+
+
+def _as_if_decorated(loss: Any) -> tuple[Dispatcher, torch.nn.Module | None]:
+    if isinstance(loss, torch.nn.Module):
+        return Dispatcher(type(loss).forward, type(loss).__name__), loss
+    found = dispatcher_of(autogen_loss(loss))
+    assert found is not None
+    return found
+
+
+def describe(launchers: Sequence[Launcher], sizes: Mapping[str, int]) -> DirectionReport:
+    """The report on one direction, for the given sizes."""
+    sources = [launcher.source(launcher.tiling(sizes).variant) for launcher in launchers]
+    moved = sum(_bytes_moved(launcher, source, sizes) for launcher, source in zip(launchers, sources, strict=True))
+    buffers = {buffer for source in sources for buffer in source.buffers}
+    return DirectionReport(
+        launches=len(launchers),
+        source="\n\n".join(source.text for source in sources),
+        bytes_moved=moved,
+        bytes_minimum=sum(_whole(buffer, sizes) for buffer in buffers),
+        kernels=tuple(source.name for source in sources),
+    )
+
+
+def _bytes_moved(launcher: Launcher, source: KernelSource, sizes: Mapping[str, int]) -> int:
+    moved = sum(passes * _read(node, sizes) for node, passes in source.loads)
+    moved += sum(_whole(root.buffer, sizes) for root in launcher.kernel.roots)
+    programs = launcher.tiling(sizes).programs
+    return moved + sum(2 * programs * partial.dtype.itemsize for partial in source.partials)
+
+
+def _read(node: ir.Node, sizes: Mapping[str, int]) -> int:
+    """Bytes that one pass of a load reads: its elements, each once, however often they are broadcast."""
+    buffer = node.attrs[0]
+    (elements,) = Evaluator([sympy.prod([axis.size for axis in node.axes])])(sizes)
+    return min(elements * buffer.dtype.itemsize, _whole(buffer, sizes))
+
+
+def _whole(buffer: ir.Buffer, sizes: Mapping[str, int]) -> int:
+    stepped = [n for n, s in zip(buffer.shape, buffer.strides, strict=True) if s != 0]
+    (elements,) = Evaluator([sympy.prod(stepped)])(sizes)
+    return elements * buffer.dtype.itemsize

@@ -1,0 +1,346 @@
+"""Scheduling: IR results → kernels. Which results share a launch, which axes each thread block walks, what
+forward keeps for backward.
+
+A kernel has two groups of axes. *Columns* are the axes that some result reduces while it keeps others (classes), or,
+where nothing is reduced so, the axes along which some tensor is broadcast; *rows* are all the rest. Without columns
+the kernel is *flat*: one line of elements. A value's level follows from the axes it mentions, and a reduction over
+everything (the loss itself) is finished inside the launch by the last block to arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import sympy
+
+from autogen import ir
+from autogen.errors import ScheduleError
+from autogen.ir import Axis, Node
+from autogen.lowering import Program, Root
+from autogen.lowering.values import Provenance
+from autogen.simplify import simplify
+
+
+class Level(Enum):
+    """How many values a node has in one kernel, and when they are known."""
+
+    SCALAR = "one for the launch"
+    ROW = "one per row"
+    COLUMN = "one per column"
+    ELEMENT = "one per row and column"
+    FINAL = "one, known to the last block only"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One launch.
+
+    `rows` and `columns` are axes, outermost in memory first; `whole_rows` says whether a program needs all columns of
+    its rows. `stores` are results per element or row, `finals` the scalars that the last block stores from `totals`,
+    the reductions over everything.
+    """
+
+    name: str
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    whole_rows: bool
+    stores: tuple[Root, ...]
+    finals: tuple[Root, ...]
+    totals: tuple[Node, ...]
+
+    @property
+    def roots(self) -> tuple[Root, ...]:
+        """Everything the kernel stores."""
+        return self.stores + self.finals
+
+    def level(self, node: Node) -> Level:
+        """The level of a node, by the axes it mentions; what is computed from whole rows is per row at least."""
+        if node.axes:
+            return self.level_of_axes(node.axes)
+        if self.is_final(node):
+            return Level.FINAL
+        return Level.ROW if any(below.op == "reduce" for below in ir.topological([node])) else Level.SCALAR
+
+    def level_of_axes(self, axes: Iterable[Axis]) -> Level:
+        """The level of a value that mentions the given axes."""
+        axes = set(axes)
+        in_columns, in_rows = bool(axes & set(self.columns)), bool(axes & set(self.rows))
+        if in_columns:
+            return Level.ELEMENT if in_rows else Level.COLUMN
+        return Level.ROW if in_rows else Level.SCALAR
+
+    def is_final(self, node: Node) -> bool:
+        """Whether a node needs a reduction over all rows."""
+        totals = set(self.totals)
+        return bool(totals) and any(below in totals for below in ir.topological([node]))
+
+    def loads(self) -> list[Node]:
+        """The distinct loads, in the order of their first use."""
+        return [node for node in ir.topological(root.node for root in self.roots) if node.op == "load"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A loss as launches: forward, backward, and what the first keeps for the second.
+
+    `saved` are the statistics that forward stores beside its outputs; `gradients` are what backward computes from
+    them, `gradient_of[i]` the input that the i-th belongs to.
+    """
+
+    name: str
+    forward: tuple[Kernel, ...]
+    saved: tuple[ir.Buffer, ...]
+    gradients: tuple[Root, ...]
+    gradient_of: tuple[int, ...]
+    hints: Mapping[str, int]
+    provenance: Provenance
+
+    def backward(self, upstream: Mapping[str, ir.Buffer] | None = None) -> tuple[Kernel, ...]:
+        """The backward launches; `upstream` gives upstream gradients, by name, another layout than their output's."""
+        upstream = upstream or {}
+
+        def relaid(node: Node) -> Node:
+            if node.op == "load" and node.attrs[0].role == "upstream" and node.attrs[0].name in upstream:
+                return ir.load(upstream[node.attrs[0].name], node.attrs[1])
+            return node
+
+        nodes = ir.transform([root.node for root in self.gradients], relaid, self.provenance.moved)
+        roots = [replace(root, node=node) for root, node in zip(self.gradients, nodes, strict=True)]
+        return _kernels(f"{self.name}_backward", roots, self.hints)
+
+
+def schedule(program: Program, name: str, hints: Mapping[str, int], *, training: bool) -> Plan:
+    """Plan the launches of a program.
+
+    Args:
+        program: the loss and its gradients.
+        name: the loss's name, for the kernels.
+        hints: the sizes of a sample call; they order loops by memory, and nothing depends on them being right.
+        training: whether backward may follow; if not, nothing is kept for it.
+
+    Raises:
+        ScheduleError: the graph does not fit the kernels known.
+    """
+    provenance = program.provenance
+    outputs = _simplified(program.outputs, provenance)
+    gradients = _simplified(program.gradients, provenance) if training else ()
+    statistics = _statistics(gradients, hints, provenance)
+    forward, kept = _forward(name, outputs, statistics, hints)
+    stored = {node: root for node, root in statistics.items() if node in kept}
+    return Plan(
+        name=name,
+        forward=forward,
+        saved=tuple(root.buffer for root in stored.values()),
+        gradients=tuple(_read_back(gradients, stored, provenance)),
+        gradient_of=program.gradient_of if training else (),
+        hints=hints,
+        provenance=provenance,
+    )
+
+
+def _simplified(roots: Sequence[Root], provenance: Provenance) -> tuple[Root, ...]:
+    nodes = simplify([root.node for root in roots], provenance.moved)
+    return tuple(replace(root, node=node) for root, node in zip(roots, nodes, strict=True))
+
+
+def _statistics(gradients: Sequence[Root], hints: Mapping[str, int], provenance: Provenance) -> dict[Node, Root]:
+    """The reductions in the gradients that do not wait for the upstream gradient, as results of forward."""
+    waits: dict[Node, bool] = {}
+    order = ir.topological(root.node for root in gradients)
+    place = _memory_order(order, gradients, hints)
+    for node in order:
+        upstream = node.op == "load" and node.attrs[0].role == "upstream"
+        waits[node] = upstream or any(waits[arg] for arg in node.args)
+    found: dict[Node, Root] = {}
+    seen: set[Node] = set()
+    todo = [root.node for root in reversed(gradients)]
+    while todo:
+        node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.op == "reduce" and not waits[node]:
+            axes = tuple(sorted(node.axes, key=place))
+            shape = tuple(axis.size for axis in axes)
+            name = unique(provenance.names.get(node, "statistic"), {root.buffer.name for root in found.values()})
+            buffer = ir.Buffer(name, node.dtype, shape, ir.contiguous_strides(shape), "saved")
+            found[node] = Root(buffer, axes, node)
+        else:
+            todo += node.args
+    return found
+
+
+def _forward(
+    name: str,
+    outputs: Sequence[Root],
+    statistics: Mapping[Node, Root],
+    hints: Mapping[str, int],
+) -> tuple[tuple[Kernel, ...], set[Node]]:
+    """The forward launches and the statistics that they keep: all of them if that costs no launch."""
+    plain = _kernels(f"{name}_forward", outputs, hints)
+    roots = [*outputs, *statistics.values()]
+    try:
+        full = _kernels(f"{name}_forward", roots, hints)
+    except ScheduleError:
+        full = plain * 2
+    if len(full) <= len(plain):
+        return full, set(statistics)
+    computed = set(ir.topological(root.node for root in outputs))
+    cheap = {node: root for node, root in statistics.items() if node in computed}
+    full = _kernels(f"{name}_forward", [*outputs, *cheap.values()], hints)
+    return (full, set(cheap)) if len(full) <= len(plain) else (plain, set())
+
+
+def _read_back(gradients: Sequence[Root], stored: Mapping[Node, Root], provenance: Provenance) -> list[Root]:
+    """The gradients with kept statistics read from memory."""
+    loads = {node: ir.load(root.buffer, root.index) for node, root in stored.items()}
+    for node, read in loads.items():
+        provenance.moved(node, read)
+    nodes = ir.replace([root.node for root in gradients], loads)
+    return [replace(root, node=node) for root, node in zip(gradients, nodes, strict=True)]
+
+
+def unique(name: str, taken: Iterable[str]) -> str:
+    """`name`, numbered if it is taken."""
+    taken = set(taken)
+    candidate, copy = name, 2
+    while candidate in taken:
+        candidate, copy = f"{name}_{copy}", copy + 1
+    return candidate
+
+
+def _kernels(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> tuple[Kernel, ...]:
+    """One kernel for all roots if they fit, else as few as a first fit finds."""
+    if not roots:
+        return ()
+    groups: list[list[Root]] = []
+    try:
+        _kernel(name, roots, hints)
+        groups.append(list(roots))
+    except ScheduleError:
+        for root in roots:
+            _kernel(name, [root], hints)  # alone it must fit
+            for group in groups:
+                try:
+                    _kernel(name, [*group, root], hints)
+                except ScheduleError:
+                    continue
+                group.append(root)
+                break
+            else:
+                groups.append([root])
+    return tuple(_kernel(name if k == 0 else f"{name}_{k + 1}", group, hints) for k, group in enumerate(groups))
+
+
+def _kernel(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Kernel:
+    order = ir.topological(root.node for root in roots)
+    reductions = [node for node in order if node.op == "reduce"]
+    inner = _inner_reductions(roots, reductions)
+    columns = frozenset().union(*(node.attrs[1] for node in inner))
+    for node in inner:
+        if set(node.attrs[1]) != columns or node.axes & columns:
+            raise ScheduleError("the loss reduces over different axes in one expression")
+    outer = [node for node in reductions if node not in inner]
+    everything = frozenset().union(
+        *(root.node.axes for root in roots),
+        *(_index_axes(root) for root in roots),
+        *(node.attrs[1] for node in reductions),
+    )
+    rows = everything - columns
+    place = _memory_order(order, roots, hints)
+
+    split = {node: _split_total(node, rows, columns) for node in outer}
+    nodes = ir.replace([root.node for root in roots], {old: new for old, new in split.items() if old is not new})
+    roots = [replace(root, node=node) for root, node in zip(roots, nodes, strict=True)]
+    totals = tuple(node for node in split.values() if set(node.attrs[1]) == rows and rows)
+
+    finals = tuple(root for root in roots if not _index_axes(root) and _mentions(root.node, totals))
+    stores = tuple(root for root in roots if root not in finals)
+    whole_rows = bool(columns)
+    in_memory = sorted(everything, key=place)
+    if not whole_rows:
+        loads = [node.axes for node in order if node.op == "load"]
+        columns = _broadcast_columns([*loads, *map(_index_axes, stores)], in_memory)
+    for root in stores:
+        axes = _index_axes(root)
+        if axes and axes not in (everything, everything - columns):
+            raise ScheduleError(f"{root.buffer.name} has fewer dimensions than the elements it is computed from")
+        if _mentions(root.node, totals):
+            raise ScheduleError("a value of the whole loss feeds back into its elements")
+    return Kernel(
+        name,
+        tuple(axis for axis in in_memory if axis not in columns),
+        tuple(axis for axis in in_memory if axis in columns),
+        whole_rows,
+        stores,
+        finals,
+        totals,
+    )
+
+
+def _broadcast_columns(accesses: Sequence[frozenset[Axis]], in_memory: Sequence[Axis]) -> frozenset[Axis]:
+    """The columns of a kernel that reduces nothing per row: the axes that tell its broadcast tensors apart best.
+
+    None if every tensor is accessed along all axes, or none. The best columns leave few tensors that are neither per
+    row, per column nor per element, lie together in memory, and hold the innermost axis.
+    """
+    everything = frozenset(in_memory)
+    partial = [axes for axes in accesses if axes and axes != everything]
+    choices = {axes for own in partial for axes in (own, everything - own)}
+
+    def badness(columns: frozenset[Axis]) -> tuple[int, bool, bool, list[int]]:
+        strays = sum(own not in (columns, everything - columns) for own in partial)
+        places = sorted(in_memory.index(axis) for axis in columns)
+        apart = places[-1] - places[0] >= len(places)
+        return strays, apart, in_memory[-1] not in columns, places
+
+    return min(choices, key=badness, default=frozenset())
+
+
+def _index_axes(root: Root) -> frozenset[Axis]:
+    symbols = frozenset().union(*(entry.free_symbols for entry in root.index))
+    return frozenset(symbol for symbol in symbols if isinstance(symbol, Axis))
+
+
+def _mentions(node: Node, wanted: Sequence[Node]) -> bool:
+    return bool(wanted) and not set(wanted).isdisjoint(ir.topological([node]))
+
+
+def _inner_reductions(roots: Sequence[Root], reductions: Sequence[Node]) -> set[Node]:
+    """The reductions whose result is used per row, per element, or inside another reduction."""
+    inner = {node for node in reductions if node.axes}
+    for root in roots:
+        if _index_axes(root):
+            inner.update(node for node in ir.topological([root.node]) if node.op == "reduce")
+    for node in reductions:
+        inner.update(below for below in ir.topological(node.args) if below.op == "reduce")
+    return inner
+
+
+def _split_total(node: Node, rows: frozenset[Axis], columns: frozenset[Axis]) -> Node:
+    """A reduction over everything as one over columns, then one over rows."""
+    kind, axes = node.attrs
+    across = frozenset(axes) & columns
+    if across not in (columns, frozenset()) or (frozenset(axes) & rows) not in (rows, frozenset()):
+        raise ScheduleError("the loss sums over part of its axes only")
+    return ir.reduce(kind, frozenset(axes) & rows, ir.reduce(kind, across, node.args[0]))
+
+
+def _memory_order(
+    order: Sequence[Node], roots: Sequence[Root], hints: Mapping[str, int]
+) -> Callable[[Axis], tuple[float, str]]:
+    """A sort key for axes: the one with the longest stride first."""
+    numbers = {sympy.Symbol(name, integer=True, positive=True): value for name, value in hints.items()}
+    steps: dict[Axis, float] = {}
+    accesses = [node.attrs for node in order if node.op == "load"]
+    accesses += [(root.buffer, root.index) for root in roots]
+    for buffer, index in accesses:
+        offset = buffer.offset(index).xreplace(numbers)
+        for axis in offset.free_symbols:
+            if isinstance(axis, Axis):
+                step = offset.subs(axis, 1) - offset.subs(axis, 0)
+                size = float(step) if step.is_number else 0.0
+                steps[axis] = max(steps.get(axis, 0.0), size)
+    return lambda axis: (-steps.get(axis, 0.0), str(axis))

@@ -1,0 +1,204 @@
+"""Rewrites on the IR, in one named, ordered list. Each keeps the value up to the rounding of a sum that is taken in
+another order (a sum that overflows, or meets 0 * inf, may do so elsewhere).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import sympy
+import torch
+
+from autogen import ir
+from autogen.ir import Axis, Node, apply, const
+
+Pass = Callable[[Node], Node]
+
+_FLOATS = (torch.float32, torch.float64)
+_OPPOSITE = {"eq": "ne", "ne": "eq"}  # nan makes no other pair opposites
+
+
+def simplify(roots: Sequence[Node], moved: Callable[[Node, Node], None] = lambda old, new: None) -> list[Node]:
+    """`roots` after all passes; `moved` hears of every node that a pass changed."""
+    result = list(roots)
+    for rule in PASSES:
+        result = ir.transform(result, rule, moved)
+        if __debug__:
+            ir.verify(result)
+    return result
+
+
+def _number(node: Node) -> float | None:
+    return node.attrs[0] if node.op == "const" else None
+
+
+def fold(node: Node) -> Node:
+    """Arithmetic that does nothing: `x * 1`, `x / 1`, `x - 0`, `-(-x)`, `a + -b`, a choice already made.
+
+    `x + 0` goes too; it could only have turned -0.0 into 0.0. `x * 0` stays: it may be nan.
+    """
+    args = node.args
+    numbers = [_number(arg) for arg in args]
+    match node.op:
+        case "add" if numbers[1] == 0:
+            return args[0]
+        case "add" if numbers[0] == 0:
+            return args[1]
+        case "sub" if numbers[1] == 0:
+            return args[0]
+        case "add" if args[1].op == "neg":
+            return fold(apply("sub", args[0], args[1].args[0]))
+        case "add" if args[0].op == "neg":
+            return fold(apply("sub", args[1], args[0].args[0]))
+        case "sub" if args[1].op == "neg":
+            return fold(apply("add", args[0], args[1].args[0]))
+        case "mul" if 1 in numbers:
+            return args[1 - numbers.index(1)]
+        case "mul" if -1 in numbers:
+            return fold(apply("neg", args[1 - numbers.index(-1)]))
+        case "div" if numbers[1] == 1:
+            return args[0]
+        case "neg" if args[0].op == "neg":
+            return args[0].args[0]
+        case "neg" if numbers[0] is not None:
+            return const(-numbers[0], node.dtype)
+        case "where" if numbers[0] is not None:
+            return args[1] if numbers[0] else args[2]
+        case "where" if args[1] is args[2]:
+            return args[1]
+        case "where" if numbers[1:] == [1, 0]:
+            return ir.cast(args[0], node.dtype)
+        case "logical_and" if True in numbers:
+            return args[1 - numbers.index(True)]
+        case "logical_or" if False in numbers:
+            return args[1 - numbers.index(False)]
+        case "logical_not" | "bitwise_not" if args[0].op in _OPPOSITE and node.dtype == torch.bool:
+            return apply(_OPPOSITE[args[0].op], *args[0].args)
+        case "logical_not" if args[0].op == "logical_not":
+            return args[0].args[0]
+    if node.op in ("add", "sub", "mul", "div") and None not in numbers and node.dtype in _FLOATS:
+        # Rounded as the kernel would round it.
+        left, right = (torch.tensor(number, dtype=node.dtype) for number in numbers)
+        return const(getattr(torch, node.op)(left, right).item(), node.dtype)
+    return node
+
+
+def sums(node: Node) -> Node:
+    """A sum over axes, made of smaller ones: what does not depend on the axes leaves the sum, a one-hot row is read
+    at its one place, and a log-softmax is split where that saves a pass over the row.
+    """
+    if node.op != "reduce":
+        return node
+    kind, axes = node.attrs
+    body = node.args[0]
+    if kind != "sum":
+        return ir.reduce(kind, body.axes & set(axes), body)
+    return _sum(frozenset(axes), body)
+
+
+def _sum(axes: frozenset[Axis], body: Node) -> Node:
+    absent = axes - body.axes
+    if absent:
+        count = ir.cast(ir.index(sympy.prod([axis.size for axis in sorted(absent, key=str)])), body.dtype)
+        inner = _sum(axes - absent, body) if axes - absent else body
+        return fold(apply("mul", count, inner))
+    factored = _pull_factor(axes, body)
+    if factored is not None:
+        return factored
+    if body.op in ("add", "sub") and _separates(axes, body.args):
+        return fold(apply(body.op, *(_sum(axes, arg) for arg in body.args)))
+    hot = _one_hot(axes, body)
+    if hot is not None:
+        return hot
+    split = _split_log_softmax(axes, body)
+    return split if split is not None else ir.reduce("sum", axes, body)
+
+
+def _separates(axes: frozenset[Axis], terms: Sequence[Node]) -> bool:
+    """Whether a sum of terms may be taken term by term. `sum(1 - x)` may not: `n - sum(x)` would cancel."""
+    one_hot = [_one_hot(axes, term) is not None for term in terms]
+    return any(one_hot) or all(not term.axes & axes for term in terms)
+
+
+def _pull_factor(axes: frozenset[Axis], body: Node) -> Node | None:
+    """`sum(r * x)` as `r * sum(x)`, likewise through negation, division by `r`, and a choice by `r`."""
+    if body.dtype not in _FLOATS:
+        return None
+    if body.op == "neg":
+        return fold(apply("neg", _sum(axes, body.args[0])))
+    if body.op == "mul":
+        for outside, inside in (body.args, body.args[::-1]):
+            if not outside.axes & axes:
+                return fold(apply("mul", outside, _sum(axes, inside)))
+            # r * x * y and x * (r * y) hide their factor one level down.
+            if outside.op == "mul":
+                for a, b in (outside.args, outside.args[::-1]):
+                    if not a.axes & axes:
+                        return fold(apply("mul", a, _sum(axes, fold(apply("mul", b, inside)))))
+            if outside.op == "neg":
+                return fold(apply("neg", _sum(axes, fold(apply("mul", outside.args[0], inside)))))
+    if body.op == "div" and not body.args[1].axes & axes:
+        return fold(apply("div", _sum(axes, body.args[0]), body.args[1]))
+    return None
+
+
+def _one_hot(axes: frozenset[Axis], body: Node) -> Node | None:
+    """`sum over c of where(c == t, v, 0)` is `v` at `c = t` if `t` is a place on the axis, else 0."""
+    if body.op != "where" or _number(body.args[2]) != 0:
+        return None
+    condition, value, zero = body.args
+    if condition.op != "eq":
+        return None
+    for place, target in (condition.args, condition.args[::-1]):
+        if place.op != "index" or place.attrs[0] not in axes or target.axes & {place.attrs[0]}:
+            continue
+        axis = place.attrs[0]
+        try:
+            picked = ir.substitute(value, {axis: target})
+        except NotImplementedError:
+            continue
+        inside = apply(
+            "logical_and",
+            apply("ge", target, const(0, torch.int64)),
+            apply("lt", target, ir.index(axis.size)),
+        )
+        row = apply("where", inside, picked, zero)
+        rest = axes - {axis}
+        return _sum(rest, row) if rest else row
+    return None
+
+
+def _split_log_softmax(axes: frozenset[Axis], body: Node) -> Node | None:
+    """`sum(w * ((x - max) - log(s)))` as `sum(w * (x - max)) - log(s) * sum(w)`.
+
+    Both parts have the sign of w, so nothing cancels; and neither needs `s`, so one pass over the row is enough.
+    """
+    factors = body.args if body.op == "mul" else (body,)
+    for position, factor in enumerate(factors):
+        if is_log_softmax(factor, axes):
+            others = [f for k, f in enumerate(factors) if k != position]
+            shifted, log_total = factor.args
+            weighted = apply("mul", *others, shifted) if others else shifted
+            weight = others[0] if others else const(1, body.dtype)
+            return apply("sub", _sum(axes, weighted), fold(apply("mul", log_total, _sum(axes, weight))))
+    return None
+
+
+def is_log_softmax(node: Node, axes: frozenset[Axis]) -> bool:
+    """Whether a node is `(x - max(x)) - log(sum(exp(x - max(x))))` over `axes`."""
+    if node.op != "sub" or node.args[0].op != "sub" or node.args[1].op != "log":
+        return False
+    shifted, total = node.args[0], node.args[1].args[0]
+    largest = shifted.args[1]
+    return (
+        largest.op == "reduce"
+        and largest.attrs[0] == "max"
+        and set(largest.attrs[1]) <= axes
+        and largest.args[0] is shifted.args[0]
+        and total.op == "reduce"
+        and total.args[0].op == "exp"
+        and total.args[0].args[0] is shifted
+    )
+
+
+PASSES: tuple[Pass, ...] = (fold, sums, fold)

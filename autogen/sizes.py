@@ -1,0 +1,32 @@
+"""Evaluating size expressions at launch: a list of them becomes one compiled function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import sympy
+
+
+class Evaluator:
+    """The values of size expressions for given sizes.
+
+    >>> N, C = sympy.symbols("N C", integer=True, positive=True)
+    >>> Evaluator([N * C, C])({"N": 3, "C": 4})
+    (12, 4)
+    """
+
+    def __init__(self, expressions: Sequence[sympy.Expr]) -> None:
+        from torch.utils._sympy.printers import PythonPrinter
+
+        printer = PythonPrinter()
+        symbols = sorted({symbol for e in expressions for symbol in sympy.sympify(e).free_symbols}, key=str)
+        lines = ["def evaluate(sizes):"]
+        lines += [f"    {symbol} = sizes[{str(symbol)!r}]" for symbol in symbols]
+        values = "".join(f"{printer.doprint(sympy.sympify(e))}, " for e in expressions)
+        lines.append(f"    return ({values})")
+        scope: dict[str, object] = {}
+        exec(compile("\n".join(lines), "<sizes>", "exec"), scope)
+        self._evaluate = scope["evaluate"]
+
+    def __call__(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        return self._evaluate(sizes)  # type: ignore[operator]

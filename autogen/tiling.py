@@ -1,0 +1,129 @@
+"""Launch parameters: a pure function of sizes, the same on every device and in every run.
+
+| kernel                  | tile                                                          | warps |
+|-------------------------|---------------------------------------------------------------|-------|
+| flat                    | 1024 elements up to 2^18, 2048 up to 2^20, then 4096          | 4 - 8 |
+| tiles                   | 2048 elements, as many of them columns as there are           | 4     |
+| rows, columns adjacent  | whole rows while they fit on chip, several if they are short  | 4 - 32|
+|                         | beyond that one row in steps of 4096 columns                  | 8     |
+| rows, rows adjacent     | up to 128 rows; all columns while they fit, else steps of 32  | 4 - 8 |
+
+A tile that needs more than 32 values per thread and tensor spills on real devices, which bounds what "fits" means;
+double precision halves every tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sympy
+import torch
+
+from autogen.emission import Variant
+from autogen.schedule import Kernel, Level
+from autogen.sizes import Evaluator
+from autogen.space import Space
+
+INT32_MAX = 2**31 - 1
+MAX_RESIDENT = 32768
+MAX_PARTIALS = 4096
+ROWS_ADJACENT = 128
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How one launch is cut up."""
+
+    variant: Variant
+    tiles: tuple[tuple[str, int], ...]
+    programs: int
+    num_warps: int
+
+
+def next_power_of_2(n: int) -> int:
+    """The smallest power of two that is at least `n` and 1."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+class Tiler:
+    """The tilings of one kernel."""
+
+    def __init__(self, kernel: Kernel, space: Space) -> None:
+        nodes = [node for node in kernel.loads() if kernel.level(node) == Level.ELEMENT]
+        self._is_flat = not kernel.columns
+        self._whole_rows = kernel.whole_rows
+        self._live = max(1, len(nodes) + len(kernel.stores) - 1)
+        self._double = any(root.node.dtype == torch.float64 for root in kernel.roots)
+        self._columns_adjacent = columns_adjacent(kernel, space)
+        buffers = [load.attrs[0] for load in kernel.loads()] + [root.buffer for root in kernel.roots]
+        extents = {sum((n - 1) * s for n, s in zip(b.shape, b.strides, strict=True)) + 1 for b in buffers if b.shape}
+        rows = [group.size for group in space.rows]
+        columns = sympy.prod([group.size for group in space.columns])
+        self._sizes = Evaluator(
+            [sympy.prod(rows), rows[-1] if rows else sympy.S.One, columns, *sorted(extents, key=str)]
+        )
+        self._has_totals = bool(kernel.totals)
+
+    def tiling(self, sizes: Mapping[str, int]) -> Tiling:
+        """The tiling for the given sizes."""
+        rows, inner_rows, columns, *extents = self._sizes(sizes)
+        wide = max([rows * columns, *extents]) > INT32_MAX
+        if self._is_flat:
+            return self._flat(rows, wide)
+        shape = self._rows if self._whole_rows else self._tiles
+        return shape(rows, inner_rows, columns, wide)
+
+    def _partials(self, programs: int) -> tuple[tuple[str, int], ...]:
+        return (("PARTIALS", min(next_power_of_2(programs), MAX_PARTIALS)),) if self._has_totals else ()
+
+    def _flat(self, n: int, wide: bool) -> Tiling:
+        block = 1024 if n <= 2**18 else 2048 if n <= 2**20 else 4096
+        block = max(block >> self._double, 128)
+        programs = max(1, -(-n // block))
+        warps = 8 if block >= 2048 else 4
+        return Tiling(Variant(wide=wide), (("BLOCK", block), *self._partials(programs)), programs, warps)
+
+    def _tiles(self, rows: int, inner_rows: int, columns: int, wide: bool) -> Tiling:
+        elements = 2048 >> self._double
+        if self._columns_adjacent or inner_rows == 1:
+            cols = min(next_power_of_2(columns), elements)
+            block_rows = min(elements // cols, 512, next_power_of_2(inner_rows))
+        else:
+            block_rows = min(next_power_of_2(inner_rows), ROWS_ADJACENT)
+            cols = min(next_power_of_2(columns), max(elements // block_rows, 1))
+        row_tiles = (rows // inner_rows if inner_rows else 0) * -(-inner_rows // block_rows)
+        programs = max(1, row_tiles * -(-columns // cols))
+        tiles = (("ROWS", block_rows), ("COLS", cols), *self._partials(programs))
+        return Tiling(Variant(wide=wide), tiles, programs, 4)
+
+    def _rows(self, rows: int, inner_rows: int, columns: int, wide: bool) -> Tiling:
+        whole = next_power_of_2(columns)
+        resident = MAX_RESIDENT // next_power_of_2(self._live) >> self._double
+        if self._columns_adjacent or inner_rows == 1:
+            looped = whole > resident
+            cols = (4096 >> self._double) if looped else whole
+            block_rows = 1 if looped else min(max(2048 // cols, 1), 512, next_power_of_2(inner_rows))
+        else:
+            block_rows = min(next_power_of_2(inner_rows), ROWS_ADJACENT)
+            looped = block_rows * whole > min(resident, 8192)
+            cols = max(4096 // block_rows, 1) >> self._double if looped else whole
+        outer = rows // inner_rows if inner_rows else 0
+        programs = max(1, outer * -(-inner_rows // block_rows))
+        warps = min(max(block_rows * cols // 512, 4), 8 if looped else 32)
+        tiles = (("ROWS", block_rows), ("COLS", cols), *self._partials(programs))
+        return Tiling(Variant(looped, wide), tiles, programs, warps)
+
+
+def columns_adjacent(kernel: Kernel, space: Space) -> bool:
+    """Whether neighbouring columns, rather than neighbouring rows, are neighbours in memory."""
+    if not space.columns:
+        return False
+    column = space.columns[-1].axis
+    for node in kernel.loads():
+        if kernel.level(node) == Level.ELEMENT:
+            buffer, index = node.attrs
+            offset = space.merged(buffer.offset(index))
+            if offset.coeff(column, 1) == 1:
+                return True
+    return False

@@ -1,0 +1,130 @@
+"""Guards: the relations between sizes and strides under which a trace holds, as one compiled function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import sympy
+import torch
+
+from autogen.tracing.recorder import Size
+
+_LETTERS = ("N", "C")
+
+
+class Guards:
+    """Names for the sizes of a trace, and the check that a later call may use it.
+
+    `symbols` maps every free size to where it is read: (tensor, dimension, "shape" or "stride").
+    """
+
+    def __init__(
+        self,
+        symbols: dict[sympy.Symbol, tuple[int, int, str]],
+        relations: Sequence[sympy.Basic],
+        renamed: dict[sympy.Symbol, sympy.Expr],
+    ) -> None:
+        self.symbols = symbols
+        self.relations = list(relations)
+        self._renamed = renamed
+        self._read = _compile_reader(symbols, self.relations)
+
+    @classmethod
+    def of(cls, shapes: Any, tensors: Sequence[tuple[str, torch.Tensor]]) -> Guards:
+        """Collect what a `ShapeEnv` learned while the `tensors` (by name) were traced."""
+        home: dict[sympy.Symbol, tuple[int, int, str]] = {}
+        geometry: list[tuple[int, int, str, sympy.Expr]] = []
+        for position, (_, tensor) in enumerate(tensors):
+            for kind, values in (("shape", tensor.shape), ("stride", tensor.stride())):
+                for dim, value in enumerate(values):
+                    if kind == "stride" and tensor.shape[dim] == 1:
+                        continue  # a dimension of size 1 is never stepped
+                    # Before replacement: a size that turned out to equal another still is read here.
+                    expression = value.node._expr if isinstance(value, torch.SymInt) else sympy.sympify(value)
+                    geometry.append((position, dim, kind, expression))
+                    if expression.is_Symbol:
+                        home.setdefault(expression, (position, dim, kind))
+        solved = {old: shapes.replace(old) for old in home}
+        names = _name_symbols(home, solved, tensors)
+        renamed = {old: sympy.Symbol(name, integer=True, positive=True) for old, name in names.items()}
+        free = {old: place for old, place in home.items() if solved[old] == old}
+        known = set(free)
+        relations = [
+            sympy.Eq(renamed[old], expression.xreplace(renamed), evaluate=False)
+            for old, expression in solved.items()
+            if expression != old
+        ]
+        for guard in shapes.guards:
+            relation = guard.expr.xreplace(renamed)
+            if relation not in (sympy.true, *relations):
+                relations.append(relation)
+        mapping = {old: expression.xreplace(renamed) for old, expression in solved.items()}
+        for position, dim, kind, expression in geometry:
+            if expression not in known:
+                there = sympy.Symbol(f"{kind}_{position}_{dim}", integer=True, nonnegative=True)
+                home[there] = (position, dim, kind)
+                renamed[there] = there
+                relations.append(sympy.Eq(there, shapes.replace(expression).xreplace(renamed), evaluate=False))
+        return cls({renamed[old]: place for old, place in home.items()}, relations, mapping)
+
+    def expression(self, value: Any) -> sympy.Expr:
+        """A size (a number, a torch symbol or a recorded `Size`) as an expression over the named sizes."""
+        expression = _sympy(value)
+        for _ in range(8):  # a replacement may lead to another
+            replaced = expression.xreplace(self._renamed)
+            if replaced == expression:
+                break
+            expression = replaced
+        return expression
+
+    def read(self, tensors: Sequence[torch.Tensor]) -> dict[str, int] | None:
+        """The sizes of a call by name, or None if the trace does not hold for it."""
+        return self._read(tensors)
+
+
+def _sympy(value: Any) -> sympy.Expr:
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return value.node.expr
+    if isinstance(value, Size):
+        return value.expression
+    return sympy.sympify(value)
+
+
+def _name_symbols(
+    home: dict[sympy.Symbol, tuple[int, int, str]],
+    solved: dict[sympy.Symbol, sympy.Expr],
+    tensors: Sequence[tuple[str, torch.Tensor]],
+) -> dict[sympy.Symbol, str]:
+    """N, C, D1, D2 … for the first tensor that has dimensions; `weight_size0`, `input_stride1` for the rest.
+
+    Of sizes that are equal, the one that stands for all gets the letter.
+    """
+    leading = next((k for k, (_, tensor) in enumerate(tensors) if tensor.dim()), 0)
+    names: dict[sympy.Symbol, str] = {}
+    for symbol, (position, dim, kind) in home.items():
+        if kind == "shape" and position == leading and solved[symbol].is_Symbol:
+            names.setdefault(solved[symbol], _LETTERS[dim] if dim < len(_LETTERS) else f"D{dim - 1}")
+    for symbol, (position, dim, kind) in home.items():
+        names.setdefault(symbol, f"{tensors[position][0]}_{kind.replace('shape', 'size')}{dim}")
+    return names
+
+
+def _compile_reader(
+    symbols: dict[sympy.Symbol, tuple[int, int, str]], relations: Iterable[sympy.Basic]
+) -> Callable[[Sequence[torch.Tensor]], dict[str, int] | None]:
+    from torch.utils._sympy.printers import PythonPrinter
+
+    printer = PythonPrinter()
+    lines = ["def read(tensors):"]
+    lines += [
+        f"    {symbol} = tensors[{position}].{'shape' if kind == 'shape' else 'stride()'}[{dim}]"
+        for symbol, (position, dim, kind) in symbols.items()
+    ]
+    checks = " and ".join(f"({printer.doprint(relation)})" for relation in relations) or "True"
+    lines.append(f"    if not ({checks}):")
+    lines.append("        return None")
+    lines.append(f"    return {{{', '.join(f'{str(s)!r}: {s}' for s in symbols)}}}")
+    scope: dict[str, Any] = {}
+    exec(compile("\n".join(lines), "<guards>", "exec"), scope)
+    return scope["read"]

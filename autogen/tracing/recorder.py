@@ -1,0 +1,267 @@
+"""Recording: every ATen op of a run on fake tensors, as one `torch.fx.Graph`.
+
+A `TorchDispatchMode` sees the ops below autograd, so what it records of a forward run and of the
+`torch.autograd.grad` that follows is torch's own derivative. Sizes need no proxies here (as they would under
+`make_fx`): a `SymInt` in an argument already is a sympy expression.
+
+Ops that write in place are recorded as their functional twin; reading another view of a tensor after it was
+written is refused, never guessed.
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import operator
+import re
+import sys
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import sympy
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+)
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from autogen.errors import SourceLine, UnsupportedOpError, ValueBranchError
+
+aten = torch.ops.aten
+
+_TORCH = torch.__path__[0]
+_OWN = __file__.removesuffix("tracing/recorder.py")
+_METADATA_OPS = {"prim.device.default", "prim.layout.default"}
+_VALUE_READS = {aten._local_scalar_dense.default, aten.equal.default}
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_BALANCED = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
+
+
+def source_line(filename: str, lineno: int) -> SourceLine:
+    """The statement at a line of a file, on one line: a call broken over several lines is joined."""
+    code = _without_comment(linecache.getline(filename, lineno))
+    while sum(_BALANCED.get(c, 0) for c in code) > 0 and len(code) < 400:
+        lineno_next = lineno + 1 + code.count("\n")
+        following = linecache.getline(filename, lineno_next)
+        if not following:
+            break
+        code = f"{code}\n{_without_comment(following)}"
+    code = re.sub(r"(?<=[(\[{])\n|,?\n(?=[)\]}])", "", code).replace("\n", " ")
+    return SourceLine(filename, lineno, code)
+
+
+def _without_comment(line: str) -> str:
+    return re.sub(r"\s*#[^'\"]*$", "", line.strip())
+
+
+def user_frame() -> SourceLine | None:
+    """The user's statement that is being run: the innermost line outside torch, else inside `torch.nn`."""
+    frame: FrameType | None = sys._getframe(1)
+    inside_torch: FrameType | None = None
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        if filename.startswith(f"{_TORCH}/nn/"):
+            inside_torch = inside_torch or frame
+        elif filename.startswith(_OWN) and not filename.startswith(f"{_OWN}losses/"):
+            if filename.endswith("tracing/__init__.py"):
+                break
+        elif not filename.startswith((_TORCH, "<")):
+            return source_line(filename, frame.f_lineno)
+        frame = frame.f_back
+    return source_line(inside_torch.f_code.co_filename, inside_torch.f_lineno) if inside_torch else None
+
+
+class Recorder(TorchDispatchMode):
+    """Records ATen calls on fake tensors into `graph`.
+
+    Nodes carry in `meta`: `geometry` (shape and dtype of each tensor in the result, as it was then), `origin` (the
+    user's source line or None) and `backward` (whether autograd made the call).
+
+    `predicates` are the booleans that the code branched on, with the value that each had in this run.
+
+    Args:
+        decompositions: op → torch's own formula in simpler ops, for ops that have no lowering.
+
+    Raises:
+        ValueBranchError: the code reads a tensor's value, or a shape depends on one.
+        UnsupportedOpError: a tensor from nowhere, or a write that cannot be made functional.
+    """
+
+    def __init__(self, decompositions: dict[Any, Any]) -> None:
+        super().__init__()
+        self.graph = torch.fx.Graph()
+        self._decompositions = decompositions
+        self.predicates: list[tuple[torch.fx.Node, bool]] = []
+        self._real: dict[torch.fx.Node, torch.Tensor] = {}
+        self._nodes: dict[int, torch.fx.Node] = {}
+        self._alive: list[torch.Tensor] = []  # an id means something only while its tensor lives
+        self._stale: set[int] = set()
+        self._inputs: set[int] = set()
+        self._forward_lines: dict[int, SourceLine | None] = {}
+
+    def placeholder(self, name: str, fake: torch.Tensor, real: torch.Tensor | None = None) -> torch.fx.Node:
+        """A new input of the graph; `real` is its tensor in the call that is traced."""
+        node = self.graph.placeholder(re.sub(r"\W", "_", name))
+        self._track(fake, node)
+        self._inputs.add(id(fake))
+        if real is not None:
+            self._real[node] = real
+        return node
+
+    def node_of(self, tensor: torch.Tensor) -> torch.fx.Node:
+        """The graph's node for a tensor of this run."""
+        if id(tensor) in self._stale:
+            raise UnsupportedOpError("a view of a tensor that was changed in place", where=user_frame())
+        node = self._nodes.get(id(tensor))
+        if node is None:
+            what = "a tensor that is neither an argument, a parameter, a buffer nor an attribute"
+            raise UnsupportedOpError(what, where=user_frame())
+        return node
+
+    def _track(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
+        self._nodes[id(tensor)] = node
+        self._alive.append(tensor)
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if str(func) in _METADATA_OPS:
+            return func(*args, **kwargs)
+        if func in _VALUE_READS:
+            return self._read_value(func, args[0])
+        if func in self._decompositions:
+            with self:
+                result = self._decompositions[func](*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        if _is_composite(func):  # a formula of torch's may call an op that only stands for others
+            with self:
+                return func.decompose(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise ValueBranchError(str(func), where=self._origin()[0]) from error
+        if func is aten.lift_fresh.default or func is aten.lift_fresh_copy.default:
+            self._constant(args[0], result)
+        elif func._schema.is_mutable:
+            self._record_write(func, args, kwargs, result)
+        else:
+            self._record(func, args, kwargs, result)
+        return result
+
+    def _read_value(self, func: Any, tensor: torch.Tensor) -> bool:
+        """The value of a boolean the code branches on, noted as a predicate of the trace."""
+        if func is not aten._local_scalar_dense.default or tensor.dtype != torch.bool:
+            raise ValueBranchError(str(func), where=self._origin()[0])
+        node = self.node_of(tensor)
+        with torch.utils._python_dispatch._disable_current_modes():
+            value = evaluate(node, self._real, lambda size: size.hint)
+        self.predicates.append((node, value))
+        return value
+
+    def _origin(self) -> tuple[SourceLine | None, bool]:
+        """Whose code is being run: a line, and whether autograd runs it (then the forward line it derives from)."""
+        node = torch._C._current_autograd_node()
+        if node is None:
+            line = user_frame()
+            # The autograd node of the op that is being run already has its number.
+            self._forward_lines.setdefault(torch.autograd._get_sequence_nr() - 1, line)
+            return line, False
+        number = node._sequence_nr()
+        later = [k for k in self._forward_lines if k >= number]
+        return (self._forward_lines[min(later)] if later else None), True
+
+    def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        args, kwargs = pytree.tree_map_only(_SYMBOLIC, Size.of, (args, kwargs))
+        graph_args, graph_kwargs = pytree.tree_map_only(torch.Tensor, self.node_of, (args, kwargs))
+        node = self.graph.call_function(func, graph_args, graph_kwargs)
+        node.meta["origin"], node.meta["backward"] = self._origin()
+        parts = result if isinstance(result, (tuple, list)) else (result,)
+        node.meta["geometry"] = [(tuple(p.shape), p.dtype) for p in parts if isinstance(p, torch.Tensor)]
+        if isinstance(result, torch.Tensor):
+            self._track(result, node)
+            return
+        for position, item in enumerate(parts):
+            if isinstance(item, torch.Tensor):
+                part = self.graph.call_function(operator.getitem, (node, position))
+                part.meta.update(origin=node.meta["origin"], backward=node.meta["backward"])
+                self._track(item, part)
+
+    def _record_write(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        written = args[0]
+        functional = getattr(aten, func._schema.name.removeprefix("aten::").rstrip("_"), None)
+        functional = getattr(functional, func._overloadname, None)
+        if not func._schema.name.endswith("_") or functional is None or result is not written:
+            raise UnsupportedOpError(str(func), where=self._origin()[0])
+        if id(written) in self._inputs:
+            raise UnsupportedOpError(f"{func} on an argument of the loss", where=self._origin()[0])
+        self._record(functional, args, kwargs, result)
+        storage = written.untyped_storage()._cdata
+        self._stale.update(
+            id(other)
+            for other in self._alive
+            if other is not written and id(other) in self._nodes and other.untyped_storage()._cdata == storage
+        )
+
+    def _constant(self, value: torch.Tensor, result: torch.Tensor) -> None:
+        """A tensor built from Python numbers inside the loss."""
+        if isinstance(value, FakeTensor) or value.numel() != 1:
+            raise UnsupportedOpError("a constant tensor of more than one element", where=self._origin()[0])
+        with torch.utils._python_dispatch._disable_current_modes():
+            number = value.reshape(()).item()
+        node = self.graph.call_function(aten.full.default, ([1] * value.dim(), number), {"dtype": value.dtype})
+        node.meta["origin"], node.meta["backward"] = self._origin()
+        node.meta["geometry"] = [(tuple(result.shape), result.dtype)]
+        self._track(result, node)
+
+
+@functools.cache
+def _is_composite(func: Any) -> bool:
+    gives_tensor = any(isinstance(each.type, torch.TensorType) for each in func._schema.returns)
+    return gives_tensor and func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+@dataclass(frozen=True)
+class Size:
+    """A symbolic size among the arguments of a recorded op, with its value in the traced call."""
+
+    expression: sympy.Expr
+    hint: int | float
+
+    @classmethod
+    def of(cls, symbolic: Any) -> Size:
+        """From a `SymInt`, `SymFloat` or `SymBool`."""
+        return cls(symbolic.node.expr, symbolic.node.hint)
+
+
+def evaluate(node: torch.fx.Node, inputs: dict[torch.fx.Node, torch.Tensor], size: Callable[[Size], Any]) -> bool:
+    """The boolean of a recorded node, computed by torch from real inputs; `size` gives a symbolic size its value."""
+    values: dict[torch.fx.Node, Any] = dict(inputs)
+
+    def ancestors(node: torch.fx.Node) -> set[torch.fx.Node]:
+        found, todo = set(), [node]
+        while todo:
+            current = todo.pop()
+            if current not in found and current not in values:
+                found.add(current)
+                todo += current.all_input_nodes
+        return found
+
+    needed = ancestors(node)
+    with torch.no_grad():
+        for current in node.graph.nodes:
+            if current in needed:
+                args, kwargs = pytree.tree_map_only(torch.fx.Node, values.__getitem__, (current.args, current.kwargs))
+                args, kwargs = pytree.tree_map_only(Size, size, (args, kwargs))
+                values[current] = current.target(*args, **kwargs)
+    return bool(values[node])

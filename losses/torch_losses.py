@@ -1,0 +1,118 @@
+"""The losses of `torch.nn`, each a subclass of torch's class.
+
+The constructor arguments, shapes, dtypes, reductions and errors are those of the class in `torch.nn`; `use_autogen`
+(keyword only, true by default) chooses between generated kernels and torch. Formulas are per element, before the
+reduction; `x` is the input, `t` the target, `w` the weight.
+"""
+
+from torch import nn
+
+from autogen.decorator import autogen_loss
+
+
+@autogen_loss
+class L1Loss(nn.L1Loss):
+    """`|input - target|`; see `torch.nn.L1Loss`."""
+
+
+@autogen_loss
+class MSELoss(nn.MSELoss):
+    """`(input - target)^2`; see `torch.nn.MSELoss`."""
+
+
+@autogen_loss
+class SmoothL1Loss(nn.SmoothL1Loss):
+    """See `torch.nn.SmoothL1Loss`.
+
+    `0.5 * d^2 / beta` where `|d| < beta`, else `|d| - 0.5 * beta`, with `d = input - target`.
+    """
+
+
+@autogen_loss
+class HuberLoss(nn.HuberLoss):
+    """See `torch.nn.HuberLoss`.
+
+    `0.5 * d^2` where `|d| <= delta`, else `delta * (|d| - 0.5 * delta)`, with `d = input - target`.
+    """
+
+
+@autogen_loss
+class BCELoss(nn.BCELoss):
+    """`-w * (t * log(x) + (1 - t) * log(1 - x))`, both logarithms at least -100; see `torch.nn.BCELoss`."""
+
+
+@autogen_loss
+class BCEWithLogitsLoss(nn.BCEWithLogitsLoss):
+    """`-w * (p * t * log(sigmoid(x)) + (1 - t) * log(1 - sigmoid(x)))`; see `torch.nn.BCEWithLogitsLoss`."""
+
+
+@autogen_loss
+class PoissonNLLLoss(nn.PoissonNLLLoss):
+    """See `torch.nn.PoissonNLLLoss`.
+
+    `exp(x) - t * x` (`x - t * log(x + eps)` without `log_input`), with Stirling's term if `full`.
+    """
+
+
+@autogen_loss
+class GaussianNLLLoss(nn.GaussianNLLLoss):
+    """`0.5 * (log(v) + (x - t)^2 / v)` with `v = max(var, eps)`; see `torch.nn.GaussianNLLLoss`."""
+
+
+@autogen_loss
+class HingeEmbeddingLoss(nn.HingeEmbeddingLoss):
+    """`x` where `t == 1`, `max(0, margin - x)` where `t == -1`; see `torch.nn.HingeEmbeddingLoss`."""
+
+
+@autogen_loss
+class SoftMarginLoss(nn.SoftMarginLoss):
+    """`log(1 + exp(-t * x))`; see `torch.nn.SoftMarginLoss`."""
+
+
+@autogen_loss
+class KLDivLoss(nn.KLDivLoss):
+    """`t * (log(t) - x)`, or `exp(t) * (t - x)` with `log_target`; see `torch.nn.KLDivLoss`."""
+
+
+@autogen_loss
+class MarginRankingLoss(nn.MarginRankingLoss):
+    """`max(0, -t * (x1 - x2) + margin)`; see `torch.nn.MarginRankingLoss`."""
+
+
+@autogen_loss
+class CrossEntropyLoss(nn.CrossEntropyLoss):
+    """See `torch.nn.CrossEntropyLoss`.
+
+    `-w[t] * log_softmax(x)[t]`, or `-sum(w * t * log_softmax(x))` for class probabilities.
+    """
+
+
+@autogen_loss
+class NLLLoss(nn.NLLLoss):
+    """`-w[t] * x[t]`; see `torch.nn.NLLLoss`."""
+
+
+@autogen_loss
+class MultiMarginLoss(nn.MultiMarginLoss):
+    """`sum over c != t of w[t] * max(0, margin - x[t] + x[c])^p / C`; see `torch.nn.MultiMarginLoss`."""
+
+
+@autogen_loss
+class MultiLabelSoftMarginLoss(nn.MultiLabelSoftMarginLoss):
+    """See `torch.nn.MultiLabelSoftMarginLoss`.
+
+    `-mean over c of w * (t * log(sigmoid(x)) + (1 - t) * log(sigmoid(-x)))`.
+    """
+
+
+@autogen_loss
+class TripletMarginLoss(nn.TripletMarginLoss):
+    """`max(0, |a - p + eps|_p - |a - n + eps|_p + margin)`; see `torch.nn.TripletMarginLoss`."""
+
+
+@autogen_loss
+class TripletMarginWithDistanceLoss(nn.TripletMarginWithDistanceLoss):
+    """See `torch.nn.TripletMarginWithDistanceLoss`.
+
+    `max(0, distance(a, p) - distance(a, n) + margin)`; the distance is traced too.
+    """

@@ -1,0 +1,5 @@
+"""The Jinja2 skeletons of the generated Triton modules, read as package data from `FOLDER`."""
+
+from pathlib import Path
+
+FOLDER = Path(__file__).parent

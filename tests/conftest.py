@@ -1,0 +1,44 @@
+"""What all tests share: one thread per process, hypothesis profiles, where each folder can run."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+from autogen.policies import ENVIRONMENT_VARIABLE, set_policy
+
+# One process per core is running already.
+torch.set_num_threads(1)
+
+# Compiling and interpreting make the first example of a test many times slower than the others.
+settings.register_profile("dev", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+TESTS = Path(__file__).parent
+NEEDS_INTERPRETER = {"interpret": True, "ptx": False, "gpu": False}
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> None:
+    """Refuse to collect a folder whose tests could only fail, or pass without testing what they name."""
+    interpreter = os.environ.get("TRITON_INTERPRET") == "1"
+    for folder, needed in NEEDS_INTERPRETER.items():
+        if TESTS / folder in file_path.parents and needed != interpreter:
+            raise parent.CollectError(f"tests/{folder} needs TRITON_INTERPRET={needed:d} in the environment")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if TESTS / "gpu" in item.path.parents:
+            item.add_marker("gpu")
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a GPU: torch.cuda.is_available() is false"))
+
+
+@pytest.fixture(autouse=True)
+def _default_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test starts from the default, whatever the environment says or the test before it has set."""
+    monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
+    set_policy(None)

@@ -1,0 +1,84 @@
+"""The package as it is installed: its version, what importing it loads, what its archives hold."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import autogen
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_changelog_has_a_section_for_the_version() -> None:
+    headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert autogen.__version__ in headings
+
+
+def test_import_loads_no_heavy_module() -> None:
+    """Neither Triton, which may look for a driver, nor the tracer, which takes a second to import."""
+    program = "import sys, autogen; print(*{'triton', 'torch._dynamo'} & set(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout.split() == []
+
+
+def test_policy_is_callable_whatever_was_imported_before() -> None:
+    program = "import autogen.policies, autogen\nwith autogen.policy('mandatory'): pass"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("folder", ["losses", "templates"])
+def test_top_level_folder_is_linked_into_the_package(folder: str) -> None:
+    assert (ROOT / "autogen" / folder).readlink() == Path("..", folder)
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel and an sdist, built from a copy of the checkout without network."""
+    base = tmp_path_factory.mktemp("archives")
+    checkout, built = base / "checkout", base / "built"
+    checkout.mkdir()
+    for folder in ("autogen", "losses", "templates"):
+        shutil.copytree(ROOT / folder, checkout / folder, symlinks=True)
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, checkout)
+    # Not covered by the package's own globs, so it must come in as package data.
+    (checkout / "templates" / "probe.jinja").write_text("probe")
+    program = "from setuptools.build_meta import *; build_wheel(*argv); build_sdist(*argv)"
+    program = f"import sys; argv = sys.argv[1:]; sys.argv[1:] = []; {program}"
+    subprocess.run(
+        [sys.executable, "-c", program, str(built)], cwd=checkout, capture_output=True, text=True, check=True
+    )
+    return built
+
+
+WANTED = {
+    "autogen/_version.py",
+    "autogen/py.typed",
+    "autogen/losses/__init__.py",
+    "autogen/templates/__init__.py",
+    "autogen/templates/probe.jinja",
+}
+
+
+def test_wheel_holds_the_linked_packages_as_files(archives: Path) -> None:
+    with zipfile.ZipFile(archives / f"autogen_loss-{autogen.__version__}-py3-none-any.whl") as wheel:
+        names = set(wheel.namelist())
+        assert names >= WANTED
+        assert {name.split("/")[0] for name in names} == {
+            "autogen",
+            f"autogen_loss-{autogen.__version__}.dist-info",
+        }
+        assert wheel.read("autogen/templates/probe.jinja") == b"probe"
+
+
+def test_sdist_holds_the_linked_packages_as_files(archives: Path) -> None:
+    root = f"autogen_loss-{autogen.__version__}"
+    with tarfile.open(archives / f"{root}.tar.gz") as sdist:
+        assert all(sdist.getmember(f"{root}/{name}").isfile() for name in WANTED)
+        assert not any(member.issym() or member.islnk() for member in sdist.getmembers())
