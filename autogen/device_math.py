@@ -285,14 +285,14 @@ def rsqrt(x: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def nearest_power_of_two(t: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """The integer nearest to `t`, kept among the exponents of normal numbers, and 2 to its power."""
+    """The integer nearest to `t` and 2 to its power, for integers that are exponents of normal numbers."""
     # 1.5 * 2^23 (2^52) added, the integer is in the low bits, from where it is shifted into an exponent.
     if t.dtype == tl.float64:
-        shifted = tl.minimum(tl.maximum(t, -1022.0), 1023.0) + 6755399441055744.0
+        shifted = t + 6755399441055744.0
         power = ((shifted.to(tl.int64, bitcast=True) << 52) + 0x3FF0000000000000).to(tl.float64, bitcast=True)
         return shifted - 6755399441055744.0, power
     else:
-        shifted = tl.minimum(tl.maximum(t, -126.0), 127.0) + 12582912.0
+        shifted = t + 12582912.0
         power = ((shifted.to(tl.int32, bitcast=True) << 23) + 0x3F800000).to(tl.float32, bitcast=True)
         return shifted - 12582912.0, power
 
@@ -309,7 +309,9 @@ def _minus_ln2(x: tl.tensor, n: tl.tensor) -> tl.tensor:
 @triton.jit
 def exp_factors(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     """Two factors of `e^x`, the second a power of 2."""
-    n, power = nearest_power_of_two(x * 1.4426950408889634)
+    # What is beyond the normal powers of 2 stays in the first factor.
+    limit: tl.constexpr = 708.0 if x.dtype == tl.float64 else 87.0
+    n, power = nearest_power_of_two(tl.minimum(tl.maximum(x, -limit), limit) * 1.4426950408889634)
     return tl.exp2(_minus_ln2(x, n) * 1.4426950408889634), power
 
 
@@ -323,7 +325,8 @@ def exp(x: tl.tensor) -> tl.tensor:
 @triton.jit
 def exp2(x: tl.tensor) -> tl.tensor:
     """`2^x` within 2 ulp."""
-    n, power = nearest_power_of_two(x)
+    limit: tl.constexpr = 1022.0 if x.dtype == tl.float64 else 126.0
+    n, power = nearest_power_of_two(tl.minimum(tl.maximum(x, -limit), limit))
     return tl.exp2(x - n) * power
 
 
@@ -371,7 +374,7 @@ def log10(x: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def logaddexp(a: tl.tensor, b: tl.tensor) -> tl.tensor:
-    """`log(e^a + e^b)` within 3 ulp, of 1 where the result is smaller."""
+    """`log(e^a + e^b)` within 2 ulp, of 1 where the result is smaller."""
     distance = tl.where(a == b, 0.0, tl.abs(a - b))  # also between two infinities
     return maximum(a, b) + log1p_finite(exp(-distance))
 
@@ -392,14 +395,14 @@ def xlog1py(x: tl.tensor, y: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def sigmoid(x: tl.tensor) -> tl.tensor:
-    """`1 / (1 + e^-x)` within 6 ulp, also where it is tiny."""
+    """`1 / (1 + e^-x)` within 7 ulp, also where it is tiny."""
     z = exp(-tl.abs(x))
     return tl.where(x < 0, z, 1.0) / (1.0 + z)
 
 
 @triton.jit
 def log_sigmoid(x: tl.tensor) -> tl.tensor:
-    """`log(sigmoid(x))` within 5 ulp, also where it is tiny."""
+    """`log(sigmoid(x))` within 4 ulp, also where it is tiny."""
     return tl.minimum(x, 0.0) - log1p_finite(exp(-tl.abs(x)))
 
 

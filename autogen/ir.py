@@ -265,8 +265,15 @@ def transform(
     return [done[root] for root in roots]
 
 
-def replace(roots: Sequence[Node], replacements: Mapping[Node, Node]) -> list[Node]:
-    """`roots` with some nodes replaced, topmost first: what is below a replaced node is not looked at."""
+def replace(
+    roots: Sequence[Node],
+    replacements: Mapping[Node, Node],
+    moved: Callable[[Node, Node], None] = lambda old, new: None,
+) -> list[Node]:
+    """`roots` with some nodes replaced, topmost first: what is below a replaced node is not looked at.
+
+    `moved` hears of every node that changed because of it.
+    """
     done: dict[Node, Node] = dict(replacements)
 
     def visit(root: Node) -> None:
@@ -281,6 +288,8 @@ def replace(roots: Sequence[Node], replacements: Mapping[Node, Node]) -> list[No
                 stack += missing
             else:
                 done[node] = rebuild(node, [done[arg] for arg in node.args])
+                if done[node] is not node:
+                    moved(node, done[node])
                 stack.pop()
 
     for root in roots:

@@ -9,6 +9,7 @@ everything (the loss itself) is finished inside the launch by the last block to 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -126,7 +127,7 @@ def schedule(program: Program, name: str, hints: Mapping[str, int], *, training:
     provenance = program.provenance
     outputs = _simplified(program.outputs, provenance)
     gradients = _simplified(program.gradients, provenance) if training else ()
-    statistics = _statistics(gradients, hints, provenance)
+    statistics = _statistics(outputs, gradients, hints, provenance)
     forward, kept = _forward(name, outputs, statistics, hints)
     stored = {node: root for node, root in statistics.items() if node in kept}
     return Plan(
@@ -145,30 +146,47 @@ def _simplified(roots: Sequence[Root], provenance: Provenance) -> tuple[Root, ..
     return tuple(replace(root, node=node) for root, node in zip(roots, nodes, strict=True))
 
 
-def _statistics(gradients: Sequence[Root], hints: Mapping[str, int], provenance: Provenance) -> dict[Node, Root]:
-    """The reductions in the gradients that do not wait for the upstream gradient, as results of forward."""
+def _statistics(
+    outputs: Sequence[Root], gradients: Sequence[Root], hints: Mapping[str, int], provenance: Provenance
+) -> dict[Node, Root]:
+    """The reductions in the gradients that do not wait for the upstream gradient, as results of forward.
+
+    They come in the order in which forward computes them.
+    """
     waits: dict[Node, bool] = {}
     order = ir.topological(root.node for root in gradients)
     place = _memory_order(order, gradients, hints)
     for node in order:
         upstream = node.op == "load" and node.attrs[0].role == "upstream"
         waits[node] = upstream or any(waits[arg] for arg in node.args)
-    found: dict[Node, Root] = {}
+    wanted: set[Node] = set()
     seen: set[Node] = set()
-    todo = [root.node for root in reversed(gradients)]
+    todo = [root.node for root in gradients]
     while todo:
         node = todo.pop()
         if node in seen:
             continue
         seen.add(node)
         if node.op == "reduce" and not waits[node]:
-            axes = tuple(sorted(node.axes, key=place))
-            shape = tuple(axis.size for axis in axes)
-            name = unique(provenance.names.get(node, "statistic"), {root.buffer.name for root in found.values()})
-            buffer = ir.Buffer(name, node.dtype, shape, ir.contiguous_strides(shape), "saved")
-            found[node] = Root(buffer, axes, node)
+            wanted.add(node)
         else:
             todo += node.args
+    computed = ir.topological(root.node for root in outputs)
+    ordered = [node for node in (*computed, *order) if node in wanted]
+    called = Counter(provenance.called(node) for node in set(ordered))
+    found: dict[Node, Root] = {}
+    for node in dict.fromkeys(ordered):
+        alike = called[provenance.called(node)] > 1
+        name = provenance.qualified(node) if alike else provenance.called(node)
+        name = unique(name, {root.buffer.name for root in found.values()})
+        provenance.names[node] = name  # both kernels call it so
+        provenance.sources[name] = tuple(
+            dict.fromkeys(n.attrs[0].name for n in ir.topological([node]) if n.op == "load")
+        )
+        axes = tuple(sorted(node.axes, key=place))
+        shape = tuple(axis.size for axis in axes)
+        buffer = ir.Buffer(name, node.dtype, shape, ir.contiguous_strides(shape), "saved")
+        found[node] = Root(buffer, axes, node)
     return found
 
 
@@ -198,7 +216,7 @@ def _read_back(gradients: Sequence[Root], stored: Mapping[Node, Root], provenanc
     loads = {node: ir.load(root.buffer, root.index) for node, root in stored.items()}
     for node, read in loads.items():
         provenance.moved(node, read)
-    nodes = ir.replace([root.node for root in gradients], loads)
+    nodes = ir.replace([root.node for root in gradients], loads, provenance.moved)
     return [replace(root, node=node) for root, node in zip(gradients, nodes, strict=True)]
 
 
@@ -236,6 +254,8 @@ def _kernels(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> tupl
 
 def _kernel(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Kernel:
     order = ir.topological(root.node for root in roots)
+    for root in roots:
+        assert root.node.axes <= _index_axes(root), f"{root.buffer.name} is not one value per index"
     reductions = [node for node in order if node.op == "reduce"]
     inner = _inner_reductions(roots, reductions)
     columns = frozenset().union(*(node.attrs[1] for node in inner))

@@ -178,6 +178,9 @@ def _split_log_softmax(axes: frozenset[Axis], body: Node) -> Node | None:
         if is_log_softmax(factor, axes):
             others = [f for k, f in enumerate(factors) if k != position]
             shifted, log_total = factor.args
+            if log_total.axes & axes:  # more is summed than the softmax's own axes: those first
+                inner = axes - log_total.axes
+                return _sum(axes & log_total.axes, _sum(inner, body))
             weighted = apply("mul", *others, shifted) if others else shifted
             weight = others[0] if others else const(1, body.dtype)
             return apply("sub", _sum(axes, weighted), fold(apply("mul", log_total, _sum(axes, weight))))

@@ -56,8 +56,10 @@ class Space:
         for position, run in enumerate(runs):
             if name == "col":
                 label = name if len(runs) == 1 else f"{name}{position}"
+            elif position == len(runs) - 1:
+                label = name
             else:
-                label = name if position == len(runs) - 1 else f"{name}_outer{position}"
+                label = "batch" if len(runs) == 2 else f"batch{position}"
             size = sympy.prod([axis.size for axis in run])
             groups.append(Group(Axis(label, size), tuple(run)))
         return tuple(groups)

@@ -37,44 +37,27 @@ TRITON_DTYPES = {
     torch.float64: "tl.float64",
 }
 
-# What an unnamed value is called, where its op's own name does not read as one.
-_NOUNS = {
-    "add": "total",
-    "sub": "difference",
-    "mul": "product",
-    "div": "quotient",
-    "neg": "negated",
-    "exp": "exponential",
-    "log": "logarithm",
-    "sqrt": "root",
-    "pow": "power",
-    "abs": "magnitude",
-    "where": "selected",
-    "maximum": "larger",
-    "minimum": "smaller",
-    "cast": "converted",
-    "eq": "is_equal",
-    "ne": "differs",
-    "lt": "is_less",
-    "le": "at_most",
-    "gt": "is_greater",
-    "ge": "at_least",
-    "logical_and": "both",
-    "logical_or": "either",
-    "logical_not": "is_not",
-}
+
+def wrapped(text: str) -> str:
+    """A module whose long lines that end in a call have the call's arguments on a line of their own."""
+    return "\n".join(_wrapped_line(line) for line in text.split("\n"))
 
 
-def wrapped(statement: str) -> str:
-    """A statement that ends in a call, with the call's arguments on a line of their own if it is too long."""
-    if len(statement) <= MAX_LINE or not statement.endswith(")"):
-        return statement
+def _wrapped_line(line: str) -> str:
+    if len(line) <= MAX_LINE or not line.endswith(")") or line.lstrip().startswith("#"):
+        return line
+    indent = line[: len(line) - len(line.lstrip())]
     depth = 0
-    for position in range(len(statement) - 1, -1, -1):
-        depth += {")": 1, "(": -1}.get(statement[position], 0)
+    for position in range(len(line) - 1, -1, -1):
+        depth += {")": 1, "(": -1}.get(line[position], 0)
         if depth == 0:
-            return f"{statement[: position + 1]}\n    {statement[position + 1 : -1]}\n)"
-    return statement
+            return f"{line[: position + 1]}\n{indent}    {line[position + 1 : -1]}\n{indent})"
+    return line
+
+
+def shortened(code: str) -> str:
+    """A line of code for a comment, cut at a comma or a space if it is long."""
+    return code if len(code) <= MAX_WIDTH else re.sub(r"[,\s]+[^,\s]*$", " ...", code[:MAX_WIDTH], count=1)
 
 
 class Names:
@@ -115,10 +98,19 @@ class Style:
         self.names = names
         self.helpers: set[str] = set()
         self.uses: Counter[Node] = Counter()
+        self._wanted: Counter[str] = Counter()
         targets = list(roots)
         for node in ir.topological(targets):
-            self.uses.update(set(node.args))
+            self.uses.update(node.args)
+            self._wanted[provenance.called(node)] += 1
         self.uses.update(targets)
+
+    def name(self, node: Node, wanted: str | None = None) -> str:
+        """A new identifier for a node. Where several would be called alike, the tensors they come from tell which."""
+        called = wanted or self.provenance.called(node)
+        if not wanted and self._wanted[called] > 1 and node.op != "load":
+            called = self.provenance.qualified(node)
+        return self.names.new(called)
 
     def helper(self, name: str) -> str:
         """A function of `autogen.device_math`, imported by the kernel's module."""
@@ -155,25 +147,11 @@ class Body:
 
     def assign(self, node: Node, text: str, wanted: str | None = None) -> str:
         """A statement that computes a node by the given text."""
-        name = self._style.names.new(wanted or self.name_for(node))
+        name = self._style.name(node, wanted)
         self._say_where(node)
-        self.lines.append(wrapped(f"{name} = {text}"))
+        self.lines.append(f"{name} = {text}")
         self.know(node, name)
         return name
-
-    def name_for(self, node: Node) -> str:
-        """What to call a node: the user's name for it, a lowering's, or its op's."""
-        known = self._style.provenance.names.get(node)
-        if known:
-            return known
-        if node.op == "load":
-            buffer = node.attrs[0]
-            if node.args and node.args[0].op == "load":
-                return f"{buffer.name}_at_{node.args[0].attrs[0].name}"
-            return buffer.name
-        if node.op == "cast":
-            return self.name_for(node.args[0])
-        return _NOUNS.get(node.op, node.op)
 
     def text(self, node: Node) -> str:
         """The text of a node, as an operand that needs no parentheses in a call."""
@@ -214,7 +192,7 @@ class Body:
                 text = self._style.sizes.text(self._style.index(node.attrs[0]))
                 return text, Precedence.ATOM if text.isidentifier() else Precedence.SUM
             case "load":
-                return self._load(node, [self.value(arg)[0] for arg in node.args]), Precedence.ATOM
+                return self._load(node, [self.state(arg) for arg in node.args]), Precedence.ATOM
             case "cast":
                 return self._cast(node)
             case "reduce":
@@ -269,7 +247,7 @@ class Body:
         origin = self._style.provenance.origins.get(node)
         if origin is None or origin.line is None:
             return
-        code = origin.line.code if len(origin.line.code) <= 96 else f"{origin.line.code[:93]}..."
+        code = shortened(origin.line.code)
         comment = f"# gradient of: {code}" if origin.backward else f"# {code}"
         if comment != self._comment:
             self._comment = comment

@@ -57,7 +57,7 @@ class Flat(Shell):
         body = self.body(scalars)
         loads = []
         for node in self.direct_loads(Level.ROW):
-            name = self.names.new(body.name_for(node))
+            name = self.style.name(node)
             loads.append({"name": name, **self.load_parts(node)})
             body.know(node, name)
         totals = [self.total_parts(node, body) for node in self.kernel.totals]

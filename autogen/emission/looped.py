@@ -6,7 +6,7 @@ from typing import Any
 
 from autogen import ir
 from autogen.emission.body import TRITON_DTYPES, Body
-from autogen.emission.online import Form, Online, Pass, passes
+from autogen.emission.online import Form, Pass, passes
 from autogen.emission.rows import Rows
 from autogen.emission.shell import identity
 from autogen.ir import Node
@@ -88,20 +88,28 @@ class Looped(Rows):
         self._count_loads(targets)
         inside = self.body(body)
         leaders = {online.largest for online in each.online.values()}
-        self._names: dict[Node, str] = {}
+        self._names: dict[Node, str] = {}  # accumulators
+        self._seen: dict[Node, str] = {}  # by weight: the running sums that shifted sums need
+        self._running: dict[Node, tuple[str, str]] = {}  # by maximum: the factor and the shift of this step
         for node in each.reductions:
             if node in leaders:
                 self._run_maximum(node, body, inside)
         for node in each.reductions:
             if node in each.online:
-                self._accumulate_online(node, each.online[node], body, inside)
+                self._accumulate_online(node, each, body, inside)
+        for weight, name in self._seen.items():
+            inside.lines.append(f"{name} += {self._chunk(weight, inside)}")
         for node in each.reductions:
-            if node not in leaders and node not in each.online:
+            if node not in self._names:
                 self._accumulate(node, body, inside)
         return inside
 
+    def _chunk(self, value: Node, inside: Body) -> str:
+        """The sum of a value over the columns of one step."""
+        return self.along("sum", self.masked(value, inside, identity("sum", value.dtype)), 1, keep=True)
+
     def _start(self, node: Node, body: Body, shape: str, start: str) -> str:
-        name = self._names[node] = self.names.new(body.name_for(node))
+        name = self._names[node] = self.style.name(node)
         body.lines.append(f"{name} = tl.full({shape}, {start}, {TRITON_DTYPES[node.dtype]})")
         return name
 
@@ -121,25 +129,27 @@ class Looped(Rows):
             f'{shift} = tl.where({name} == float("-inf"), 0.0, {name})',
             f"{rescale} = {self.style.helper('exp')}({previous} - {shift})",
         ]
-        self._rescale = {**getattr(self, "_rescale", {}), node: (rescale, shift)}
+        self._running[node] = rescale, shift
         inside.know(node, shift)
 
-    def _accumulate_online(self, node: Node, online: Online, body: Body, inside: Body) -> None:
+    def _accumulate_online(self, node: Node, each: Pass, body: Body, inside: Body) -> None:
+        online = each.online[node]
         name = self._start(node, body, "[ROWS, 1]", "0.0")
-        rescale, shift = self._rescale[online.largest]
-        chunk = self.along("sum", self.masked(node.args[0], inside, "0.0"), 1, keep=True)
+        rescale, shift = self._running[online.largest]
+        chunk = self._chunk(node.args[0], inside)
         if online.form == Form.SCALED:
             inside.lines.append(f"{name} = {name} * {rescale} + {chunk}")
-            return
-        if online.weight is None:
-            seen = "first_col"
         else:
-            seen = self.names.new(f"{name}_weight")
-            body.lines.append(f"{seen} = tl.full([ROWS, 1], 0.0, {TRITON_DTYPES[node.dtype]})")
-        inside.lines.append(f"{name} += (previous_{shift} - {shift}) * {seen} + {chunk}")
-        if online.weight is not None:
-            weights = self.along("sum", self.masked(online.weight, inside, "0.0"), 1, keep=True)
-            inside.lines.append(f"{seen} += {weights}")
+            seen = "first_col" if online.weight is None else self._weight_seen(online.weight, each, body)
+            inside.lines.append(f"{name} += (previous_{shift} - {shift}) * {seen} + {chunk}")
+
+    def _weight_seen(self, weight: Node, each: Pass, body: Body) -> str:
+        """The sum of a weight over the columns before this step: often a reduction of the pass itself."""
+        if weight not in self._seen:
+            wanted = ir.reduce("sum", each.reductions[0].attrs[1], weight)
+            shape = "[ROWS, 1]" if self.kernel.level(weight) == Level.ELEMENT else "[1, 1]"
+            self._seen[weight] = self._start(wanted, body, shape, "0.0")
+        return self._seen[weight]
 
     def _accumulate(self, node: Node, body: Body, inside: Body) -> None:
         """A reduction kept per column of the step, and combined after the loop."""
@@ -155,6 +165,6 @@ class Looped(Rows):
         leaders = {online.largest for online in each.online.values()}
         for node in each.reductions:
             name = self._names[node]
-            if node not in leaders and node not in each.online:
+            if node not in leaders and node not in each.online and node.args[0] not in self._seen:
                 body.lines.append(f"{name} = {self.along(node.attrs[0], name, 1, keep=True)}")
             body.know(node, name)

@@ -44,7 +44,7 @@ class Rows(Shell):
         """The indices of rows that are counted by the program number."""
         lines = []
         groups = self.space.rows[:-1]
-        rest = f"{self.row_program} // tiles"
+        rest = f"{self.row_program} // row_tiles"
         for position, group in reversed(list(enumerate(groups))):
             if position == 0:
                 lines.append(f"{group.axis} = {rest}")

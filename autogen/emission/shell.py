@@ -13,7 +13,7 @@ import torch
 
 import autogen.templates
 from autogen import ir
-from autogen.emission.body import TRITON_DTYPES, Body, Names, Style
+from autogen.emission.body import TRITON_DTYPES, Body, Names, Style, wrapped
 from autogen.emission.sizes import Sizes
 from autogen.emission.source import KernelSource, Partial
 from autogen.ir import Axis, Node
@@ -32,12 +32,11 @@ _RESERVED = (
     "row_mask",
     "col",
     "col_mask",
-    "tiles",
+    "row_tiles",
     "first_col",
     "first",
     "partial",
     "arrived",
-    "part",
     "n_elements",
     "n_rows",
     "n_cols",
@@ -115,7 +114,7 @@ class Shell:
         self.sizes = Sizes(known, variables)
         read = list(dict.fromkeys(load.attrs[0] for load in kernel.loads()))
         order = {name: position for position, name in enumerate(provenance.inputs)}
-        read.sort(key=lambda buffer: (_ROLES.index(buffer.role), order.get(buffer.name, 0)))
+        read.sort(key=lambda buffer: (_ROLES.index(buffer.role), order.get(buffer.name, 0), buffer.name))
         written = sorted((root.buffer for root in kernel.roots), key=lambda buffer: -_ROLES.index(buffer.role))
         self.buffers = [*read, *written]
         pointers = [f"{buffer.name}_ptr" for buffer in self.buffers]
@@ -154,7 +153,7 @@ class Shell:
         partials = tuple(Partial(t["name"], t["torch_dtype"], t["kind"]) for t in totals)
         return KernelSource(
             self.kernel.name,
-            text.rstrip("\n") + "\n",
+            wrapped(text.rstrip("\n")) + "\n",
             tuple(self.buffers),
             partials,
             tuple(sizes.items()),
@@ -253,22 +252,24 @@ class Shell:
     def total_parts(self, node: Node, body: Body) -> dict[str, Any]:
         """A reduction over all rows: this program's part of it, and how the last block combines the parts."""
         kind = node.attrs[0]
-        known = self.style.provenance.names.get(node) or f"{body.name_for(node.args[0])}_{kind}"
-        name = self.names.new(known)
+        name = self.style.name(node)
+        partial = self.names.new(f"{name}_partial")
         start = identity(kind, node.dtype)
         mask = self.mask_of(self.kernel.level(node.args[0]))
         value = body.value(node.args[0])[0]
         masked = f"tl.where({mask}, {value}, {start})" if mask else value
+        body.lines.append(f"{partial} = {self.whole(kind, masked)}")
+        pointer = f"{partial}_ptr"
+        part = f'tl.load({pointer} + partial, mask=arrived, other={start}, cache_modifier=".cg")'
         return {
             "name": name,
-            "pointer": f"{name}_partial_ptr",
-            "partial": self.whole(kind, masked),
-            "identity": start,
-            "dtype": TRITON_DTYPES[node.dtype],
+            "pointer": pointer,
+            "partial": partial,
+            "start": f"tl.full([PARTIALS], {start}, {TRITON_DTYPES[node.dtype]})",
+            "combine": f"{name} += {part}" if kind == "sum" else f"{name} = {self.combine(kind, name, part)}",
+            "finish": self.along(kind, name, 0, keep=False),
             "torch_dtype": node.dtype,
             "kind": kind,
-            "combine": self.combine(kind, name, "part"),
-            "finish": self.along(kind, name, 0, keep=False),
             "node": node,
         }
 
@@ -293,5 +294,6 @@ class Shell:
         for total in totals:
             finals.know(total["node"], total["name"])
         for root in self.kernel.finals:
-            finals.lines.append(f"tl.store({self.pointer(root.buffer, root.index)}, {finals.value(root.node)[0]})")
+            store = self.store_text(root, finals)
+            finals.lines.append(f"tl.store({store['pointer']}, {store['value']})")
         return {"totals": totals, "finals": "\n".join(finals.lines)}

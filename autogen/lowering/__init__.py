@@ -123,6 +123,10 @@ class _Lowerer:
         kwargs = {key: value for key, value in kwargs.items() if key not in _PLACEMENT}
         try:
             result = lowering(context, *args, **kwargs)
+            # Asking for the nodes now, not only when a root needs them, keeps the recursion shallow, and what is
+            # not supported is found at the op that it belongs to.
+            for each in result if isinstance(result, tuple) else (result,):
+                each.at(fresh_index(each))
         except NotImplementedError as error:
             raise UnsupportedOpError(f"{node.target}: {error}", node=node.name, where=where) from error
         origin = Origin(where, node.meta["backward"])

@@ -54,6 +54,14 @@ def amin(context: Context, value: Value, dims: Any = None, keepdim: bool = False
     return _reduce(context, "min", value, dims, keepdim)
 
 
+_NORM_TOTALS = {2.0: "squared_norm", 1.0: "norm", 0.0: "norm", float("inf"): "norm", -float("inf"): "norm"}
+
+
+def _named(context: Context, value: Value, name: str) -> Value:
+    """`value`, called `name` in the kernel."""
+    return Value(value.shape, value.dtype, lambda index: context.name(value.at(index), name), value.factors)
+
+
 @lowers("norm.ScalarOpt_dim", "norm.Scalar", "norm.ScalarOpt_dim_dtype", "linalg_vector_norm.default")
 def vector_norm(
     context: Context, value: Value, ord: Any = 2, dims: Any = None, keepdim: bool = False, dtype: Any = None
@@ -81,8 +89,8 @@ def vector_norm(
 
     kind = {float("inf"): "max", -float("inf"): "min"}.get(ord, "sum")
     terms = elementwise(value.shape, context.dtype, term, value)
-    total = reduction(kind, terms, _dims(value, dims), keepdim)
-    return elementwise(total.shape, context.dtype, finish, total)
+    total = _named(context, reduction(kind, terms, _dims(value, dims), keepdim), _NORM_TOTALS.get(ord, "norm_total"))
+    return elementwise(total.shape, context.dtype, lambda x: context.name(finish(x), "norm"), total)
 
 
 class _Softmax:
@@ -92,16 +100,12 @@ class _Softmax:
         compute = context.compute
         widened = elementwise(value.shape, context.dtype, lambda x: ir.cast(x, compute), value)
         dims = [dim] if value.shape else []
-        largest = reduction("max", widened, dims, True)
-        self.largest = Value(
-            largest.shape, largest.dtype, lambda i: context.name(largest.at(i), "row_max"), largest.factors
-        )
+        self.largest = _named(context, reduction("max", widened, dims, True), "row_max")
         self.shifted = elementwise(
             value.shape, context.dtype, lambda x, m: ir.apply("sub", x, m), widened, self.largest
         )
         self.exponential = elementwise(value.shape, context.dtype, lambda x: ir.apply("exp", x), self.shifted)
-        total = reduction("sum", self.exponential, dims, True)
-        self.total = Value(total.shape, total.dtype, lambda i: context.name(total.at(i), "sum_exp"), total.factors)
+        self.total = _named(context, reduction("sum", self.exponential, dims, True), "sum_exp")
 
     def log_total(self, context: Context) -> Value:
         return elementwise(
