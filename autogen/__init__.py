@@ -12,6 +12,7 @@ from autogen._version import __version__
 from autogen.errors import (
     AutogenError,
     CompileError,
+    InternalError,
     ScheduleError,
     TraceError,
     UnavailableError,
@@ -28,6 +29,7 @@ __all__ = [
     "AutogenError",
     "CompileError",
     "DirectionReport",
+    "InternalError",
     "Policy",
     "Report",
     "ScheduleError",

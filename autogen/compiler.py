@@ -2,7 +2,7 @@
 
     trace → lower → schedule → emit → build → launch
 
-`compile_loss` goes as far as the schedule; the rest happens when a launcher meets sizes.
+`compile_loss` goes as far as the text; Triton's part happens when a launcher first runs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 
 from autogen import ir
 from autogen.binding import Binding
+from autogen.errors import ScheduleError
 from autogen.launch import Launcher
 from autogen.lowering import decompositions, lower
 from autogen.schedule import Plan, schedule
@@ -63,7 +64,12 @@ class CompiledLoss:
                 layouts.append(self._layout(each.strides, tensor, sizes))
                 if layouts[-1] == _STRIDED:
                     sizes |= {_stride_name(each.name, d): stride for d, stride in enumerate(tensor.stride())}
-        self._launch(self.backward(tuple(layouts)), named, sizes)
+        try:
+            launchers = self.backward(tuple(layouts))
+        except ScheduleError:  # a layout that does not fit; the one of the output does
+            named |= {each.name: named[each.name].contiguous() for each in self.trace.upstream if each is not None}
+            launchers = self.backward()
+        self._launch(launchers, named, sizes)
         gradients: list[torch.Tensor | None] = [None] * len(tensors)
         for position, root in zip(self.plan.gradient_of, self.plan.gradients, strict=True):
             gradients[position] = named[root.buffer.name]
@@ -119,7 +125,7 @@ def _strides(buffer: ir.Buffer, layout: str) -> tuple[sympy.Expr, ...]:
 
 
 def compile_loss(name: str, binding: Binding, needs_gradient: Sequence[bool]) -> CompiledLoss:
-    """Trace, lower and schedule a call of the loss `name`.
+    """Trace, lower, schedule and emit a call of the loss `name`.
 
     Raises:
         AutogenError: some part of the loss has no kernel; the subclass says which.
@@ -128,8 +134,11 @@ def compile_loss(name: str, binding: Binding, needs_gradient: Sequence[bool]) ->
     hints = traced.guards.read(binding.tensors)
     assert hints is not None, "a trace holds for the call that it was made from"
     plan = schedule(lower(traced, name), kernel_name(name), hints, training=any(needs_gradient))
-    forward = tuple(Launcher(kernel, plan.provenance) for kernel in plan.forward)
-    return CompiledLoss(traced, plan, forward)
+    compiled = CompiledLoss(traced, plan, tuple(Launcher(kernel, plan.provenance) for kernel in plan.forward))
+    # Emitted here and not at the first launch, so that whatever fails fails before anything ran.
+    for launcher in (*compiled.forward, *compiled.backward()):
+        launcher.source(launcher.tiling(hints).variant)
+    return compiled
 
 
 def kernel_name(name: str) -> str:

@@ -17,7 +17,7 @@ import torch
 
 from autogen import availability
 from autogen.binding import Binding, bind, is_replaying
-from autogen.errors import AutogenError, TraceError
+from autogen.errors import AutogenError, CompileError, InternalError, TraceError
 from autogen.policies import Policy, resolve
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class Dispatcher:
         self.signature = inspect.signature(function)
         self._compiled: dict[Hashable, list[CompiledLoss]] = {}
         self._refused: dict[Hashable, AutogenError] = {}
+        self._said: set[str] = set()
 
     def __call__(
         self,
@@ -76,19 +77,26 @@ class Dispatcher:
         except TypeError:
             return self._eager(module, args, kwargs)  # which raises it as the user expects
         decision = self.decide(binding, name or self.name)
-        if decision.compiled is None:
-            if policy is Policy.MANDATORY and decision.error is not None:
-                if isinstance(decision.error, TraceError):
-                    self._eager(module, args, kwargs)  # a fault of the call itself is torch's to report
-                raise decision.error
-            return self._eager(module, args, kwargs)
-        return run(decision.compiled, binding, decision.sizes or {})
+        error = decision.error
+        if decision.compiled is not None:
+            try:
+                return run(decision.compiled, binding, decision.sizes or {})
+            except CompileError as refused:
+                error = self._refuse(binding, refused)
+        if policy is Policy.MANDATORY and error is not None:
+            if isinstance(error, TraceError):
+                self._eager(module, args, kwargs)  # a fault of the call itself is torch's to report
+            raise error
+        return self._eager(module, args, kwargs)
 
     def decide(self, binding: Binding, name: str) -> Decision:
         """How a call is to run; compiles what is not compiled yet."""
         try:
             availability.require(binding.tensors)
         except AutogenError as error:
+            if error.reason not in self._said:
+                self._said.add(error.reason)
+                logger.info("%s runs in torch: %s", name, error.reason)
             return Decision(None, None, error, error.reason)
         needs = needs_gradient(binding)
         key = self._key(binding, needs)
@@ -105,17 +113,31 @@ class Dispatcher:
     def _compile(self, binding: Binding, needs: Sequence[bool], key: Hashable, name: str) -> Decision:
         from autogen.compiler import compile_loss
 
+        error: AutogenError
         try:
             compiled = compile_loss(name, binding, needs)
-        except AutogenError as error:
-            if not isinstance(error, TraceError):  # which may be the fault of this call's shapes alone
-                self._refused[key] = error
-            logger.info("%s runs in torch: %s", name, error.reason)
-            return Decision(None, None, error, error.reason)
-        self._compiled.setdefault(key, []).append(compiled)
-        launches = f"{len(compiled.forward)} + {len(compiled.backward()) if any(needs) else 0}"
-        logger.info("%s runs on generated kernels: %s launches, forward + backward", name, launches)
-        return Decision(compiled, compiled.trace.sizes(binding.tensors), None, _GENERATED)
+        except AutogenError as refused:
+            error = refused
+        except Exception as fault:  # a defect here must not stop a training run; it is logged as what it is
+            error = InternalError(name, cause=fault)
+        else:
+            self._compiled.setdefault(key, []).append(compiled)
+            launches = f"{len(compiled.forward)} + {len(compiled.backward())}"
+            logger.info("%s runs on generated kernels: %s launches, forward + backward", name, launches)
+            return Decision(compiled, compiled.trace.sizes(binding.tensors), None, _GENERATED)
+        if not isinstance(error, TraceError):  # which may be the fault of this call's shapes alone
+            self._refused[key] = error
+        level = logging.WARNING if isinstance(error, InternalError) else logging.INFO
+        logger.log(level, "%s runs in torch: %s", name, error.reason, exc_info=level == logging.WARNING)
+        return Decision(None, None, error, error.reason)
+
+    def _refuse(self, binding: Binding, error: CompileError) -> CompileError:
+        """Triton does not compile what was generated: such calls run in torch from now on."""
+        key = self._key(binding, needs_gradient(binding))
+        self._compiled.pop(key, None)
+        self._refused[key] = error
+        logger.warning("%s runs in torch: %s", self.name, error.reason, exc_info=error)
+        return error
 
     def _eager(self, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.function(*args, **kwargs) if module is None else self.function(module, *args, **kwargs)

@@ -112,6 +112,18 @@ class UnavailableError(AutogenError):
         super().__init__(reason, remedy=remedy)
 
 
+class InternalError(AutogenError):
+    """The compiler failed on `loss` with `cause`, which is chained to this error: a defect of autogen itself."""
+
+    def __init__(self, loss: str, *, cause: BaseException) -> None:
+        self.loss = loss
+        super().__init__(
+            f"autogen failed on {loss} ({_summary(cause)})",
+            remedy=f"This is a defect of autogen: please report it with the loss. {_USE_DEFAULT_POLICY}",
+        )
+        self.__cause__ = cause
+
+
 class CompileError(AutogenError):
     """Triton refused the generated kernel named `kernel` with `cause`, which is chained to this error."""
 

@@ -99,7 +99,8 @@ class Op:
     twin: the torch function of the same meaning.
     rule: the dtypes it takes and gives.
     domain: per argument, where the generic test samples.
-    ulp: the greatest error in ulps of the result, on every target; 0 is exact, 0.5 correctly rounded.
+    ulp: the greatest error in ulps of the result, on every target; 0 is exact, 0.5 correctly rounded. The sign of
+        a zero counts in `ties` only: Triton negates x as 0 - x.
     unit: a result smaller than this counts as this large when its ulp is taken.
     nan: what becomes of a nan argument.
     ties: arguments and result where a choice had to be made; the generic test tries them all.
