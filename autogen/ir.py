@@ -90,7 +90,7 @@ class Buffer:
 
     def numel(self) -> sympy.Expr:
         """How many elements the tensor has."""
-        return sympy.prod(self.shape)
+        return sympy.Mul(*self.shape)
 
     def describe(self) -> str:
         """`float32 (N, C)`, with the strides where they are not those of a contiguous tensor."""

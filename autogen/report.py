@@ -142,11 +142,11 @@ def _bytes_moved(launcher: Launcher, source: KernelSource, sizes: Mapping[str, i
 def _read(node: ir.Node, sizes: Mapping[str, int]) -> int:
     """Bytes that one pass of a load reads: its elements, each once, however often they are broadcast."""
     buffer = node.attrs[0]
-    (elements,) = Evaluator([sympy.prod([axis.size for axis in node.axes])])(sizes)
+    (elements,) = Evaluator([sympy.Mul(*(axis.size for axis in node.axes))])(sizes)
     return min(elements * buffer.dtype.itemsize, _whole(buffer, sizes))
 
 
 def _whole(buffer: ir.Buffer, sizes: Mapping[str, int]) -> int:
     stepped = [n for n, s in zip(buffer.shape, buffer.strides, strict=True) if s != 0]
-    (elements,) = Evaluator([sympy.prod(stepped)])(sizes)
+    (elements,) = Evaluator([sympy.Mul(*stepped)])(sizes)
     return elements * buffer.dtype.itemsize

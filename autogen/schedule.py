@@ -196,19 +196,18 @@ def _forward(
     statistics: Mapping[Node, Root],
     hints: Mapping[str, int],
 ) -> tuple[tuple[Kernel, ...], set[Node]]:
-    """The forward launches and the statistics that they keep: all of them if that costs no launch."""
+    """The forward launches and the statistics that they keep, all or those computed anyway, if that costs no launch."""
     plain = _kernels(f"{name}_forward", outputs, hints)
-    roots = [*outputs, *statistics.values()]
-    try:
-        full = _kernels(f"{name}_forward", roots, hints)
-    except ScheduleError:
-        full = plain * 2
-    if len(full) <= len(plain):
-        return full, set(statistics)
     computed = set(ir.topological(root.node for root in outputs))
-    cheap = {node: root for node, root in statistics.items() if node in computed}
-    full = _kernels(f"{name}_forward", [*outputs, *cheap.values()], hints)
-    return (full, set(cheap)) if len(full) <= len(plain) else (plain, set())
+    at_hand = {node: root for node, root in statistics.items() if node in computed}
+    for kept in (statistics, at_hand):
+        try:
+            kernels = _kernels(f"{name}_forward", [*outputs, *kept.values()], hints)
+        except ScheduleError:
+            continue
+        if len(kernels) <= len(plain):
+            return kernels, set(kept)
+    return plain, set()
 
 
 def _read_back(gradients: Sequence[Root], stored: Mapping[Node, Root], provenance: Provenance) -> list[Root]:
@@ -255,7 +254,7 @@ def _kernels(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> tupl
 def _kernel(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Kernel:
     order = ir.topological(root.node for root in roots)
     for root in roots:
-        assert root.node.axes <= _index_axes(root), f"{root.buffer.name} is not one value per index"
+        assert root.node.axes <= root.index_axes, f"{root.buffer.name} is not one value per index"
     reductions = [node for node in order if node.op == "reduce"]
     inner = _inner_reductions(roots, reductions)
     columns = frozenset().union(*(node.attrs[1] for node in inner))
@@ -265,7 +264,7 @@ def _kernel(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Kerne
     outer = [node for node in reductions if node not in inner]
     everything = frozenset().union(
         *(root.node.axes for root in roots),
-        *(_index_axes(root) for root in roots),
+        *(root.index_axes for root in roots),
         *(node.attrs[1] for node in reductions),
     )
     rows = everything - columns
@@ -274,17 +273,17 @@ def _kernel(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Kerne
     split = {node: _split_total(node, rows, columns) for node in outer}
     nodes = ir.replace([root.node for root in roots], {old: new for old, new in split.items() if old is not new})
     roots = [replace(root, node=node) for root, node in zip(roots, nodes, strict=True)]
-    totals = tuple(node for node in split.values() if set(node.attrs[1]) == rows and rows)
+    totals = tuple(dict.fromkeys(node for node in split.values() if rows and set(node.attrs[1]) == rows))
 
-    finals = tuple(root for root in roots if not _index_axes(root) and _mentions(root.node, totals))
+    finals = tuple(root for root in roots if not root.index_axes and _mentions(root.node, totals))
     stores = tuple(root for root in roots if root not in finals)
     whole_rows = bool(columns)
     in_memory = sorted(everything, key=place)
     if not whole_rows:
         loads = [node.axes for node in order if node.op == "load"]
-        columns = _broadcast_columns([*loads, *map(_index_axes, stores)], in_memory)
+        columns = _broadcast_columns([*loads, *(root.index_axes for root in stores)], in_memory)
     for root in stores:
-        axes = _index_axes(root)
+        axes = root.index_axes
         if axes and axes not in (everything, everything - columns):
             raise ScheduleError(f"{root.buffer.name} has fewer dimensions than the elements it is computed from")
         if _mentions(root.node, totals):
@@ -319,11 +318,6 @@ def _broadcast_columns(accesses: Sequence[frozenset[Axis]], in_memory: Sequence[
     return min(choices, key=badness, default=frozenset())
 
 
-def _index_axes(root: Root) -> frozenset[Axis]:
-    symbols = frozenset().union(*(entry.free_symbols for entry in root.index))
-    return frozenset(symbol for symbol in symbols if isinstance(symbol, Axis))
-
-
 def _mentions(node: Node, wanted: Sequence[Node]) -> bool:
     return bool(wanted) and not set(wanted).isdisjoint(ir.topological([node]))
 
@@ -332,7 +326,7 @@ def _inner_reductions(roots: Sequence[Root], reductions: Sequence[Node]) -> set[
     """The reductions whose result is used per row, per element, or inside another reduction."""
     inner = {node for node in reductions if node.axes}
     for root in roots:
-        if _index_axes(root):
+        if root.index_axes:
             inner.update(node for node in ir.topological([root.node]) if node.op == "reduce")
     for node in reductions:
         inner.update(below for below in ir.topological(node.args) if below.op == "reduce")

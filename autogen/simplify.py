@@ -99,7 +99,7 @@ def sums(node: Node) -> Node:
 def _sum(axes: frozenset[Axis], body: Node) -> Node:
     absent = axes - body.axes
     if absent:
-        count = ir.cast(ir.index(sympy.prod([axis.size for axis in sorted(absent, key=str)])), body.dtype)
+        count = ir.cast(ir.index(sympy.Mul(*(axis.size for axis in sorted(absent, key=str)))), body.dtype)
         inner = _sum(axes - absent, body) if axes - absent else body
         return fold(apply("mul", count, inner))
     factored = _pull_factor(axes, body)

@@ -60,7 +60,7 @@ class Space:
                 label = name
             else:
                 label = "batch" if len(runs) == 2 else f"batch{position}"
-            size = sympy.prod([axis.size for axis in run])
+            size = sympy.Mul(*(axis.size for axis in run))
             groups.append(Group(Axis(label, size), tuple(run)))
         return tuple(groups)
 

@@ -59,9 +59,9 @@ class Tiler:
         buffers = [load.attrs[0] for load in kernel.loads()] + [root.buffer for root in kernel.roots]
         extents = {sum((n - 1) * s for n, s in zip(b.shape, b.strides, strict=True)) + 1 for b in buffers if b.shape}
         rows = [group.size for group in space.rows]
-        columns = sympy.prod([group.size for group in space.columns])
+        columns = sympy.Mul(*(group.size for group in space.columns))
         self._sizes = Evaluator(
-            [sympy.prod(rows), rows[-1] if rows else sympy.S.One, columns, *sorted(extents, key=str)]
+            [sympy.Mul(*rows), rows[-1] if rows else sympy.S.One, columns, *sorted(extents, key=str)]
         )
         self._has_totals = bool(kernel.totals)
 

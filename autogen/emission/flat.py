@@ -22,7 +22,7 @@ class Flat(Shell):
     tiles = ("BLOCK",)
 
     def __init__(self, kernel: Kernel, space: Space, variant: Variant, provenance: Provenance) -> None:
-        self.total = sympy.prod([group.size for group in space.rows])
+        self.total = sympy.Mul(*(group.size for group in space.rows))
         self.line = Axis(OFFSETS, self.total)
         variables = {self.line: OFFSETS}
         super().__init__(kernel, space, variant, provenance, variables, {self.total: "n_elements"})
@@ -61,11 +61,13 @@ class Flat(Shell):
             loads.append({"name": name, **self.load_parts(node)})
             body.know(node, name)
         totals = [self.total_parts(node, body) for node in self.kernel.totals]
-        stores = [self.store_text(root, body) for root in self.kernel.stores]
+        stores = [self.store_text(root, body) for root in self.kernel.stores if root.index_axes]
+        scalar_stores = [self.store_text(root, scalars) for root in self.kernel.stores if not root.index_axes]
         return {
             "scalars": "\n".join(scalars.lines),
             "loads": loads,
             "body": "\n".join(body.lines),
             "stores": stores,
+            "scalar_stores": scalar_stores,
             **self.last_block(totals, scalars),
         }

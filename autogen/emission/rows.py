@@ -24,7 +24,7 @@ class Rows(Shell):
     row_store_mask = "row_mask"
 
     def __init__(self, kernel: Kernel, space: Space, variant: Variant, provenance: Provenance) -> None:
-        self.columns_size = sympy.prod([group.size for group in space.columns])
+        self.columns_size = sympy.Mul(*(group.size for group in space.columns))
         self.row_group = space.rows[-1] if space.rows else Group(Axis("row", sympy.S.One), ())
         self.col_axis = Axis("col", self.columns_size)
         variables = {group.axis: str(group.axis) for group in space.rows[:-1]}
@@ -87,7 +87,10 @@ class Rows(Shell):
             elif level == Level.SCALAR:
                 parts = self.store_text(root, body)
                 lines.append("if program == 0:")
-                lines.append(f"    tl.store({parts['pointer']}, tl.sum({parts['value']}))")
+                # What was computed from a whole row is a tile of one element.
+                is_tile = self.kernel.level(root.node) != Level.SCALAR
+                value = f"tl.sum({parts['value']})" if is_tile else parts["value"]
+                lines.append(f"    tl.store({parts['pointer']}, {value})")
         return lines
 
     def store_elements(self, body: Body) -> list[str]:
@@ -100,8 +103,7 @@ class Rows(Shell):
         return lines
 
     def _store_level(self, root: Any) -> Level:
-        symbols = {symbol for entry in root.index for symbol in entry.free_symbols if isinstance(symbol, Axis)}
-        return self.kernel.level_of_axes(symbols)
+        return self.kernel.level_of_axes(root.index_axes)
 
 
 class Tiled(Rows):

@@ -85,7 +85,7 @@ class Sizes:
     def _factors(self, product: sympy.Expr) -> list[sympy.Expr]:
         """The factors of a product: variables first, then sizes, as few as their names allow."""
         variables = [f for f in product.args if f in self._variables]
-        size = product / sympy.prod(variables)
+        size = product / sympy.Mul(*variables)
         found: list[sympy.Expr] = []
         for known in sorted(self._known, key=lambda e: -e.count_ops()):
             while size not in (1, known):

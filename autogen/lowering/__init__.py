@@ -30,6 +30,12 @@ class Root:
     index: tuple[sympy.Expr, ...]
     node: ir.Node
 
+    @property
+    def index_axes(self) -> frozenset[ir.Axis]:
+        """The axes of the index: there is one result per value of these."""
+        symbols = frozenset().union(*(entry.free_symbols for entry in self.index))
+        return frozenset(symbol for symbol in symbols if isinstance(symbol, ir.Axis))
+
 
 @dataclass(frozen=True)
 class Program:

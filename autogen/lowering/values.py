@@ -249,4 +249,4 @@ def reduction(kind: str, value: Value, dims: Sequence[int], keepdim: bool) -> Va
 
 def numel(shape: Shape) -> sympy.Expr:
     """The number of elements of a shape."""
-    return sympy.prod(shape)
+    return sympy.Mul(*shape)

@@ -151,6 +151,11 @@ class Recorder(TorchDispatchMode):
             result = func(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise ValueBranchError(str(func), where=self._origin()[0]) from error
+        except ZeroDivisionError:
+            # torch finds the shape of a loss's gradient by its formula, which divides by the number of elements.
+            if not func._schema.name.endswith("_loss_backward"):
+                raise
+            result = torch.empty_like(args[1])
         if func is aten.lift_fresh.default or func is aten.lift_fresh_copy.default:
             self._constant(args[0], result)
         elif func._schema.is_mutable:

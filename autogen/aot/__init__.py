@@ -1,0 +1,30 @@
+"""Ahead-of-time compilation: what generated kernels become on real targets, found out without a GPU.
+
+    kernels = kernels_of(CrossEntropyLoss(), logits, target)      # traced, in any process
+    for kernel, target, result in compile_all(kernels):           # compiled, in processes of their own
+        print(kernel.name, target.name, result)
+
+`kernels_of` gives the kernels of a call as plain data, specialised as Triton would specialise them at launch;
+`compile_kernel` compiles one and reads the facts from its assembly. Triton decides when it is imported whether it
+compiles or interprets, so `compile_kernel` needs a process without `TRITON_INTERPRET=1`; `compile_all` brings its own
+and can be called from everywhere.
+"""
+
+from autogen.aot.assembly import Access, Atomic
+from autogen.aot.compilation import TARGETS, CompiledKernel, Target, compile_kernel
+from autogen.aot.kernels import Parameter, SpecializedKernel, kernels_of, specialize
+from autogen.aot.workers import compile_all
+
+__all__ = [
+    "TARGETS",
+    "Access",
+    "Atomic",
+    "CompiledKernel",
+    "Parameter",
+    "SpecializedKernel",
+    "Target",
+    "compile_all",
+    "compile_kernel",
+    "kernels_of",
+    "specialize",
+]

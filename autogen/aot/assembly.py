@@ -1,0 +1,173 @@
+"""Reading assembly: which instructions the loads, stores and atomics of a kernel became.
+
+Triton records a source position for every instruction, by which an instruction is found to belong to one `tl.load`
+or `tl.store` of the generated text.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+_POSITION = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)")
+_FILE = re.compile(r'\s*\.file\s+(\d+)\s+(?:"[^"]*"\s+)?"(?:[^"]*/)?([^"/]+)"')
+_PTX_ACCESS = re.compile(r"\s*(?:@!?%\w+\s+)?(ld|st)\.(?:\w+\.)*?global\.(\S+)")
+_PTX_ATOMIC = re.compile(r"\b(?:atom|red)\.(\S+)")
+_AMD_ACCESS = re.compile(r"\s*(buffer|global|flat|s|s_buffer)_(load|store)_(\w+)")
+_LLVM_ATOMIC = re.compile(r'\batomicrmw (\w+) .*?(?:syncscope\("([\w-]+)"\))? (\w+), align')
+
+# Bytes of AMD's memory instructions, by what follows `load_` or `store_`.
+_AMD_BYTES = {
+    "byte": 1,
+    "ubyte": 1,
+    "sbyte": 1,
+    "short": 2,
+    "ushort": 2,
+    "sshort": 2,
+    "dword": 4,
+    "dwordx2": 8,
+    "dwordx3": 12,
+    "dwordx4": 16,
+    "dwordx8": 32,
+    "dwordx16": 64,
+}
+
+
+@dataclass(frozen=True)
+class Access:
+    """A `tl.load` or `tl.store` of a kernel, and the instructions that it became.
+
+    Attributes:
+        kind: "load" or "store".
+        line: its line in the generated text, from 1.
+        address: its address as written.
+        mask: its mask as written, None if it has none.
+        item_bytes: bytes of one element.
+        widths: bytes that each instruction moves per thread, in program order.
+    """
+
+    kind: Literal["load", "store"]
+    line: int
+    address: str
+    mask: str | None
+    item_bytes: int
+    widths: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Atomic:
+    """An atomic instruction: "add", "acq_rel", "gpu" (AMD's word for that scope is "agent")."""
+
+    operation: str
+    semantics: str
+    scope: str
+
+
+@dataclass(frozen=True)
+class _Call:
+    kind: Literal["load", "store"]
+    start: tuple[int, int]
+    end: tuple[int, int]
+    address: str
+    mask: str | None
+    pointer: str
+
+
+def _calls(text: str) -> list[_Call]:
+    """The loads and stores of a module."""
+    calls = []
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Call):
+            continue
+        function = ast.unparse(node.func)
+        if function in ("tl.load", "tl.store"):
+            names = [each.id for each in ast.walk(node.args[0]) if isinstance(each, ast.Name)]
+            masks = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "mask"]
+            assert node.end_lineno is not None and node.end_col_offset is not None
+            calls.append(
+                _Call(
+                    "load" if function == "tl.load" else "store",
+                    (node.lineno, node.col_offset),
+                    (node.end_lineno, node.end_col_offset),
+                    ast.unparse(node.args[0]),
+                    masks[0] if masks else None,
+                    next(name for name in names if name.endswith("_ptr")),
+                )
+            )
+    return sorted(calls, key=lambda call: call.start)
+
+
+def accesses(assembly: str, backend: str, text: str, file: str, item_bytes: dict[str, int]) -> tuple[Access, ...]:
+    """What the loads and stores of a module became.
+
+    Args:
+        assembly: PTX, or AMD's assembly.
+        backend: Triton's name of the backend, "cuda" or "hip".
+        text: the module.
+        file: the module's file name, without folders.
+        item_bytes: bytes per element, by pointer parameter.
+
+    Raises:
+        ValueError: an instruction moves a vector to or from memory for no load or store of the module.
+    """
+    calls = _calls(text)
+    widths: dict[_Call, list[int]] = {call: [] for call in calls}
+    for unit, kind, width, position in _memory_instructions(assembly, backend, file):
+        call = _call_at(calls, kind, position)
+        if call is not None:
+            widths[call].append(width)
+        elif not unit.startswith("s"):  # AMD's scalar unit loads the kernel's parameters
+            raise ValueError(f"a {kind} of {width} bytes at {file}:{position} is no tl.{kind} of the kernel")
+    return tuple(
+        Access(call.kind, call.start[0], call.address, call.mask, item_bytes[call.pointer], tuple(widths[call]))
+        for call in calls
+    )
+
+
+def _call_at(calls: list[_Call], kind: str, position: tuple[int, int]) -> _Call | None:
+    inside = [call for call in calls if call.kind == kind and call.start <= position < call.end]
+    return inside[-1] if inside else None
+
+
+def _memory_instructions(assembly: str, backend: str, file: str) -> Iterator[tuple[str, str, int, tuple[int, int]]]:
+    """Unit, kind, bytes per thread and source position of the instructions that access global memory."""
+    lines = assembly.splitlines()
+    files = {match[1] for match in map(_FILE.match, lines) if match and match[2] == file}
+    position = (0, 0)
+    for line in lines:
+        if match := _POSITION.match(line):
+            if match[1] in files:
+                position = int(match[2]), int(match[3])
+        elif backend == "cuda":
+            if match := _PTX_ACCESS.match(line):
+                yield "ld_st", "load" if match[1] == "ld" else "store", _ptx_bytes(match[2]), position
+        elif match := _AMD_ACCESS.match(line):
+            yield match[1], match[2], _AMD_BYTES[match[3].removesuffix("_d16").removesuffix("_d16_hi")], position
+
+
+def _ptx_bytes(suffix: str) -> int:
+    """Bytes of an instruction such as `ld.global.v4.b32`, by what follows `global.`."""
+    bits = re.search(r"\b[bfsu](\d+)$", suffix)
+    assert bits is not None, suffix
+    vector = re.search(r"\bv(\d)\b", suffix)
+    return int(bits[1]) // 8 * (int(vector[1]) if vector else 1)
+
+
+def atomics(assembly: str, llvm: str, backend: str) -> tuple[Atomic, ...]:
+    """The atomics of a kernel: from PTX, or for AMD from LLVM's IR, which names what assembly spells in fences."""
+    found = []
+    if backend == "cuda":
+        for match in _PTX_ATOMIC.finditer(assembly):
+            words = match[1].split(".")
+            semantics = next((w for w in words if w in ("relaxed", "acquire", "release", "acq_rel")), "relaxed")
+            scope = next((w for w in words if w in ("cta", "cluster", "gpu", "sys")), "gpu")
+            operation = next(w for w in words if w in ("add", "and", "or", "xor", "cas", "exch", "min", "max"))
+            found.append(Atomic(operation, semantics, scope))
+    else:
+        for match in _LLVM_ATOMIC.finditer(llvm):
+            scope = {"agent": "gpu", "workgroup": "cta", None: "sys"}[match[2]]
+            found.append(Atomic(match[1], match[3], scope))
+    return tuple(found)

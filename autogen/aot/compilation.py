@@ -1,0 +1,147 @@
+"""Compiling one kernel for one target."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autogen import build
+from autogen.aot import assembly
+from autogen.aot.kernels import Parameter, SpecializedKernel
+from autogen.errors import CompileError
+
+_ITEM_BITS = re.compile(r"\d+$")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What to compile for, in Triton's words: backend "cuda" or "hip", architecture 90 or "gfx942"."""
+
+    name: str
+    backend: str
+    arch: int | str
+    warp_size: int
+
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target("sm_80", "cuda", 80, 32),
+        Target("sm_90", "cuda", 90, 32),
+        Target("sm_100", "cuda", 100, 32),
+        Target("gfx942", "hip", "gfx942", 64),
+    )
+}
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """What a kernel became on a target.
+
+    Attributes:
+        kernel: the name of the kernel.
+        target: the name of the target.
+        registers: vector registers per thread.
+        spilled: bytes per thread kept in memory for want of registers, or in any other stack.
+        shared: bytes of shared memory per program.
+        accesses: the kernel's loads and stores, in the order of its text.
+        atomics: its atomics.
+        seconds: time that compiling took; next to nothing if Triton had it in its cache.
+        asm: PTX, or AMD's assembly.
+    """
+
+    kernel: str
+    target: str
+    registers: int
+    spilled: int
+    shared: int
+    accesses: tuple[assembly.Access, ...]
+    atomics: tuple[assembly.Atomic, ...]
+    seconds: float
+    asm: str
+
+
+def compile_kernel(kernel: SpecializedKernel, target: Target) -> CompiledKernel:
+    """Compile a kernel. Needs Triton in a process without `TRITON_INTERPRET=1`, and no GPU.
+
+    Raises:
+        CompileError: Triton or the target's assembler refused the kernel.
+        RuntimeError: Triton was imported as an interpreter.
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    function = build.load_function(kernel.name, kernel.text)
+    if not isinstance(function, triton.JITFunction):
+        raise RuntimeError("Triton interprets in this process; use autogen.aot.compile_all")
+    named = dict(zip(function.arg_names, kernel.parameters, strict=True))
+    source = ASTSource(
+        fn=function,
+        signature={name: parameter.type for name, parameter in named.items()},
+        constexprs={name: p.value for name, p in named.items() if p.type == "constexpr"},
+        attrs={(k,): _attributes(p, target) for k, p in enumerate(named.values()) if p.type != "constexpr"},
+    )
+    started = time.perf_counter()
+    try:
+        compiled = triton.compile(
+            source,
+            target=GPUTarget(target.backend, target.arch, target.warp_size),
+            options={"num_warps": kernel.num_warps},
+        )
+    except Exception as error:
+        raise CompileError(kernel.name, cause=error) from error
+    seconds = time.perf_counter() - started
+    text = compiled.asm["ptx" if target.backend == "cuda" else "amdgcn"]
+    registers, spilled = _nvidia_registers(compiled.asm["cubin"]) if target.backend == "cuda" else _amd_registers(text)
+    file = Path(function.fn.__code__.co_filename).name
+    item_bytes = {name: _item_bytes(parameter) for name, parameter in named.items() if parameter.type[0] == "*"}
+    return CompiledKernel(
+        kernel=kernel.name,
+        target=target.name,
+        registers=registers,
+        spilled=spilled,
+        shared=compiled.metadata.shared,
+        accesses=assembly.accesses(text, target.backend, kernel.text, file, item_bytes),
+        atomics=assembly.atomics(text, compiled.asm["llir"], target.backend),
+        seconds=seconds,
+        asm=text,
+    )
+
+
+def _attributes(parameter: Parameter, target: Target) -> list[list[Any]]:
+    attributes: list[list[Any]] = [["tt.divisibility", 16]] if parameter.divisible else []
+    if parameter.short and target.backend == "hip":
+        attributes.append(["tt.pointer_range", 32])
+    return attributes
+
+
+def _item_bytes(parameter: Parameter) -> int:
+    bits = _ITEM_BITS.search(parameter.type)
+    assert bits is not None, parameter
+    return max(int(bits[0]) // 8, 1)
+
+
+def _nvidia_registers(cubin: bytes) -> tuple[int, int]:
+    """Registers, and bytes of stack and local memory, per thread."""
+    from triton import knobs
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+        usage = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    counts = {key: int(value) for key, value in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", usage)}
+    return counts["REG"], counts["STACK"] + counts["LOCAL"]
+
+
+def _amd_registers(text: str) -> tuple[int, int]:
+    """Vector registers, and bytes of spilled registers or scratch memory, per thread."""
+    counts = {key: int(value) for key, value in re.findall(r"^\s*\.(\w+):\s+(\d+)$", text, re.MULTILINE)}
+    spills = 4 * (counts["vgpr_spill_count"] + counts["sgpr_spill_count"])
+    return counts["vgpr_count"], max(spills, counts["private_segment_fixed_size"])

@@ -1,0 +1,147 @@
+"""The kernels of a call as plain data: their text, and their parameters as Triton would specialise them.
+
+Nothing here imports torch until a loss is traced, so that a process that only compiles starts quickly.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+    from autogen.ir import Buffer
+    from autogen.launch import Launcher
+
+Direction = Literal["forward", "backward"]
+
+_INT32 = range(-(2**31), 2**31)
+_INT64 = range(-(2**63), 2**63)
+_ALIGNMENT = 16
+_TYPES = {
+    "bool": "u1",
+    "uint8": "u8",
+    "int8": "i8",
+    "int16": "i16",
+    "int32": "i32",
+    "int64": "i64",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float32": "fp32",
+    "float64": "fp64",
+}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A kernel parameter as Triton specialises it.
+
+    Attributes:
+        type: "*fp32" and its like for pointers, "i32" or "i64" for integers, "constexpr".
+        value: the value of a constexpr.
+        divisible: whether an integer, or the address in a pointer, is known to be a multiple of 16.
+        short: whether a pointer's whole tensor lies within 2^31 bytes, which AMD's buffer instructions need.
+    """
+
+    type: str
+    value: int | None = None
+    divisible: bool = False
+    short: bool = False
+
+
+@dataclass(frozen=True)
+class SpecializedKernel:
+    """A kernel as one call would have Triton compile it; plain data that can be sent to another process.
+
+    Attributes:
+        loss: the name of the loss that it belongs to.
+        direction: "forward" or "backward".
+        name: the kernel's function.
+        text: the generated module.
+        parameters: in the order of the function's.
+        num_warps: warps per program.
+        programs: programs of the launch.
+    """
+
+    loss: str
+    direction: Direction
+    name: str
+    text: str
+    parameters: tuple[Parameter, ...]
+    num_warps: int
+    programs: int
+
+
+def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel, ...]:
+    """The kernels that `loss(*args, **kwargs)` would launch, forward then backward, as Triton would specialise them.
+
+    The loss is traced, not run, and need not be decorated. The tensors give dtypes, sizes and strides, may be on the
+    CPU, and are taken to start at multiples of 16 bytes, each with memory of its own; `requires_grad` decides which
+    gradients backward computes. Upstream gradients are taken to be laid out like the results.
+
+    Raises:
+        AutogenError: some part of the loss has no kernel.
+        TypeError: the arguments do not fit the loss's signature.
+    """
+    from autogen.binding import bind
+    from autogen.compiler import compile_loss
+    from autogen.decorator import autogen_loss, dispatcher_of
+    from autogen.dispatch import needs_gradient
+
+    found = dispatcher_of(loss) or dispatcher_of(autogen_loss(copy.copy(loss)))
+    assert found is not None, "a decorated loss has a dispatcher"
+    dispatcher, module = found
+    name = dispatcher.name if module is None else type(module).__name__
+    binding = bind(dispatcher.function, dispatcher.signature, module, args, kwargs)
+    needs = needs_gradient(binding)
+    compiled = compile_loss(name, binding, needs)
+    sizes = compiled.trace.sizes(binding.tensors)
+    assert sizes is not None, "a trace holds for the call that it was made from"
+    backward = compiled.backward() if any(needs) else ()
+    return (
+        *(specialize(launcher, sizes, name, "forward") for launcher in compiled.forward),
+        *(specialize(launcher, sizes, name, "backward") for launcher in backward),
+    )
+
+
+def specialize(
+    launcher: Launcher, sizes: Mapping[str, int], loss: str, direction: Direction, *, aligned: bool = True
+) -> SpecializedKernel:
+    """A launcher's kernel for the given sizes; `aligned` says whether tensors start at multiples of 16 bytes."""
+    from autogen.sizes import Evaluator
+
+    tiling = launcher.tiling(sizes)
+    source = launcher.source(tiling.variant)
+    parameters = [_tensor(buffer, sizes, aligned) for buffer in source.buffers]
+    # Partial results and the counter are allocated by the launcher, which makes them aligned and small.
+    parameters += [_pointer(partial.dtype) for partial in source.partials]
+    if source.partials:
+        parameters.append(Parameter("*i32", divisible=True, short=True))
+    parameters += [_integer(value) for value in Evaluator([size for _, size in source.sizes])(sizes)]
+    tiles = dict(tiling.tiles)
+    parameters += [Parameter("constexpr", tiles[tile]) for tile in source.tiles]
+    return SpecializedKernel(
+        loss, direction, source.name, source.text, tuple(parameters), tiling.num_warps, tiling.programs
+    )
+
+
+def _tensor(buffer: Buffer, sizes: Mapping[str, int], aligned: bool) -> Parameter:
+    from autogen.sizes import Evaluator
+
+    shape, strides = Evaluator(buffer.shape)(sizes), Evaluator(buffer.strides)(sizes)
+    extent = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1 if all(shape) else 0
+    return _pointer(buffer.dtype, divisible=aligned, short=extent * buffer.dtype.itemsize < 2**31)
+
+
+def _pointer(dtype: torch.dtype, *, divisible: bool = True, short: bool = True) -> Parameter:
+    return Parameter(f"*{_TYPES[str(dtype).removeprefix('torch.')]}", divisible=divisible, short=short)
+
+
+def _integer(value: int) -> Parameter:
+    if value == 1:
+        return Parameter("constexpr", 1)
+    kind = "i32" if value in _INT32 else "i64" if value in _INT64 else "u64"
+    return Parameter(kind, divisible=value % _ALIGNMENT == 0)
