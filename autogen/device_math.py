@@ -101,28 +101,28 @@ def minimum(a: tl.tensor, b: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def max_over(x: tl.tensor, axis: tl.constexpr) -> tl.tensor:
-    """The maximum over an axis, which stays with size 1; nan if there is one."""
+    """The maximum over an axis; nan if there is one."""
     if not _INTERPRETED:
-        return tl.reduce(x, axis, maximum, keep_dims=True)
+        return tl.reduce(x, axis, maximum)
     elif x.dtype.is_floating():
-        has_nan = tl.max((x != x).to(tl.int32), axis, keep_dims=True)
-        greatest = tl.max(tl.where(x != x, float("-inf"), x), axis, keep_dims=True)
+        has_nan = tl.max((x != x).to(tl.int32), axis)
+        greatest = tl.max(tl.where(x != x, float("-inf"), x), axis)
         return tl.where(has_nan > 0, float("nan"), greatest)
     else:
-        return tl.max(x, axis, keep_dims=True)
+        return tl.max(x, axis)
 
 
 @triton.jit
 def min_over(x: tl.tensor, axis: tl.constexpr) -> tl.tensor:
-    """The minimum over an axis, which stays with size 1; nan if there is one."""
+    """The minimum over an axis; nan if there is one."""
     if not _INTERPRETED:
-        return tl.reduce(x, axis, minimum, keep_dims=True)
+        return tl.reduce(x, axis, minimum)
     elif x.dtype.is_floating():
-        has_nan = tl.max((x != x).to(tl.int32), axis, keep_dims=True)
-        least = tl.min(tl.where(x != x, float("inf"), x), axis, keep_dims=True)
+        has_nan = tl.max((x != x).to(tl.int32), axis)
+        least = tl.min(tl.where(x != x, float("inf"), x), axis)
         return tl.where(has_nan > 0, float("nan"), least)
     else:
-        return tl.min(x, axis, keep_dims=True)
+        return tl.min(x, axis)
 
 
 @triton.jit

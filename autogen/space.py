@@ -13,7 +13,7 @@ import sympy
 
 from autogen import ir
 from autogen.ir import Axis
-from autogen.schedule import Kernel
+from autogen.schedule import Kernel, Level
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class Group:
 class Space:
     """The merged rows and columns of a kernel.
 
-    In a flat kernel all groups share one line of elements. In a kernel with columns the last group of rows is tiled
+    `columns_adjacent` says whether neighbouring columns, rather than neighbouring rows, are neighbours in memory. In a
+    flat kernel all groups share one line of elements. In a kernel with columns the last group of rows is tiled
     over thread blocks and the others are counted by the program number.
     """
 
@@ -44,6 +45,7 @@ class Space:
         row_name = "row" if kernel.columns else "element"
         self.rows = self._merge(kernel.rows, alone, row_name)
         self.columns = self._merge(kernel.columns, alone, "col")
+        self.columns_adjacent = self._columns_adjacent(kernel)
 
     def _merge(self, axes: Sequence[Axis], alone: set[sympy.Basic], name: str) -> tuple[Group, ...]:
         runs: list[list[Axis]] = []
@@ -63,6 +65,14 @@ class Space:
             size = sympy.Mul(*(axis.size for axis in run))
             groups.append(Group(Axis(label, size), tuple(run)))
         return tuple(groups)
+
+    def _columns_adjacent(self, kernel: Kernel) -> bool:
+        """Whether neighbouring columns, rather than neighbouring rows, are neighbours in memory."""
+        if not self.rows or not self.columns:
+            return bool(self.columns)
+        loads = [node.attrs for node in kernel.loads() if kernel.level(node) == Level.ELEMENT]
+        steps = [_step(self.merged(buffer.offset(index)), self.columns[-1].axis) for buffer, index in loads]
+        return any(step == 1 for step in steps)
 
     def _walk_as_one(self, outer: Axis, inner: Axis) -> bool:
         return all(_mergeable(offset, outer, inner) for offset in self._offsets)
@@ -84,7 +94,7 @@ class Space:
         """
         groups = self.rows
         if not groups:
-            return sympy.S.Zero
+            return sympy.S.Zero if expression == 0 else None
         step = _step(expression, groups[-1].axis)
         if step is None:
             return None

@@ -46,6 +46,11 @@ def next_power_of_2(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
+def alignment(n: int) -> int:
+    """The largest power of two up to 16 that divides `n`: what every row then is aligned to, in elements."""
+    return min(n & -n, 16) if n else 16
+
+
 class Tiler:
     """The tilings of one kernel."""
 
@@ -55,7 +60,7 @@ class Tiler:
         self._whole_rows = kernel.whole_rows
         self._live = max(1, len(nodes) + len(kernel.stores) - 1)
         self._double = any(root.node.dtype == torch.float64 for root in kernel.roots)
-        self._columns_adjacent = columns_adjacent(kernel, space)
+        self._columns_adjacent = space.columns_adjacent
         buffers = [load.attrs[0] for load in kernel.loads()] + [root.buffer for root in kernel.roots]
         extents = {sum((n - 1) * s for n, s in zip(b.shape, b.strides, strict=True)) + 1 for b in buffers if b.shape}
         rows = [group.size for group in space.rows]
@@ -86,7 +91,7 @@ class Tiler:
 
     def _tiles(self, rows: int, inner_rows: int, columns: int, wide: bool) -> Tiling:
         elements = 2048 >> self._double
-        if self._columns_adjacent or inner_rows == 1:
+        if self._columns_adjacent:
             cols = min(next_power_of_2(columns), elements)
             block_rows = min(elements // cols, 512, next_power_of_2(inner_rows))
         else:
@@ -94,13 +99,14 @@ class Tiler:
             cols = min(next_power_of_2(columns), max(elements // block_rows, 1))
         row_tiles = (rows // inner_rows if inner_rows else 0) * -(-inner_rows // block_rows)
         programs = max(1, row_tiles * -(-columns // cols))
-        tiles = (("ROWS", block_rows), ("COLS", cols), *self._partials(programs))
+        align = alignment(columns if self._columns_adjacent else inner_rows)
+        tiles = (("ROWS", block_rows), ("COLS", cols), ("ALIGN", align), *self._partials(programs))
         return Tiling(Variant(wide=wide), tiles, programs, 4)
 
     def _rows(self, rows: int, inner_rows: int, columns: int, wide: bool) -> Tiling:
         whole = next_power_of_2(columns)
         resident = MAX_RESIDENT // next_power_of_2(self._live) >> self._double
-        if self._columns_adjacent or inner_rows == 1:
+        if self._columns_adjacent:
             looped = whole > resident
             cols = (4096 >> self._double) if looped else whole
             block_rows = 1 if looped else min(max(2048 // cols, 1), 512, next_power_of_2(inner_rows))
@@ -111,19 +117,6 @@ class Tiler:
         outer = rows // inner_rows if inner_rows else 0
         programs = max(1, outer * -(-inner_rows // block_rows))
         warps = min(max(block_rows * cols // 512, 4), 8 if looped else 32)
-        tiles = (("ROWS", block_rows), ("COLS", cols), *self._partials(programs))
+        align = alignment(columns if self._columns_adjacent else inner_rows)
+        tiles = (("ROWS", block_rows), ("COLS", cols), ("ALIGN", align), *self._partials(programs))
         return Tiling(Variant(looped, wide), tiles, programs, warps)
-
-
-def columns_adjacent(kernel: Kernel, space: Space) -> bool:
-    """Whether neighbouring columns, rather than neighbouring rows, are neighbours in memory."""
-    if not space.columns:
-        return False
-    column = space.columns[-1].axis
-    for node in kernel.loads():
-        if kernel.level(node) == Level.ELEMENT:
-            buffer, index = node.attrs
-            offset = space.merged(buffer.offset(index))
-            if offset.coeff(column, 1) == 1:
-                return True
-    return False

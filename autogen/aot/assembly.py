@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+Kind = Literal["load", "store"]
+
 _POSITION = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)")
 _FILE = re.compile(r'\s*\.file\s+(\d+)\s+(?:"[^"]*"\s+)?"(?:[^"]*/)?([^"/]+)"')
 _PTX_ACCESS = re.compile(r"\s*(?:@!?%\w+\s+)?(ld|st)\.(?:\w+\.)*?global\.(\S+)")
@@ -40,16 +42,19 @@ _AMD_BYTES = {
 class Access:
     """A `tl.load` or `tl.store` of a kernel, and the instructions that it became.
 
+    Instructions that an optimizer made from several of them (the same store on both sides of an `if`) have no source
+    position; they are together in one more access of line 0 with an empty address.
+
     Attributes:
         kind: "load" or "store".
         line: its line in the generated text, from 1.
         address: its address as written.
         mask: its mask as written, None if it has none.
-        item_bytes: bytes of one element.
+        item_bytes: bytes of one element, 0 if unknown.
         widths: bytes that each instruction moves per thread, in program order.
     """
 
-    kind: Literal["load", "store"]
+    kind: Kind
     line: int
     address: str
     mask: str | None
@@ -68,7 +73,7 @@ class Atomic:
 
 @dataclass(frozen=True)
 class _Call:
-    kind: Literal["load", "store"]
+    kind: Kind
     start: tuple[int, int]
     end: tuple[int, int]
     address: str
@@ -110,29 +115,33 @@ def accesses(assembly: str, backend: str, text: str, file: str, item_bytes: dict
         file: the module's file name, without folders.
         item_bytes: bytes per element, by pointer parameter.
 
-    Raises:
-        ValueError: an instruction moves a vector to or from memory for no load or store of the module.
     """
     calls = _calls(text)
     widths: dict[_Call, list[int]] = {call: [] for call in calls}
+    merged: dict[Kind, list[int]] = {}
     for unit, kind, width, position in _memory_instructions(assembly, backend, file):
         call = _call_at(calls, kind, position)
         if call is not None:
             widths[call].append(width)
-        elif not unit.startswith("s"):  # AMD's scalar unit loads the kernel's parameters
-            raise ValueError(f"a {kind} of {width} bytes at {file}:{position} is no tl.{kind} of the kernel")
-    return tuple(
+        elif not unit.startswith("s"):  # AMD's scalar unit also loads the kernel's parameters
+            merged.setdefault(kind, []).append(width)
+    found = [
         Access(call.kind, call.start[0], call.address, call.mask, item_bytes[call.pointer], tuple(widths[call]))
         for call in calls
-    )
+    ]
+    return (*found, *(Access(kind, 0, "", None, 0, tuple(each)) for kind, each in merged.items()))
 
 
-def _call_at(calls: list[_Call], kind: str, position: tuple[int, int]) -> _Call | None:
+def _call_at(calls: list[_Call], kind: Kind, position: tuple[int, int]) -> _Call | None:
     inside = [call for call in calls if call.kind == kind and call.start <= position < call.end]
-    return inside[-1] if inside else None
+    if inside:
+        return inside[-1]
+    # A load may have been made one with the conversion that follows it on its line.
+    beside = [call for call in calls if call.kind == kind and call.start[0] <= position[0] <= call.end[0]]
+    return beside[0] if len(beside) == 1 else None
 
 
-def _memory_instructions(assembly: str, backend: str, file: str) -> Iterator[tuple[str, str, int, tuple[int, int]]]:
+def _memory_instructions(assembly: str, backend: str, file: str) -> Iterator[tuple[str, Kind, int, tuple[int, int]]]:
     """Unit, kind, bytes per thread and source position of the instructions that access global memory."""
     lines = assembly.splitlines()
     files = {match[1] for match in map(_FILE.match, lines) if match and match[2] == file}
@@ -143,9 +152,11 @@ def _memory_instructions(assembly: str, backend: str, file: str) -> Iterator[tup
                 position = int(match[2]), int(match[3])
         elif backend == "cuda":
             if match := _PTX_ACCESS.match(line):
-                yield "ld_st", "load" if match[1] == "ld" else "store", _ptx_bytes(match[2]), position
+                kind: Kind = "load" if match[1] == "ld" else "store"
+                yield "", kind, _ptx_bytes(match[2]), position
         elif match := _AMD_ACCESS.match(line):
-            yield match[1], match[2], _AMD_BYTES[match[3].removesuffix("_d16").removesuffix("_d16_hi")], position
+            kind = "load" if match[2] == "load" else "store"
+            yield match[1], kind, _AMD_BYTES[match[3].removesuffix("_d16").removesuffix("_d16_hi")], position
 
 
 def _ptx_bytes(suffix: str) -> int:

@@ -11,6 +11,7 @@ import keyword
 import re
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import sympy
 import torch
@@ -78,10 +79,20 @@ class Names:
         return name
 
 
+class Tile(Protocol):
+    """What the printing of values needs to know of a shell."""
+
+    def index_text(self, expression: sympy.Expr) -> str:
+        """The value of an integer expression over the kernel's axes."""
+
+    def expansion(self, node: Node, into: Node) -> str:
+        """The subscript that broadcasts a value for use in another: `[:, None]` for a row in an element."""
+
+
 class Style:
     """What all bodies of one kernel share: names, comments, use counts and the helpers that were used.
 
-    `index` turns an expression over the kernel's axes into one over its variables.
+    `tile` knows the shapes of values.
     """
 
     def __init__(
@@ -90,11 +101,11 @@ class Style:
         provenance: Provenance,
         sizes: Sizes,
         names: Names,
-        index: Callable[[sympy.Expr], sympy.Expr],
+        tile: Tile,
     ) -> None:
         self.provenance = provenance
         self.sizes = sizes
-        self.index = index
+        self.tile = tile
         self.names = names
         self.helpers: set[str] = set()
         self.uses: Counter[Node] = Counter()
@@ -189,10 +200,11 @@ class Body:
             case "const":
                 return self._literal(node)
             case "index":
-                text = self._style.sizes.text(self._style.index(node.attrs[0]))
+                text = self._style.tile.index_text(node.attrs[0])
                 return text, Precedence.ATOM if text.isidentifier() else Precedence.SUM
             case "load":
-                return self._load(node, [self.state(arg) for arg in node.args]), Precedence.ATOM
+                places = [self.state(arg) + self._style.tile.expansion(arg, node) for arg in node.args]
+                return self._load(node, places), Precedence.ATOM
             case "cast":
                 return self._cast(node)
             case "reduce":
@@ -201,28 +213,36 @@ class Body:
         for helper in op.helpers:
             self._style.helper(helper)
         if op.precedence >= Precedence.ATOM:
-            args = [self._call_argument(arg) for arg in node.args]
+            args = [self._call_argument(arg, node) for arg in node.args]
             return op.triton.format(*args), Precedence.ATOM
         args = []
         for position, arg in enumerate(node.args):
-            text, precedence = self._infix_argument(arg)
+            text, precedence = self._infix_argument(arg, node)
             tight = precedence > op.precedence or (
                 precedence == op.precedence and position == 0 and op.precedence != Precedence.COMPARE
             )
             args.append(text if tight else f"({text})")
         return op.triton.format(*args), op.precedence
 
-    def _infix_argument(self, node: Node) -> tuple[str, int]:
+    def broadcast(self, node: Node, into: Node) -> tuple[str, int]:
+        """The text of a node for use in another, which may have more dimensions."""
+        text, precedence = self.value(node)
+        subscript = self._style.tile.expansion(node, into)
+        if not subscript:
+            return text, precedence
+        return f"{text if precedence >= Precedence.ATOM else f'({text})'}{subscript}", Precedence.ATOM
+
+    def _infix_argument(self, node: Node, into: Node) -> tuple[str, int]:
         # Beside a tensor an integer size is promoted as a cast would.
         if node.op == "cast" and node.args[0].op == "index" and not node.args[0].axes:
             return self.value(node.args[0])
-        return self.value(node)
+        return self.broadcast(node, into)
 
-    def _call_argument(self, node: Node) -> str:
+    def _call_argument(self, node: Node, into: Node) -> str:
         if node.op == "const" and node.dtype == torch.float64:
             # A Python number in a call would become float32 first.
             return f"tl.full((), {self._literal(node)[0]}, tl.float64)"
-        return self.value(node)[0]
+        return self.broadcast(node, into)[0]
 
     def _literal(self, node: Node) -> tuple[str, int]:
         value = node.attrs[0]

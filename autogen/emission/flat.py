@@ -49,9 +49,6 @@ class Flat(Shell):
     def mask_of(self, level: Level) -> str | None:
         return "mask" if level in (Level.ROW, Level.ELEMENT) else None
 
-    def whole(self, kind: str, value: str) -> str:
-        return self.along(kind, value, 0, keep=False)
-
     def fill(self) -> dict[str, Any]:
         scalars = self.scalars()
         body = self.body(scalars)

@@ -17,23 +17,23 @@ class Looped(Rows):
     """Prints a row kernel as a few loops over the columns."""
 
     template = "rows_looped.jinja"
-    tiles = ("ROWS", "COLS")
 
     def summary(self) -> str:
-        return "long rows in steps of COLS columns, ROWS of them per program."
+        rows = "long rows" if self.space.rows else "one long row"
+        return f"{rows}, in steps of COLS columns."
 
     def fill(self) -> dict[str, Any]:
         roots = [*self.kernel.totals, *(root.node for root in self.kernel.stores)]
         reductions = [node for node in ir.topological(roots) if node.op == "reduce" and node not in self.kernel.totals]
         self.passes = dict.fromkeys(self.kernel.loads(), 0)
         body = self.scalars()
-        self.preload(body)
+        self.preload(body, Level.ROW)
         walks = []
         for each in passes(reductions):
             inside = self._walk(each, body)
             walks.append(self._cut(body, inside))
             self._close(each, body)
-        element_roots = [r for r in self.kernel.stores if self._store_level(r) in (Level.ELEMENT, Level.COLUMN)]
+        element_roots = [r for r in self.kernel.stores if self.store_level(r) in (Level.ELEMENT, Level.COLUMN)]
         if element_roots:
             targets = [root.node for root in element_roots]
             self._prepare(targets, body)
@@ -48,9 +48,7 @@ class Looped(Rows):
         totals = [self.total_parts(node, body) for node in self.kernel.totals]
         body.lines += self.store_rows(body)
         return {
-            "row_program": self.row_program,
-            "outer": self.outer_lines(),
-            "inner": self.inner_lines(),
+            **self.head(),
             "passes": walks,
             "body": "\n".join(body.lines),
             **self.last_block(totals, body),
@@ -89,6 +87,7 @@ class Looped(Rows):
         inside = self.body(body)
         leaders = {online.largest for online in each.online.values()}
         self._names: dict[Node, str] = {}  # accumulators
+        self._combined_later: set[Node] = set()  # accumulators with one value per column
         self._seen: dict[Node, str] = {}  # by weight: the running sums that shifted sums need
         self._running: dict[Node, tuple[str, str]] = {}  # by maximum: the factor and the shift of this step
         for node in each.reductions:
@@ -106,20 +105,30 @@ class Looped(Rows):
 
     def _chunk(self, value: Node, inside: Body) -> str:
         """The sum of a value over the columns of one step."""
-        return self.along("sum", self.masked(value, inside, identity("sum", value.dtype)), 1, keep=True)
+        masked = self.masked(value, inside, identity("sum", value.dtype))
+        return self.along_columns("sum", masked, self.kernel.level(value))
 
-    def _start(self, node: Node, body: Body, shape: str, start: str) -> str:
+    def _shape(self, level: Level) -> str:
+        return {Level.ELEMENT: "[ROWS, COLS]", Level.COLUMN: "[COLS]", Level.ROW: "[ROWS]"}.get(level, "[]")
+
+    def _start(self, node: Node, body: Body, level: Level, start: str) -> str:
+        """An accumulator for a reduction, with one value per place of a level."""
         name = self._names[node] = self.style.name(node)
-        body.lines.append(f"{name} = tl.full({shape}, {start}, {TRITON_DTYPES[node.dtype]})")
+        body.lines.append(f"{name} = tl.full({self._shape(level)}, {start}, {TRITON_DTYPES[node.dtype]})")
         return name
+
+    def _per_row(self, node: Node) -> Level:
+        """The level of a reduction's result."""
+        return self.kernel.level_of_axes(node.axes)
 
     def _run_maximum(self, node: Node, body: Body, inside: Body) -> None:
         """The running maximum of a row, and what it means for sums that follow it."""
         start = identity("max", node.dtype)
-        name = self._start(node, body, "[ROWS, 1]", start)
+        level = self._per_row(node)
+        name = self._start(node, body, level, start)
         shift, previous = self.names.new(f"{name}_shift"), self.names.new(f"previous_{name}")
-        body.lines.append(f"{shift} = tl.full([ROWS, 1], 0.0, {TRITON_DTYPES[node.dtype]})")
-        chunk = self.along("max", self.masked(node.args[0], inside, start), 1, keep=True)
+        body.lines.append(f"{shift} = tl.full({self._shape(level)}, 0.0, {TRITON_DTYPES[node.dtype]})")
+        chunk = self.along_columns("max", self.masked(node.args[0], inside, start), self.kernel.level(node.args[0]))
         rescale = self.names.new("rescale")
         inside.lines += [
             f"{previous} = {name}",
@@ -134,7 +143,7 @@ class Looped(Rows):
 
     def _accumulate_online(self, node: Node, each: Pass, body: Body, inside: Body) -> None:
         online = each.online[node]
-        name = self._start(node, body, "[ROWS, 1]", "0.0")
+        name = self._start(node, body, self._per_row(node), "0.0")
         rescale, shift = self._running[online.largest]
         chunk = self._chunk(node.args[0], inside)
         if online.form == Form.SCALED:
@@ -147,24 +156,23 @@ class Looped(Rows):
         """The sum of a weight over the columns before this step: often a reduction of the pass itself."""
         if weight not in self._seen:
             wanted = ir.reduce("sum", each.reductions[0].attrs[1], weight)
-            shape = "[ROWS, 1]" if self.kernel.level(weight) == Level.ELEMENT else "[1, 1]"
-            self._seen[weight] = self._start(wanted, body, shape, "0.0")
+            self._seen[weight] = self._start(wanted, body, self._per_row(wanted), "0.0")
         return self._seen[weight]
 
     def _accumulate(self, node: Node, body: Body, inside: Body) -> None:
         """A reduction kept per column of the step, and combined after the loop."""
         kind = node.attrs[0]
         start = identity(kind, node.dtype)
-        per_row = self.kernel.level(node.args[0]) == Level.ELEMENT
-        name = self._start(node, body, "[ROWS, COLS]" if per_row else "[1, COLS]", start)
+        name = self._start(node, body, self.kernel.level(node.args[0]), start)
+        self._combined_later.add(node)
         masked = self.masked(node.args[0], inside, start)
         inside.lines.append(f"{name} += {masked}" if kind == "sum" else f"{name} = {self.combine(kind, name, masked)}")
 
     def _close(self, each: Pass, body: Body) -> None:
         """After a loop: its reductions have their value."""
-        leaders = {online.largest for online in each.online.values()}
         for node in each.reductions:
             name = self._names[node]
-            if node not in leaders and node not in each.online and node.args[0] not in self._seen:
-                body.lines.append(f"{name} = {self.along(node.attrs[0], name, 1, keep=True)}")
+            if node in self._combined_later:
+                combined = self.along_columns(node.attrs[0], name, self.kernel.level(node.args[0]))
+                body.lines.append(f"{name} = {combined}")
             body.know(node, name)

@@ -1,5 +1,8 @@
-"""The row shells: a program has some rows, and all columns of each. Here what they share, and the two that load
-everything once: tiles, and whole rows.
+"""The row shells: a program has some rows and some or all columns of each. Here what they share, and the two that
+load everything once: tiles, and whole rows.
+
+Values per row are vectors of ROWS, values per column vectors of COLS, elements a matrix of both. A kernel whose only
+axes are columns (one unbatched row) has vectors of COLS and scalars.
 """
 
 from __future__ import annotations
@@ -11,10 +14,12 @@ import sympy
 from autogen import ir
 from autogen.emission.body import Body
 from autogen.emission.shell import Shell, Variant, identity
-from autogen.ir import Axis, Node
+from autogen.ir import Node
 from autogen.lowering.values import Provenance
 from autogen.schedule import Kernel, Level
-from autogen.space import Group, Space
+from autogen.space import Space
+
+_SUBSCRIPTS = {Level.ROW: "[:, None]", Level.COLUMN: "[None, :]"}
 
 
 class Rows(Shell):
@@ -24,23 +29,48 @@ class Rows(Shell):
     row_store_mask = "row_mask"
 
     def __init__(self, kernel: Kernel, space: Space, variant: Variant, provenance: Provenance) -> None:
-        self.columns_size = sympy.Mul(*(group.size for group in space.columns))
-        self.row_group = space.rows[-1] if space.rows else Group(Axis("row", sympy.S.One), ())
-        self.col_axis = Axis("col", self.columns_size)
-        variables = {group.axis: str(group.axis) for group in space.rows[:-1]}
-        variables |= {self.row_group.axis: "row", self.col_axis: "col"}
-        variables |= {group.axis: str(group.axis) for group in space.columns}
-        known = {self.row_group.size: "n_rows", self.columns_size: "n_cols"}
+        columns = sympy.Mul(*(group.size for group in space.columns))
+        variables = {group.axis: str(group.axis) for group in (*space.rows, *space.columns)}
+        known = {columns: "n_cols"}
+        if space.rows:
+            known[space.rows[-1].size] = "n_rows"
+        self._tiled_axes = [group.axis for group in (*space.rows[-1:], *space.columns)]
         super().__init__(kernel, space, variant, provenance, variables, known)
-        self.sizes.arguments |= {"n_rows": self.row_group.size, "n_cols": self.columns_size}
+        if space.rows:
+            self.sizes.arguments["n_rows"] = space.rows[-1].size
+        self.sizes.arguments["n_cols"] = columns
+        self.tiles = ("ROWS", "COLS", "ALIGN") if space.rows else ("COLS", "ALIGN")
 
     def mask_of(self, level: Level) -> str | None:
         return {Level.ROW: "row_mask", Level.COLUMN: "col_mask", Level.ELEMENT: "mask"}.get(level)
 
-    def whole(self, kind: str, value: str) -> str:
-        return f"tl.sum({value})" if kind == "sum" else f"tl.sum({self.along(kind, value, 0, keep=True)})"
+    def broadcast_variables(self, level: Level) -> dict[sympy.Symbol, str]:
+        if level != Level.ELEMENT:
+            return {}
+        levels = {axis: Level.COLUMN for axis in self._tiled_axes}
+        levels[self.space.rows[-1].axis] = Level.ROW
+        return {axis: f"{axis}{_SUBSCRIPTS[own]}" for axis, own in levels.items()}
 
-    def outer_lines(self) -> list[str]:
+    def broadcast_to(self, level: Level, into: Level) -> str:
+        return _SUBSCRIPTS.get(level, "") if into == Level.ELEMENT and self._is_vector(level) else ""
+
+    def expansion(self, node: Node, into: Node) -> str:
+        return self.broadcast_to(self.kernel.level(node), self.kernel.level(into))
+
+    def _is_vector(self, level: Level) -> bool:
+        return level in (Level.ROW, Level.COLUMN)
+
+    def head(self) -> dict[str, Any]:
+        """The context of the templates' common start."""
+        return {
+            "has_rows": bool(self.space.rows),
+            "adjacent": "n_cols" if self.space.columns_adjacent else "n_rows",
+            "row_program": self.row_program,
+            "outer": self._outer_lines(),
+            "inner": self._inner_lines(),
+        }
+
+    def _outer_lines(self) -> list[str]:
         """The indices of rows that are counted by the program number."""
         lines = []
         groups = self.space.rows[:-1]
@@ -49,68 +79,67 @@ class Rows(Shell):
             if position == 0:
                 lines.append(f"{group.axis} = {rest}")
             else:
-                lines.append(f"{group.axis} = {rest} % {self.sizes.factor(group.size)}")
-                rest = f"{rest} // {self.sizes.factor(group.size)}"
+                lines.append(f"{group.axis} = {rest} % {self.sizes.divisor(group.size)}")
+                rest = f"{rest} // {self.sizes.divisor(group.size)}"
         return lines
 
-    def inner_lines(self) -> list[str]:
+    def _inner_lines(self) -> list[str]:
         """The indices of columns that memory does not walk as one."""
         if len(self.space.columns) == 1:
             return []
         lines = []
         inside: sympy.Expr = sympy.S.One
         for position, group in reversed(list(enumerate(self.space.columns))):
-            index = "col" if inside == 1 else f"col // {self.sizes.factor(inside)}"
-            bound = "" if position == 0 else f" % {self.sizes.factor(group.size)}"
+            index = "col" if inside == 1 else f"col // {self.sizes.divisor(inside)}"
+            bound = "" if position == 0 else f" % {self.sizes.divisor(group.size)}"
             lines.append(f"{group.axis} = {index}{bound}")
             inside = inside * group.size
         return lines
 
-    def preload(self, body: Body) -> None:
-        """The values per row that are simply read."""
-        for node in self.direct_loads(Level.ROW):
-            body.state(node)
+    def preload(self, body: Body, *levels: Level) -> None:
+        """The values that are simply read."""
+        for level in levels:
+            for node in self.direct_loads(level):
+                body.state(node)
 
     def masked(self, node: Node, body: Body, start: str) -> str:
         """A value with its reduction's identity in columns that do not exist."""
-        return f"tl.where(col_mask, {body.value(node)[0]}, {start})"
+        condition = "col_mask[None, :]" if self.kernel.level(node) == Level.ELEMENT else "col_mask"
+        return f"tl.where({condition}, {body.value(node)[0]}, {start})"
+
+    def along_columns(self, kind: str, value: str, level: Level) -> str:
+        """Values of a level reduced over the columns."""
+        return self.along(kind, value, 1 if level == Level.ELEMENT else 0)
 
     def store_rows(self, body: Body) -> list[str]:
         """The stores of results per row, and of scalars that need no other program."""
         lines = []
         for root in self.kernel.stores:
-            level = self._store_level(root)
-            if level == Level.ROW:
+            level = self.store_level(root)
+            if level in (Level.ROW, Level.SCALAR):
                 parts = self.store_text(root, body)
-                value = parts["value"]
-                lines.append(f"tl.store({parts['pointer']}, {value}, mask={self.row_store_mask})")
-            elif level == Level.SCALAR:
-                parts = self.store_text(root, body)
-                lines.append("if program == 0:")
-                # What was computed from a whole row is a tile of one element.
-                is_tile = self.kernel.level(root.node) != Level.SCALAR
-                value = f"tl.sum({parts['value']})" if is_tile else parts["value"]
-                lines.append(f"    tl.store({parts['pointer']}, {value})")
+                store = f"tl.store({parts['pointer']}, {parts['value']}"
+                if level == Level.ROW:
+                    lines.append(f"{store}, mask={self.row_store_mask})")
+                else:
+                    lines += ["if program == 0:", f"    {store})"]
         return lines
 
     def store_elements(self, body: Body) -> list[str]:
         """The stores of results per element."""
         lines = []
         for root in self.kernel.stores:
-            if self._store_level(root) in (Level.ELEMENT, Level.COLUMN):
+            level = self.store_level(root)
+            if level in (Level.ELEMENT, Level.COLUMN):
                 parts = self.store_text(root, body)
-                lines.append(f"tl.store({parts['pointer']}, {parts['value']}, mask=mask)")
+                lines.append(f"tl.store({parts['pointer']}, {parts['value']}, mask={self.mask_of(level)})")
         return lines
-
-    def _store_level(self, root: Any) -> Level:
-        return self.kernel.level_of_axes(root.index_axes)
 
 
 class Tiled(Rows):
     """Elements with broadcast rows and columns: a program has a tile, and nothing is reduced per row."""
 
     template = "tiled.jinja"
-    tiles = ("ROWS", "COLS")
     row_program = "row_tile"
     row_store_mask = "row_mask & (program % col_tiles == 0)"  # once, by the first of the tiles that share the rows
 
@@ -119,15 +148,11 @@ class Tiled(Rows):
 
     def fill(self) -> dict[str, Any]:
         body = self.scalars()
-        for level in (Level.ROW, Level.COLUMN, Level.ELEMENT):
-            for node in self.direct_loads(level):
-                body.state(node)
+        self.preload(body, Level.ROW, Level.COLUMN, Level.ELEMENT)
         totals = [self.total_parts(node, body) for node in self.kernel.totals]
         stores = self.store_rows(body) + self.store_elements(body)
         return {
-            "row_program": self.row_program,
-            "outer": self.outer_lines(),
-            "inner": self.inner_lines(),
+            **self.head(),
             "body": "\n".join(body.lines),
             "stores": "\n".join(stores),
             **self.last_block(totals, body),
@@ -138,34 +163,24 @@ class Resident(Rows):
     """Rows that fit on chip: loaded once."""
 
     template = "rows_resident.jinja"
-    tiles = ("ROWS", "COLS")
 
     def summary(self) -> str:
-        return "whole rows on chip, ROWS of them per program."
+        return "whole rows on chip, ROWS of them per program." if self.space.rows else "one row on chip."
 
     def fill(self) -> dict[str, Any]:
         body = self.scalars()
-        self.preload(body)
-        for level in (Level.COLUMN, Level.ELEMENT):
-            for node in self.direct_loads(level):
-                body.state(node)
+        self.preload(body, Level.ROW, Level.COLUMN, Level.ELEMENT)
         roots = [*self.kernel.totals, *(root.node for root in self.kernel.stores)]
         for node in ir.topological(roots):
             if node.op == "reduce" and node not in self.kernel.totals:
-                self._reduce(node, body)
+                kind, body_node = node.attrs[0], node.args[0]
+                masked = self.masked(body_node, body, identity(kind, node.dtype))
+                body.assign(node, self.along_columns(kind, masked, self.kernel.level(body_node)))
         totals = [self.total_parts(node, body) for node in self.kernel.totals]
         stores = self.store_rows(body) + self.store_elements(body)
         return {
-            "row_program": self.row_program,
-            "outer": self.outer_lines(),
-            "inner": self.inner_lines(),
+            **self.head(),
             "body": "\n".join(body.lines),
             "stores": "\n".join(stores),
             **self.last_block(totals, body),
         }
-
-    def _reduce(self, node: Node, body: Body) -> None:
-        kind = node.attrs[0]
-        start = identity(kind, node.dtype)
-        masked = self.masked(node.args[0], body, start)
-        body.assign(node, self.along(kind, masked, 1, keep=True))

@@ -17,6 +17,7 @@ from autogen.emission.body import TRITON_DTYPES, Body, Names, Style, wrapped
 from autogen.emission.sizes import Sizes
 from autogen.emission.source import KernelSource, Partial
 from autogen.ir import Axis, Node
+from autogen.lowering import Root
 from autogen.lowering.values import Provenance
 from autogen.ops import OPS
 from autogen.schedule import Kernel, Level
@@ -120,7 +121,7 @@ class Shell:
         pointers = [f"{buffer.name}_ptr" for buffer in self.buffers]
         functions = {helper for op in OPS.values() for helper in op.helpers}
         self.names = Names([*_RESERVED, *functions, *pointers, *variables.values()])
-        self.style = Style([r.node for r in kernel.roots], provenance, self.sizes, self.names, self.index)
+        self.style = Style([r.node for r in kernel.roots], provenance, self.sizes, self.names, self)
         self.passes: dict[Node, int] = dict.fromkeys(kernel.loads(), 1)
 
     def emit(self) -> KernelSource:
@@ -161,9 +162,18 @@ class Shell:
             tuple(self.passes.items()),
         )
 
-    def index(self, expression: sympy.Expr) -> sympy.Expr:
-        """An expression over the kernel's axes, over the axes that the shell has variables for."""
-        return self.offset(self.space.merged(expression))
+    def index_text(self, expression: sympy.Expr) -> str:
+        """The value of an integer expression over the kernel's axes."""
+        level = self.kernel.level_of_axes(symbol for symbol in expression.free_symbols if isinstance(symbol, Axis))
+        return self.sizes.text(self.offset(self.space.merged(expression)), self.broadcast_variables(level))
+
+    def broadcast_variables(self, level: Level) -> dict[sympy.Symbol, str]:
+        """The kernel's variables in the shape that values of a level have, where it differs from their own."""
+        return {}
+
+    def expansion(self, node: Node, into: Node) -> str:
+        """The subscript that broadcasts a value for use in another."""
+        return ""
 
     def fill(self) -> dict[str, Any]:
         """The template's context; printing the body finds the sizes that the kernel needs."""
@@ -191,10 +201,14 @@ class Shell:
         """A new run of statements, inside the scope of `outer`."""
         return Body(self.style, self.print_load, outer)
 
-    def pointer(self, buffer: ir.Buffer, index: Sequence[sympy.Expr], computed: Sequence[str] = ()) -> str:
-        """The address of an element, as text."""
-        filled = {ir.hole(k): text if text.isidentifier() else f"({text})" for k, text in enumerate(computed)}
-        offset = self.sizes.text(self.offset(self.space.merged(buffer.offset(index))), filled)
+    def pointer(
+        self, buffer: ir.Buffer, index: Sequence[sympy.Expr], level: Level, computed: Sequence[str] = ()
+    ) -> str:
+        """The address of an element, as text, in the shape of a level."""
+        filled: dict[sympy.Symbol, str] = {ir.hole(k): text for k, text in enumerate(computed)}
+        offset = self.sizes.text(
+            self.offset(self.space.merged(buffer.offset(index))), filled | self.broadcast_variables(level)
+        )
         return f"{buffer.name}_ptr" if offset == "0" else f"{buffer.name}_ptr + {offset}"
 
     def offset(self, offset: sympy.Expr) -> sympy.Expr:
@@ -208,7 +222,8 @@ class Shell:
     def load_parts(self, node: Node, computed: Sequence[str] = ()) -> dict[str, str | None]:
         """A load in pieces: pointer, mask, the value where the mask is off, and the cast after it."""
         buffer, index = node.attrs
-        mask = self.mask_of(self.kernel.level(node))
+        level = self.kernel.level(node)
+        mask = self.mask_of(level)
         other = "0.0" if buffer.dtype.is_floating_point else "0"
         checks = [mask] if mask else []
         for entry, size in zip(index, buffer.shape, strict=True):
@@ -218,7 +233,7 @@ class Shell:
                     other = 'float("nan")' if buffer.dtype.is_floating_point else "0"
         widened = ir.compute_dtype(buffer.dtype) != buffer.dtype
         return {
-            "pointer": self.pointer(buffer, index, computed),
+            "pointer": self.pointer(buffer, index, level, computed),
             "mask": " & ".join(checks) or None,
             "other": other,
             "cast": f".to({TRITON_DTYPES[node.dtype]})" if widened else "",
@@ -242,12 +257,20 @@ class Shell:
             body.state(node)
         return body
 
-    def store_text(self, root: Any, body: Body) -> dict[str, str]:
+    def store_text(self, root: Root, body: Body) -> dict[str, str]:
         """A store of a result, in pieces."""
-        value = (
-            body.value(root.node)[0] if root.node.op in ("const", "index") else body.state(root.node, root.buffer.name)
-        )
-        return {"pointer": self.pointer(root.buffer, root.index), "value": value}
+        plain = root.node.op in ("const", "index")
+        value = body.text(root.node) if plain else body.state(root.node, root.buffer.name)
+        value += self.broadcast_to(self.kernel.level(root.node), self.store_level(root))
+        return {"pointer": self.pointer(root.buffer, root.index, self.store_level(root)), "value": value}
+
+    def store_level(self, root: Root) -> Level:
+        """The level at which a result is stored."""
+        return self.kernel.level_of_axes(root.index_axes)
+
+    def broadcast_to(self, level: Level, into: Level) -> str:
+        """The subscript that broadcasts a value of a level to another."""
+        return ""
 
     def total_parts(self, node: Node, body: Body) -> dict[str, Any]:
         """A reduction over all rows: this program's part of it, and how the last block combines the parts."""
@@ -255,10 +278,9 @@ class Shell:
         name = self.style.name(node)
         partial = self.names.new(f"{name}_partial")
         start = identity(kind, node.dtype)
-        mask = self.mask_of(self.kernel.level(node.args[0]))
-        value = body.value(node.args[0])[0]
-        masked = f"tl.where({mask}, {value}, {start})" if mask else value
-        body.lines.append(f"{partial} = {self.whole(kind, masked)}")
+        level = self.kernel.level(node.args[0])
+        masked = f"tl.where({self.mask_of(level)}, {body.value(node.args[0])[0]}, {start})"
+        body.lines.append(f"{partial} = {self.whole(kind, masked, level)}")
         pointer = f"{partial}_ptr"
         part = f'tl.load({pointer} + partial, mask=arrived, other={start}, cache_modifier=".cg")'
         return {
@@ -267,7 +289,7 @@ class Shell:
             "partial": partial,
             "start": f"tl.full([PARTIALS], {start}, {TRITON_DTYPES[node.dtype]})",
             "combine": f"{name} += {part}" if kind == "sum" else f"{name} = {self.combine(kind, name, part)}",
-            "finish": self.along(kind, name, 0, keep=False),
+            "finish": self.along(kind, name, 0),
             "torch_dtype": node.dtype,
             "kind": kind,
             "node": node,
@@ -277,16 +299,14 @@ class Shell:
         """Two partial results made one."""
         return f"{a} + {b}" if kind == "sum" else f"{self.style.helper(f'{kind}imum')}({a}, {b})"
 
-    def along(self, kind: str, value: str, axis: int, *, keep: bool) -> str:
+    def along(self, kind: str, value: str, axis: int) -> str:
         """A tile reduced along one of its axes."""
-        if kind == "sum":
-            return f"tl.sum({value}, {axis}, keep_dims=True)" if keep else f"tl.sum({value}, {axis})"
-        reduced = f"{self.style.helper(f'{kind}_over')}({value}, {axis})"
-        return reduced if keep else f"tl.sum({reduced})"
+        return f"{'tl.sum' if kind == 'sum' else self.style.helper(f'{kind}_over')}({value}, {axis})"
 
-    def whole(self, kind: str, value: str) -> str:
-        """A tile reduced to one value."""
-        raise NotImplementedError
+    def whole(self, kind: str, value: str, level: Level) -> str:
+        """A tile of a level reduced to one value."""
+        inner = self.along(kind, value, 1) if level == Level.ELEMENT and self.kernel.columns else value
+        return self.along(kind, inner, 0)
 
     def last_block(self, totals: Sequence[dict[str, Any]], outer: Body) -> dict[str, Any]:
         """The context of `last_block.jinja`."""

@@ -36,6 +36,11 @@ class Sizes:
         text, atomic = self._print(sympy.sympify(expression))
         return text if atomic else f"({text})"
 
+    def divisor(self, expression: sympy.Expr) -> str:
+        """`text` as the right side of `//` or `%`: in parentheses unless it is a name or a number."""
+        text = self.text(expression)
+        return text if text.isidentifier() or text.isdigit() else f"({text})"
+
     def _argument(self, name: str, size: sympy.Expr) -> str:
         self.arguments[name] = size
         return name
@@ -63,9 +68,7 @@ class Sizes:
         if name in ("FloorDiv", "CleanDiv", "Mod", "PythonMod"):
             sign = "%" if "Mod" in name else "//"
             left, right = expression.args
-            divisor = self.factor(right)
-            divisor = divisor if divisor.isidentifier() or divisor.isdigit() else f"({divisor})"
-            return f"({self.factor(left)} {sign} {divisor})", True
+            return f"({self.factor(left)} {sign} {self.divisor(right)})", True
         if expression.is_Pow and expression.exp.is_Integer and expression.exp > 0:
             return " * ".join([self.factor(expression.base)] * int(expression.exp)), True
         if name in ("Max", "Min"):

@@ -45,25 +45,28 @@ def multi_margin_loss(
         raise ValueError("only p == 1 and p == 2 supported")
     if weight is not None and weight.dim() != 1:
         raise ValueError("weight must be one-dimensional")
-    single = input.dim() < 2
-    scores = input.reshape(1, -1) if single else input
-    target = target.reshape(-1)
-    if scores.dim() != 2 or target.numel() != scores.shape[0]:
+    scores = input.reshape(1, -1) if input.dim() < 2 else input
+    labels = target.reshape(-1)
+    if scores.dim() != 2 or scores.shape[1] == 0:
+        raise RuntimeError(f"input should be a vector or a matrix of scores, got: {list(input.shape)}")
+    if target.dim() > 1 or labels.shape[0] != scores.shape[0]:
         raise RuntimeError(f"inconsistent target size, got: {list(target.shape)}")
     classes = scores.shape[1]
-    label = target.unsqueeze(1)
+    if weight is not None and weight.shape[0] != classes:
+        raise RuntimeError(f"inconsistent weight size, got: {list(weight.shape)}")
+    label = labels.unsqueeze(1)
     violation = (margin - scores.gather(1, label) + scores).clamp_min(0.0)
     if p == 2:
         violation = violation * violation
     if weight is not None:
-        violation = violation * weight[target].unsqueeze(1)
+        violation = violation * weight[labels].unsqueeze(1)
     is_target = torch.arange(classes, device=input.device) == label
     loss = violation.masked_fill(is_target, 0.0).sum(dim=1) / classes
     if reduction == "mean":
-        return loss.mean()
+        return loss.mean() if loss.shape[0] else loss.sum()  # torch's mean of no loss is 0 here
     if reduction == "sum":
         return loss.sum()
-    return loss.reshape(()) if single and target.dim() == 0 else loss
+    return loss.reshape(()) if target.dim() == 0 else loss
 
 
 FORMULAS: dict[Any, Callable[..., Any]] = {
