@@ -52,6 +52,7 @@ class CompiledKernel:
         accesses: the kernel's loads and stores, in the order of its text.
         atomics: its atomics.
         seconds: time that compiling took; next to nothing if Triton had it in its cache.
+        ttir: Triton's own representation, before anything is decided for a target.
         asm: PTX, or AMD's assembly.
     """
 
@@ -63,6 +64,7 @@ class CompiledKernel:
     accesses: tuple[assembly.Access, ...]
     atomics: tuple[assembly.Atomic, ...]
     seconds: float
+    ttir: str
     asm: str
 
 
@@ -110,6 +112,7 @@ def compile_kernel(kernel: SpecializedKernel, target: Target) -> CompiledKernel:
         accesses=assembly.accesses(text, target.backend, kernel.text, file, item_bytes),
         atomics=assembly.atomics(text, compiled.asm["llir"], target.backend),
         seconds=seconds,
+        ttir=compiled.asm["ttir"],
         asm=text,
     )
 

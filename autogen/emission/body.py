@@ -67,6 +67,10 @@ class Names:
     def __init__(self, reserved: Iterable[str]) -> None:
         self._taken = set(reserved)
 
+    def is_free(self, name: str) -> bool:
+        """Whether nothing is called so yet."""
+        return name not in self._taken
+
     def new(self, wanted: str) -> str:
         """`wanted` as an identifier, numbered if it is taken."""
         base = re.sub(r"\W", "_", wanted) or "value"
@@ -108,6 +112,7 @@ class Style:
         self.tile = tile
         self.names = names
         self.helpers: set[str] = set()
+        self.shown: set[str] = set()  # comments
         self.uses: Counter[Node] = Counter()
         self._wanted: Counter[str] = Counter()
         targets = list(roots)
@@ -143,7 +148,6 @@ class Body:
         self.known: ChainMap[Node, str] = ChainMap({}, *outer.known.maps) if outer else ChainMap({})
         self._style = style
         self._load = load
-        self._comment = ""
 
     def know(self, node: Node, text: str) -> None:
         """Use `text`, a name, for a node from here on."""
@@ -269,6 +273,6 @@ class Body:
             return
         code = shortened(origin.line.code)
         comment = f"# gradient of: {code}" if origin.backward else f"# {code}"
-        if comment != self._comment:
-            self._comment = comment
+        if comment not in self._style.shown:
+            self._style.shown.add(comment)
             self.lines.append(comment)

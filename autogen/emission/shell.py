@@ -260,7 +260,8 @@ class Shell:
     def store_text(self, root: Root, body: Body) -> dict[str, str]:
         """A store of a result, in pieces."""
         plain = root.node.op in ("const", "index")
-        value = body.text(root.node) if plain else body.state(root.node, root.buffer.name)
+        name = root.buffer.name if self.names.is_free(root.buffer.name) else f"reduced_{root.buffer.name}"
+        value = body.text(root.node) if plain else body.state(root.node, name)
         value += self.broadcast_to(self.kernel.level(root.node), self.store_level(root))
         return {"pointer": self.pointer(root.buffer, root.index, self.store_level(root)), "value": value}
 

@@ -311,10 +311,10 @@ from autogen.device_math import {over}, {combine}
 
 @triton.jit
 def kernel(x_pointer, out, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    row = tl.arange(0, ROWS)[:, None]
-    x = tl.load(x_pointer + row * COLUMNS + tl.arange(0, COLUMNS)[None, :])
+    row = tl.arange(0, ROWS)
+    x = tl.load(x_pointer + row[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :])
     tl.store(out + row, {over}(x, 1))
-    tl.store(out + ROWS + row, tl.reduce(x, 1, {combine}, keep_dims=True))
+    tl.store(out + ROWS + row, tl.reduce(x, 1, {combine}))
 """
 
 
