@@ -58,6 +58,10 @@ def fold(node: Node) -> Node:
             return fold(apply("neg", args[1 - numbers.index(-1)]))
         case "div" if numbers[1] == 1:
             return args[0]
+        case "mul" | "div" if any(arg.op == "neg" for arg in args):  # the sign goes outside, where two cancel
+            bare = [arg.args[0] if arg.op == "neg" else arg for arg in args]
+            product = fold(apply(node.op, *bare))
+            return product if all(arg.op == "neg" for arg in args) else fold(apply("neg", product))
         case "neg" if args[0].op == "neg":
             return args[0].args[0]
         case "neg" if numbers[0] is not None:

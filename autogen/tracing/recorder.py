@@ -37,6 +37,7 @@ aten = torch.ops.aten
 _TORCH = torch.__path__[0]
 _OWN = __file__.removesuffix("tracing/recorder.py")
 _METADATA_OPS = {"prim.device.default", "prim.layout.default"}
+_INDEXED_ROWS = {aten.gather.default, aten.scatter.value, aten.scatter.src, aten.scatter_add.default}
 _VALUE_READS = {aten._local_scalar_dense.default, aten.equal.default}
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _BALANCED = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
@@ -147,6 +148,10 @@ class Recorder(TorchDispatchMode):
         if _is_composite(func):  # a formula of torch's may call an op that only stands for others
             with self:
                 return func.decompose(*args, **kwargs)
+        if func in _INDEXED_ROWS:
+            # The index may have fewer rows than the tensor. Comparing settles it: equal sizes become one symbol.
+            for size, indexed in zip(args[0].shape, args[2].shape, strict=True):
+                bool(size == indexed)
         try:
             result = func(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
