@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 from collections.abc import Sequence
 
 import torch
@@ -16,8 +15,12 @@ _OTHERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.
 
 @functools.cache
 def has_triton() -> bool:
-    """Whether Triton can be imported."""
-    return importlib.util.find_spec("triton") is not None
+    """Whether Triton can be imported; tried when a loss is first called, never at `import autogen`."""
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 @functools.cache
