@@ -66,8 +66,12 @@ class CompiledLoss:
                     sizes |= {_stride_name(each.name, d): stride for d, stride in enumerate(tensor.stride())}
         try:
             launchers = self.backward(tuple(layouts))
-        except ScheduleError:  # a layout that does not fit; the one of the output does
-            named |= {each.name: named[each.name].contiguous() for each in self.trace.upstream if each is not None}
+        except ScheduleError:  # this layout does not fit; the one of the output does
+            for each in self.trace.upstream:
+                if each is not None:
+                    tensor = named[each.name]
+                    dense = tensor.new_empty_strided(tensor.shape, Evaluator(each.strides)(sizes))
+                    named[each.name] = dense.copy_(tensor)
             launchers = self.backward()
         self._launch(launchers, named, sizes)
         gradients: list[torch.Tensor | None] = [None] * len(tensors)

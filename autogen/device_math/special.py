@@ -7,7 +7,7 @@ error near a zero is measured in ulps of 1, not of the result.
 import triton
 import triton.language as tl
 
-from autogen.device_math import (
+from autogen.device_math.elementary import (
     copysign,
     exp,
     exp_factors,

@@ -1,33 +1,7 @@
-"""Scalar functions for generated kernels, as portable `@triton.jit` code; rarer ones are in `device_special`.
-
-Not libdevice: it exists for NVIDIA only and does not run in Triton's interpreter, where this project proves
-its kernels. Nor Triton's own functions throughout. On NVIDIA, for fp32, `tl.exp(x)` is `ex2.approx` of the
-rounded product `x * log2(e)`, whose relative error grows with `|x|`, and `tl.exp2`, `tl.sqrt` and `tl.rsqrt`
-flush denormals. `tl.log`, `tl.log2`, `tl.sin`, `tl.cos` and `tl.erf`, and all of them for fp64, become
-accurate library code on NVIDIA and AMD and are used as they are.
-
-The contract, for fp32 and fp64: the error is at most the ulps that a docstring states. The bounds grant 2 ulp
-to an fp32 division, to `tl.exp2` and to `tl.rsqrt`, as NVIDIA specifies them. Infinities, nan and overflow
-are torch's, and denormal results are kept. Two things are weaker: a result of 0 may lose its sign where the
-function is not exact, and NVIDIA's fp32 library code takes a denormal argument for 0.
-
-Nothing here needs `a * b + c` to be fused, as it is on a GPU, or not to be, as in the interpreter: where a
-product must be exact, its factors are short. Coefficients are minimax fits of the relative error, by Remez
-exchange. Of several arguments some may be Python numbers.
-"""
-
-from typing import Any
+"""Choosing, rounding, remainders, roots, exponentials and logarithms, sigmoid and tanh."""
 
 import triton
 import triton.language as tl
-
-
-def __getattr__(name: str) -> Any:
-    """Every function can be imported from here; `device_special` is read when one of its own is asked for."""
-    from autogen import device_special
-
-    return getattr(device_special, name)
-
 
 # The interpreter walks a custom combine function element by element, a hundred times slower than its own max.
 _INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)

@@ -1,0 +1,31 @@
+"""Scalar functions for generated kernels, as portable `@triton.jit` code.
+
+Kernels import them from here. The common ones are in `elementary`; the rarer ones, in `special`, are loaded only for
+a kernel that asks for them.
+
+Not libdevice: it exists for NVIDIA only and does not run in Triton's interpreter, where this project proves
+its kernels. Nor Triton's own functions throughout. On NVIDIA, for fp32, `tl.exp(x)` is `ex2.approx` of the
+rounded product `x * log2(e)`, whose relative error grows with `|x|`, and `tl.exp2`, `tl.sqrt` and `tl.rsqrt`
+flush denormals. `tl.log`, `tl.log2`, `tl.sin`, `tl.cos` and `tl.erf`, and all of them for fp64, become
+accurate library code on NVIDIA and AMD and are used as they are.
+
+The contract, for fp32 and fp64: the error is at most the ulps that a docstring states. The bounds grant 2 ulp
+to an fp32 division, to `tl.exp2` and to `tl.rsqrt`, as NVIDIA specifies them. Infinities, nan and overflow
+are torch's, and denormal results are kept. Two things are weaker: a result of 0 may lose its sign where the
+function is not exact, and NVIDIA's fp32 library code takes a denormal argument for 0.
+
+Nothing here needs `a * b + c` to be fused, as it is on a GPU, or not to be, as in the interpreter: where a
+product must be exact, its factors are short. Coefficients are minimax fits of the relative error, by Remez
+exchange. Of several arguments some may be Python numbers.
+"""
+
+import importlib
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    for module in ("elementary", "special"):
+        found = getattr(importlib.import_module(f"{__name__}.{module}"), name, None)
+        if found is not None:
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
