@@ -10,8 +10,8 @@ STAMP  := $(VENV)/.installed
 help:   ## list the targets
 	@sed -nE 's/^([a-z]+): .*## /make \1\t/p' Makefile
 
-demo: $(STAMP)   ## run examples/demo.py, on the GPU or in Triton's interpreter
-	$(VENV)/bin/python examples/demo.py
+demo: $(STAMP)   ## run the demo, on the GPU or in Triton's interpreter, and write build/demo.html
+	$(RUN) examples.demo
 
 # Triton chooses its interpreter when it is imported, so the tests need two processes.
 test: check   ## run the checks and all tests; GPU tests are skipped where there is no GPU

@@ -28,7 +28,7 @@ class DirectionReport:
         source: the Triton modules, as text.
         bytes_moved: bytes read and written by the kernels for the given sizes, each tensor counted once per pass over
             it. A computed index counts one element per index.
-        bytes_minimum: bytes of every tensor that must be read or written at least once.
+        bytes_minimum: bytes of everything that must be read or written at least once, likewise.
         kernels: the names of the kernels.
     """
 
@@ -122,12 +122,11 @@ def describe(launchers: Sequence[Launcher], sizes: Mapping[str, int]) -> Directi
     """The report on one direction, for the given sizes."""
     sources = [launcher.source(launcher.tiling(sizes).variant) for launcher in launchers]
     moved = sum(_bytes_moved(launcher, source, sizes) for launcher, source in zip(launchers, sources, strict=True))
-    buffers = {buffer for source in sources for buffer in source.buffers}
     return DirectionReport(
         launches=len(launchers),
         source="\n\n".join(source.text for source in sources),
         bytes_moved=moved,
-        bytes_minimum=sum(_whole(buffer, sizes) for buffer in buffers),
+        bytes_minimum=_bytes_minimum(launchers, sources, sizes),
         kernels=tuple(source.name for source in sources),
     )
 
@@ -137,6 +136,16 @@ def _bytes_moved(launcher: Launcher, source: KernelSource, sizes: Mapping[str, i
     moved += sum(_whole(root.buffer, sizes) for root in launcher.kernel.roots)
     programs = launcher.tiling(sizes).programs
     return moved + sum(2 * programs * partial.dtype.itemsize for partial in source.partials)
+
+
+def _bytes_minimum(launchers: Sequence[Launcher], sources: Sequence[KernelSource], sizes: Mapping[str, int]) -> int:
+    """Bytes of what is read and written, each element once; of a tensor that is only indexed, one per index."""
+    written = {root.buffer: _whole(root.buffer, sizes) for launcher in launchers for root in launcher.kernel.roots}
+    read: dict[ir.Buffer, int] = {}
+    for node in {node for source in sources for node, _ in source.loads}:
+        buffer = node.attrs[0]
+        read[buffer] = min(read.get(buffer, 0) + _read(node, sizes), _whole(buffer, sizes))
+    return sum((read | written).values())
 
 
 def _read(node: ir.Node, sizes: Mapping[str, int]) -> int:

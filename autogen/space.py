@@ -70,8 +70,9 @@ class Space:
         """Whether neighbouring columns, rather than neighbouring rows, are neighbours in memory."""
         if not self.rows or not self.columns:
             return bool(self.columns)
-        loads = [node.attrs for node in kernel.loads() if kernel.level(node) == Level.ELEMENT]
-        steps = [_step(self.merged(buffer.offset(index)), self.columns[-1].axis) for buffer, index in loads]
+        accesses = [node.attrs for node in kernel.loads() if kernel.level(node) == Level.ELEMENT]
+        accesses += [(root.buffer, root.index) for root in kernel.stores]
+        steps = [_step(self.merged(buffer.offset(index)), self.columns[-1].axis) for buffer, index in accesses]
         return any(step == 1 for step in steps)
 
     def _walk_as_one(self, outer: Axis, inner: Axis) -> bool:

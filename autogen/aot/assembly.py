@@ -18,8 +18,10 @@ _POSITION = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)")
 _FILE = re.compile(r'\s*\.file\s+(\d+)\s+(?:"[^"]*"\s+)?"(?:[^"]*/)?([^"/]+)"')
 _PTX_ACCESS = re.compile(r"\s*(?:@!?%\w+\s+)?(ld|st)\.(?:\w+\.)*?global\.(\S+)")
 _PTX_ATOMIC = re.compile(r"\b(?:atom|red)\.(\S+)")
-_AMD_ACCESS = re.compile(r"\s*(buffer|global|flat|s|s_buffer)_(load|store)_(\w+)")
+_AMD_ACCESS = re.compile(r"\s*(?:buffer|global|flat)_(load|store)_(\w+)")
 _LLVM_ATOMIC = re.compile(r'\batomicrmw (\w+) .*?(?:syncscope\("([\w-]+)"\))? (\w+), align')
+
+_KINDS: dict[str, Kind] = {"tl.load": "load", "tl.store": "store"}
 
 # Bytes of AMD's memory instructions, by what follows `load_` or `store_`.
 _AMD_BYTES = {
@@ -43,7 +45,8 @@ class Access:
     """A `tl.load` or `tl.store` of a kernel, and the instructions that it became.
 
     Instructions that an optimizer made from several of them (the same store on both sides of an `if`) have no source
-    position; they are together in one more access of line 0 with an empty address.
+    position; they are together in one more access of line 0 with an empty address. Loads through AMD's scalar unit,
+    which single values may take, are not counted.
 
     Attributes:
         kind: "load" or "store".
@@ -64,7 +67,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Atomic:
-    """An atomic instruction: "add", "acq_rel", "gpu" (AMD's word for that scope is "agent")."""
+    """An atomic instruction in Triton's words: "add", "acq_rel", "gpu" (which AMD calls "agent")."""
 
     operation: str
     semantics: str
@@ -73,9 +76,12 @@ class Atomic:
 
 @dataclass(frozen=True)
 class _Call:
+    """A call of `tl.load` or `tl.store`, and the lines of the statement around it."""
+
     kind: Kind
     start: tuple[int, int]
     end: tuple[int, int]
+    statement: range
     address: str
     mask: str | None
     pointer: str
@@ -84,24 +90,23 @@ class _Call:
 def _calls(text: str) -> list[_Call]:
     """The loads and stores of a module."""
     calls = []
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.Call):
+    for statement in ast.walk(ast.parse(text)):
+        if not isinstance(statement, (ast.Assign, ast.AugAssign, ast.Expr)):
             continue
-        function = ast.unparse(node.func)
-        if function in ("tl.load", "tl.store"):
-            names = [each.id for each in ast.walk(node.args[0]) if isinstance(each, ast.Name)]
-            masks = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "mask"]
-            assert node.end_lineno is not None and node.end_col_offset is not None
-            calls.append(
-                _Call(
-                    "load" if function == "tl.load" else "store",
-                    (node.lineno, node.col_offset),
-                    (node.end_lineno, node.end_col_offset),
-                    ast.unparse(node.args[0]),
-                    masks[0] if masks else None,
-                    next(name for name in names if name.endswith("_ptr")),
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and (kind := _KINDS.get(ast.unparse(node.func))):
+                names = [each.id for each in ast.walk(node.args[0]) if isinstance(each, ast.Name)]
+                masks = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "mask"]
+                call = _Call(
+                    kind=kind,
+                    start=(node.lineno, node.col_offset),
+                    end=(node.end_lineno or 0, node.end_col_offset or 0),
+                    statement=range(statement.lineno, (statement.end_lineno or 0) + 1),
+                    address=ast.unparse(node.args[0]),
+                    mask=masks[0] if masks else None,
+                    pointer=next(name for name in names if name.endswith("_ptr")),
                 )
-            )
+                calls.append(call)
     return sorted(calls, key=lambda call: call.start)
 
 
@@ -119,11 +124,11 @@ def accesses(assembly: str, backend: str, text: str, file: str, item_bytes: dict
     calls = _calls(text)
     widths: dict[_Call, list[int]] = {call: [] for call in calls}
     merged: dict[Kind, list[int]] = {}
-    for unit, kind, width, position in _memory_instructions(assembly, backend, file):
+    for kind, width, position in _memory_instructions(assembly, backend, file):
         call = _call_at(calls, kind, position)
         if call is not None:
             widths[call].append(width)
-        elif not unit.startswith("s"):  # AMD's scalar unit also loads the kernel's parameters
+        else:
             merged.setdefault(kind, []).append(width)
     found = [
         Access(call.kind, call.start[0], call.address, call.mask, item_bytes[call.pointer], tuple(widths[call]))
@@ -136,13 +141,13 @@ def _call_at(calls: list[_Call], kind: Kind, position: tuple[int, int]) -> _Call
     inside = [call for call in calls if call.kind == kind and call.start <= position < call.end]
     if inside:
         return inside[-1]
-    # A load may have been made one with the conversion that follows it on its line.
-    beside = [call for call in calls if call.kind == kind and call.start[0] <= position[0] <= call.end[0]]
+    # A load may have been made one with the conversion around it.
+    beside = [call for call in calls if call.kind == kind and position[0] in call.statement]
     return beside[0] if len(beside) == 1 else None
 
 
-def _memory_instructions(assembly: str, backend: str, file: str) -> Iterator[tuple[str, Kind, int, tuple[int, int]]]:
-    """Unit, kind, bytes per thread and source position of the instructions that access global memory."""
+def _memory_instructions(assembly: str, backend: str, file: str) -> Iterator[tuple[Kind, int, tuple[int, int]]]:
+    """Kind, bytes per thread and source position of the instructions that access global memory."""
     lines = assembly.splitlines()
     files = {match[1] for match in map(_FILE.match, lines) if match and match[2] == file}
     position = (0, 0)
@@ -153,10 +158,10 @@ def _memory_instructions(assembly: str, backend: str, file: str) -> Iterator[tup
         elif backend == "cuda":
             if match := _PTX_ACCESS.match(line):
                 kind: Kind = "load" if match[1] == "ld" else "store"
-                yield "", kind, _ptx_bytes(match[2]), position
+                yield kind, _ptx_bytes(match[2]), position
         elif match := _AMD_ACCESS.match(line):
-            kind = "load" if match[2] == "load" else "store"
-            yield match[1], kind, _AMD_BYTES[match[3].removesuffix("_d16").removesuffix("_d16_hi")], position
+            kind = "load" if match[1] == "load" else "store"
+            yield kind, _AMD_BYTES[match[2].removesuffix("_d16").removesuffix("_d16_hi")], position
 
 
 def _ptx_bytes(suffix: str) -> int:
@@ -180,5 +185,6 @@ def atomics(assembly: str, llvm: str, backend: str) -> tuple[Atomic, ...]:
     else:
         for match in _LLVM_ATOMIC.finditer(llvm):
             scope = {"agent": "gpu", "workgroup": "cta", None: "sys"}[match[2]]
-            found.append(Atomic(match[1], match[3], scope))
+            semantics = "relaxed" if match[3] == "monotonic" else match[3]
+            found.append(Atomic(match[1], semantics, scope))
     return tuple(found)

@@ -8,8 +8,10 @@ a pickle of each result to its standard output as soon as it is there.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -47,7 +49,9 @@ def compile_all(
     paths = [str(_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-m", "autogen.aot"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as child:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
+    ) as child:
         assert child.stdin is not None and child.stdout is not None
         try:
             pickle.dump((jobs, processes), child.stdin)
@@ -55,10 +59,14 @@ def compile_all(
             for _ in jobs:
                 number, result = pickle.load(child.stdout)
                 yield *jobs[number], result
+            child.wait()
         except (EOFError, BrokenPipeError) as error:
             raise RuntimeError(f"the process that compiles kernels ended with status {child.wait()}") from error
         finally:
-            child.kill()
+            # The processes of its pool outlive it if it is killed, so all of its session is.
+            if child.returncode != 0:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
 
 
 def serve(jobs_file: IO[bytes], results_file: IO[bytes]) -> None:

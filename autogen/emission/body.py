@@ -61,6 +61,14 @@ def shortened(code: str) -> str:
     return code if len(code) <= MAX_WIDTH else re.sub(r"[,\s]+[^,\s]*$", " ...", code[:MAX_WIDTH], count=1)
 
 
+def _is_size(node: Node) -> bool:
+    return node.op == "cast" and node.args[0].op == "index" and not node.args[0].axes
+
+
+def _is_number(node: Node) -> bool:
+    return node.op == "const" or _is_size(node)
+
+
 class Names:
     """The identifiers of one kernel, each given out once."""
 
@@ -237,8 +245,8 @@ class Body:
         return f"{text if precedence >= Precedence.ATOM else f'({text})'}{subscript}", Precedence.ATOM
 
     def _infix_argument(self, node: Node, into: Node) -> tuple[str, int]:
-        # Beside a tensor an integer size is promoted as a cast would.
-        if node.op == "cast" and node.args[0].op == "index" and not node.args[0].axes:
+        # Beside a tensor an integer size is promoted as a cast would, beside a number to float32.
+        if _is_size(node) and (node.dtype != torch.float64 or not all(map(_is_number, into.args))):
             return self.value(node.args[0])
         return self.broadcast(node, into)
 

@@ -220,3 +220,33 @@ def huber_loss_backward(
         return ir.apply("where", outside, _times(delta, ir.apply("sign", d)), d)
 
     return _difference_slope(context, grad, input, target, reduction, slope)
+
+
+def _exp_margin(context: Context, x: ir.Node, t: ir.Node) -> ir.Node:
+    product = ir.apply("mul", ir.apply("neg", ir.cast(t, context.compute)), ir.cast(x, context.compute))
+    return context.name(ir.apply("exp", product), "exp_margin")
+
+
+@lowers("soft_margin_loss.default")
+def soft_margin_loss(context: Context, input: Value, target: Value, reduction: int = MEAN) -> Value:
+    """`log(1 + exp(-t * x))`; infinite, as in torch, where the exponential is."""
+
+    def formula(x: ir.Node, t: ir.Node) -> ir.Node:
+        return ir.apply("log1p", _exp_margin(context, x, t))
+
+    loss = elementwise(_broadcast(input, target), context.dtype, formula, input, target)
+    return reduced(context, loss, reduction)
+
+
+@lowers("soft_margin_loss_backward.default")
+def soft_margin_loss_backward(context: Context, grad: Value, input: Value, target: Value, reduction: int) -> Value:
+    """`-t * z / (1 + z)` with `z = exp(-t * x)`; the equal `t * (sigmoid(t * x) - 1)` would cancel."""
+    count = numel(context.shape)
+
+    def formula(g: ir.Node, x: ir.Node, t: ir.Node) -> ir.Node:
+        z = _exp_margin(context, x, t)
+        share = ir.apply("div", z, ir.apply("add", z, ir.const(1, context.compute)))
+        slope = ir.apply("mul", ir.apply("neg", ir.cast(t, context.compute)), share)
+        return ir.apply("mul", slope, upstream(context, g, reduction, count))
+
+    return elementwise(context.shape, context.dtype, formula, grad, input, target)

@@ -108,6 +108,7 @@ def trace(
 
     shapes = ShapeEnv(duck_shape=False)
     mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
+    mode.cache_enabled = False  # every trace has symbols of its own: never a hit, and half of a trace's time
     recorder = Recorder(decompositions)
 
     def fake_of(tensor: torch.Tensor, name: str, needs: bool) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""What the package can do, shown by running it."""

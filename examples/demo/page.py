@@ -1,0 +1,65 @@
+"""The page: everything the demo found out, in one HTML file that needs no other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+from examples.demo import words
+from examples.demo.chart import Line, chart
+from examples.demo.findings import Findings
+from examples.demo.training import Difference, Training
+
+# Below what single precision can show; logarithms need something above zero.
+_NOTHING = 1e-9
+
+
+def write_page(findings: Findings, path: Path) -> Path:
+    """Write the page to `path`, whose folder is made if need be; returns the path."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["python"] = _highlighted
+    environment.filters["error"] = words.error_text
+    text = environment.get_template("page.html.jinja").render(
+        findings=findings,
+        training=findings.training,
+        worst=Difference.largest(findings.training.differences),
+        rounding=Difference.largest(findings.training.rounding),
+        cases=list(zip(findings.rows, findings.verdicts, strict=True)),
+        losses=len({row.case.loss for row in findings.rows}),
+        launches=Counter(words.launches_text(row) for row in findings.rows),
+        curve=_curve(findings.training),
+        drift=_drift(findings.training),
+        words=words,
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _highlighted(source: str) -> Markup:
+    return Markup(highlight(source, PythonLexer(), HtmlFormatter(nowrap=True)))
+
+
+def _curve(training: Training) -> Markup:
+    lines = [Line("torch", training.torch.losses), Line("generated", training.generated.losses)]
+    return chart("Training loss at every step of both runs", lines)
+
+
+def _drift(training: Training) -> Markup:
+    lines = [
+        Line(style, [max(each.parameter, _NOTHING) for each in differences])
+        for style, differences in (("rounding", training.rounding), ("generated", training.differences))
+    ]
+    return chart("Largest difference of any parameter at every step", lines, logarithmic=True)

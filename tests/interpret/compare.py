@@ -1,0 +1,257 @@
+"""Our losses beside torch's, on the same call, with torch in double precision as the judge."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import autogen.losses
+from autogen import policy
+from tests.interpret.launches import LAUNCHES
+
+# The largest error of a result may be this many times torch's largest, and ulps of the largest element.
+_OVERALL = 2
+# Each element may be this many times as wrong as torch's, and ulps; torch's error there is known from a few runs only.
+_ANYWHERE = 16
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a loss: its class by name, constructor arguments, inputs.
+
+    `wanted` says of which tensors, first among the inputs and then among the options, gradients are asked for; `None`
+    means all of which torch gives one. `upstream` names the gradient that backward starts from, see `upstream_of`.
+    """
+
+    loss: str
+    options: Mapping[str, Any]
+    inputs: Sequence[Any]
+    wanted: tuple[bool, ...] | None = None
+    upstream: str = "eighths"
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors that may be differentiated: floating-point inputs and options."""
+        return [t for t in (*self.inputs, *self.options.values()) if isinstance(t, Tensor)]
+
+    def __repr__(self) -> str:
+        def short(value: Any) -> Any:
+            return (*value.shape, value.stride(), str(value.dtype)[6:]) if isinstance(value, Tensor) else value
+
+        options = ", ".join(f"{name}={short(value)}" for name, value in self.options.items())
+        return f"{self.loss}({options})({', '.join(str(short(each)) for each in self.inputs)}), wanted={self.wanted}"
+
+
+@dataclass
+class Outcome:
+    """What a call gave: a value and a gradient or None per wanted tensor; or the error it raised."""
+
+    value: Tensor | None = None
+    gradients: tuple[Tensor | None, ...] = ()
+    error: Exception | None = None
+    launches: tuple[int, int] = (0, 0)
+
+
+def upstream_of(kind: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """An upstream gradient: random multiples of 1/8, which every dtype holds, or all the same; in several layouts."""
+    shape = tuple(shape)
+    if kind in ("ones", "expanded"):
+        return torch.ones(shape, dtype=dtype) if kind == "ones" else torch.full((), 0.5, dtype=dtype).expand(shape)
+    sliced = (*shape[:-1], 2 * shape[-1]) if kind == "sliced" and shape else shape
+    drawn = torch.randint(-16, 17, sliced, generator=torch.Generator().manual_seed(0)).to(dtype) / 8
+    if kind == "transposed":
+        return drawn.permute(*range(len(shape))[::-1]).contiguous().permute(*range(len(shape))[::-1])
+    return drawn[..., ::2] if sliced != shape else drawn
+
+
+def with_grad(tensor: Tensor, wanted: bool) -> Tensor:
+    """The same elements in the same memory layout, as a leaf of its own."""
+    return tensor.detach().requires_grad_(wanted and tensor.is_floating_point())
+
+
+def run(home: Any, call: Call) -> Outcome:
+    """The call, with the class of that name in a module such as `torch.nn`, backward included."""
+    wanted = iter(call.wanted or ())
+    leaves: list[Tensor] = []
+
+    def fresh(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return copy.deepcopy(value)
+        leaves.append(with_grad(value, next(wanted, False)))
+        return leaves[-1]
+
+    inputs = [fresh(each) for each in call.inputs]
+    options = {name: fresh(value) for name, value in call.options.items()}
+    LAUNCHES.take()
+    try:
+        value = getattr(home, call.loss)(**options)(*inputs)
+        forward = LAUNCHES.take()
+        asked = [leaf for leaf in leaves if leaf.requires_grad]
+        gradients: tuple[Tensor | None, ...] = ()
+        if asked and value.requires_grad:
+            upstream = upstream_of(call.upstream, value.shape, value.dtype)
+            gradients = torch.autograd.grad(value, asked, upstream, allow_unused=True)
+    except Exception as error:
+        return Outcome(error=error)
+    return Outcome(value, gradients, launches=(forward, LAUNCHES.take()))
+
+
+def differentiable(call: Call) -> Call:
+    """The call, asking for the gradients that torch gives: all of them, or those of the wanted ones."""
+    tensors = call.tensors()
+    wanted = [False] * len(tensors)
+    for position, tensor in enumerate(tensors):
+        if tensor.is_floating_point() and (call.wanted is None or call.wanted[position]):
+            wanted[position] = True
+            if "derivative" in str(run(nn, replace(call, wanted=tuple(wanted))).error):
+                wanted[position] = False
+    return replace(call, wanted=tuple(wanted))
+
+
+def in_double(value: Any) -> Any:
+    """A floating-point tensor in double precision, anything else as it is."""
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def _only_on_gpus(error: Exception | None) -> bool:
+    """Whether torch has no kernel for a dtype on the CPU, where the interpreter runs ours as a GPU would."""
+    return isinstance(error, NotImplementedError) and "not implemented for" in str(error)
+
+
+def in_dtype_of(judge: Outcome, ours: Outcome) -> Outcome:
+    """The judge's results, rounded to the dtypes of ours."""
+    assert judge.value is not None and ours.value is not None
+    gradients = [
+        None if exact is None or own is None else exact.to(own.dtype)
+        for exact, own in zip(judge.gradients, ours.gradients, strict=True)
+    ]
+    return Outcome(judge.value.to(ours.value.dtype), tuple(gradients))
+
+
+def _sums(call: Call) -> int:
+    """How many gradients are summed over dimensions along which their tensor was broadcast.
+
+    Each may take a launch of its own, as it walks its elements in another order than the other gradients.
+    """
+    tensors = call.tensors()
+    largest = max(tensor.numel() for tensor in tensors)
+    return sum(tensor.numel() < largest for tensor, wanted in zip(tensors, call.wanted or (), strict=True) if wanted)
+
+
+def check(call: Call, *, launches: tuple[int, int] | None = (1, 1)) -> Outcome:
+    """Compare our loss with torch's; returns what ours gave.
+
+    Value and gradients have torch's shape and dtype, nan and infinities where torch has them (or where double
+    precision has them), and an error like torch's own, by the judgement of torch in double precision. `launches` are the kernels launched forward and backward, None for any number.
+    """
+    if call.wanted is None:
+        call = differentiable(call)
+    theirs = run(nn, call)
+    with policy("mandatory"):
+        ours = run(autogen.losses, call)
+    judge = run(nn, _doubled(call))
+    if _only_on_gpus(theirs.error):
+        theirs = in_dtype_of(judge, ours)
+    if theirs.error is not None:
+        assert type(ours.error) is type(theirs.error), f"{call}: torch raises {theirs.error!r}, we {ours.error!r}"
+        assert ours.launches == (0, 0)
+        return ours
+    if ours.error is not None:
+        raise AssertionError(f"{call} raised") from ours.error
+    assert ours.value is not None and theirs.value is not None and judge.value is not None
+    if launches is not None:
+        forward, backward = launches
+        most = backward + _sums(call) if theirs.gradients else 0
+        assert ours.launches[0] == forward and min(backward, most) <= ours.launches[1] <= most, (
+            f"{call}: {ours.launches} launches"
+        )
+    assert ours.value.requires_grad == theirs.value.requires_grad, f"{call}: requires_grad"
+    errors = torch_errors(call, judge)
+    compare(f"{call}: value", ours.value, theirs.value, judge.value, errors.pop(0))
+    assert len(ours.gradients) == len(theirs.gradients), f"{call}: gradients"
+    for position, (own, their, exact) in enumerate(zip(ours.gradients, theirs.gradients, judge.gradients, strict=True)):
+        what = f"{call}: gradient {position}"
+        error = errors.pop(0)
+        if own is None or their is None:
+            # torch gives None or zeros where nothing depends on the tensor, we likewise but not always the same.
+            rest = [each for each in (own, their) if each is not None]
+            assert all(not each.any() for each in rest), f"{what}: only one of the two exists"
+        else:
+            assert exact is not None
+            compare(what, own, their, exact, error)
+    return ours
+
+
+def torch_errors(call: Call, judge: Outcome) -> list[Tensor]:
+    """torch's own error at each place of the value and the gradients: the largest of a few runs near the call.
+
+    One run may hit the truth by luck. Double precision has no judge; there it is the error of single precision, scaled.
+    """
+    assert judge.value is not None
+    results = (judge.value, *judge.gradients)
+    worst = [torch.zeros((), dtype=torch.float64) if each is None else torch.zeros_like(each) for each in results]
+    generator = torch.Generator().manual_seed(0)
+    for attempt in range(5):
+        near = _nearby(call, generator, attempt > 0)
+        theirs, exact = run(nn, near), run(nn, _doubled(near))
+        if theirs.value is None or exact.value is None:
+            continue  # no kernel for the dtype, or the neighbour is out of bounds
+        pairs = zip((theirs.value, *theirs.gradients), (exact.value, *exact.gradients), strict=True)
+        for position, (own, truth) in enumerate(pairs):
+            if own is not None and truth is not None:
+                error = (own.double() - truth).abs().nan_to_num(0, 0, 0)
+                worst[position] = torch.maximum(worst[position], error)
+    doubles = [t for t in call.tensors() if t.dtype == torch.float64]
+    return [error * 2.0**-29 for error in worst] if doubles else worst
+
+
+def _nearby(call: Call, generator: torch.Generator, moved: bool) -> Call:
+    """The call in single precision if it was in double, and with its first input up to 1% elsewhere if `moved`."""
+
+    def single(value: Any) -> Any:
+        return value.float() if isinstance(value, Tensor) and value.dtype == torch.float64 else value
+
+    first, *rest = map(single, call.inputs)
+    if moved:
+        steps = torch.rand(first.shape, generator=generator) / 50 - 0.01
+        first = (first + steps * first.clamp(-1, 1)).to(first.dtype)
+    return replace(call, inputs=(first, *rest), options={name: single(v) for name, v in call.options.items()})
+
+
+def _doubled(call: Call) -> Call:
+    return replace(
+        call,
+        options={name: in_double(value) for name, value in call.options.items()},
+        inputs=[in_double(each) for each in call.inputs],
+    )
+
+
+def compare(what: str, ours: Tensor, theirs: Tensor, judge: Tensor, torch_error: Tensor) -> None:
+    """Check one result of ours against torch's, `judge` being the truth."""
+    assert ours.dtype == theirs.dtype and ours.shape == theirs.shape, (
+        f"{what}: {ours.dtype} {tuple(ours.shape)}, torch {theirs.dtype} {tuple(theirs.shape)}"
+    )
+    limits = torch.finfo(ours.dtype)
+    own, their, exact = (each.detach().double() for each in (ours, theirs, judge))
+    # Too large for the dtype: infinite in it.
+    exact = torch.where(exact.abs() >= limits.max * (1 + limits.eps / 4), exact.sign() * torch.inf, exact)
+    same = (own == their) | (own.isnan() & their.isnan()) | (own == exact) | (own.isnan() & exact.isnan())
+    error = torch.where(same, 0, (own - exact).abs())
+    ulp = torch.where(exact.isfinite(), exact.abs(), 0).clamp(min=limits.tiny) * limits.eps
+    _demand(what, error, _OVERALL * (torch_error.max() + ulp.max()) if ulp.numel() else ulp, own, their, exact)
+    _demand(what, error, _ANYWHERE * (torch_error + ulp), own, their, exact)
+
+
+def _demand(what: str, error: Tensor, allowed: Tensor, own: Tensor, their: Tensor, exact: Tensor) -> None:
+    bad = ~(error <= allowed)  # nan is bad
+    if bad.any():
+        where = tuple(bad.nonzero()[0].tolist())
+        raise AssertionError(
+            f"{what}: wrong at {int(bad.sum())} of {bad.numel()} places, first {where}: "
+            f"{own[where].item()!r}, torch {their[where].item()!r}, exactly {exact[where].item()!r}, "
+            f"allowed an error of {allowed.expand_as(bad)[where].item():.3g}"
+        )

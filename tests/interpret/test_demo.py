@@ -1,0 +1,90 @@
+"""The demo runs, its page is whole, and what it says about itself is true."""
+
+import re
+import runpy
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from autogen import losses
+from examples.demo import training
+from examples.demo.cases import cases
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Page(HTMLParser):
+    """What a page refers to, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.references: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.references += [value or "" for name, value in attributes if name in ("src", "href", "srcset", "data")]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_quick_demo(tmp_path: Path) -> None:
+    output = tmp_path / "new" / "demo.html"
+    command = [sys.executable, "-m", "examples.demo", "--quick", "--output", str(output)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Triton's interpreter" in done.stdout
+    assert "agree at each of the 30 steps" in done.stdout
+    assert str(output) in done.stdout
+
+    text = output.read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.references
+    assert all(re.fullmatch(r"#case-\d+", reference) for reference in page.references)
+    assert not re.search(r"url\(|@import|https?:", text)
+    assert not re.search(r"nan|None|undefined", page.text.split("Every kernel")[0])
+    for name in losses.__all__:
+        assert name in page.text
+    for case in cases(16):
+        assert case.description in page.text
+    assert page.text.count("@triton.jit") == 2 * len(cases(16))
+
+
+def test_every_loss_is_in_the_walk() -> None:
+    assert {case.loss for case in cases(16)} == set(losses.__all__)
+
+
+def test_a_case_is_always_drawn_alike() -> None:
+    for case in cases(16):
+        (options, arguments), (options_again, arguments_again) = case.draw(), case.draw()
+        for one, other in zip(arguments, arguments_again, strict=True):
+            assert torch.equal(one, other)
+        assert options.keys() == options_again.keys()
+
+
+def test_the_runs_agree() -> None:
+    found = training.train(training.load_digits(torch.device("cpu")), steps=4)
+    assert found.agrees and "agree at each of the 4 steps" in found.statement
+    assert found.launches == 8
+    assert found.generated.losses == pytest.approx(found.torch.losses, abs=1e-6)
+
+
+def test_runs_that_differ_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "CrossEntropyLoss", lambda: nn.CrossEntropyLoss(label_smoothing=0.01))
+    found = training.train(training.load_digits(torch.device("cpu")), steps=4)
+    assert not found.agrees and "DO NOT agree" in found.statement
+    assert found.launches == 0
+
+
+@pytest.mark.parametrize(("package", "hint"), [("sklearn", "autogen-loss[demo]"), ("triton", "pip install triton")])
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, package: str, hint: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr(sys, "argv", ["examples.demo"])
+    with pytest.raises(SystemExit, match=re.escape(hint)):
+        runpy.run_module("examples.demo", run_name="__main__")

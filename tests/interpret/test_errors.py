@@ -1,0 +1,263 @@
+"""What cannot run as a kernel: faults of the call raise what torch raises, the rest runs as torch or says why not."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autogen
+import autogen.losses
+from autogen import autogen_loss, explain, policy
+from tests.interpret.launches import Launches
+
+X, T = torch.randn(5, 7), torch.rand(5, 7)
+LABEL = torch.arange(5)
+# A loss, its options, and inputs that torch refuses.
+REFUSED: list[tuple[str, dict[str, Any], tuple[Any, ...]]] = [
+    ("L1Loss", {}, (X, torch.rand(4, 7))),
+    ("MSELoss", {}, (X, torch.rand(5, 3))),
+    ("SmoothL1Loss", {"beta": -1.0}, (X, T)),
+    ("HuberLoss", {"delta": 0.0}, (X, T)),
+    ("HuberLoss", {"delta": -1.0}, (X, T)),
+    ("L1Loss", {"reduction": "median"}, (X, T)),
+    ("BCELoss", {}, (T, torch.rand(5, 6))),
+    ("BCELoss", {}, (T, torch.rand(5, 7).double())),
+    ("BCELoss", {"weight": torch.rand(3)}, (T, T)),
+    ("BCELoss", {}, (T + 1, T)),
+    ("BCELoss", {}, (T, LABEL)),
+    ("BCEWithLogitsLoss", {}, (X, torch.rand(5, 6))),
+    ("BCEWithLogitsLoss", {"weight": torch.rand(3)}, (X, T)),
+    ("BCEWithLogitsLoss", {"pos_weight": torch.rand(3)}, (X, T)),
+    ("PoissonNLLLoss", {}, (X, torch.rand(3))),
+    ("GaussianNLLLoss", {}, (X, X, -T)),
+    ("GaussianNLLLoss", {}, (X, X, torch.rand(5, 3))),
+    ("HingeEmbeddingLoss", {}, (X, torch.ones(3))),
+    ("SoftMarginLoss", {}, (X, torch.ones(5, 3))),
+    ("KLDivLoss", {}, (X, torch.rand(3))),
+    ("MarginRankingLoss", {}, (X, X, torch.ones(5))),
+    ("CrossEntropyLoss", {}, (X, LABEL[:3])),
+    ("CrossEntropyLoss", {}, (X, T[:, :5])),
+    ("CrossEntropyLoss", {}, (X, LABEL.float())),
+    ("CrossEntropyLoss", {}, (X, LABEL.int())),
+    ("CrossEntropyLoss", {"weight": torch.rand(3)}, (X, LABEL)),
+    ("CrossEntropyLoss", {"weight": torch.rand(7).double()}, (X, LABEL)),
+    ("CrossEntropyLoss", {"label_smoothing": 1.5}, (X, LABEL)),
+    ("CrossEntropyLoss", {"ignore_index": 2}, (X, T)),
+    ("CrossEntropyLoss", {}, (torch.randn(5, 7, 3), torch.zeros(5, 4, dtype=torch.long))),
+    ("CrossEntropyLoss", {}, (torch.tensor(1.0), torch.tensor(0))),
+    ("NLLLoss", {}, (X, LABEL[:3])),
+    ("NLLLoss", {}, (X, T)),
+    ("NLLLoss", {"weight": torch.rand(3)}, (X, LABEL)),
+    ("MultiMarginLoss", {}, (X, LABEL[:3])),
+    ("MultiMarginLoss", {"weight": torch.rand(3)}, (X, LABEL)),
+    ("MultiMarginLoss", {}, (torch.randn(5, 7, 2), LABEL)),
+    ("MultiMarginLoss", {}, (X, LABEL.float())),
+    ("MultiLabelSoftMarginLoss", {}, (X, torch.rand(5, 6))),
+    ("MultiLabelSoftMarginLoss", {"weight": torch.rand(3)}, (X, T)),
+    ("TripletMarginLoss", {}, (X, X, torch.rand(5, 3))),
+    ("TripletMarginLoss", {}, (X, X, torch.rand(7))),
+    ("TripletMarginWithDistanceLoss", {}, (X, X, torch.rand(5, 3))),
+    ("TripletMarginWithDistanceLoss", {"distance_function": lambda a, b: None}, (X, X, X)),
+    ("MSELoss", {}, (X, T.to("meta"))),
+    ("MSELoss", {}, (X, None)),
+    ("MSELoss", {}, (X,)),
+    ("MSELoss", {}, (X, T, T)),
+    ("CrossEntropyLoss", {}, (X, [1, 2, 3, 4, 5])),
+]
+
+
+def raised(function: Callable[[], object]) -> Exception | None:
+    try:
+        function()
+    except Exception as error:
+        return error
+    return None
+
+
+def name_of(value: Any) -> str | None:
+    return value if isinstance(value, str) else ""
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("level", ["default", "mandatory"])
+@pytest.mark.parametrize(("name", "options", "inputs"), REFUSED, ids=name_of)
+def test_torch_error(
+    name: str, options: dict[str, Any], inputs: tuple[Any, ...], level: str, launches: Launches
+) -> None:
+    """The type that torch raises, its message, and no launch."""
+    theirs = raised(lambda: getattr(nn, name)(**options)(*inputs))
+    if theirs is None:
+        pytest.skip("torch accepts it")
+    with policy(level):
+        ours = raised(lambda: getattr(autogen.losses, name)(**options)(*inputs))
+    assert type(ours) is type(theirs), f"torch {theirs!r}, we {ours!r}"
+    assert str(ours) == str(theirs)
+    assert launches.take() == 0
+
+
+def test_every_refused_call_is_refused_by_torch() -> None:
+    accepted = [row for row in REFUSED if raised(lambda row=row: getattr(nn, row[0])(**row[1])(*row[2])) is None]
+    assert not accepted
+
+
+def sorted_loss(x: Tensor, t: Tensor) -> Tensor:
+    ordered = x.sort().values  # here
+    return (ordered - t).abs().mean()
+
+
+def written_loss(x: Tensor, t: Tensor) -> Tensor:
+    x.add_(1.0)  # here
+    return (x - t).abs().mean()
+
+
+def drawn_loss(x: Tensor, t: Tensor) -> Tensor:
+    noise = torch.rand_like(x)  # here
+    return (x - t + noise).abs().mean()
+
+
+def masked_loss(x: Tensor, t: Tensor) -> Tensor:
+    chosen = x[t > 0.5]  # here
+    return chosen.mean()
+
+
+def number_loss(x: Tensor, t: Tensor) -> Tensor:
+    scale = t.max().item()  # here
+    return (x * scale).mean()
+
+
+def numpy_loss(x: Tensor, t: Tensor) -> Tensor:
+    scale = float(t.detach().numpy().sum())  # here
+    return (x * scale).mean()
+
+
+UNSUPPORTED = {
+    sorted_loss: "aten.sort",
+    written_loss: "aten.add_",
+    drawn_loss: "aten.rand_like",
+    masked_loss: "aten.nonzero",
+    number_loss: "item",
+    numpy_loss: "numpy",
+}
+
+
+def line_of(function: Callable[..., Any]) -> tuple[str, int]:
+    lines, start = inspect.getsourcelines(function)
+    number, line = next((k, line) for k, line in enumerate(lines) if "# here" in line)
+    return line.partition("#")[0].strip(), start + number
+
+
+@pytest.mark.parametrize("function", UNSUPPORTED, ids=lambda function: function.__name__)
+def test_unsupported_runs_as_torch(function: Callable[..., Tensor], launches: Launches) -> None:
+    """Under the default policy the loss gives what torch gives, and `explain` names the op and the line."""
+    loss = autogen_loss(function)
+    torch.manual_seed(0)
+    expected = function(X.clone(), T)
+    torch.manual_seed(0)
+    assert loss(X.clone(), T).equal(expected)
+    assert launches.take() == 0
+    report = explain(loss, X.clone(), T)
+    code, number = line_of(function)
+    assert report.path == "eager"
+    for part in (UNSUPPORTED[function].removeprefix("aten."), code, f"{__file__}:{number}"):
+        assert part in report.reason, report.reason
+    assert "eager" in str(report) and code in str(report)
+
+
+@pytest.mark.parametrize("function", UNSUPPORTED, ids=lambda function: function.__name__)
+def test_unsupported_raises_when_mandatory(function: Callable[..., Tensor], launches: Launches) -> None:
+    loss = autogen_loss(function, policy="mandatory")
+    with pytest.raises(autogen.AutogenError) as caught:
+        loss(X.clone(), T)
+    code, _ = line_of(function)
+    assert code in str(caught.value) and UNSUPPORTED[function].removeprefix("aten.") in str(caught.value)
+    assert caught.value.remedy
+    assert launches.take() == 0
+
+
+class Branch(nn.Module):
+    """Another formula where the mean is positive."""
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        if x.mean() > 0:
+            return (x - t).abs().mean()
+        return ((x - t) ** 2).sum()
+
+
+class Guard(nn.Module):
+    """Raises where something is negative."""
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        if (t < 0).any():
+            raise ValueError("negative")
+        return (x - t).abs().mean()
+
+
+@pytest.mark.parametrize("first", [1.0, -1.0])
+def test_a_branch_on_a_value_is_never_baked_in(first: float) -> None:
+    ours, theirs = autogen_loss(Branch()), Branch()
+    for sign in (first, -first, first, first, -first):
+        x = (X.abs() * sign).requires_grad_()
+        own, their = ours(x, T), theirs(x, T)
+        torch.testing.assert_close(own, their)
+        torch.testing.assert_close(torch.autograd.grad(own, x), torch.autograd.grad(their, x))
+
+
+@pytest.mark.parametrize("first", [1.0, -1.0])
+def test_a_raise_on_a_value_is_neither_forgotten_nor_kept(first: float, launches: Launches) -> None:
+    ours = autogen_loss(Guard())
+    for sign in (first, -first, first, -first):
+        launches.take()
+        if sign < 0:
+            with pytest.raises(ValueError, match="negative"):
+                ours(X, -T)
+            assert launches.take() == 0
+        else:
+            torch.testing.assert_close(ours(X, T), Guard()(X, T))
+            assert launches.take() == 1
+
+
+def by_size(x: Tensor) -> Tensor:
+    """An unsupported op for large inputs only."""
+    if x.shape[0] > 100:
+        return x.sort().values.mean()
+    return x.abs().mean()
+
+
+@pytest.mark.parametrize("shapes", [((5, 7), (200, 7)), ((200, 7), (5, 7))])
+def test_a_shape_that_fails_does_not_poison_others(shapes: tuple[tuple[int, ...], ...], launches: Launches) -> None:
+    loss = autogen_loss(by_size)
+    for shape in shapes * 2:
+        x = torch.randn(shape)
+        torch.testing.assert_close(loss(x), by_size(x))
+        assert launches.take() == (shape[0] < 100)
+
+
+def test_a_call_that_fails_does_not_poison_others(launches: Launches) -> None:
+    loss = autogen.losses.MSELoss()
+    for good in (False, True, False, True):
+        target = T if good else T[:, :5]
+        with policy("mandatory"):
+            assert (raised(lambda target=target: loss(X, target)) is None) == good
+        assert launches.take() == good
+
+
+@pytest.mark.parametrize("lost", ["torch.float16", "meta", "sparse", "complex", "quantized"])
+def test_tensors_that_no_kernel_reads(lost: str) -> None:
+    """As in torch, be it a value or an error."""
+    change: dict[str, Callable[[Tensor], Tensor]] = {
+        "torch.float16": lambda x: x.half(),
+        "meta": lambda x: x.to("meta"),
+        "sparse": lambda x: x.to_sparse(),
+        "complex": lambda x: x + 1j,
+        "quantized": lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
+    }
+    x, t = change[lost](X), change[lost](T)
+    theirs, ours = raised(lambda: nn.L1Loss()(x, t)), raised(lambda: autogen.losses.L1Loss()(x, t))
+    assert type(ours) is type(theirs)
+    if theirs is None and not x.is_meta:
+        torch.testing.assert_close(autogen.losses.L1Loss()(x, t), nn.L1Loss()(x, t))

@@ -1,0 +1,56 @@
+"""torch's own module tests of these losses, through ours: every input case of `module_db`, value and gradients.
+
+The terminal summary shows on which path the cases ran.
+"""
+
+from __future__ import annotations
+
+import collections
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.testing._internal.common_modules import ModuleInfo, ModuleInput, module_db
+
+import autogen.losses
+from tests.interpret.compare import Call, check
+
+DTYPES = (torch.float32, torch.float64)
+INFOS = [info for info in module_db if info.module_cls.__name__ in autogen.losses.__all__]
+
+
+def calls(info: ModuleInfo, dtype: torch.dtype) -> list[Call]:
+    """The cases of a class."""
+    torch.manual_seed(0)
+    cases = info.module_inputs_func(info, device="cpu", dtype=dtype, requires_grad=True, training=True)
+    return [_call(info, case) for case in cases]
+
+
+def _call(info: ModuleInfo, case: ModuleInput) -> Call:
+    def named(function: Any, given: Any) -> dict[str, Any]:
+        return inspect.signature(function).bind(*given.args, **given.kwargs).arguments
+
+    options = named(info.module_cls, case.constructor_input)
+    forward: Callable[..., Any] = info.module_cls.forward
+    inputs = named(forward.__get__(object()), case.forward_input)
+    call = Call(info.module_cls.__name__, options, tuple(inputs.values()))
+    return Call(call.loss, options, call.inputs, tuple(tensor.requires_grad for tensor in call.tensors()))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("info", INFOS, ids=lambda info: info.module_cls.__name__)
+def test_as_torch(info: ModuleInfo, dtype: torch.dtype, record_property: Callable[[str, object], None]) -> None:
+    paths: collections.Counter[str] = collections.Counter()
+    for call in calls(info, dtype):
+        ours = check(call)
+        paths["torch raises" if ours.error is not None else "generated"] += 1
+    record_property("paths", (info.module_cls.__name__, dict(paths)))
+    assert set(paths) == {"generated"}
+
+
+def test_all_the_classes_are_there() -> None:
+    # TripletMarginLoss and its relative have no cases in torch.
+    missing = set(autogen.losses.__all__) - {info.module_cls.__name__ for info in INFOS}
+    assert missing == {"TripletMarginLoss", "TripletMarginWithDistanceLoss"}

@@ -1,0 +1,36 @@
+"""The README's code runs as written, and prints what the README says."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from examples.demo.cases import cases
+from examples.refresh_readme import README, blocks, outputs
+
+TEXT = README.read_text(encoding="utf-8")
+REMEDY = "run `python -m examples.refresh_readme --skip-demo`"
+
+
+def test_outputs_are_current() -> None:
+    with torch.random.fork_rng():
+        printed = list(outputs(blocks(TEXT)))
+    if f"torch {torch.__version__.split('+')[0]}" not in TEXT:
+        pytest.skip("kernels quote torch's source, and this is another torch than the README's")
+    assert printed == [block.output or "" for block in blocks(TEXT)], REMEDY
+
+
+def test_table_has_every_case() -> None:
+    rows = re.findall(r"^\| (\w+) \| (.*?) \| (\w+) \| (\d \+ \d) \|", TEXT, re.MULTILINE)
+    assert rows == [(case.loss, case.description, "generated", "1 + 1") for case in cases(64)]
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", TEXT):
+        assert (README.parent / target).exists(), target
+
+
+def test_folders_exist() -> None:
+    for folder in re.findall(r"^\| `(\w+)/` \|", TEXT, re.MULTILINE):
+        assert (README.parent / Path(folder)).is_dir(), folder

@@ -1,0 +1,150 @@
+"""Rows too long for the chip: the looped kernels, forced on short rows, and once on a long one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import autogen.losses
+from autogen import explain, tiling
+from tests.interpret.compare import Call, check
+from tests.interpret.samples import Samples
+
+STEP = 64
+# Seven steps of a loop and a tail.
+C = 7 * STEP + 13
+N = 3
+inf, nan = float("inf"), float("nan")
+
+
+@pytest.fixture
+def short_of_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No row of more than STEP elements fits on the chip, and a loop takes as many at a time."""
+    monkeypatch.setattr(tiling, "MAX_RESIDENT", STEP)
+    unpatched = tiling.Tiler.tiling
+
+    def small(self: tiling.Tiler, sizes: Mapping[str, int]) -> tiling.Tiling:
+        found = unpatched(self, sizes)
+        tiles = {name: min(tile, STEP) if name == "COLS" else tile for name, tile in found.tiles}
+        return replace(found, tiles=tuple(tiles.items())) if found.variant.looped else found
+
+    monkeypatch.setattr(tiling.Tiler, "tiling", small)
+
+
+def logits(special: str, dtype: torch.dtype = torch.float32, *shape: int) -> Tensor:
+    """Rows of logits that are hard on an online softmax."""
+    x = Samples(torch.float64).real(*(shape or (N, C))) * 3
+    first, last = x[0], x[-1]
+    match special:
+        case "some -inf":
+            x[:, ::3] = -inf
+        case "-inf prefix":
+            first[: 2 * STEP + 5] = -inf  # two whole steps and a part
+        case "-inf but one":
+            first[:] = -inf
+            first[C - 1] = 1.0
+        case "all -inf":
+            first[:] = -inf
+        case "+inf":
+            first[5] = inf
+        case "huge":
+            x *= 1e4
+        case "rising":
+            x = x.sort(1).values * 50
+        case "falling":
+            x = x.sort(1, descending=True).values * 50
+        case "nan first":
+            first[0] = nan
+        case "nan last":
+            last[C - 1] = nan
+        case "constant":
+            x[:] = -1e4
+    return x.to(dtype)
+
+
+SPECIAL = (
+    "plain", "some -inf", "-inf prefix", "-inf but one", "all -inf", "+inf", "huge", "rising", "falling", "nan first",
+    "nan last", "constant",
+)  # fmt: skip
+FORMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "weight": {"weight": Samples(torch.float64).probability(C)},
+    "smoothing": {"label_smoothing": 0.1},
+    "both": {"weight": Samples(torch.float64).probability(C), "label_smoothing": 0.1},
+}
+
+
+def _labels() -> Tensor:
+    found = Samples().label(C, N)
+    found[0] = C - 1
+    return found
+
+
+def in_dtype(options: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    return {name: each.to(dtype) if isinstance(each, Tensor) else each for name, each in options.items()}
+
+
+@pytest.mark.usefixtures("short_of_room")
+@pytest.mark.parametrize("special", SPECIAL)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_cross_entropy(special: str, form: str, reduction: str) -> None:
+    options = {**in_dtype(FORMS[form], torch.float32), "reduction": reduction}
+    check(Call("CrossEntropyLoss", options, (logits(special), _labels())))
+
+
+@pytest.mark.usefixtures("short_of_room")
+@pytest.mark.parametrize("special", SPECIAL)
+@pytest.mark.parametrize("form", FORMS)
+def test_class_probabilities(special: str, form: str) -> None:
+    target = Samples().probability(N, C)
+    target = target / target.sum(1, keepdim=True)
+    wanted = (True, True, False)
+    check(Call("CrossEntropyLoss", in_dtype(FORMS[form], torch.float32), (logits(special), target), wanted))
+
+
+@pytest.mark.usefixtures("short_of_room")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("form", FORMS)
+def test_dtypes(dtype: torch.dtype, form: str) -> None:
+    options = in_dtype(FORMS[form], dtype)
+    check(Call("CrossEntropyLoss", options, (logits("plain", dtype), _labels()), (True,)))
+
+
+@pytest.mark.usefixtures("short_of_room")
+@pytest.mark.parametrize("form", FORMS)
+def test_classes_apart_in_memory(form: str) -> None:
+    """Neighbouring rows, not neighbouring classes, are neighbours in memory."""
+    target = Samples().label(C, 2, 5, 3)
+    check(Call("CrossEntropyLoss", in_dtype(FORMS[form], torch.float32), (Samples().real(2, C, 5, 3), target)))
+
+
+@pytest.mark.usefixtures("short_of_room")
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_other_losses(reduction: str) -> None:
+    s = Samples()
+    x, target = s.real(N, C), s.label(C, N)
+    wide = x.log_softmax(1), s.real(N, C).softmax(1)
+    check(Call("NLLLoss", {"reduction": reduction}, (x, target)))
+    check(Call("KLDivLoss", {"reduction": reduction}, wide))
+    for p in (1, 2):
+        check(Call("MultiMarginLoss", {"reduction": reduction, "p": p, "weight": s.probability(C)}, (x, target)))
+    check(Call("MultiLabelSoftMarginLoss", {"reduction": reduction}, (x, s.probability(N, C))))
+    for p in (1.0, 2.0, 3.0):
+        check(Call("TripletMarginLoss", {"reduction": reduction, "p": p}, (x, s.real(N, C), s.real(N, C))))
+
+
+def test_a_long_vocabulary() -> None:
+    """40 000 columns loop without being forced to."""
+    s = Samples()
+    x, target = s.real(2, 40_000).requires_grad_(), s.label(40_000, 2)
+    check(Call("CrossEntropyLoss", {}, (x, target)))
+    report = explain(autogen.losses.CrossEntropyLoss(), x, target)
+    assert report.forward is not None and report.backward is not None
+    # One walk over the columns each way.
+    assert report.forward.source.count("for first_col in") == report.backward.source.count("for first_col in") == 1

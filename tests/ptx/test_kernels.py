@@ -1,0 +1,143 @@
+"""Every generated kernel, compiled for real targets: nothing spills, accesses are wide, the last block is ordered."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import re
+from dataclasses import replace
+
+import pytest
+
+import autogen.losses
+from autogen.aot import TARGETS, Access, Atomic, CompiledKernel, SpecializedKernel, compile_kernel
+from tests.ptx.cases import CASES, FLAT, WIDE, Case, kernels
+
+LAUNCHES = list(itertools.product(CASES, TARGETS))
+LAST_BLOCK = Atomic("add", "acq_rel", "gpu")
+AMD_ATOMIC = re.compile(r"\bbuffer_wbl2 sc1$(?:.*\n){,4}?.*\bglobal_atomic_add\b.*\n(?:.*\n){,3}?.*\bbuffer_inv sc1$", re.M)
+LOCAL_MEMORY = re.compile(r"\b(?:ld|st)\.local\b|\bscratch_(?:load|store)")
+INT32_PRODUCT = re.compile(r"arith\.muli [^:]* : tensor<[\dx]*xi32>")
+
+# The variable that walks along each tile.
+TILES = {"BLOCK": "offsets", "ROWS": "row", "COLS": "col"}
+
+
+# A scope wider than a function makes pytest run the tests of a launch together, so that one process compiles it once.
+@pytest.fixture(scope="module", params=LAUNCHES, ids=[f"{case}-{target}" for case, target in LAUNCHES])
+def launch(request: pytest.FixtureRequest) -> tuple[Case, str]:
+    """A case and a target."""
+    return request.param
+
+
+@functools.cache
+def compiled(kernel: SpecializedKernel, target: str) -> CompiledKernel:
+    return compile_kernel(kernel, TARGETS[target])
+
+
+def tiles_of(kernel: SpecializedKernel) -> dict[str, int]:
+    parameters = re.findall(r"^    (\w+)(?:: tl\.constexpr)?,$", kernel.text, re.MULTILINE)
+    values = {name: each.value for name, each in zip(parameters, kernel.parameters, strict=True)}
+    return {name: values[name] or 1 for name in TILES if name in values}
+
+
+def possible_width(kernel: SpecializedKernel, target: str, access: Access) -> int:
+    """The bytes, up to 16, of an access that one thread has: few threads share a small tile."""
+    walked = [tile for tile, variable in TILES.items() if re.search(rf"\b{variable}\b", access.address)]
+    elements = math.prod(tiles_of(kernel).get(tile, 1) for tile in walked)
+    per_thread = max(elements // (kernel.num_warps * TARGETS[target].warp_size), 1)
+    return min(per_thread * access.item_bytes, 16)
+
+
+def rows_are_aligned(case: Case) -> bool:
+    """Whether every row in memory, of columns or else of neighbouring rows, starts at a multiple of 16 bytes."""
+    shape = case.inputs[0].shape
+    return math.prod(shape[2:] or shape[1:]) * case.dtype.itemsize % 16 == 0
+
+
+def test_every_loss_has_a_case() -> None:
+    assert {case.loss for case in CASES} == set(autogen.losses.__all__)
+
+
+def test_nothing_spills(launch: tuple[Case, str]) -> None:
+    case, target = launch
+    for kernel in kernels(case):
+        result = compiled(kernel, target)
+        assert result.spilled == 0, kernel.name
+        assert not LOCAL_MEMORY.search(result.asm), kernel.name
+
+
+def test_only_the_last_block_is_ordered(launch: tuple[Case, str]) -> None:
+    case, target = launch
+    forward, backward = (compiled(kernel, target) for kernel in kernels(case))
+    is_scalar = case.options.get("reduction") != "none"
+    assert forward.atomics == (LAST_BLOCK,) * is_scalar
+    assert backward.atomics == ()
+    if is_scalar and target == "gfx942":
+        # Agent scope: what was written before is written back, what is read after is read anew.
+        assert AMD_ATOMIC.search(forward.asm)
+
+
+def test_accesses_are_16_bytes_wide(launch: tuple[Case, str]) -> None:
+    case, target = launch
+    if case not in FLAT and not rows_are_aligned(case):
+        pytest.skip("rows start at addresses that are not multiples of 16")
+    for kernel in kernels(case):
+        result = compiled(kernel, target)
+        is_flat = "BLOCK" in tiles_of(kernel)
+        if is_flat:
+            accesses = [each for each in result.accesses if re.fullmatch(r"\w+ \+ offsets", each.address)]
+            accesses = [each for each in accesses if each.mask is None]
+        else:
+            accesses = [each for each in result.accesses if re.search(r"\bcol\b", each.address)]
+        assert accesses, kernel.text
+        for access in accesses:
+            # The same access on both sides of an `if` may have been made one.
+            merged = (each.widths for each in result.accesses if (each.kind, each.line) == (access.kind, 0))
+            widths = access.widths or (max(itertools.chain(*merged)),)
+            assert min(widths) >= possible_width(kernel, target, access), access
+
+
+@pytest.mark.parametrize(("case", "target"), itertools.product(WIDE, TARGETS), ids=str)
+def test_offsets_past_32_bits_are_computed_in_64(case: Case, target: str) -> None:
+    for kernel in kernels(case):
+        ttir = compiled(kernel, target).ttir
+        assert not INT32_PRODUCT.search(ttir), kernel.text
+        assert re.search(r"tt\.addptr .*xi64>", ttir), kernel.text
+
+
+class TestBrokenKernelsAreSeen:
+    """The facts that the tests above rely on change with the kernel."""
+
+    @pytest.fixture
+    def kernel(self) -> SpecializedKernel:
+        return kernels(FLAT[0])[0]
+
+    @pytest.mark.parametrize("target", TARGETS)
+    def test_relaxed_atomic(self, kernel: SpecializedKernel, target: str) -> None:
+        result = compiled(replace(kernel, text=kernel.text.replace('sem="acq_rel"', 'sem="relaxed"')), target)
+        assert result.atomics == (Atomic("add", "relaxed", "gpu"),)
+        assert not AMD_ATOMIC.search(result.asm)
+
+    @pytest.mark.parametrize("target", TARGETS)
+    def test_narrow_scope(self, kernel: SpecializedKernel, target: str) -> None:
+        result = compiled(replace(kernel, text=kernel.text.replace('scope="gpu"', 'scope="cta"')), target)
+        assert result.atomics == (Atomic("add", "acq_rel", "cta"),)
+        assert not AMD_ATOMIC.search(result.asm)
+
+    @pytest.mark.parametrize("target", TARGETS)
+    def test_masked_full_blocks(self, kernel: SpecializedKernel, target: str) -> None:
+        result = compiled(replace(kernel, text=kernel.text.replace("    if is_full:", "    if False:")), target)
+        loads = [each for each in result.accesses if "offsets" in each.address and each.widths]
+        assert loads
+        assert all(set(each.widths) == {4} for each in loads)
+
+    @pytest.mark.parametrize("target", ["sm_80", "gfx942"])
+    def test_tile_too_large_for_its_threads(self, kernel: SpecializedKernel, target: str) -> None:
+        *before, block, partials = kernel.parameters
+        assert (block.value, partials.value) == (2048, 512)
+        block = replace(block, value=256 * TARGETS[target].warp_size)
+        result = compiled(replace(kernel, parameters=(*before, block, partials), num_warps=1), target)
+        assert result.spilled > 0
+        assert target != "gfx942" or LOCAL_MEMORY.search(result.asm)

@@ -1,0 +1,275 @@
+"""Binding: the key changes when anything changes that the loss may read, and tensors are found and named."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from autogen.binding import bind, is_replaying
+from tests.unit.pipeline import binding_of
+
+T = torch.zeros(3)
+U = torch.ones(3)
+
+
+def key_of(loss: Callable[..., Any], *args: Any, **kwargs: Any) -> Hashable:
+    statics = binding_of(loss, *args, **kwargs).statics
+    hash(statics)
+    return statics
+
+
+def identity(x: Any, option: Any = None, *rest: Any, **others: Any) -> Any:
+    return x
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+@dataclass
+class Config:
+    margin: float
+    names: list[str]
+
+
+def double(x: Any) -> Any:
+    return 2 * x
+
+
+def halve(x: Any) -> Any:
+    return x / 2
+
+
+MODULES_ARE_MISSED = pytest.mark.xfail(reason="bind leaves a module among the arguments out of the key")
+DIFFERENT: list[Any] = [
+    (1, 2),
+    (1, 1.0),
+    (1, True),
+    (0, None),
+    (0.0, -0.0),
+    (math.nan, 0.0),
+    ("mean", "sum"),
+    (torch.float32, torch.float64),
+    ([1, [2, 3]], [1, [2, 4]]),
+    ([1, 2], (1, 2)),
+    ({"a": 1}, {"a": 2}),
+    ({"a": 1}, {"b": 1}),
+    (Config(1.0, ["a"]), Config(2.0, ["a"])),
+    (Config(1.0, ["a"]), Config(1.0, ["b"])),
+    (Color.RED, Color.BLUE),
+    (double, halve),
+    pytest.param(nn.MSELoss(), nn.MSELoss(reduction="sum"), marks=MODULES_ARE_MISSED),
+    pytest.param(nn.MSELoss(), nn.L1Loss(), marks=MODULES_ARE_MISSED),
+    (T, [T]),
+    ({"a": T}, {"b": T}),
+]
+EQUAL: list[Any] = [
+    (math.nan, float("nan")),
+    (0.1, 1 / 10),
+    ([1, {"a": [2.0]}], [1, {"a": [2.0]}]),
+    (Config(1.0, ["a"]), Config(1.0, ["a"])),
+    (Color.RED, Color(1)),
+    (double, double),
+    (T, U),
+    (nn.HuberLoss(delta=math.nan), nn.HuberLoss(delta=math.nan)),
+]
+
+
+def _name(value: Any) -> str:
+    return getattr(value, "__name__", None) or str(value)
+
+
+class TestArguments:
+    @pytest.mark.parametrize(("one", "other"), DIFFERENT, ids=_name)
+    def test_that_differ_give_different_keys(self, one: Any, other: Any) -> None:
+        assert key_of(identity, T, one) != key_of(identity, T, other)
+
+    @pytest.mark.parametrize(("one", "other"), EQUAL, ids=_name)
+    def test_that_mean_the_same_give_equal_keys(self, one: Any, other: Any) -> None:
+        assert key_of(identity, T, one) == key_of(identity, T, other)
+
+    def test_by_position_and_by_keyword_are_two(self) -> None:
+        assert key_of(identity, T, 1) != key_of(identity, T, option=1)
+
+    def test_that_do_not_fit_raise_a_type_error(self) -> None:
+        with pytest.raises(TypeError):
+            bind(double, inspect.signature(double), None, (T, T), {})
+
+
+class Inner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.power = 2
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x**self.power
+
+
+def scaling(factor: float) -> tuple[Callable[[Any], Any], Callable[[float], None]]:
+    """A function that multiplies by a number which it closes over, and a way to change that."""
+
+    def scaled(x: Any) -> Any:
+        return x * factor
+
+    def change(number: float) -> None:
+        nonlocal factor
+        factor = number
+
+    return scaled, change
+
+
+class Loss(nn.Module):
+    """A loss with one of everything that a loss may read."""
+
+    scale: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.margin = 1.0
+        self._private = 1.0
+        self.scaled, self.change_factor = scaling(1.0)
+        self.weights = [1.0, [2.0, 3.0]]
+        self.options = {"eps": 1e-6, "nested": {"p": 2}}
+        self.config = Config(1.0, ["a"])
+        self.temperature = nn.Parameter(torch.ones(()))
+        self.register_buffer("scale", torch.ones(3))
+        self.register_buffer("absent", None)
+        self.plain = torch.full((3,), 2.0)
+        self.inner = Inner()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) * self.scale * self.temperature + self.plain
+
+
+def _set(owner: Any, name: str, value: Any) -> None:
+    setattr(owner, name, value)
+
+
+CHANGES: dict[str, Callable[[Loss], None]] = {
+    "private attribute": lambda m: _set(m, "_private", 2.0),
+    "closure of an attribute": lambda m: m.change_factor(2.0),
+    "attribute": lambda m: _set(m, "margin", 2.0),
+    "sign of zero": lambda m: _set(m, "margin", -1.0),
+    "nested list": lambda m: m.weights[1].__setitem__(0, 9.0),  # type: ignore[index, union-attr, attr-defined]
+    "nested dictionary": lambda m: m.options["nested"].__setitem__("p", 1),  # type: ignore[attr-defined]
+    "object": lambda m: _set(m.config, "margin", 2.0),
+    "attribute of a submodule": lambda m: _set(m.inner, "power", 3),
+    "submodule of another class": lambda m: _set(m, "inner", nn.Identity()),
+    "training mode": lambda m: _set(m, "training", False),
+    "new attribute": lambda m: _set(m, "added", 0),
+    "buffer that appears": lambda m: _set(m, "absent", torch.ones(3)),
+}
+MISSED = {
+    "private attribute": pytest.mark.xfail(reason="_module_fingerprint skips names that begin with _"),
+    "closure of an attribute": pytest.mark.xfail(reason="_fingerprint takes a function for its identity alone"),
+}
+
+
+class TestModules:
+    @pytest.mark.parametrize("change", [pytest.param(c, marks=MISSED.get(c, ())) for c in CHANGES])
+    def test_a_change_changes_the_key(self, change: str) -> None:
+        module = Loss()
+        before = key_of(module, T)
+        assert key_of(module, T) == before
+        CHANGES[change](module)
+        assert key_of(module, T) != before
+
+    def test_values_of_tensors_are_not_part_of_the_key(self) -> None:
+        module = Loss()
+        before = key_of(module, T)
+        module.scale.mul_(3)
+        module.plain = torch.zeros(3)
+        assert key_of(module, U) == before
+
+    def test_equal_modules_have_equal_keys(self) -> None:
+        assert key_of(nn.HuberLoss(delta=2.0), T, T) == key_of(nn.HuberLoss(delta=2.0), T, T)
+
+    def test_parameters_buffers_and_plain_tensors_are_inputs(self) -> None:
+        module = Loss()
+        binding = binding_of(module, T)
+        found = dict(zip(binding.names, binding.tensors, strict=True))
+        assert set(found) == {"x", "temperature", "scale", "plain"}
+        assert found["temperature"] is module.temperature and found["plain"] is module.plain
+
+    def test_a_submodules_tensors_are_named_by_their_path(self) -> None:
+        outer = nn.Sequential(Loss())
+        assert "0_temperature" in binding_of(outer, T).names
+
+    def test_replay_puts_other_tensors_in_their_place_and_takes_them_out_again(self) -> None:
+        module = Loss()
+        binding = binding_of(module, T)
+        replaced = dict(zip(binding.names, (torch.full((3,), 5.0),) * 4, strict=True))
+        result = binding.replay([replaced[name] for name in binding.names])
+        torch.testing.assert_close(result, torch.full((3,), 5.0**2 * 5 * 5 + 5))
+        assert module.plain is binding.tensors[binding.names.index("plain")]
+        assert isinstance(module.temperature, nn.Parameter)
+
+    def test_replay_restores_the_module_after_an_error(self) -> None:
+        module = Loss()
+        binding = binding_of(module, T)
+        with pytest.raises(RuntimeError, match="size"):
+            binding.replay([torch.zeros(2), *binding.tensors[1:]])
+        assert module.scale is binding.tensors[binding.names.index("scale")]
+        assert not is_replaying()
+
+
+class TestClosures:
+    def test_a_change_of_what_a_function_closes_over_changes_the_key(self) -> None:
+        margin, weights = 1.0, [1.0, 2.0]
+
+        def loss(x: torch.Tensor) -> torch.Tensor:
+            return x * margin * weights[0]
+
+        before = key_of(loss, T)
+        weights[0] = 5.0
+        between = key_of(loss, T)
+        margin = 2.0
+        assert len({before, between, key_of(loss, T)}) == 3
+
+
+class TestNames:
+    def test_are_the_parameters_of_the_signature(self) -> None:
+        def loss(prediction: Any, target: Any, *, weight: Any = None) -> Any:
+            return prediction
+
+        binding = binding_of(loss, T, U, weight=torch.zeros(1))
+        assert binding.names == ("prediction", "target", "weight")
+
+    def test_tensors_in_a_list_are_numbered(self) -> None:
+        assert binding_of(identity, [T, U]).names == ("x_0", "x_1")
+
+    def test_names_that_would_collide_are_numbered(self) -> None:
+        def loss(x: Any, x_0: Any) -> Any:
+            return x
+
+        names = binding_of(loss, [T, U], torch.zeros(2)).names
+        assert len(set(names)) == 3 and names[0] == "x_0"
+
+    def test_a_tensor_given_twice_has_two_names(self) -> None:
+        def loss(x: Any, y: Any) -> Any:
+            return x
+
+        names = binding_of(loss, T, T).names
+        assert len(set(names)) == 2
+
+
+def test_replaying_is_known_while_it_lasts() -> None:
+    seen: list[bool] = []
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        seen.append(is_replaying())
+        return x
+
+    binding = binding_of(loss, T)
+    assert not is_replaying()
+    binding.replay(binding.tensors)
+    assert seen == [True] and not is_replaying()

@@ -1,0 +1,233 @@
+"""Scheduling: which axes a kernel walks, at which level each value lives, what forward keeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sympy
+import torch
+from torch import Tensor, nn
+
+from autogen import ir, simplify
+from autogen.errors import ScheduleError
+from autogen.ir import Node
+from autogen.schedule import Kernel, Level, Plan, schedule, unique
+from tests.unit.pipeline import Loss, Reference, floats, plan_of, program_of
+
+X, PROBABILITY = floats(3, 4), floats(3, 4).sigmoid().detach()
+LABELS = torch.tensor([0, 1, 2])
+
+
+def names(axes: Any) -> str:
+    return " ".join(map(str, axes))
+
+
+# rows, columns and whether a program needs whole rows: forward, then backward
+Shape = tuple[str, str, bool]
+FLAT: Shape = ("n c", "", False)
+TILED: Shape = ("n", "c", False)
+WHOLE_ROWS: Shape = ("n", "c", True)
+
+SHAPES: dict[str, tuple[Loss, tuple[Any, ...], Shape, Shape]] = {
+    "elementwise": (nn.BCEWithLogitsLoss(), (X, PROBABILITY), FLAT, FLAT),
+    "elementwise, unreduced": (nn.MSELoss(reduction="none"), (X, PROBABILITY), FLAT, FLAT),
+    "a weight per column": (nn.BCEWithLogitsLoss(pos_weight=floats(4, grad=False)), (X, PROBABILITY), TILED, TILED),
+    "a variance per row": (nn.GaussianNLLLoss(), (X, PROBABILITY, PROBABILITY[:, :1]), TILED, TILED),
+    "classes": (nn.CrossEntropyLoss(), (X, LABELS), WHOLE_ROWS, TILED),
+    "classes in the middle": (
+        nn.CrossEntropyLoss(),
+        (floats(2, 4, 3, 2), torch.ones(2, 3, 2).long()),
+        ("n d1 d2", "c", True),
+        ("n d1 d2", "c", False),
+    ),
+    "distances": (nn.TripletMarginLoss(), tuple(floats(3, 4, seed=k) for k in range(3)), WHOLE_ROWS, TILED),
+    "a softmax": (lambda x: x.softmax(1), (X,), WHOLE_ROWS, WHOLE_ROWS),
+    "sums of columns": (lambda x: x.exp().sum(0), (X,), ("c", "n", True), ("n", "c", False)),
+    "a formula of sums": (lambda x: 1 - x.sigmoid().sum() / (x.exp().sum() + 1), (X,), FLAT, FLAT),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_rows_and_columns(name: str) -> None:
+    loss, args, *expected = SHAPES[name]
+    plan, sizes = plan_of(loss, *args)
+    kernels = (*plan.forward, *plan.backward())
+    assert [(names(k.rows), names(k.columns), k.whole_rows) for k in kernels] == expected
+    Reference(loss, *args).check_plan(plan, sizes)
+
+
+def test_axes_are_ordered_as_memory_is() -> None:
+    transposed = floats(4, 3).detach().t().requires_grad_()
+    plan, _ = plan_of(lambda x: x.exp().sum(), transposed)
+    assert names(plan.forward[0].rows) == "c n"
+
+
+def test_hints_order_loops_and_change_nothing_else() -> None:
+    program, sizes = program_of(nn.CrossEntropyLoss(), X, LABELS)
+    misled = {name: 1000 - k for k, name in enumerate(sizes)}
+    Reference(nn.CrossEntropyLoss(), X, LABELS).check_plan(schedule(program, "loss", misled, training=True), sizes)
+
+
+class TestLevels:
+    @staticmethod
+    def by_op(kernel: Kernel, op: str) -> set[Level]:
+        nodes = ir.topological(root.node for root in kernel.roots)
+        return {kernel.level(node) for node in nodes if node.op == op}
+
+    def test_of_cross_entropy(self) -> None:
+        plan, _ = plan_of(nn.CrossEntropyLoss(weight=floats(4, grad=False)), X, LABELS)
+        (kernel,) = plan.forward
+        assert {kernel.level(node) for node in kernel.loads() if node.attrs[0].name == "target"} == {Level.ROW}
+        # The logits are read as elements, and once more per row, at the label.
+        assert {kernel.level(node) for node in kernel.loads() if node.attrs[0].name == "input"} == {
+            Level.ELEMENT,
+            Level.ROW,
+        }
+        assert self.by_op(kernel, "exp") == {Level.ELEMENT}
+        assert self.by_op(kernel, "log") == {Level.ROW}
+        assert kernel.level(next(root.node for root in kernel.finals if root.buffer.name == "loss")) == Level.FINAL
+
+    def test_of_backward(self) -> None:
+        (kernel,) = plan_of(nn.CrossEntropyLoss(), X, LABELS)[0].backward()
+        levels = {node.attrs[0].name: kernel.level(node) for node in kernel.loads()}
+        assert levels["grad_loss"] == levels["total_weight"] == Level.SCALAR
+        assert levels["row_max"] == levels["target"] == Level.ROW
+        assert levels["input"] == Level.ELEMENT
+
+    def test_of_a_value_per_column(self) -> None:
+        (kernel,) = plan_of(lambda x, w: (x * w.exp()).abs().sum(), X.detach(), floats(4, grad=False))[0].forward
+        assert self.by_op(kernel, "exp") == {Level.COLUMN}
+
+    def test_what_follows_from_a_whole_row_is_per_row(self) -> None:
+        """Even where there is one row only, so that no axis says so."""
+        (kernel,) = plan_of(lambda x: x - x.logsumexp(0), floats(4, grad=False))[0].forward
+        assert kernel.rows == () and names(kernel.columns) == "n"
+        assert self.by_op(kernel, "log") == {Level.ROW}
+
+
+class TestStatistics:
+    @pytest.mark.parametrize(
+        ("loss", "args", "kept"),
+        [
+            (nn.BCEWithLogitsLoss(), (X, PROBABILITY), {}),
+            (nn.CrossEntropyLoss(), (X, LABELS), {"row_max": "N", "sum_exp": "N", "total_weight": ""}),
+            (nn.CrossEntropyLoss(reduction="sum"), (X, LABELS), {"row_max": "N", "sum_exp": "N"}),
+            (lambda x: 1 - x.sum() / (x.exp().sum() + 1), (X,), {"x_sum": "", "exponential_sum": ""}),
+        ],
+    )
+    def test_are_one_number_per_row_or_loss(self, loss: Loss, args: Any, kept: dict[str, str]) -> None:
+        plan, _ = plan_of(loss, *args)
+        assert {buffer.name: names(buffer.shape) for buffer in plan.saved} == kept
+        assert all(buffer.role == "saved" for buffer in plan.saved)
+
+    def test_are_read_back_and_not_computed_again(self) -> None:
+        plan, _ = plan_of(nn.CrossEntropyLoss(), X, LABELS)
+        (kernel,) = plan.backward()
+        assert "reduce" not in {node.op for node in ir.topological(root.node for root in kernel.roots)}
+        assert {load.attrs[0] for load in kernel.loads()} >= set(plan.saved)
+
+    def test_are_not_kept_where_no_backward_follows(self) -> None:
+        with torch.no_grad():
+            plan, _ = plan_of(nn.CrossEntropyLoss(), X, LABELS)
+        assert plan.saved == () and plan.backward() == ()
+        assert [root.buffer.name for root in plan.forward[0].roots] == ["loss"]
+
+    def test_that_wait_for_the_upstream_gradient_stay_in_backward(self) -> None:
+        plan, _ = plan_of(lambda x: x.softmax(1), X)
+        (kernel,) = plan.backward()
+        assert [node.op for node in ir.topological(root.node for root in kernel.roots)].count("reduce") == 1
+
+    def test_cost_no_launch_of_their_own(self) -> None:
+        # The sum over rows that the weight's gradient needs does not fit the loss's kernel beside the one over columns.
+        def loss(x: Tensor, w: Tensor) -> Tensor:
+            return (x.softmax(1) * w).sum()
+
+        plan, sizes = plan_of(loss, X, floats(4))
+        assert len(plan.forward) == 1
+        Reference(loss, X, floats(4)).check_plan(plan, sizes)
+
+
+class TestLaunches:
+    def test_every_result_is_stored_once(self) -> None:
+        plan, _ = plan_of(nn.TripletMarginLoss(), *(floats(3, 4, seed=k) for k in range(3)))
+        stored = [root.buffer.name for kernel in plan.forward for root in kernel.roots]
+        assert sorted(stored) == sorted(["loss", *(buffer.name for buffer in plan.saved)])
+        gradients = [root.buffer.name for kernel in plan.backward() for root in kernel.roots]
+        assert gradients == ["grad_anchor", "grad_positive", "grad_negative"]
+
+    def test_results_that_do_not_fit_together_get_a_launch_each(self) -> None:
+        def loss(x: Tensor) -> Any:
+            return x.sum(1), x.sum(0), x.exp().sum(1)
+
+        plan, sizes = plan_of(loss, X)
+        assert [[root.buffer.name for root in kernel.roots] for kernel in plan.forward] == [
+            ["loss_0", "loss_2"],
+            ["loss_1"],
+        ]
+        assert len({kernel.name for kernel in plan.forward}) == 2
+        Reference(loss, X).check_plan(plan, sizes)
+
+    def test_a_scalar_is_finished_by_the_last_block_from_totals_alone(self) -> None:
+        (kernel,) = plan_of(lambda x: x.exp().sum() / (x.sum() + 1), X.detach())[0].forward
+        (final,) = kernel.finals
+        assert kernel.stores == () and len(kernel.totals) == 2
+
+        def reads_elements(node: Node) -> bool:
+            return node not in kernel.totals and (bool(node.axes) or any(map(reads_elements, node.args)))
+
+        assert not reads_elements(final.node)
+
+    def test_upstream_gradients_may_lie_in_memory_as_they_like(self) -> None:
+        plan, _ = plan_of(nn.MSELoss(reduction="none"), X, PROBABILITY)
+        (plain,) = plan.backward()
+        (upstream,) = {node.attrs[0] for node in plain.loads() if node.attrs[0].role == "upstream"}
+        expanded = replace(upstream, strides=(sympy.S.Zero, sympy.S.Zero))
+        (kernel,) = plan.backward({upstream.name: expanded})
+        assert expanded in {node.attrs[0] for node in kernel.loads()}
+        assert upstream not in {node.attrs[0] for node in kernel.loads()}
+
+
+REFUSED: dict[str, tuple[Loss, tuple[Any, ...], str]] = {
+    "two softmaxes": (lambda x: (x.softmax(0) * x.softmax(1)).sum(), (X,), "over different axes"),
+    "rows of rows": (lambda x: x.logsumexp(2).logsumexp(1).sum(), (floats(2, 3, 4),), "over different axes"),
+    "the loss fed back": (lambda x: x.logsumexp(1) / x.logsumexp(1).sum(), (X,), "over different axes"),
+    "two sizes": (lambda x, y: x.sum() + y.sum(), (floats(3), floats(4)), "part of its axes"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refuses(name: str) -> None:
+    loss, args, reason = REFUSED[name]
+    with pytest.raises(ScheduleError, match=reason):
+        plan_of(loss, *args)
+
+
+def test_every_pass_is_followed_by_the_verifier(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, sizes = program_of(nn.CrossEntropyLoss(), X, LABELS)
+
+    def breaks_loads(node: Node) -> Node:
+        if node.op != "load":
+            return node
+        broken = Node()
+        broken.op, broken.args, broken.dtype, broken.axes = "load", (), node.dtype, node.axes
+        broken.attrs = (node.attrs[0], (*node.attrs[1], sympy.S.Zero))
+        return broken
+
+    monkeypatch.setattr(simplify, "PASSES", (breaks_loads,))
+    with pytest.raises(AssertionError, match="rank of the index"):
+        schedule(program, "loss", sizes, training=True)
+
+
+def test_a_plan_does_not_depend_on_when_it_is_made() -> None:
+    def text(plan: Plan) -> list[str]:
+        return [ir.format_nodes(root.node for root in k.roots) for k in (*plan.forward, *plan.backward())]
+
+    calls = [plan_of(nn.TripletMarginLoss(), *(floats(3, 4, seed=k) for k in range(3)))[0] for _ in range(2)]
+    assert text(calls[0]) == text(calls[1])
+
+
+def test_numbers_names_that_are_taken() -> None:
+    assert unique("sum", ["sum_2"]) == "sum"
+    assert unique("sum", ["sum", "sum_2"]) == "sum_3"

@@ -1,0 +1,47 @@
+"""Size expressions evaluated at launch are what sympy says they are."""
+
+from __future__ import annotations
+
+import pytest
+import sympy
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils._sympy.functions import FloorDiv, Mod
+
+from autogen.sizes import Evaluator
+
+N, C, D1 = sympy.symbols("N C D1", integer=True, positive=True)
+
+POSITIVE = st.recursive(
+    st.one_of(st.sampled_from([N, C, D1]), st.integers(1, 9).map(sympy.Integer)),
+    lambda inner: st.one_of(
+        st.builds(lambda a, b: a + b, inner, inner),
+        st.builds(lambda a, b: a * b, inner, inner),
+        st.builds(lambda a: a**2, inner),
+        st.builds(sympy.Max, inner, inner),
+    ),
+    max_leaves=4,
+)
+EXPRESSIONS = st.one_of(POSITIVE, st.builds(FloorDiv, POSITIVE, POSITIVE), st.builds(Mod, POSITIVE, POSITIVE))
+
+
+@given(st.lists(EXPRESSIONS, max_size=4), st.tuples(*[st.integers(1, 2**40)] * 3))
+def test_equals_substitution(expressions: list[sympy.Expr], numbers: tuple[int, int, int]) -> None:
+    sizes = dict(zip(("N", "C", "D1"), numbers, strict=True))
+    known = dict(zip((N, C, D1), map(sympy.Integer, numbers), strict=True))
+    assert Evaluator(expressions)(sizes) == tuple(int(e.subs(known)) for e in expressions)
+
+
+def test_gives_integers_exact_beyond_64_bits() -> None:
+    (product,) = Evaluator([N * C * D1])({"N": 2**31, "C": 2**31, "D1": 3})
+    assert type(product) is int and product == 3 * 2**62
+
+
+def test_needs_only_the_sizes_that_occur() -> None:
+    assert Evaluator([N + 1, sympy.Integer(7)])({"N": 2, "unused": 5}) == (3, 7)
+    with pytest.raises(KeyError, match="N"):
+        Evaluator([N])({"C": 1})
+
+
+def test_of_nothing_is_nothing() -> None:
+    assert Evaluator([])({}) == ()

@@ -1,0 +1,149 @@
+"""Launch parameters: whatever the sizes, every element is in some tile, and tiles are what Triton takes."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from autogen.space import Space
+from autogen.tiling import INT32_MAX, Tiler, Tiling, alignment, next_power_of_2
+from tests.unit.pipeline import Loss, floats, plan_of
+
+X = floats(3, 4)
+
+
+class Tiled:
+    """The forward kernel of a loss of (N, C) tensors, to be tiled for any N and C."""
+
+    def __init__(self, loss: Loss, *args: Any) -> None:
+        plan, self.sizes = plan_of(loss, *args)
+        (self.kernel,) = plan.forward
+        self.space = Space(self.kernel)
+        self.tiler = Tiler(self.kernel, self.space)
+
+    def tiling(self, n: int, c: int) -> Tiling:
+        return self.tiler.tiling({**self.sizes, "N": n, "C": c})
+
+
+LOSSES: dict[str, tuple[Loss, tuple[Any, ...]]] = {
+    "flat": (nn.MSELoss(), (X, X.detach())),
+    "tiled": (nn.BCEWithLogitsLoss(pos_weight=X[0].detach()), (X, X.detach().sigmoid())),
+    "rows": (nn.CrossEntropyLoss(), (X, torch.tensor([0, 1, 2]))),
+    "adjacent rows": (lambda x: x.logsumexp(0), (X,)),
+}
+
+
+@functools.cache
+def tiled(name: str) -> Tiled:
+    """One of `LOSSES`, in double precision."""
+    loss, args = LOSSES[name]
+    return Tiled(loss, *args)
+
+
+EDGES = [2**k + d for k in range(6, 20) for d in (-1, 0, 1)]
+SIZES = st.one_of(st.integers(0, 70), st.integers(0, 2**17), st.sampled_from(EDGES))
+
+
+def is_power_of_two(n: int) -> bool:
+    return n > 0 and n & (n - 1) == 0
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@given(SIZES, SIZES)
+def test_tiles_cover_all_elements(name: str, n: int, c: int) -> None:
+    tiling = tiled(name).tiling(n, c)
+    tiles = dict(tiling.tiles)
+    rows, columns = (c, n) if name == "adjacent rows" else (n, c)
+    assert tiling.programs >= 1
+    if name == "flat":
+        assert tiling.programs * tiles["BLOCK"] >= n * c
+        assert (tiling.programs - 1) * tiles["BLOCK"] < max(n * c, 1)
+        return
+    row_tiles = -(-rows // tiles["ROWS"])
+    if name == "tiled":
+        assert tiling.programs == max(1, row_tiles * -(-columns // tiles["COLS"]))
+        return
+    assert tiling.programs == max(1, row_tiles)
+    assert tiling.variant.looped or tiles["COLS"] >= columns
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@given(SIZES, SIZES)
+def test_tiles_are_what_triton_takes(name: str, n: int, c: int) -> None:
+    tiling = tiled(name).tiling(n, c)
+    tiles = dict(tiling.tiles)
+    assert all(is_power_of_two(tile) for tile in tiles.values())
+    assert is_power_of_two(tiling.num_warps) and 1 <= tiling.num_warps <= 32
+    held = math.prod(tiles.get(tile, 1) for tile in ("BLOCK", "ROWS", "COLS"))
+    assert held <= 32 * 1024  # what a program has on chip
+    assert held // (32 * tiling.num_warps) <= 32  # what a thread has in registers
+    if "PARTIALS" in tiles:
+        assert tiles["PARTIALS"] >= min(tiling.programs, 4096)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_same_sizes_give_the_same_tiling(name: str) -> None:
+    other = Tiler(tiled(name).kernel, tiled(name).space)
+    for n, c in [(3, 4), (1000, 1000), (2, 100_000)]:
+        assert other.tiling({**tiled(name).sizes, "N": n, "C": c}) == tiled(name).tiling(n, c)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("n", [0, 1])
+def test_nothing_and_one_element_take_one_program(name: str, n: int) -> None:
+    assert tiled(name).tiling(n, 1).programs == tiled(name).tiling(1, n).programs == 1
+
+
+class TestWideOffsets:
+    @pytest.mark.parametrize("name", LOSSES)
+    def test_from_two_to_the_31_on(self, name: str) -> None:
+        for n, c in [(2**31, 1), (1, 2**31), (2**16, 2**15), (2**20, 2**20)]:
+            assert tiled(name).tiling(n, c).variant.wide
+
+    @pytest.mark.parametrize("name", LOSSES)
+    def test_not_before(self, name: str) -> None:
+        for n, c in [(1, 1), (2**30, 1), (2**14, 2**16)]:
+            assert not tiled(name).tiling(n, c).variant.wide
+
+    def test_a_gap_in_memory_counts(self) -> None:
+        gapped = Tiled(lambda x: x.exp().sum(), floats(3, 8).detach()[:, :4])
+        assert gapped.tiler.tiling({**gapped.sizes, "N": 2, "C": 2, "x_stride0": 2**31}).variant.wide
+
+    @pytest.mark.xfail(reason="start + BLOCK of the last block is 2^31, which 32 bits do not hold")
+    def test_the_end_of_the_last_block_fits_into_the_offsets(self) -> None:
+        tiling = tiled("flat").tiling(INT32_MAX, 1)
+        assert tiling.variant.wide or tiling.programs * dict(tiling.tiles)["BLOCK"] <= INT32_MAX
+
+
+def test_rows_that_fit_are_resident_and_longer_ones_are_looped() -> None:
+    looped = [tiled("rows").tiling(8, 2**k).variant.looped for k in range(4, 20)]
+    assert not looped[0] and looped[-1]
+    assert looped == sorted(looped), "once too long, always too long"
+
+
+def test_double_precision_halves_what_fits() -> None:
+    single = Tiled(nn.CrossEntropyLoss(), X.detach().float().requires_grad_(), torch.tensor([0, 1, 2]))
+
+    def longest(rows: Tiled) -> int:
+        return max(2**k for k in range(4, 20) if not rows.tiling(8, 2**k).variant.looped)
+
+    assert longest(single) == 2 * longest(tiled("rows"))
+
+
+@given(st.integers(0, 2**40))
+def test_next_power_of_2(n: int) -> None:
+    power = next_power_of_2(n)
+    assert is_power_of_two(power) and power >= n and (power == 1 or power // 2 < n)
+
+
+@given(st.integers(0, 2**40))
+def test_alignment_divides(n: int) -> None:
+    assert n % alignment(n) == 0 and is_power_of_two(alignment(n)) and alignment(n) <= 16
+    assert alignment(n) == 16 or n % (2 * alignment(n)) != 0
