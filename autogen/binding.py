@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import types
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ def bind(
     names = [labels.get(id(leaves[k]), f"tensor_{k}") for k in spots]
     tensors = [leaves[k] for k in spots]
     statics: list[Hashable] = [str(structure)]
-    statics += [_fingerprint(leaf) for leaf in leaves if not isinstance(leaf, (torch.Tensor, torch.nn.Module))]
+    statics += [_fingerprint(leaf) for leaf in leaves if leaf is not module and not isinstance(leaf, torch.Tensor)]
     statics += [_closure_fingerprint(function)]
 
     state: list[tuple[torch.nn.Module, str]] = []
@@ -134,20 +135,31 @@ def _swapped(state: Sequence[tuple[torch.nn.Module, str]], tensors: Sequence[tor
             store[name] = tensor
 
 
+# What every module keeps for torch's own use. Hooks run around `forward`, outside what is traced.
+_INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}
+
+
 def _module_fingerprint(module: torch.nn.Module) -> Hashable:
     own = tuple(
         (name, _fingerprint(value))
         for name, value in module.__dict__.items()
-        if not name.startswith("_") and not isinstance(value, torch.Tensor)
+        if name not in _INTERNALS and not isinstance(value, torch.Tensor)
     )
     absent = tuple(name for store in (module._parameters, module._buffers) for name, v in store.items() if v is None)
     inner = tuple((name, _module_fingerprint(child)) for name, child in module._modules.items() if child is not None)
     return type(module), own, absent, inner
 
 
-def _closure_fingerprint(function: Callable[..., Any]) -> Hashable:
+def _closure_fingerprint(function: Callable[..., Any], depth: int = 3) -> Hashable:
     cells = getattr(function, "__closure__", None) or ()
-    return tuple(_fingerprint(cell.cell_contents) for cell in cells if cell is not None)
+    return tuple(_fingerprint(_contents(cell), depth) for cell in cells)
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
 
 
 def _fingerprint(value: Any, depth: int = 3) -> Hashable:
@@ -164,6 +176,8 @@ def _fingerprint(value: Any, depth: int = 3) -> Hashable:
         return _module_fingerprint(value)
     if depth and hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value):
         return type(value), _fingerprint(vars(value), depth - 1)
+    if depth and isinstance(value, types.FunctionType) and (value.__closure__ or value.__defaults__):
+        return _Identity(value), _closure_fingerprint(value, depth - 1), _fingerprint(value.__defaults__, depth - 1)
     return _Identity(value)
 
 

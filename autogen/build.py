@@ -38,7 +38,7 @@ def module_file(name: str, text: str) -> Path:
     """The file that holds a module's text, written whole or not at all."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     path = cache_folder() / f"{name}_{digest}.py"
-    if not (path.exists() and path.read_text(encoding="utf-8") == text):
+    if not (path.exists() and path.read_bytes() == text.encode()):
         handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)

@@ -128,7 +128,9 @@ class Dispatcher:
         if not isinstance(error, TraceError):  # which may be the fault of this call's shapes alone
             self._refused[key] = error
         level = logging.WARNING if isinstance(error, InternalError) else logging.INFO
-        logger.log(level, "%s runs in torch: %s", name, error.reason, exc_info=level == logging.WARNING)
+        logger.log(
+            level, "%s runs in torch: %s", name, error.reason, exc_info=error if level == logging.WARNING else None
+        )
         return Decision(None, None, error, error.reason)
 
     def _refuse(self, binding: Binding, error: CompileError) -> CompileError:

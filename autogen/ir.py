@@ -185,10 +185,12 @@ def load(buffer: Buffer, at: Sequence[sympy.Expr | Node]) -> Node:
     """
     args: list[Node] = []
     entries: list[sympy.Expr] = []
-    for entry in at:
+    for entry, stride in zip(at, buffer.strides, strict=True):
         if isinstance(entry, Node):
             args.append(entry)
             entry = hole(len(args) - 1)
+        elif stride == 0:  # the same element along the whole dimension
+            entry = sympy.S.Zero
         entries.append(sympy.sympify(entry))
     return _intern("load", tuple(args), compute_dtype(buffer.dtype), (buffer, tuple(entries)))
 
@@ -302,9 +304,13 @@ def substitute(node: Node, values: Mapping[Axis, sympy.Expr | Node]) -> Node:
     expressions = {axis: v for axis, v in values.items() if not isinstance(v, Node)}
     computed = {axis: v for axis, v in values.items() if isinstance(v, Node)}
 
+    incoming = {a for v in values.values() for a in (v.axes if isinstance(v, Node) else v.free_symbols)}
+
     def visit(node: Node) -> Node:
         if not node.axes & values.keys():
             return node
+        if node.op == "reduce" and incoming & set(node.attrs[1]):
+            raise NotImplementedError(f"an axis of the new index is bound in {node!r}")
         args = [memo[arg] for arg in node.args]
         if node.op == "index":
             expression = node.attrs[0]

@@ -72,6 +72,7 @@ class Launcher:
             try:
                 function[(tiling.programs,)](*arguments, num_warps=tiling.num_warps)
             except Exception as error:
+                _counters.clear()  # a launch that failed half-way leaves its counter above 0
                 if type(error).__module__.startswith("triton.compiler"):
                     raise CompileError(source.name, cause=error) from error
                 raise

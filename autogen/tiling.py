@@ -26,6 +26,7 @@ from autogen.sizes import Evaluator
 from autogen.space import Space
 
 INT32_MAX = 2**31 - 1
+MARGIN = 2**16  # a last block reaches beyond the last element, by less than this
 MAX_RESIDENT = 32768
 MAX_PARTIALS = 4096
 ROWS_ADJACENT = 128
@@ -73,7 +74,7 @@ class Tiler:
     def tiling(self, sizes: Mapping[str, int]) -> Tiling:
         """The tiling for the given sizes."""
         rows, inner_rows, columns, *extents = self._sizes(sizes)
-        wide = max([rows * columns, *extents]) > INT32_MAX
+        wide = max([rows * columns, *extents]) > INT32_MAX - MARGIN
         if self._is_flat:
             return self._flat(rows, wide)
         shape = self._rows if self._whole_rows else self._tiles

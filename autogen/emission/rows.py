@@ -32,12 +32,14 @@ class Rows(Shell):
         columns = sympy.Mul(*(group.size for group in space.columns))
         variables = {group.axis: str(group.axis) for group in (*space.rows, *space.columns)}
         known = {columns: "n_cols"}
-        if space.rows:
+        # Where an outer dimension is empty there are no rows at all, but one program.
+        is_empty = any(group.size == 0 for group in space.rows)
+        if space.rows and not is_empty:
             known[space.rows[-1].size] = "n_rows"
         self._tiled_axes = [group.axis for group in (*space.rows[-1:], *space.columns)]
         super().__init__(kernel, space, variant, provenance, variables, known)
         if space.rows:
-            self.sizes.arguments["n_rows"] = space.rows[-1].size
+            self.sizes.arguments["n_rows"] = sympy.S.Zero if is_empty else space.rows[-1].size
         self.sizes.arguments["n_cols"] = columns
         self.tiles = ("ROWS", "COLS", "ALIGN") if space.rows else ("COLS", "ALIGN")
 

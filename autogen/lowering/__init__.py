@@ -156,7 +156,26 @@ _PLACEMENT = {"device", "layout", "pin_memory", "memory_format", "non_blocking",
 
 
 def _stored(buffer: ir.Buffer) -> Value:
-    return Value(buffer.shape, buffer.dtype, lambda index: ir.load(buffer, index))
+    """A tensor in memory. An empty one is never read, not even where a dimension of stride 0 hides that it is empty; a
+    computed index along such a dimension still has to be in bounds.
+    """
+
+    def at(index: Index) -> ir.Node:
+        if any(size == 0 for size in buffer.shape):
+            return ir.const(0, ir.compute_dtype(buffer.dtype))
+        entries = list(index)
+        checks = []
+        for dim, (entry, size, stride) in enumerate(zip(index, buffer.shape, buffer.strides, strict=True)):
+            if isinstance(entry, ir.Node) and stride == 0:
+                checks.append(indexing.is_inside(entry, size))
+                entries[dim] = sympy.S.Zero
+        node = ir.load(buffer, entries)
+        for inside in checks:
+            outside = ir.const(float("nan") if node.dtype.is_floating_point else 0, node.dtype)
+            node = ir.apply("where", inside, node, outside)
+        return node
+
+    return Value(buffer.shape, buffer.dtype, at)
 
 
 def _buffer(tensor: TracedTensor, role: str) -> ir.Buffer:

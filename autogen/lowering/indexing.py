@@ -27,6 +27,12 @@ def wrapped(node: ir.Node, size: Any) -> ir.Node:
     return ir.apply("where", ir.apply("lt", node, ir.const(0, torch.int64)), from_end, node)
 
 
+def is_inside(place: ir.Node, size: sympy.Expr) -> ir.Node:
+    """Whether a computed index is one of a dimension of the given size."""
+    above = ir.apply("ge", place, ir.const(0, torch.int64))
+    return ir.apply("logical_and", above, ir.apply("lt", place, ir.index(size)))
+
+
 def position(entry: Entry) -> ir.Node:
     """An entry of an index as a node."""
     return entry if isinstance(entry, ir.Node) else ir.index(entry)

@@ -20,12 +20,16 @@ from autogen.ops import OPS, Rule
 _ON_BOOL = {"add": "logical_or", "mul": "logical_and", "maximum": "logical_or", "minimum": "logical_and"}
 
 
+# For torch's promotion a symbolic size counts as any number of its kind does.
+_SAMPLES = {True: 1, False: 0.5}
+
+
 def promoted(*arguments: Any) -> torch.dtype:
     """The dtype in which torch compares or combines tensors and numbers."""
     samples: list[Any] = [
         torch.empty((1,) * bool(each.shape), dtype=each.dtype, device="meta")
         if isinstance(each, Value)
-        else (each if isinstance(each, (bool, int, float)) else 0.5)  # a symbolic float
+        else (each if isinstance(each, (bool, int, float)) else _SAMPLES[bool(each.expression.is_integer)])
         for each in arguments
     ]
     dtypes = [torch.result_type(samples[0], other) for other in samples[1:]] or [samples[0].dtype]
@@ -61,7 +65,10 @@ def _register_table() -> None:
             continue
         for overload in op.aten:
             base, _, kind = overload.partition(".")
-            for name in (overload, *([f"{base}.Scalar"] if kind == "Tensor" else [])):
+            names = [overload]
+            if kind == "Tensor" and "Scalar" in getattr(torch.ops.aten, base).overloads():
+                names.append(f"{base}.Scalar")
+            for name in names:
                 LOWERINGS.setdefault(name, lowering(op.name))
 
 

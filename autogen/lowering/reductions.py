@@ -18,7 +18,9 @@ def _dims(value: Value, dims: int | Sequence[int] | None) -> list[int]:
     """The dimensions an op reduces: none named means all."""
     if isinstance(dims, int):
         dims = [dims]
-    return list(dims) if dims else list(range(len(value.shape)))
+    if not dims or not value.shape:  # a scalar, too, may be reduced over its dimension 0
+        return list(range(len(value.shape)))
+    return list(dims)
 
 
 def _reduce(context: Context, kind: str, value: Value, dims: Any = None, keepdim: bool = False) -> Value:

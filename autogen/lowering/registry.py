@@ -55,8 +55,10 @@ class Context:
             dtype = torch.int64 if isinstance(argument, int) else torch.float64
             return Value((), dtype, lambda _: ir.const(argument, dtype))
         expression = self.size_of(argument)
-        dtype = torch.int64 if expression.is_integer else torch.float64
-        return Value((), dtype, lambda _: number(expression, self.compute))
+        if expression.is_integer:
+            return Value((), torch.int64, lambda _: number(expression, torch.int64))
+        inside = self.compute if self.compute.is_floating_point else torch.float64
+        return Value((), torch.float64, lambda _: number(expression, inside))
 
     def name(self, node: ir.Node, name: str) -> ir.Node:
         """Call a node `name` in the kernel; returns the node."""

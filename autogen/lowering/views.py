@@ -172,6 +172,8 @@ def squeeze(context: Context, value: Value, dims: int | Sequence[int] | None = N
     rank = len(value.shape)
     chosen = range(rank) if dims is None else [dims] if isinstance(dims, int) else dims
     dropped = {dim % rank for dim in chosen if rank and value.shape[dim % rank] == 1}
+    if rank - len(dropped) != len(context.shape):
+        raise NotImplementedError("a dimension whose size is 1 only for these inputs")
 
     def at(index: Index) -> ir.Node:
         rest = iter(index)

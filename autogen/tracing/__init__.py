@@ -63,7 +63,7 @@ class Trace:
         known = {sympy.Symbol(name, integer=True, positive=True): value for name, value in sizes.items()}
 
         def size(value: Size) -> int | float:
-            number = self.guards.expression(value).xreplace(known)
+            number = sympy.sympify(self.guards.expression(value).xreplace(known))
             return int(number) if number.is_integer else float(number)
 
         holds = all(evaluate(node, real, size) == value for node, value in self.predicates)

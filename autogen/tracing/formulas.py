@@ -69,6 +69,23 @@ def multi_margin_loss(
     return loss.reshape(()) if target.dim() == 0 else loss
 
 
+def soft_margin_loss(input: Tensor, target: Tensor, *options: Any, **named: Any) -> Tensor:
+    """`torch.nn.functional.soft_margin_loss`, whose fake implementation promotes where the real one does not."""
+    return F.soft_margin_loss(input, target.to(input.dtype), *options, **named)
+
+
+def binary_cross_entropy(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, *rest: Any, **named: Any
+) -> Tensor:
+    """`torch.nn.functional.binary_cross_entropy`, whose fake implementation takes dtypes that the real one refuses."""
+    for other in (target, weight):
+        if other is not None and other.dtype != input.dtype:
+            raise RuntimeError(f"Found dtype {other.dtype} but expected {input.dtype}")
+    return F.binary_cross_entropy(input, target, weight, *rest, **named)
+
+
 FORMULAS: dict[Any, Callable[..., Any]] = {
+    F.binary_cross_entropy: binary_cross_entropy,
     F.multi_margin_loss: multi_margin_loss,
+    F.soft_margin_loss: soft_margin_loss,
 }

@@ -28,6 +28,9 @@ class Guards:
         self.symbols = symbols
         self.relations = list(relations)
         self._renamed = renamed
+        # Sizes that the code or torch has compared with a number, such as a slice that turned out to have one element.
+        pairs = [pair for r in self.relations if isinstance(r, sympy.Eq) for pair in (r.args, r.args[::-1])]
+        self._settled = {left: right for left, right in pairs if right.is_Integer}
         self._read = _compile_reader(symbols, self.relations)
 
     @classmethod
@@ -38,11 +41,10 @@ class Guards:
         for position, (_, tensor) in enumerate(tensors):
             for kind, values in (("shape", tensor.shape), ("stride", tensor.stride())):
                 for dim, value in enumerate(values):
-                    if kind == "stride" and tensor.shape[dim] == 1:
-                        continue  # a dimension of size 1 is never stepped
                     # Before replacement: a size that turned out to equal another still is read here.
                     expression = value.node._expr if isinstance(value, torch.SymInt) else sympy.sympify(value)
-                    geometry.append((position, dim, kind, expression))
+                    if kind == "shape" or tensor.shape[dim] != 1:  # a dimension of size 1 is never stepped
+                        geometry.append((position, dim, kind, expression))
                     if expression.is_Symbol:
                         home.setdefault(expression, (position, dim, kind))
         solved = {old: shapes.replace(old) for old in home}
@@ -76,7 +78,7 @@ class Guards:
             if replaced == expression:
                 break
             expression = replaced
-        return expression
+        return self._settled.get(expression, expression)
 
     def read(self, tensors: Sequence[torch.Tensor]) -> dict[str, int] | None:
         """The sizes of a call by name, or None if the trace does not hold for it."""

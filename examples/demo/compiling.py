@@ -40,8 +40,9 @@ class Compilation(threading.Thread):
         super().__init__(daemon=True)
         self.targets = tuple(targets)
         self.done = 0
-        self.total = len(self.targets) * sum(map(len, kernels.values()))
         self._kernels = kernels
+        self._jobs = list(dict.fromkeys(kernel for group in kernels.values() for kernel in group))
+        self.total = len(self.targets) * len(self._jobs)
         self._results: dict[tuple[SpecializedKernel, str], tuple[int, str]] = {}
         self._failure: Exception | None = None
         self._is_stopped = False
@@ -56,11 +57,10 @@ class Compilation(threading.Thread):
 
     def run(self) -> None:
         """What the thread does."""
-        jobs = list({kernel: None for group in self._kernels.values() for kernel in group})
         processes = min(os.cpu_count() or 1, MOST_PROCESSES)
         targets = [TARGETS[name] for name in self.targets]
         try:
-            for kernel, target, result in compile_all(jobs, targets, processes):
+            for kernel, target, result in compile_all(self._jobs, targets, processes):
                 spilled, message = (0, result) if isinstance(result, str) else (result.spilled, "")
                 self._results[kernel, target.name] = spilled, message
                 self.done += 1

@@ -10,7 +10,6 @@ import torch
 
 from tests.codegen.regenerate import FOLDER, modules
 
-
 # Comments quote torch's own functions, which other versions may write otherwise.
 pytestmark = pytest.mark.skipif(not torch.__version__.startswith("2.13."), reason="written with torch 2.13")
 

@@ -63,7 +63,7 @@ def upstream_of(kind: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         return torch.ones(shape, dtype=dtype) if kind == "ones" else torch.full((), 0.5, dtype=dtype).expand(shape)
     sliced = (*shape[:-1], 2 * shape[-1]) if kind == "sliced" and shape else shape
     drawn = torch.randint(-16, 17, sliced, generator=torch.Generator().manual_seed(0)).to(dtype) / 8
-    if kind == "transposed":
+    if kind == "transposed" and shape:
         return drawn.permute(*range(len(shape))[::-1]).contiguous().permute(*range(len(shape))[::-1])
     return drawn[..., ::2] if sliced != shape else drawn
 
@@ -146,7 +146,8 @@ def check(call: Call, *, launches: tuple[int, int] | None = (1, 1)) -> Outcome:
     """Compare our loss with torch's; returns what ours gave.
 
     Value and gradients have torch's shape and dtype, nan and infinities where torch has them (or where double
-    precision has them), and an error like torch's own, by the judgement of torch in double precision. `launches` are the kernels launched forward and backward, None for any number.
+    precision has them), and an error like torch's own, by the judgement of torch in double precision. `launches` are
+    the kernels launched forward and backward, None for any number.
     """
     if call.wanted is None:
         call = differentiable(call)

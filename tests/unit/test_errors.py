@@ -11,6 +11,7 @@ from autogen import errors
 from autogen.errors import (
     AutogenError,
     CompileError,
+    InternalError,
     ScheduleError,
     SourceLine,
     TraceError,
@@ -34,6 +35,7 @@ UNLOCATED = [
     TraceError("Charbonnier", cause=CAUSE),
     ScheduleError("two reductions share no axis"),
     UnavailableError("Triton is not installed", remedy="Install it."),
+    InternalError("BCELoss", cause=KeyError("x")),
     CompileError("bce_forward", cause=CAUSE),
 ]
 ALL = LOCATED + UNLOCATED

@@ -39,7 +39,7 @@ def cross_entropy_loss_backward(
     program = tl.program_id(0)
     col_tiles = tl.cdiv(n_cols, COLS)
     row_tile = program // col_tiles
-    # Divided and multiplied, so that the compiler knows how far rows are aligned and loads that much at a time.
+    # So that the compiler knows how far rows are aligned, and loads that much at a time.
     n_cols = n_cols // ALIGN * ALIGN
     row = row_tile * ROWS + tl.arange(0, ROWS)
     row_mask = row < n_rows

@@ -40,7 +40,7 @@ def triplet_margin_loss_forward(
     n_cols: C
     """
     program = tl.program_id(0)
-    # Divided and multiplied, so that the compiler knows how far rows are aligned and loads that much at a time.
+    # So that the compiler knows how far rows are aligned, and loads that much at a time.
     n_cols = n_cols // ALIGN * ALIGN
     row = program * ROWS + tl.arange(0, ROWS)
     row_mask = row < n_rows

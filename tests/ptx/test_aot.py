@@ -1,0 +1,129 @@
+"""Ahead-of-time compilation itself: arguments are specialised as Triton does, results come back from everywhere."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from triton._C.libtriton import native_specialize_impl
+from triton.backends.amd.compiler import HIPBackend
+
+from autogen.aot import TARGETS, CompiledKernel, Parameter, SpecializedKernel, compile_all, compile_kernel, kernels_of
+from autogen.aot.kernels import _integer, _pointer
+from autogen.errors import CompileError
+from autogen.losses import MSELoss
+
+DTYPES = (
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+)
+NUMBERS = [0, 1, 2, 15, 16, 1000, 2**31 - 16, 2**31 - 1, 2**31, 2**40 + 1]
+
+
+def small() -> torch.Tensor:
+    return torch.ones(37, 5, requires_grad=True)
+
+
+@pytest.fixture
+def kernel() -> SpecializedKernel:
+    return kernels_of(MSELoss(), small(), small())[0]
+
+
+def as_triton(value: object) -> Parameter:
+    kind, found = native_specialize_impl(HIPBackend, value, False, True, True)
+    if kind == "constexpr":
+        return Parameter(kind, found)
+    return Parameter(kind, divisible="D" in found, short="S" in found)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_integers_are_specialized_as_triton_does(number: int) -> None:
+    assert _integer(number) == as_triton(number)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_pointers_are_specialized_as_triton_does(dtype: torch.dtype) -> None:
+    tensor = torch.zeros(17, dtype=dtype)
+    assert _pointer(dtype) == as_triton(tensor)
+    assert _pointer(dtype, divisible=tensor[1:].data_ptr() % 16 == 0) == as_triton(tensor[1:])
+
+
+def test_a_tensor_beyond_2_gib_is_not_short() -> None:
+    large = torch.empty(2**29 + 1, device="meta", requires_grad=True)
+    inputs, target, *_ = kernels_of(MSELoss(), large, torch.empty_like(large))[0].parameters
+    assert not inputs.short and not target.short
+
+
+def test_kernels_of_takes_what_can_be_decorated() -> None:
+    def squared(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return ((a - b) ** 2).mean()
+
+    for loss in (MSELoss(), nn.MSELoss(), squared):
+        kernels = kernels_of(loss, small(), small())
+        assert [each.direction for each in kernels] == ["forward", "backward"]
+        with torch.no_grad():
+            assert [each.direction for each in kernels_of(loss, small(), small())] == ["forward"]
+    plain = nn.MSELoss()
+    kernels_of(plain, small(), small())
+    assert "forward" not in vars(plain)
+
+
+def test_everything_pickles(kernel: SpecializedKernel) -> None:
+    result = compile_kernel(kernel, TARGETS["sm_90"])
+    assert pickle.loads(pickle.dumps((kernel, result))) == (kernel, result)
+
+
+def test_a_kernel_that_does_not_compile(kernel: SpecializedKernel) -> None:
+    broken = replace(kernel, text=kernel.text.replace("tl.arange(0, BLOCK)", "tl.arange(0, BLOCK - 1)"))
+    with pytest.raises(CompileError, match=kernel.name):
+        compile_kernel(broken, TARGETS["sm_90"])
+
+
+def test_compile_all(kernel: SpecializedKernel) -> None:
+    broken = replace(kernel, text=kernel.text.replace("tl.arange(0, BLOCK)", "tl.arange(0, BLOCK - 1)"))
+    targets = [TARGETS["sm_90"], TARGETS["gfx942"]]
+    results = {(each, target): result for each, target, result in compile_all([kernel, broken], targets, processes=1)}
+    assert len(results) == 4
+    for target in targets:
+        result = results[kernel, target]
+        assert isinstance(result, CompiledKernel) and result.target == target.name
+        error = results[broken, target]
+        assert isinstance(error, str) and kernel.name in error
+
+
+def test_compile_all_of_nothing() -> None:
+    assert not list(compile_all([]))
+
+
+def test_compile_all_can_be_left_early(kernel: SpecializedKernel) -> None:
+    for _, _, result in compile_all([kernel], processes=1):
+        assert isinstance(result, CompiledKernel)
+        break
+
+
+def test_compile_all_from_a_process_that_interprets() -> None:
+    # Without the guard around its main part that multiprocessing asks of a script.
+    script = """
+import torch, triton
+from autogen.aot import TARGETS, compile_all, compile_kernel, kernels_of
+from autogen.losses import MSELoss
+
+kernels = kernels_of(MSELoss(), torch.ones(7, requires_grad=True), torch.ones(7))
+try:
+    compile_kernel(kernels[0], TARGETS["sm_90"])
+except RuntimeError as error:
+    print(error)
+for kernel, target, result in compile_all(kernels, [TARGETS["sm_90"]], processes=1):
+    print(result.kernel, result.target, result.spilled)
+"""
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    refused, *lines = done.stdout.splitlines()
+    assert "compile_all" in refused
+    assert sorted(lines) == ["mse_loss_backward sm_90 0", "mse_loss_forward sm_90 0"]
