@@ -144,7 +144,7 @@ def _nvidia_registers(cubin: bytes) -> tuple[int, int]:
 
 
 def _amd_registers(text: str) -> tuple[int, int]:
-    """Vector registers, and bytes of spilled registers or scratch memory, per thread."""
+    """Vector registers, and bytes of scratch memory, per thread."""
     counts = {key: int(value) for key, value in re.findall(r"^\s*\.(\w+):\s+(\d+)$", text, re.MULTILINE)}
-    spills = 4 * (counts["vgpr_spill_count"] + counts["sgpr_spill_count"])
-    return counts["vgpr_count"], max(spills, counts["private_segment_fixed_size"])
+    # Scalar registers (`sgpr_spill_count`) are spilled to lanes of vector registers, not to memory.
+    return counts["vgpr_count"], max(4 * counts["vgpr_spill_count"], counts["private_segment_fixed_size"])

@@ -45,14 +45,20 @@ def wrapped(text: str) -> str:
 
 
 def _wrapped_line(line: str) -> str:
-    if len(line) <= MAX_LINE or not line.endswith(")") or line.lstrip().startswith("#"):
+    cast = re.search(r"\.to\([\w.]+\)$", line)
+    suffix = cast[0] if cast else ""
+    call = line.removesuffix(suffix)
+    if len(line) <= MAX_LINE or not call.endswith(")") or line.lstrip().startswith("#"):
         return line
     indent = line[: len(line) - len(line.lstrip())]
     depth = 0
-    for position in range(len(line) - 1, -1, -1):
-        depth += {")": 1, "(": -1}.get(line[position], 0)
+    for position in range(len(call) - 1, -1, -1):
+        depth += {")": 1, "(": -1}.get(call[position], 0)
         if depth == 0:
-            return f"{line[: position + 1]}\n{indent}    {line[position + 1 : -1]}\n{indent})"
+            inner = f"{indent}    {call[position + 1 : -1]}"
+            if len(inner) > MAX_LINE:  # an argument a line
+                inner = re.sub(r", (?=mask=|other=|cache_modifier=)", f",\n{indent}    ", inner)
+            return f"{call[: position + 1]}\n{inner}\n{indent}){suffix}"
     return line
 
 

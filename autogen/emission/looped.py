@@ -92,7 +92,8 @@ class Looped(Rows):
         self._running: dict[Node, tuple[str, str]] = {}  # by maximum: the factor and the shift of this step
         for node in each.reductions:
             if node in leaders:
-                self._run_maximum(node, body, inside)
+                followers = [online for online in each.online.values() if online.largest is node]
+                self._run_maximum(node, any(o.form == Form.SHIFTED for o in followers), body, inside)
         for node in each.reductions:
             if node in each.online:
                 self._accumulate_online(node, each, body, inside)
@@ -121,18 +122,19 @@ class Looped(Rows):
         """The level of a reduction's result."""
         return self.kernel.level_of_axes(node.axes)
 
-    def _run_maximum(self, node: Node, body: Body, inside: Body) -> None:
+    def _run_maximum(self, node: Node, has_shifted: bool, body: Body, inside: Body) -> None:
         """The running maximum of a row, and what it means for sums that follow it."""
         start = identity("max", node.dtype)
         level = self._per_row(node)
         name = self._start(node, body, level, start)
         shift, previous = self.names.new(f"{name}_shift"), self.names.new(f"previous_{name}")
-        body.lines.append(f"{shift} = tl.full({self._shape(level)}, 0.0, {TRITON_DTYPES[node.dtype]})")
+        if has_shifted:
+            body.lines.append(f"{shift} = tl.full({self._shape(level)}, 0.0, {TRITON_DTYPES[node.dtype]})")
         chunk = self.along_columns("max", self.masked(node.args[0], inside, start), self.kernel.level(node.args[0]))
         rescale = self.names.new("rescale")
         inside.lines += [
             f"{previous} = {name}",
-            f"previous_{shift} = {shift}",
+            *([f"previous_{shift} = {shift}"] if has_shifted else []),
             f"{name} = {self.combine('max', name, chunk)}",
             "# Finite even before the first finite column, so that no inf - inf appears.",
             f'{shift} = tl.where({name} == float("-inf"), 0.0, {name})',

@@ -206,15 +206,18 @@ def torch_errors(call: Call, judge: Outcome) -> list[Tensor]:
             if own is not None and truth is not None:
                 error = (own.double() - truth).abs().nan_to_num(0, 0, 0)
                 worst[position] = torch.maximum(worst[position], error)
-    doubles = [t for t in call.tensors() if t.dtype == torch.float64]
-    return [error * 2.0**-29 for error in worst] if doubles else worst
+    return [error * 2.0**-29 for error in worst] if _is_double(call) else worst
+
+
+def _is_double(call: Call) -> bool:
+    return all(tensor.dtype == torch.float64 for tensor in call.tensors() if tensor.is_floating_point())
 
 
 def _nearby(call: Call, generator: torch.Generator, moved: bool) -> Call:
     """The call in single precision if it was in double, and with its first input up to 1% elsewhere if `moved`."""
 
     def single(value: Any) -> Any:
-        return value.float() if isinstance(value, Tensor) and value.dtype == torch.float64 else value
+        return value.float() if isinstance(value, Tensor) and _is_double(call) and value.is_floating_point() else value
 
     first, *rest = map(single, call.inputs)
     if moved:

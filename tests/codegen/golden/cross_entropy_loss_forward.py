@@ -57,7 +57,9 @@ def cross_entropy_loss_forward(
     sum_exp = tl.sum(tl.where(col_mask[None, :], exp(input - row_max[:, None]), 0.0), 1)
     is_counted = target != -100
     input_at_target = tl.load(
-        input_ptr + row * n_cols + target, mask=row_mask & (target >= 0) & (target < n_cols), other=float("nan")
+        input_ptr + row * n_cols + target,
+        mask=row_mask & (target >= 0) & (target < n_cols),
+        other=float("nan")
     )
     log_sum_exp = tl.log(sum_exp)
     log_prob = input_at_target - row_max - log_sum_exp
