@@ -63,7 +63,7 @@ class Guards:
                 relations.append(relation)
         mapping = {old: expression.xreplace(renamed) for old, expression in solved.items()}
         for position, dim, kind, expression in geometry:
-            if expression not in known:
+            if expression not in known or home[expression] != (position, dim, kind):
                 there = sympy.Symbol(f"{kind}_{position}_{dim}", integer=True, nonnegative=True)
                 home[there] = (position, dim, kind)
                 renamed[there] = there
