@@ -70,6 +70,10 @@ def hole(position: int) -> sympy.Symbol:
     return sympy.Symbol(f"_{position}", integer=True)
 
 
+def _is_hole(symbol: sympy.Symbol) -> bool:
+    return not isinstance(symbol, Axis) and symbol.name.startswith("_")
+
+
 @dataclass(frozen=True)
 class Buffer:
     """A tensor in memory: `shape` and `strides` are sympy expressions, in elements.
@@ -195,6 +199,12 @@ def load(buffer: Buffer, at: Sequence[sympy.Expr | Node]) -> Node:
     return _intern("load", tuple(args), compute_dtype(buffer.dtype), (buffer, tuple(entries)))
 
 
+def reload(node: Node, buffer: Buffer) -> Node:
+    """The element of `buffer` at the index of the load `node`."""
+    args = iter(node.args)
+    return load(buffer, [next(args) if _is_hole(entry) else entry for entry in node.attrs[1]])
+
+
 def cast(node: Node, dtype: torch.dtype) -> Node:
     """`node` in `dtype`. Half precision is a storage format here, so casting to it changes nothing."""
     dtype = compute_dtype(dtype)
@@ -215,7 +225,19 @@ def apply(op: str, *args: Node) -> Node:
 def reduce(kind: str, axes: Iterable[Axis], body: Node) -> Node:
     """`body` reduced over `axes` (`kind` is one of `REDUCTIONS`)."""
     ordered = tuple(sorted(axes, key=str))
+    if any(axis.size == 0 for axis in ordered):
+        return const(_start(kind, body.dtype), body.dtype)
     return _intern("reduce", (body,), body.dtype, (kind, ordered)) if ordered else body
+
+
+def _start(kind: str, dtype: torch.dtype) -> float | int:
+    """What a reduction of nothing is."""
+    if kind == "sum":
+        return 0
+    if dtype.is_floating_point:
+        return -math.inf if kind == "max" else math.inf
+    limits = torch.iinfo(dtype)
+    return limits.min if kind == "max" else limits.max
 
 
 def rebuild(node: Node, args: Sequence[Node]) -> Node:
@@ -353,9 +375,9 @@ def verify(roots: Iterable[Node]) -> None:
         elif node.op == "load":
             buffer, entries = node.attrs
             assert len(entries) == len(buffer.shape), f"rank of the index differs from the tensor's, {where}"
-            holes = [hole(k) for k in range(len(node.args))]
-            used = [h for e in entries for h in e.free_symbols if h in holes]
-            assert sorted(used, key=str) == sorted(holes, key=str), f"each argument fills one place, {where}"
+            places = sorted(str(s) for e in entries for s in e.free_symbols if _is_hole(s))
+            expected = sorted(str(hole(k)) for k in range(len(node.args)))
+            assert places == expected, f"each argument fills one place, {where}"
             assert all(arg.dtype == torch.int64 for arg in node.args), f"an index is int64, {where}"
         elif node.op == "cast":
             assert len(node.args) == 1 and node.args[0].dtype != node.dtype, f"a cast to itself, {where}"

@@ -104,10 +104,11 @@ class Plan:
 
         def relaid(node: Node) -> Node:
             if node.op == "load" and node.attrs[0].role == "upstream" and node.attrs[0].name in upstream:
-                return ir.load(upstream[node.attrs[0].name], node.attrs[1])
+                return ir.reload(node, upstream[node.attrs[0].name])
             return node
 
         nodes = ir.transform([root.node for root in self.gradients], relaid, self.provenance.moved)
+        nodes = simplify(nodes, self.provenance.moved)  # what is the same everywhere leaves its sums
         roots = [replace(root, node=node) for root, node in zip(self.gradients, nodes, strict=True)]
         return _kernels(f"{self.name}_backward", roots, self.hints)
 

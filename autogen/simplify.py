@@ -11,6 +11,7 @@ import torch
 
 from autogen import ir
 from autogen.ir import Axis, Node, apply, const
+from autogen.ops import OPS
 
 Pass = Callable[[Node], Node]
 
@@ -80,10 +81,10 @@ def fold(node: Node) -> Node:
             return apply(_OPPOSITE[args[0].op], *args[0].args)
         case "logical_not" if args[0].op == "logical_not":
             return args[0].args[0]
-    if node.op in ("add", "sub", "mul", "div") and None not in numbers and node.dtype in _FLOATS:
+    if node.op in OPS and None not in numbers:
         # Rounded as the kernel would round it.
-        left, right = (torch.tensor(number, dtype=node.dtype) for number in numbers)
-        return const(getattr(torch, node.op)(left, right).item(), node.dtype)
+        values = [torch.tensor(number, dtype=arg.dtype) for number, arg in zip(numbers, args, strict=True)]
+        return const(OPS[node.op].twin(*values).item(), node.dtype)
     return node
 
 

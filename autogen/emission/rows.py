@@ -53,6 +53,12 @@ class Rows(Shell):
         levels[self.space.rows[-1].axis] = Level.ROW
         return {axis: f"{axis}{_SUBSCRIPTS[own]}" for axis, own in levels.items()}
 
+    def missing_axis(self, offset: sympy.Expr, level: Level) -> sympy.Symbol | None:
+        # Read along rows that the program counts, not along those of its tile.
+        if level in (Level.ROW, Level.ELEMENT) and self.space.rows[-1].axis not in offset.free_symbols:
+            return self.space.rows[-1].axis
+        return None
+
     def broadcast_to(self, level: Level, into: Level) -> str:
         return _SUBSCRIPTS.get(level, "") if into == Level.ELEMENT and self._is_vector(level) else ""
 

@@ -206,10 +206,17 @@ class Shell:
     ) -> str:
         """The address of an element, as text, in the shape of a level."""
         filled: dict[sympy.Symbol, str] = {ir.hole(k): text for k, text in enumerate(computed)}
-        offset = self.sizes.text(
-            self.offset(self.space.merged(buffer.offset(index))), filled | self.broadcast_variables(level)
-        )
+        filled |= self.broadcast_variables(level)
+        expression = self.offset(self.space.merged(buffer.offset(index)))
+        offset = self.sizes.text(expression, filled)
+        missing = None if computed else self.missing_axis(expression, level)
+        if missing is not None:
+            offset += f" + 0 * {filled.get(missing, missing)}"
         return f"{buffer.name}_ptr" if offset == "0" else f"{buffer.name}_ptr + {offset}"
+
+    def missing_axis(self, offset: sympy.Expr, level: Level) -> sympy.Symbol | None:
+        """The axis without which an offset has not the shape of its level."""
+        return None
 
     def offset(self, offset: sympy.Expr) -> sympy.Expr:
         """An offset over merged axes, over the axes that the shell has variables for."""

@@ -104,12 +104,12 @@ def trace(
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-    from autogen.tracing.formulas import FormulaMode
+    from autogen.tracing.formulas import CORRECTIONS, FormulaMode
 
     shapes = ShapeEnv(duck_shape=False)
     mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
     mode.cache_enabled = False  # every trace has symbols of its own: never a hit, and half of a trace's time
-    recorder = Recorder(decompositions)
+    recorder = Recorder({**decompositions, **CORRECTIONS})
 
     def fake_of(tensor: torch.Tensor, name: str, needs: bool) -> torch.Tensor:
         dynamic = [DimDynamic.DYNAMIC if size > 1 else DimDynamic.STATIC for size in tensor.shape]

@@ -163,7 +163,7 @@ def elementwise_calls(draw: Draw, loss: str) -> Call:
     given["reduction"] = draw(_reductions(loss))
     for name in _WEIGHTS.get(loss, ()):
         if draw(st.booleans()):
-            given[name] = draw(tensors("positive", draw(smaller(shape)), base))
+            given[name] = draw(tensors("positive", draw(smaller(shape)), draw(dtypes(base))))
     inputs = [draw(tensors(kinds[0], shape, base))]
     for kind in kinds[1:]:
         inputs.append(draw(tensors(kind, draw(smaller(shape)), draw(dtypes(base)))))

@@ -282,6 +282,10 @@ class TestVerify:
         with pytest.raises((AssertionError, TypeError)):
             ir.verify([BROKEN[kind]()])
 
+    def test_rejects_a_place_without_an_argument(self) -> None:
+        with pytest.raises(AssertionError):
+            ir.verify([broken("load", (), F64, X_BUFFER, (N, ir.hole(0)), axes=[N])])
+
     def test_rejects_what_is_broken_deep_inside(self) -> None:
         root = broken("neg", (broken("const", (), torch.float16, 1.0, "1.0"),), torch.float16)
         with pytest.raises(AssertionError, match="storage dtype"):

@@ -188,6 +188,14 @@ class TestLaunches:
         assert expanded in {node.attrs[0] for node in kernel.loads()}
         assert upstream not in {node.attrs[0] for node in kernel.loads()}
 
+    def test_upstream_gradients_in_another_layout_are_still_read_where_they_were(self) -> None:
+        plan, _ = plan_of(lambda x: x[1:] * x[:-1], floats(4))  # the gradient of a slice is read at a computed place
+        upstream = {n.attrs[0] for k in plan.backward() for n in k.loads() if n.attrs[0].role == "upstream"}
+        (kernel,) = plan.backward({each.name: replace(each, strides=(sympy.Integer(2),)) for each in upstream})
+        ir.verify(root.node for root in kernel.roots)
+        loads = [node for node in kernel.loads() if node.attrs[0].role == "upstream"]
+        assert all(len(node.args) == 1 for node in loads)
+
 
 REFUSED: dict[str, tuple[Loss, tuple[Any, ...], str]] = {
     "two softmaxes": (lambda x: (x.softmax(0) * x.softmax(1)).sum(), (X,), "over different axes"),
