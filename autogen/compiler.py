@@ -16,8 +16,8 @@ import torch
 
 from autogen import ir
 from autogen.binding import Binding
-from autogen.errors import ScheduleError
-from autogen.launch import Launcher
+from autogen.errors import AutogenError, ScheduleError
+from autogen.launch import Launcher, Results
 from autogen.lowering import decompositions, lower
 from autogen.schedule import Plan, schedule
 from autogen.sizes import Evaluator
@@ -38,12 +38,16 @@ class CompiledLoss:
     forward: tuple[Launcher, ...]
     _backwards: dict[tuple[str, ...], tuple[Launcher, ...]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._outputs = Results((*self.plan.outputs, *self.plan.saved))
+        self._gradients = Results(root.buffer for root in self.plan.gradients)
+
     def run_forward(
         self, tensors: Sequence[torch.Tensor], sizes: Sizes
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Launch forward; returns the outputs and the statistics kept for backward."""
         named = self._named(tensors)
-        self._launch(self.forward, named, sizes)
+        self._launch(self._outputs, self.forward, named, sizes)
         return [named[each.name] for each in self.trace.outputs], [named[each.name] for each in self.plan.saved]
 
     def run_backward(
@@ -73,7 +77,7 @@ class CompiledLoss:
                     dense = tensor.new_empty_strided(tensor.shape, Evaluator(each.strides)(sizes))
                     named[each.name] = dense.copy_(tensor)
             launchers = self.backward()
-        self._launch(launchers, named, sizes)
+        self._launch(self._gradients, launchers, named, sizes)
         gradients: list[torch.Tensor | None] = [None] * len(tensors)
         for position, root in zip(self.plan.gradient_of, self.plan.gradients, strict=True):
             gradients[position] = named[root.buffer.name]
@@ -94,10 +98,12 @@ class CompiledLoss:
             launchers = self._backwards[layouts] = tuple(Launcher(k, self.plan.provenance) for k in kernels)
         return launchers
 
-    def _launch(self, launchers: Sequence[Launcher], named: dict[str, torch.Tensor], sizes: Sizes) -> None:
+    def _launch(
+        self, results: Results, launchers: Sequence[Launcher], named: dict[str, torch.Tensor], sizes: Sizes
+    ) -> None:
         device = next(iter(named.values())).device
+        named |= results.allocate(sizes, device)
         for launcher in launchers:
-            named |= launcher.allocate(sizes, device)
             launcher(named, sizes, device)
 
     def _named(self, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -135,9 +141,13 @@ def compile_loss(name: str, binding: Binding, needs_gradient: Sequence[bool]) ->
         AutogenError: some part of the loss has no kernel; the subclass says which.
     """
     traced = trace(binding.replay, binding.names, binding.tensors, needs_gradient, decompositions())
-    hints = traced.guards.read(binding.tensors)
+    hints = traced.domain.guards.read(binding.tensors)
     assert hints is not None, "a trace holds for the call that it was made from"
-    plan = schedule(lower(traced, name), kernel_name(name), hints, training=any(needs_gradient))
+    try:
+        plan = schedule(lower(traced, name), kernel_name(name), hints, training=any(needs_gradient))
+    except AutogenError as error:
+        error.domain = traced.domain
+        raise
     compiled = CompiledLoss(traced, plan, tuple(Launcher(kernel, plan.provenance) for kernel in plan.forward))
     # Emitted here and not at the first launch, so that whatever fails fails before anything ran.
     for launcher in (*compiled.forward, *compiled.backward()):

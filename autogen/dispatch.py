@@ -58,7 +58,7 @@ class Dispatcher:
         self.policy = None if policy is None else Policy(policy)
         self.signature = inspect.signature(function)
         self._compiled: dict[Hashable, list[CompiledLoss]] = {}
-        self._refused: dict[Hashable, AutogenError] = {}
+        self._refused: dict[Hashable, list[AutogenError]] = {}
         self._said: set[str] = set()
 
     def __call__(
@@ -101,12 +101,12 @@ class Dispatcher:
         needs = needs_gradient(binding)
         key = self._key(binding, needs)
         for compiled in self._compiled.get(key, ()):
-            sizes = compiled.trace.sizes(binding.tensors)
+            sizes = compiled.trace.domain.sizes(binding.tensors)
             if sizes is not None:
                 return Decision(compiled, sizes, None, _GENERATED)
-        refused = self._refused.get(key)
-        if refused is not None:
-            return Decision(None, None, refused, refused.reason)
+        for refused in self._refused.get(key, ()):
+            if refused.domain is None or refused.domain.sizes(binding.tensors) is not None:
+                return Decision(None, None, refused, refused.reason)
         with _compiling:
             return self._compile(binding, needs, key, name)
 
@@ -124,21 +124,20 @@ class Dispatcher:
             self._compiled.setdefault(key, []).append(compiled)
             launches = f"{len(compiled.forward)} + {len(compiled.backward())}"
             logger.info("%s runs on generated kernels: %s launches, forward + backward", name, launches)
-            return Decision(compiled, compiled.trace.sizes(binding.tensors), None, _GENERATED)
-        if not isinstance(error, TraceError):  # which may be the fault of this call's shapes alone
-            self._refused[key] = error
+            return Decision(compiled, compiled.trace.domain.sizes(binding.tensors), None, _GENERATED)
         level = logging.WARNING if isinstance(error, InternalError) else logging.INFO
         logger.log(
             level, "%s runs in torch: %s", name, error.reason, exc_info=error if level == logging.WARNING else None
         )
+        self._refused.setdefault(key, []).append(_without_frames(error))
         return Decision(None, None, error, error.reason)
 
     def _refuse(self, binding: Binding, error: CompileError) -> CompileError:
         """Triton does not compile what was generated: such calls run in torch from now on."""
         key = self._key(binding, needs_gradient(binding))
         self._compiled.pop(key, None)
-        self._refused[key] = error
         logger.warning("%s runs in torch: %s", self.name, error.reason, exc_info=error)
+        self._refused.setdefault(key, []).append(_without_frames(error))
         return error
 
     def _eager(self, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -153,6 +152,15 @@ class Dispatcher:
         device = binding.tensors[0].device.type
         autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
         return binding.statics, binding.names, tensors, tuple(needs), autocast, torch.get_default_dtype()
+
+
+def _without_frames(error: AutogenError) -> AutogenError:
+    """An error that keeps no tensors of the call alive."""
+    cause: BaseException | None = error
+    while cause is not None:
+        cause.__traceback__ = None
+        cause = cause.__cause__ or cause.__context__
+    return error
 
 
 _GENERATED = "every operation of the loss has a kernel"

@@ -29,7 +29,10 @@ class AutogenError(RuntimeError):
 
     `reason` is one sentence that names the source line where there is one, `where` is that line, and
     `remedy` is what the user can do. The message is the reason, then the remedy on a line of its own.
+    `domain` are the calls for which the error would come again (an `autogen.tracing.Domain`), None if unknown.
     """
+
+    domain: Any = None
 
     def __init__(self, reason: str, *, remedy: str, where: SourceLine | None = None) -> None:
         self.reason = reason if where is None else f"{reason}, at {where}"
@@ -39,7 +42,8 @@ class AutogenError(RuntimeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # BaseException would call the class with the message alone, which no subclass here accepts.
-        return _rebuild, (type(self), self.args), self.__dict__
+        state = {name: value for name, value in self.__dict__.items() if name != "domain"}
+        return _rebuild, (type(self), self.args), state
 
 
 def _rebuild(cls: type[AutogenError], args: tuple[Any, ...]) -> AutogenError:

@@ -70,8 +70,8 @@ def hole(position: int) -> sympy.Symbol:
     return sympy.Symbol(f"_{position}", integer=True)
 
 
-def _is_hole(symbol: sympy.Symbol) -> bool:
-    return not isinstance(symbol, Axis) and symbol.name.startswith("_")
+def _is_hole(symbol: sympy.Expr) -> bool:
+    return isinstance(symbol, sympy.Symbol) and not isinstance(symbol, Axis) and symbol.name.startswith("_")
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 
-from autogen import build
+from autogen import build, ir
 from autogen.emission import KernelSource, Variant, emit
 from autogen.errors import CompileError
 from autogen.lowering.values import Provenance
@@ -19,6 +19,22 @@ from autogen.space import Space
 from autogen.tiling import Tiler, Tiling
 
 _counters: dict[tuple[Any, ...], torch.Tensor] = {}
+
+
+class Results:
+    """The tensors that some launches write to."""
+
+    def __init__(self, buffers: Iterable[ir.Buffer]) -> None:
+        self._geometry = {
+            buffer.name: (buffer.dtype, Evaluator(buffer.shape), Evaluator(buffer.strides)) for buffer in buffers
+        }
+
+    def allocate(self, sizes: Mapping[str, int], device: torch.device) -> dict[str, torch.Tensor]:
+        """New tensors for results of the given sizes, by name."""
+        return {
+            name: torch.empty_strided(shape(sizes), strides(sizes), dtype=dtype, device=device)
+            for name, (dtype, shape, strides) in self._geometry.items()
+        }
 
 
 class Launcher:
@@ -31,10 +47,6 @@ class Launcher:
         self._tiler = Tiler(kernel, self._space)
         self._sources: dict[Variant, KernelSource] = {}
         self._arguments: dict[Variant, Evaluator] = {}
-        self._geometry = {
-            root.buffer.name: (root.buffer, Evaluator(root.buffer.shape), Evaluator(root.buffer.strides))
-            for root in kernel.roots
-        }
 
     def tiling(self, sizes: Mapping[str, int]) -> Tiling:
         """The launch parameters for the given sizes."""
@@ -47,13 +59,6 @@ class Launcher:
             source = self._sources[variant] = emit(self.kernel, self._space, variant, self._provenance)
             self._arguments[variant] = Evaluator([size for _, size in source.sizes])
         return source
-
-    def allocate(self, sizes: Mapping[str, int], device: torch.device) -> dict[str, torch.Tensor]:
-        """New tensors for the kernel's results, by name."""
-        return {
-            name: torch.empty_strided(shape(sizes), strides(sizes), dtype=buffer.dtype, device=device)
-            for name, (buffer, shape, strides) in self._geometry.items()
-        }
 
     def __call__(self, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int], device: torch.device) -> None:
         """Launch once: read from and write to `tensors`, by name."""

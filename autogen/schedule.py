@@ -92,6 +92,7 @@ class Plan:
 
     name: str
     forward: tuple[Kernel, ...]
+    outputs: tuple[ir.Buffer, ...]
     saved: tuple[ir.Buffer, ...]
     gradients: tuple[Root, ...]
     gradient_of: tuple[int, ...]
@@ -134,6 +135,7 @@ def schedule(program: Program, name: str, hints: Mapping[str, int], *, training:
     return Plan(
         name=name,
         forward=forward,
+        outputs=tuple(root.buffer for root in outputs),
         saved=tuple(root.buffer for root in stored.values()),
         gradients=tuple(_read_back(gradients, stored, provenance)),
         gradient_of=program.gradient_of if training else (),
@@ -230,7 +232,8 @@ def unique(name: str, taken: Iterable[str]) -> str:
 
 
 def _kernels(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> tuple[Kernel, ...]:
-    """One kernel for all roots if they fit, else as few as a first fit finds."""
+    """One kernel for all roots if they fit, else as few as a first fit finds; none for results without elements."""
+    roots = [root for root in roots if 0 not in root.buffer.shape]
     if not roots:
         return ()
     groups: list[list[Root]] = []

@@ -60,7 +60,7 @@ def stages(loss: nn.Module, tensors: tuple[torch.Tensor, ...], target: str) -> d
     table = decompositions()
     traced = timed("trace", lambda: trace(binding.replay, binding.names, binding.tensors, needs, table))
     program = timed("lower", lambda: lower(traced, "loss"))
-    sizes = traced.sizes(binding.tensors)
+    sizes = traced.domain.sizes(binding.tensors)
 
     def planned() -> list[Launcher]:
         plan = schedule(program, "loss", sizes, training=True)

@@ -98,7 +98,7 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
     binding = bind(dispatcher.function, dispatcher.signature, module, args, kwargs)
     needs = needs_gradient(binding)
     compiled = compile_loss(name, binding, needs)
-    sizes = compiled.trace.sizes(binding.tensors)
+    sizes = compiled.trace.domain.sizes(binding.tensors)
     assert sizes is not None, "a trace holds for the call that it was made from"
     backward = compiled.backward() if any(needs) else ()
     return (

@@ -7,7 +7,7 @@ Not libdevice: it exists for NVIDIA only and does not run in Triton's interprete
 its kernels. Nor Triton's own functions throughout. On NVIDIA, for fp32, `tl.exp(x)` is `ex2.approx` of the
 rounded product `x * log2(e)`, whose relative error grows with `|x|`, and `tl.exp2`, `tl.sqrt` and `tl.rsqrt`
 flush denormals. `tl.log`, `tl.log2`, `tl.sin`, `tl.cos` and `tl.erf`, and all of them for fp64, become
-accurate library code on NVIDIA and AMD and are used as they are.
+accurate library code on NVIDIA and AMD and are used as they are there.
 
 The contract, for fp32 and fp64: the error is at most the ulps that a docstring states. The bounds grant 2 ulp
 to an fp32 division, to `tl.exp2` and to `tl.rsqrt`, as NVIDIA specifies them. Infinities, nan and overflow

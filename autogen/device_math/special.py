@@ -13,6 +13,7 @@ from autogen.device_math.elementary import (
     exp_factors,
     expm1,
     floor,
+    log,
     log1p,
     nearest_power_of_two,
     polynomial,
@@ -250,7 +251,7 @@ def asinh(x: tl.tensor) -> tl.tensor:
     """Inverse hyperbolic sine within 3 ulp."""
     a = tl.abs(x)
     near = log1p(a + a * a / (1.0 + sqrt(1.0 + a * a)))
-    return copysign(tl.where(a > 1e8, tl.log(a) + 0.6931471805599453, near), x)
+    return copysign(tl.where(a > 1e8, log(a) + 0.6931471805599453, near), x)
 
 
 @triton.jit
@@ -259,7 +260,7 @@ def acosh(x: tl.tensor) -> tl.tensor:
     t = x - 1.0
     near = log1p(t + sqrt(t * (x + 1.0)))
     near = tl.where(x >= 1, near, float("nan"))
-    return tl.where(x > 1e8, tl.log(x) + 0.6931471805599453, near)
+    return tl.where(x > 1e8, log(x) + 0.6931471805599453, near)
 
 
 @triton.jit
@@ -290,7 +291,7 @@ def erfc(x: tl.tensor) -> tl.tensor:
 def erfinv(x: tl.tensor) -> tl.tensor:
     """The inverse of erf within 4 ulp."""
     a = tl.abs(x)
-    w = -tl.log((1.0 - a) * (1.0 + a))
+    w = -log((1.0 - a) * (1.0 + a))
     root = sqrt(w) * polynomial(w / (w + 10.0) - 0.56, _ERFINV_TAIL)
     y = a * tl.where(w < 5, polynomial(w - 2.5, _ERFINV_CENTRE), root)
     if x.dtype == tl.float64:
@@ -325,9 +326,9 @@ def _lgamma_positive(x: tl.tensor) -> tl.tensor:
     t = tl.where(x < 1.5, x - 1.0, y - 2.0)
     t = tl.where(x < 0.5, x, t)
     near = t * polynomial(t, _LGAMMA) + tl.where(x < 1.5, -tl.log(product), tl.log(product))
-    log = tl.log(x)
-    far = (x - 0.5) * log - x + (0.9189385332046728 + polynomial(1.0 / (x * x), _STIRLING) / x)
-    far = tl.where(x > 1e17, x * (log - 1.0), far)
+    log_x = tl.log(x)
+    far = (x - 0.5) * log_x - x + (0.9189385332046728 + polynomial(1.0 / (x * x), _STIRLING) / x)
+    far = tl.where(x > 1e17, x * (log_x - 1.0), far)
     return tl.where(x < 10, near, far)
 
 

@@ -123,9 +123,9 @@ class _Lowerer:
         where = node.meta["origin"]
         if lowering is None:
             raise UnsupportedOpError(str(node.target), node=node.name, where=where)
-        geometry = node.meta["geometry"]
-        shapes = tuple(tuple(map(self.trace.guards.expression, shape)) for shape, _ in geometry)
-        context = Context(shapes, tuple(dtype for _, dtype in geometry), self.trace.guards.expression, self.provenance)
+        geometry, size_of = node.meta["geometry"], self.trace.domain.guards.expression
+        shapes = tuple(tuple(map(size_of, shape)) for shape, _ in geometry)
+        context = Context(shapes, tuple(dtype for _, dtype in geometry), size_of, self.provenance)
         kwargs = {key: value for key, value in kwargs.items() if key not in _PLACEMENT}
         try:
             result = lowering(context, *args, **kwargs)

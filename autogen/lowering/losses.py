@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import sympy
+import torch
 
 from autogen import ir
 from autogen.lowering.registry import Context, lowers, number
@@ -68,6 +69,10 @@ def binary_cross_entropy(
     return reduced(context, loss, reduction)
 
 
+# torch's constant has single precision, in its double precision kernel too.
+_FLOOR = {torch.float32: 1e-12, torch.float64: 9.999999960041972e-13}
+
+
 @lowers("binary_cross_entropy_backward.default")
 def binary_cross_entropy_backward(
     context: Context,
@@ -79,7 +84,7 @@ def binary_cross_entropy_backward(
 ) -> Value:
     """`grad * (x - t) / max((1 - x) * x, 1e-12)`."""
     compute = context.compute
-    one, floor = ir.const(1, compute), ir.const(1e-12, compute)
+    one, floor = ir.const(1, compute), ir.const(_FLOOR[compute], compute)
     count = numel(input.shape)
 
     def formula(g: ir.Node, x: ir.Node, t: ir.Node, *w: ir.Node) -> ir.Node:

@@ -105,6 +105,14 @@ def div_mode(context: Context, a: Any, b: Any, rounding_mode: str | None = None)
     return quotient if rounding_mode is None else apply_op(context, "trunc", quotient)
 
 
+@lowers("logit.default")
+def logit(context: Context, value: Value, eps: float | None = None) -> Value:
+    """`log(x / (1 - x))`, of x clamped to [eps, 1 - eps] if eps is given and not negative."""
+    if eps is not None and eps >= 0:
+        value = clamp(context, value, eps, 1 - eps)
+    return apply_op(context, "log", apply_op(context, "div", value, rsub(context, value, 1)))
+
+
 @lowers("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
 def power(context: Context, base: Any, exponent: Any) -> Value:
     """`base ** exponent`; a small constant exponent needs no logarithm, as in torch."""

@@ -118,6 +118,8 @@ def _divide(flat: sympy.Expr, size: sympy.Expr, *, last: bool) -> tuple[sympy.Ex
         return flat, sympy.S.Zero
     if last:
         return sympy.S.Zero, flat
+    if size == 0:  # there is no element to be found
+        return sympy.S.Zero, sympy.S.Zero
     high: sympy.Expr = sympy.S.Zero
     low: sympy.Expr = sympy.S.Zero
     for term in sympy.Add.make_args(flat):

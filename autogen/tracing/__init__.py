@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from autogen.errors import AutogenError, TraceError
 from autogen.ir import contiguous_strides
 from autogen.tracing.guards import Guards
-from autogen.tracing.recorder import Recorder, Size, evaluate
+from autogen.tracing.recorder import Recorder, Size, evaluate, user_line_of
 
 
 @dataclass(frozen=True)
@@ -35,31 +35,23 @@ class TracedTensor:
     node: torch.fx.Node
 
 
-@dataclass
-class Trace:
-    """The joint graph of one loss, for one class of inputs.
+@dataclass(frozen=True)
+class Domain:
+    """The calls that a trace holds for: sizes and strides that pass its guards, and the same branches taken.
 
-    `upstream[i]` is the gradient that backward is given for `outputs[i]`, `gradients[i]` the one that it returns
-    for `inputs[i]`; each is None where there is none. `predicates` are booleans that the code branched on; the
-    trace holds where they have the same values.
+    `predicates` are the booleans that the code branched on, with their values, over the tensors of `inputs`.
     """
 
-    graph: torch.fx.Graph
-    inputs: list[TracedTensor]
-    outputs: list[TracedTensor]
-    upstream: list[TracedTensor | None]
-    gradients: list[TracedTensor | None]
-    structure: pytree.TreeSpec
-    others: list[Any]
     guards: Guards
     predicates: list[tuple[torch.fx.Node, bool]]
+    inputs: list[torch.fx.Node]
 
     def sizes(self, tensors: Sequence[torch.Tensor]) -> dict[str, int] | None:
         """The sizes of a call by name, or None if the trace does not hold for it."""
         sizes = self.guards.read(tensors)
         if sizes is None or not self.predicates:
             return sizes
-        real = {each.node: tensor.detach() for each, tensor in zip(self.inputs, tensors, strict=True)}
+        real = {node: tensor.detach() for node, tensor in zip(self.inputs, tensors, strict=True)}
         known = {sympy.Symbol(name, integer=True, positive=True): value for name, value in sizes.items()}
 
         def size(value: Size) -> int | float:
@@ -68,6 +60,24 @@ class Trace:
 
         holds = all(evaluate(node, real, size) == value for node, value in self.predicates)
         return sizes if holds else None
+
+
+@dataclass
+class Trace:
+    """The joint graph of one loss, for one class of inputs.
+
+    `upstream[i]` is the gradient that backward is given for `outputs[i]`, `gradients[i]` the one that it returns
+    for `inputs[i]`; each is None where there is none.
+    """
+
+    graph: torch.fx.Graph
+    domain: Domain
+    inputs: list[TracedTensor]
+    outputs: list[TracedTensor]
+    upstream: list[TracedTensor | None]
+    gradients: list[TracedTensor | None]
+    structure: pytree.TreeSpec
+    others: list[Any]
 
     def result(self, tensors: Sequence[torch.Tensor]) -> Any:
         """The loss's own return value around the given output tensors."""
@@ -99,85 +109,130 @@ def trace(
         AutogenError: a kind of code that cannot be traced, with the user's line.
         TraceError: the loss itself raised.
     """
-    # Importing these pulls in torch._dynamo, about a second: only when a loss is really traced.
-    from torch._dynamo.source import ConstantSource
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+    tracing = _Tracing(names, tensors, needs_gradient, decompositions)
+    try:
+        with torch.inference_mode(False), torch.set_grad_enabled(any(needs_gradient)):
+            leaves, structure = pytree.tree_flatten(tracing.forward(run))
+            results = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            outputs = [_output_name(k, len(results)) for k in range(len(results))]
+            upstream, gradients = tracing.backward(outputs, results)
+    except AutogenError as error:
+        error.domain = tracing.domain()
+        raise
+    domain = tracing.domain()
 
-    from autogen.tracing.formulas import CORRECTIONS, FormulaMode
-
-    shapes = ShapeEnv(duck_shape=False)
-    mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
-    mode.cache_enabled = False  # every trace has symbols of its own: never a hit, and half of a trace's time
-    recorder = Recorder({**decompositions, **CORRECTIONS})
-
-    def fake_of(tensor: torch.Tensor, name: str, needs: bool) -> torch.Tensor:
-        dynamic = [DimDynamic.DYNAMIC if size > 1 else DimDynamic.STATIC for size in tensor.shape]
-        context: Any = StatelessSymbolicContext(dynamic_sizes=dynamic)
-        fake = mode.from_tensor(tensor.detach(), symbolic_context=context, source=ConstantSource(name))
-        with mode:
-            return fake.detach().requires_grad_(needs)
-
-    differentiated = any(needs_gradient)
-    with torch.inference_mode(False), torch.set_grad_enabled(differentiated):
-        fakes = [fake_of(*each) for each in zip(tensors, names, needs_gradient, strict=True)]
-        for each in zip(names, fakes, tensors, strict=True):
-            recorder.placeholder(*each)
-        try:
-            with mode, recorder, FormulaMode():
-                returned = run(fakes)
-        except AutogenError:
-            raise
-        except Exception as error:
-            raise TraceError("the loss", cause=error) from error
-        leaves, structure = pytree.tree_flatten(returned)
-        results = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        if not results:
-            raise TraceError("the loss", cause=TypeError(f"it returned {type(returned).__name__}, not a tensor"))
-        starts = [k for k, result in enumerate(results) if result.requires_grad]
-        seeds: dict[int, torch.Tensor] = {}
-        gradients: dict[int, torch.Tensor] = {}
-        if starts:
-            for k in starts:
-                with mode:
-                    seeds[k] = torch.empty_like(results[k])
-                recorder.placeholder(f"grad_{_output_name(k, len(results))}", seeds[k])
-            wanted = [k for k, needs in enumerate(needs_gradient) if needs]
-            with mode, recorder:
-                found = torch.autograd.grad(
-                    [results[k] for k in starts],
-                    [fakes[k] for k in wanted],
-                    [seeds[k] for k in starts],
-                    allow_unused=True,
-                )
-            gradients = {k: each for k, each in zip(wanted, found, strict=True) if each is not None}
-
-    guards = Guards.of(shapes, list(zip(names, fakes, strict=True)))
-
-    def traced(name: str, tensor: torch.Tensor, dense: bool = True) -> TracedTensor:
-        shape = tuple(map(guards.expression, tensor.shape))
+    def traced(name: str, tensor: torch.Tensor | None, dense: bool = True) -> TracedTensor | None:
+        if tensor is None:
+            return None
+        shape = tuple(map(domain.guards.expression, tensor.shape))
         strides = tuple(
-            sympy.S.Zero if size == 1 else guards.expression(stride)
+            sympy.S.Zero if size == 1 else domain.guards.expression(stride)
             for size, stride in zip(shape, tensor.stride(), strict=True)
         )
         if dense and any(stride == 0 for size, stride in zip(shape, strides, strict=True) if size != 1):
             strides = contiguous_strides(shape)
-        return TracedTensor(name, tensor.dtype, shape, strides, recorder.node_of(tensor))
+        return TracedTensor(name, tensor.dtype, shape, strides, tracing.recorder.node_of(tensor))
 
-    def output_name(k: int) -> str:
-        return _output_name(k, len(results))
+    def all_of(names: Sequence[str], tensors: Sequence[torch.Tensor], dense: bool = True) -> list[TracedTensor]:
+        found = [traced(*each, dense) for each in zip(names, tensors, strict=True)]
+        return [each for each in found if each is not None]
 
     return Trace(
-        graph=recorder.graph,
-        inputs=[traced(name, fake, dense=False) for name, fake in zip(names, fakes, strict=True)],
-        outputs=[traced(output_name(k), result) for k, result in enumerate(results)],
-        upstream=[traced(f"grad_{output_name(k)}", seeds[k]) if k in seeds else None for k in range(len(results))],
-        gradients=[traced(f"grad_{name}", gradients[k]) if k in gradients else None for k, name in enumerate(names)],
+        graph=tracing.recorder.graph,
+        domain=domain,
+        inputs=all_of(names, tracing.fakes, dense=False),
+        outputs=all_of(outputs, results),
+        upstream=[traced(f"grad_{name}", each) for name, each in zip(outputs, upstream, strict=True)],
+        gradients=[traced(f"grad_{name}", each) for name, each in zip(names, gradients, strict=True)],
         structure=structure,
         others=[_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves],
-        guards=guards,
-        predicates=recorder.predicates,
     )
+
+
+class _Tracing:
+    """The run of a loss on fake tensors."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        tensors: Sequence[torch.Tensor],
+        needs_gradient: Sequence[bool],
+        decompositions: dict[Any, Any],
+    ) -> None:
+        # Importing these pulls in torch._dynamo, about a second: only when a loss is really traced.
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+        from autogen.tracing.formulas import CORRECTIONS
+
+        self._names = names
+        self._needs_gradient = needs_gradient
+        self._shapes = ShapeEnv(duck_shape=False)
+        self._mode = FakeTensorMode(shape_env=self._shapes, allow_non_fake_inputs=True)
+        self._mode.cache_enabled = False  # every trace has symbols of its own: never a hit, and half of a trace's time
+        self.recorder = Recorder({**decompositions, **CORRECTIONS})
+        with torch.inference_mode(False):
+            self.fakes = [self._fake_of(*each) for each in zip(tensors, names, needs_gradient, strict=True)]
+        self._placeholders = [self.recorder.placeholder(*each) for each in zip(names, self.fakes, tensors, strict=True)]
+
+    def _fake_of(self, tensor: torch.Tensor, name: str, needs: bool) -> torch.Tensor:
+        from torch._dynamo.source import ConstantSource
+        from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+        dynamic = [DimDynamic.DYNAMIC if size > 1 else DimDynamic.STATIC for size in tensor.shape]
+        context: Any = StatelessSymbolicContext(dynamic_sizes=dynamic)
+        fake = self._mode.from_tensor(tensor.detach(), symbolic_context=context, source=ConstantSource(name))
+        with self._mode:
+            return fake.detach().requires_grad_(needs)
+
+    def domain(self) -> Domain:
+        """The calls that take the way recorded so far."""
+        guards = Guards.of(self._shapes, list(zip(self._names, self.fakes, strict=True)))
+        return Domain(guards, self.recorder.predicates, self._placeholders)
+
+    def forward(self, run: Callable[[Sequence[torch.Tensor]], Any]) -> Any:
+        """Record the loss; returns what it returns."""
+        from autogen.tracing.formulas import FormulaMode
+
+        try:
+            with self._mode, self.recorder, FormulaMode():
+                returned = run(self.fakes)
+        except AutogenError:
+            raise
+        except Exception as error:
+            raise TraceError("the loss", cause=error, where=user_line_of(error)) from error
+        if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(returned)):
+            raise TraceError("the loss", cause=TypeError(f"it returned {type(returned).__name__}, not a tensor"))
+        return returned
+
+    def backward(
+        self, names: Sequence[str], results: Sequence[torch.Tensor]
+    ) -> tuple[list[torch.Tensor | None], list[torch.Tensor | None]]:
+        """Record the gradients; returns the upstream gradient of every result and the gradient of every input."""
+        upstream: list[torch.Tensor | None] = [None] * len(results)
+        gradients: list[torch.Tensor | None] = [None] * len(self.fakes)
+        starts = [k for k, result in enumerate(results) if result.requires_grad]
+        wanted = [k for k, needs in enumerate(self._needs_gradient) if needs]
+        if not starts:
+            return upstream, gradients
+        seeds = []
+        for k in starts:
+            with self._mode:
+                seeds.append(torch.empty_like(results[k]))
+            self.recorder.placeholder(f"grad_{names[k]}", seeds[-1])
+            upstream[k] = seeds[-1]
+        try:
+            with self._mode, self.recorder:
+                found = torch.autograd.grad(
+                    [results[k] for k in starts], [self.fakes[k] for k in wanted], seeds, allow_unused=True
+                )
+        except AutogenError:
+            raise
+        except Exception as error:
+            raise TraceError("the gradient of the loss", cause=error) from error
+        for k, gradient in zip(wanted, found, strict=True):
+            gradients[k] = gradient
+        return upstream, gradients
 
 
 def _output_name(position: int, count: int) -> str:

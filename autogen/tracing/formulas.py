@@ -1,8 +1,8 @@
 """torch functions whose fake implementation is missing or differs from the real one: how they are traced.
 
 `multi_margin_loss` cannot be traced as it stands, as torch has no fake implementation of its backward. While a
-loss is traced, a call to it runs the formula below; outside a trace nothing changes. Other ops can be traced, but a
-trace would take what they refuse, or take it for another dtype.
+loss is traced, a call to it runs the formula below; outside a trace nothing changes. Other ops can be traced, but their
+fake implementation takes what the real one refuses, or gives another dtype.
 """
 
 from __future__ import annotations
@@ -57,8 +57,11 @@ def multi_margin_loss(
     classes = scores.shape[1]
     if weight is not None and (weight.shape[0] != classes or weight.dtype != input.dtype or weight.requires_grad):
         raise RuntimeError(f"a weight that torch refuses: {weight.dtype} {list(weight.shape)}")
+    if target.device.type == "cpu" and ((labels < 0) | (labels >= classes)).any():
+        raise RuntimeError("target out of range")
     label = labels.unsqueeze(1)
-    violation = (margin - scores.gather(1, label) + scores).clamp_min(0.0)
+    violation = margin - scores.gather(1, label) + scores
+    violation = violation.where(violation > 0, 0.0)  # of nan too
     if p == 2:
         violation = violation * violation
     if weight is not None:
@@ -75,19 +78,6 @@ def multi_margin_loss(
 FORMULAS: dict[Any, Callable[..., Any]] = {
     F.multi_margin_loss: multi_margin_loss,
 }
-
-
-def _of_one_dtype(*positions: int) -> Callable[..., Any]:
-    """A check that the given arguments, where they are tensors, have the dtype of the first of them."""
-
-    def check(*args: Any) -> Any:
-        first, *others = [args[k] for k in positions if k < len(args) and args[k] is not None]
-        for other in others:
-            if other.dtype != first.dtype:
-                raise RuntimeError(f"expected {first.dtype} but found {other.dtype}")
-        return NotImplemented
-
-    return check
 
 
 def _huber_loss(input: Tensor, target: Tensor, *options: Any) -> Any:
@@ -109,8 +99,50 @@ def _in_dtype_of_first(op: Any, position: int) -> Callable[..., Any]:
     return cast
 
 
-def _first(*formulas: Callable[..., Any]) -> Callable[..., Any]:
-    """The first of some formulas that applies."""
+def _of_one_dtype(*positions: int) -> Callable[..., Any]:
+    """A check that the given arguments, where they are tensors, have the dtype of the first of them."""
+
+    def check(*args: Any) -> Any:
+        first, *others = [args[k] for k in positions if k < len(args) and args[k] is not None]
+        for other in others:
+            _refuse(other.dtype != first.dtype, f"expected {first.dtype} but found {other.dtype}")
+        return NotImplemented
+
+    return check
+
+
+def _in_unit_interval(input: Tensor, *_: Any) -> Any:
+    if input.device.type == "cpu":
+        _refuse(not ((input >= 0) & (input <= 1)).all(), "all elements of input should be between 0 and 1")
+    return NotImplemented
+
+
+def _of_class_index(*dtypes: torch.dtype) -> Callable[..., Any]:
+    """A check of the targets of `nll_loss_forward(input, target, weight, reduction, ignore_index)`."""
+
+    def check(input: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int) -> Any:
+        _refuse(target.dtype not in dtypes, f"expected a target of one of {dtypes}, but got {target.dtype}")
+        if target.device.type == "cpu":
+            outside = (target < 0) | (target >= input.shape[min(1, input.dim() - 1)])
+            _refuse((outside & (target != ignore_index)).any(), "a target is out of bounds", IndexError)
+        return NotImplemented
+
+    return check
+
+
+def _positive_beta(input: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0) -> Any:
+    _refuse(beta < 0, "smooth_l1_loss does not support negative values for beta.")
+    return NotImplemented
+
+
+def _refuse(condition: Any, message: str, error: type[Exception] = RuntimeError) -> None:
+    """Raise on a condition that torch raises on: the call then runs in torch, which says it in its own words."""
+    if condition:
+        raise error(message)
+
+
+def _all(*formulas: Callable[..., Any]) -> Callable[..., Any]:
+    """Some formulas in turn, up to the first that applies."""
 
     def apply(*args: Any) -> Any:
         results = (formula(*args) for formula in formulas)
@@ -119,14 +151,16 @@ def _first(*formulas: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
-# Ops whose fake implementation takes dtypes that the real one refuses, or gives another dtype.
+# Ops whose fake implementation takes what the real one refuses, or gives another dtype. A check of values is made where
+# torch makes it on the CPU; on a GPU it would wait for the device.
 CORRECTIONS: dict[Any, Callable[..., Any]] = {
-    aten.binary_cross_entropy.default: _first(
-        _of_one_dtype(0, 1), _in_dtype_of_first(aten.binary_cross_entropy.default, 2)
+    aten.binary_cross_entropy.default: _all(
+        _of_one_dtype(0, 1), _in_unit_interval, _in_dtype_of_first(aten.binary_cross_entropy.default, 2)
     ),
     aten.huber_loss.default: _huber_loss,
     aten.huber_loss_backward.default: _of_one_dtype(1, 2),
-    aten.nll_loss_forward.default: _of_one_dtype(0, 2),
-    aten.nll_loss2d_forward.default: _of_one_dtype(0, 2),
+    aten.nll_loss_forward.default: _all(_of_one_dtype(0, 2), _of_class_index(torch.int64, torch.uint8)),
+    aten.nll_loss2d_forward.default: _all(_of_one_dtype(0, 2), _of_class_index(torch.int64)),
+    aten.smooth_l1_loss.default: _positive_beta,
     aten.soft_margin_loss.default: _in_dtype_of_first(aten.soft_margin_loss.default, 1),
 }

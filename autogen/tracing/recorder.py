@@ -15,7 +15,8 @@ import linecache
 import operator
 import re
 import sys
-from collections.abc import Callable, Collection
+import traceback
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -26,6 +27,7 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
+    UnsupportedOperatorException,
 )
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -38,7 +40,8 @@ _TORCH = torch.__path__[0]
 _OWN = __file__.removesuffix("tracing/recorder.py")
 _METADATA_OPS = {"prim.device.default", "prim.layout.default"}
 _INDEXED_ROWS = {aten.gather.default, aten.scatter.value, aten.scatter.src, aten.scatter_add.default}
-_VALUE_READS = {aten._local_scalar_dense.default, aten.equal.default}
+_NUMBER_READS = {aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default}
+_VALUE_READS = {*_NUMBER_READS, aten.equal.default}
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _BALANCED = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 
@@ -61,20 +64,28 @@ def _without_comment(line: str) -> str:
 
 
 def user_frame() -> SourceLine | None:
-    """The user's statement that is being run: the innermost line outside torch, else inside `torch.nn`."""
-    frame: FrameType | None = sys._getframe(1)
-    inside_torch: FrameType | None = None
-    while frame is not None:
+    """The user's statement that is being run."""
+    return _user_line(traceback.walk_stack(sys._getframe(1)))
+
+
+def user_line_of(error: BaseException) -> SourceLine | None:
+    """The user's statement that raised."""
+    return _user_line(reversed(list(traceback.walk_tb(error.__traceback__))))
+
+
+def _user_line(frames: Iterable[tuple[FrameType, int]]) -> SourceLine | None:
+    """Of some frames with line numbers, innermost first: the first one outside torch, else inside `torch.nn`."""
+    inside_torch: tuple[str, int] | None = None
+    for frame, lineno in frames:
         filename = frame.f_code.co_filename
         if filename.startswith(f"{_TORCH}/nn/"):
-            inside_torch = inside_torch or frame
+            inside_torch = inside_torch or (filename, lineno)
         elif filename.startswith(_OWN) and not filename.startswith(f"{_OWN}losses/"):
             if filename.endswith("tracing/__init__.py"):
                 break
         elif not filename.startswith((_TORCH, "<")):
-            return source_line(filename, frame.f_lineno)
-        frame = frame.f_back
-    return source_line(inside_torch.f_code.co_filename, inside_torch.f_lineno) if inside_torch else None
+            return source_line(filename, lineno)
+    return source_line(*inside_torch) if inside_torch else None
 
 
 class Recorder(TorchDispatchMode):
@@ -156,6 +167,8 @@ class Recorder(TorchDispatchMode):
             result = func(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise ValueBranchError(str(func), where=self._origin()[0]) from error
+        except UnsupportedOperatorException as error:
+            raise UnsupportedOpError(str(func), where=self._origin()[0]) from error
         except ZeroDivisionError:
             # torch finds the shape of a loss's gradient by its formula, which divides by the number of elements.
             if not func._schema.name.endswith("_loss_backward"):
@@ -171,7 +184,7 @@ class Recorder(TorchDispatchMode):
 
     def _read_value(self, func: Any, tensor: torch.Tensor) -> bool:
         """The value of a boolean the code branches on, noted as a predicate of the trace."""
-        if func is not aten._local_scalar_dense.default or tensor.dtype != torch.bool:
+        if func not in _NUMBER_READS or tensor.dtype != torch.bool:
             raise ValueBranchError(str(func), where=self._origin()[0])
         node = self.node_of(tensor)
         with torch.utils._python_dispatch._disable_current_modes():

@@ -37,7 +37,7 @@ def trace_of(loss: Loss, *args: Any, **kwargs: Any) -> Trace:
 def program_of(loss: Loss, *args: Any, **kwargs: Any) -> tuple[Program, dict[str, int]]:
     """A call as IR, and its sizes."""
     traced = trace_of(loss, *args, **kwargs)
-    sizes = traced.guards.read(binding_of(loss, *args, **kwargs).tensors)
+    sizes = traced.domain.guards.read(binding_of(loss, *args, **kwargs).tensors)
     assert sizes is not None
     return lower(traced, "loss"), sizes
 
@@ -49,11 +49,17 @@ def plan_of(loss: Loss, *args: Any, **kwargs: Any) -> tuple[Plan, dict[str, int]
 
 
 def ops_of(traced: Trace, *, backward: bool = False) -> list[str]:
-    """The names of the ops that a graph records, of the forward or of the backward part."""
+    """The names of the ops that the results need, of the forward or of the backward part."""
+    todo = [each.node for each in (*traced.outputs, *traced.gradients) if each is not None]
+    needed: set[torch.fx.Node] = set()
+    while todo:
+        node = todo.pop()
+        needed.add(node)
+        todo += (arg for arg in node.all_input_nodes if arg not in needed)
     return [
         str(node.target).removeprefix("aten.")
         for node in traced.graph.nodes
-        if "geometry" in node.meta and node.meta["backward"] == backward
+        if node in needed and "geometry" in node.meta and node.meta["backward"] == backward
     ]
 
 

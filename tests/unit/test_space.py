@@ -82,7 +82,6 @@ def test_offsets_are_torchs(call: tuple[list[Tensor], int]) -> None:
     space = Space(kernel)
     merged, single = walk(kernel, space, sizes)
     count = max([1, *(len(values) for values in merged.values())])
-    assert count == tensors[0].numel()
     walked = []
     for node in kernel.loads():
         buffer, index = node.attrs

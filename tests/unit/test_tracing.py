@@ -145,7 +145,7 @@ class TestInputs:
 
     def test_are_only_looked_at_for_their_shape(self) -> None:
         traced = trace_of(lambda x: x.sum(), torch.full((3,), float("nan"), requires_grad=True))
-        assert traced.predicates == []
+        assert traced.domain.predicates == []
 
 
 class TestResult:
@@ -169,7 +169,7 @@ class TestResult:
 
 
 def holds(traced: Trace, *tensors: Tensor) -> bool:
-    return traced.sizes(tensors) is not None
+    return traced.domain.sizes(tensors) is not None
 
 
 class TestGuards:
@@ -181,7 +181,7 @@ class TestGuards:
 
     def test_read_the_sizes_of_a_call(self) -> None:
         traced = trace_of(pointwise, floats(3, 4), floats(3, 4))
-        sizes = traced.sizes((floats(7, 9), floats(7, 9)))
+        sizes = traced.domain.sizes((floats(7, 9), floats(7, 9)))
         assert sizes is not None and (sizes["N"], sizes["C"]) == (7, 9)
 
     def test_reject_shapes_that_the_loss_would(self) -> None:
@@ -208,7 +208,7 @@ class TestGuards:
     def test_strides_are_symbols_where_nothing_is_known(self) -> None:
         wide = floats(6, 8)
         traced = trace_of(pointwise, wide[::2, ::2], floats(3, 4))
-        sizes = traced.sizes((floats(30, 50)[::5, ::2], floats(6, 25)))
+        sizes = traced.domain.sizes((floats(30, 50)[::5, ::2], floats(6, 25)))
         assert sizes is not None
         strides = Evaluator(traced.inputs[0].strides)(sizes)
         assert strides == (250, 2)
@@ -244,13 +244,13 @@ class TestValueBranches:
 
     def test_become_predicates_that_later_calls_must_meet(self) -> None:
         traced = trace_of(self.branching, floats(3))
-        assert [value for _, value in traced.predicates] == [False]
+        assert [value for _, value in traced.domain.predicates] == [False]
         assert holds(traced, floats(5)) and not holds(traced, -floats(5))
         assert "abs.default" not in ops_of(traced)
 
     def test_follow_the_branch_that_this_call_takes(self) -> None:
         traced = trace_of(self.branching, (-floats(3)).detach().requires_grad_())
-        assert [value for _, value in traced.predicates] == [True]
+        assert [value for _, value in traced.domain.predicates] == [True]
         assert holds(traced, -floats(5)) and not holds(traced, floats(5))
         assert "abs.default" in ops_of(traced)
 
