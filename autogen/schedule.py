@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 import sympy
+import torch
 
 from autogen import ir
 from autogen.errors import ScheduleError
@@ -274,7 +275,8 @@ def _kernel(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Kerne
     rows = everything - columns
     place = _memory_order(order, roots, hints)
 
-    split = {node: _split_total(node, rows, columns) for node in outer}
+    walked = any(node.op == "load" and rows <= node.axes for node in order)
+    split = {node: _split_total(node, rows, columns, walked=walked) for node in outer}
     nodes = ir.replace([root.node for root in roots], {old: new for old, new in split.items() if old is not new})
     roots = [replace(root, node=node) for root, node in zip(roots, nodes, strict=True)]
     totals = tuple(dict.fromkeys(node for node in split.values() if rows and set(node.attrs[1]) == rows))
@@ -337,13 +339,23 @@ def _inner_reductions(roots: Sequence[Root], reductions: Sequence[Node]) -> set[
     return inner
 
 
-def _split_total(node: Node, rows: frozenset[Axis], columns: frozenset[Axis]) -> Node:
-    """A reduction over everything as one over columns, then one over rows."""
+def _split_total(node: Node, rows: frozenset[Axis], columns: frozenset[Axis], *, walked: bool) -> Node:
+    """A reduction over everything as one over columns, then one over rows.
+
+    `walked` says whether the kernel walks all rows in any case, so that a sum over some of them costs nothing.
+    """
     kind, axes = node.attrs
-    across = frozenset(axes) & columns
-    if across not in (columns, frozenset()) or (frozenset(axes) & rows) not in (rows, frozenset()):
+    across, down = frozenset(axes) & columns, frozenset(axes) & rows
+    if across not in (columns, frozenset()):
         raise ScheduleError("the loss sums over part of its axes only")
-    return ir.reduce(kind, frozenset(axes) & rows, ir.reduce(kind, across, node.args[0]))
+    body = node.args[0]
+    if down != rows and down and not walked:
+        raise ScheduleError("the loss sums over part of its axes only")
+    if down and kind == "sum":  # along other rows it is the same: it counts in the first
+        for axis in sorted(rows - down, key=str):
+            is_first = ir.apply("eq", ir.index(axis), ir.const(0, torch.int64))
+            body = ir.apply("where", is_first, body, ir.const(0, body.dtype))
+    return ir.reduce(kind, rows if down else down, ir.reduce(kind, across, body))
 
 
 def _memory_order(
