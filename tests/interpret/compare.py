@@ -243,6 +243,8 @@ def compare(what: str, ours: Tensor, theirs: Tensor, judge: Tensor, torch_error:
     own, their, exact = (each.detach().double() for each in (ours, theirs, judge))
     # Too large for the dtype: infinite in it.
     exact = torch.where(exact.abs() >= limits.max * (1 + limits.eps / 4), exact.sign() * torch.inf, exact)
+    # Where torch overflows on the way, nothing better is asked of ours.
+    torch_error = torch.where(exact.isfinite() & ~their.isfinite(), torch.inf, torch_error)
     same = (own == their) | (own.isnan() & their.isnan()) | (own == exact) | (own.isnan() & exact.isnan())
     error = torch.where(same, 0, (own - exact).abs())
     ulp = torch.where(exact.isfinite(), exact.abs(), 0).clamp(min=limits.tiny) * limits.eps
