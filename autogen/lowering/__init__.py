@@ -18,6 +18,7 @@ from autogen.lowering import indexing, losses, pointwise, reductions, views  # n
 from autogen.lowering.registry import LOWERINGS, Context
 from autogen.lowering.values import Index, Origin, Provenance, Value, fresh_index
 from autogen.tracing import Trace, TracedTensor
+from autogen.tracing.source import is_torchs
 
 _ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)\s*(?::[^=]+)?[-+*/]?=(?!=)")
 
@@ -147,7 +148,10 @@ class _Lowerer:
         def at(index: Index) -> ir.Node:
             node = value.at(index)
             self.provenance.locate(node, origin)
-            return self.provenance.name(node, variable) if variable else node
+            if variable:
+                users = origin.line is not None and not is_torchs(origin.line.filename)
+                self.provenance.name(node, variable, users=users)
+            return node
 
         return Value(value.shape, value.dtype, at, value.factors)
 

@@ -74,11 +74,14 @@ class Provenance:
     names: dict[ir.Node, str] = field(default_factory=dict)
     sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
     origins: dict[ir.Node, Origin] = field(default_factory=dict)
+    _users: set[ir.Node] = field(default_factory=set)
 
-    def name(self, node: ir.Node, name: str) -> ir.Node:
-        """Call a node `name` in the kernel; returns the node."""
-        if node.args:
-            self.names.setdefault(node, name)
+    def name(self, node: ir.Node, name: str, *, users: bool = False) -> ir.Node:
+        """Call a node `name` in the kernel; returns the node. A name from the user's own code wins."""
+        if node.args and (node not in self.names or (users and node not in self._users)):
+            self.names[node] = name
+            if users:
+                self._users.add(node)
         return node
 
     def called(self, node: ir.Node) -> str:
@@ -111,7 +114,7 @@ class Provenance:
     def moved(self, old: ir.Node, new: ir.Node) -> None:
         """A pass made `new` out of `old`: it inherits what is known."""
         if old in self.names:
-            self.name(new, self.names[old])
+            self.name(new, self.names[old], users=old in self._users)
         if old in self.origins:
             self.locate(new, self.origins[old])
 

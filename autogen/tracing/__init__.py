@@ -21,7 +21,8 @@ from torch.utils import _pytree as pytree
 from autogen.errors import AutogenError, TraceError
 from autogen.ir import contiguous_strides
 from autogen.tracing.guards import Guards
-from autogen.tracing.recorder import Recorder, Size, evaluate, user_line_of
+from autogen.tracing.recorder import Recorder, Size, evaluate
+from autogen.tracing.source import statement_that_raised
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ class _Tracing:
         except AutogenError:
             raise
         except Exception as error:
-            raise TraceError("the loss", cause=error, where=user_line_of(error)) from error
+            raise TraceError("the loss", cause=error, where=statement_that_raised(error)) from error
         if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(returned)):
             raise TraceError("the loss", cause=TypeError(f"it returned {type(returned).__name__}, not a tensor"))
         return returned

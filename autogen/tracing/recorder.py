@@ -11,14 +11,10 @@ written is refused, never guessed.
 from __future__ import annotations
 
 import functools
-import linecache
 import operator
 import re
-import sys
-import traceback
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import sympy
@@ -33,59 +29,15 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autogen.errors import SourceLine, UnsupportedOpError, ValueBranchError
+from autogen.tracing.source import current_statement
 
 aten = torch.ops.aten
 
-_TORCH = torch.__path__[0]
-_OWN = __file__.removesuffix("tracing/recorder.py")
 _METADATA_OPS = {"prim.device.default", "prim.layout.default"}
 _INDEXED_ROWS = {aten.gather.default, aten.scatter.value, aten.scatter.src, aten.scatter_add.default}
 _NUMBER_READS = {aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default}
 _VALUE_READS = {*_NUMBER_READS, aten.equal.default}
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-_BALANCED = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
-
-
-def source_line(filename: str, lineno: int) -> SourceLine:
-    """The statement at a line of a file, on one line: a call broken over several lines is joined."""
-    code = _without_comment(linecache.getline(filename, lineno))
-    while sum(_BALANCED.get(c, 0) for c in code) > 0 and len(code) < 400:
-        lineno_next = lineno + 1 + code.count("\n")
-        following = linecache.getline(filename, lineno_next)
-        if not following:
-            break
-        code = f"{code}\n{_without_comment(following)}"
-    code = re.sub(r"(?<=[(\[{])\n|,?\n(?=[)\]}])", "", code).replace("\n", " ")
-    return SourceLine(filename, lineno, code)
-
-
-def _without_comment(line: str) -> str:
-    return re.sub(r"\s*#[^'\"]*$", "", line.strip())
-
-
-def user_frame() -> SourceLine | None:
-    """The user's statement that is being run."""
-    return _user_line(traceback.walk_stack(sys._getframe(1)))
-
-
-def user_line_of(error: BaseException) -> SourceLine | None:
-    """The user's statement that raised."""
-    return _user_line(reversed(list(traceback.walk_tb(error.__traceback__))))
-
-
-def _user_line(frames: Iterable[tuple[FrameType, int]]) -> SourceLine | None:
-    """Of some frames with line numbers, innermost first: the first one outside torch, else inside `torch.nn`."""
-    inside_torch: tuple[str, int] | None = None
-    for frame, lineno in frames:
-        filename = frame.f_code.co_filename
-        if filename.startswith(f"{_TORCH}/nn/"):
-            inside_torch = inside_torch or (filename, lineno)
-        elif filename.startswith(_OWN) and not filename.startswith(f"{_OWN}losses/"):
-            if filename.endswith("tracing/__init__.py"):
-                break
-        elif not filename.startswith((_TORCH, "<")):
-            return source_line(filename, lineno)
-    return source_line(*inside_torch) if inside_torch else None
 
 
 class Recorder(TorchDispatchMode):
@@ -128,11 +80,11 @@ class Recorder(TorchDispatchMode):
     def node_of(self, tensor: torch.Tensor) -> torch.fx.Node:
         """The graph's node for a tensor of this run."""
         if id(tensor) in self._stale:
-            raise UnsupportedOpError("a view of a tensor that was changed in place", where=user_frame())
+            raise UnsupportedOpError("a view of a tensor that was changed in place", where=current_statement())
         node = self._nodes.get(id(tensor))
         if node is None:
             what = "a tensor that is neither an argument, a parameter, a buffer nor an attribute"
-            raise UnsupportedOpError(what, where=user_frame())
+            raise UnsupportedOpError(what, where=current_statement())
         return node
 
     def _track(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
@@ -196,7 +148,7 @@ class Recorder(TorchDispatchMode):
         """Whose code is being run: a line, and whether autograd runs it (then the forward line it derives from)."""
         node = torch._C._current_autograd_node()
         if node is None:
-            line = user_frame()
+            line = current_statement()
             # The autograd node of the op that is being run already has its number.
             self._forward_lines.setdefault(torch.autograd._get_sequence_nr() - 1, line)
             return line, False

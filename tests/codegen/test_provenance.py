@@ -89,7 +89,6 @@ def test_variables_keep_their_names(focal: tuple[Source, Source], smooth: tuple[
     assert "difficulty" in focal[0].assigned
 
 
-@pytest.mark.xfail(reason="what a lowering calls a value (here log_prob) comes before the user's variable")
 def test_variables_keep_their_names_where_a_lowering_has_one_too(focal: tuple[Source, Source]) -> None:
     assert "picked" in focal[0].assigned
 

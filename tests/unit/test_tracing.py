@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from autogen.errors import AutogenError, TraceError, UnsupportedOpError, ValueBranchError
+from autogen.errors import AutogenError, SourceLine, TraceError, UnsupportedOpError, ValueBranchError
 from autogen.sizes import Evaluator
 from autogen.tracing import Trace
 from autogen.tracing.formulas import multi_margin_loss
-from autogen.tracing.recorder import source_line
+from autogen.tracing.source import statement_at
 from tests.unit.pipeline import binding_of, ops_of, program_of, trace_of
 
 
@@ -353,7 +353,6 @@ class TestProvenance:
             "return (weight * error).mean()",
         }
 
-    @pytest.mark.xfail(reason="user_frame gives the line of the expression, source_line joins only what follows it")
     def test_an_op_inside_a_statement_over_several_lines_knows_the_statement(self) -> None:
         def loss(x: Tensor) -> Tensor:
             return torch.sum(
@@ -389,9 +388,12 @@ class TestProvenance:
 
 def test_a_statement_over_several_lines_is_joined(tmp_path: Any) -> None:
     file = tmp_path / "loss.py"
-    file.write_text("x = f(\n    a,  # first\n    [b, c],\n)  # done\ny = '#'\n")
-    assert source_line(str(file), 1).code == "x = f(a, [b, c])"
-    assert source_line(str(file), 5).code == "y = '#'"
+    text = "x = f(\n    a,  # first\n    [b, c],\n)  # done\ny = '#'  # one\n"
+    file.write_text(text)
+    code = compile(text, str(file), "exec")
+    for line in (1, 2, 3):
+        assert statement_at(code, line) == SourceLine(str(file), 1, "x = f(a, [b, c])")
+    assert statement_at(code, 5) == SourceLine(str(file), 5, "y = '#'")
 
 
 def test_the_replay_of_a_trace_is_the_loss_itself() -> None:

@@ -1,0 +1,80 @@
+"""The user's code: which statement is being run, or has raised, as one line of text."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import linecache
+import re
+import sys
+import textwrap
+import traceback
+from collections.abc import Iterable
+from types import CodeType, FrameType
+
+import torch
+
+from autogen.errors import SourceLine
+
+_TORCH = torch.__path__[0]
+_OWN = __file__.removesuffix("tracing/source.py")
+
+
+def is_torchs(filename: str) -> bool:
+    """Whether a file belongs to torch."""
+    return filename.startswith(_TORCH)
+
+
+def current_statement() -> SourceLine | None:
+    """The user's statement that is being run."""
+    return _innermost(traceback.walk_stack(sys._getframe(1)))
+
+
+def statement_that_raised(error: BaseException) -> SourceLine | None:
+    """The user's statement that an exception came from."""
+    return _innermost(reversed(list(traceback.walk_tb(error.__traceback__))))
+
+
+def _innermost(frames: Iterable[tuple[FrameType, int]]) -> SourceLine | None:
+    """Of some frames with line numbers, innermost first: the first one outside torch, else inside `torch.nn`."""
+    inside_torch: tuple[CodeType, int] | None = None
+    for frame, lineno in frames:
+        filename = frame.f_code.co_filename
+        if filename.startswith(f"{_TORCH}/nn/"):
+            inside_torch = inside_torch or (frame.f_code, lineno)
+        elif filename.startswith(_OWN) and not filename.startswith(f"{_OWN}losses/"):
+            if filename.endswith("tracing/__init__.py"):
+                break
+        elif not is_torchs(filename) and linecache.getline(filename, lineno):
+            return statement_at(frame.f_code, lineno)
+    return statement_at(*inside_torch) if inside_torch else None
+
+
+@functools.lru_cache(maxsize=4096)
+def statement_at(code: CodeType, lineno: int) -> SourceLine:
+    """The statement at a line of a function, whole and on one line however it is broken over several."""
+    filename = code.co_filename
+    statement = _statements(code).get(lineno)
+    if statement is None or statement.lineno == statement.end_lineno:
+        return SourceLine(filename, lineno, _without_comment(linecache.getline(filename, lineno)))
+    return SourceLine(filename, statement.lineno, ast.unparse(statement))
+
+
+@functools.lru_cache(maxsize=256)
+def _statements(code: CodeType) -> dict[int, ast.stmt]:
+    """The simple statements of a function by every line that they extend over."""
+    first = code.co_firstlineno
+    lines = linecache.getlines(code.co_filename)[first - 1 :]
+    if code.co_name != "<module>":
+        lines = inspect.getblock(lines)
+    try:
+        tree = ast.increment_lineno(ast.parse(textwrap.dedent("".join(lines))), first - 1)
+    except SyntaxError:  # part of a statement, such as a lambda in a call
+        return {}
+    simple = (node for node in ast.walk(tree) if isinstance(node, ast.stmt) and not hasattr(node, "body"))
+    return {line: each for each in simple for line in range(each.lineno, (each.end_lineno or each.lineno) + 1)}
+
+
+def _without_comment(line: str) -> str:
+    return re.sub(r"\s*#[^'\"]*$", "", line.strip())
