@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import threading
 import types
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -28,11 +28,15 @@ def is_replaying() -> bool:
 
 @dataclass(frozen=True)
 class Binding:
-    """A call: `tensors` and their `names`, `statics` for all else, and how to run the loss on other tensors."""
+    """A call: `tensors` and their `names`, `statics` for all else, and how to run the loss on other tensors.
+
+    `arguments` are those of the call by name, of a method without its `self`.
+    """
 
     names: tuple[str, ...]
     tensors: tuple[torch.Tensor, ...]
     statics: Hashable
+    arguments: Mapping[str, Any]
     _run: Callable[[Sequence[torch.Tensor]], Any]
 
     def replay(self, tensors: Sequence[torch.Tensor]) -> Any:
@@ -59,7 +63,8 @@ def bind(
     given = ((module, *args) if module is not None else args, kwargs)
     leaves, structure = pytree.tree_flatten(given)
     spots = [k for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    labels = _labels(signature, *given) if spots else {}
+    arguments = signature.bind(*given[0], **kwargs).arguments
+    labels = _labels(arguments)
     names = [labels.get(id(leaves[k]), f"tensor_{k}") for k in spots]
     tensors = [leaves[k] for k in spots]
     statics: list[Hashable] = [str(structure)]
@@ -83,13 +88,15 @@ def bind(
         with _swapped(state, replacements[len(spots) :]):
             return function(*new_args, **new_kwargs)
 
-    return Binding(tuple(_unique(names)), tuple(tensors), tuple(statics), run)
+    if module is not None:
+        arguments = dict(list(arguments.items())[1:])
+    return Binding(tuple(_unique(names)), tuple(tensors), tuple(statics), arguments, run)
 
 
-def _labels(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, str]:
+def _labels(arguments: Mapping[str, Any]) -> dict[int, str]:
     """What the function calls each tensor: its parameter, numbered inside lists."""
     labels: dict[int, str] = {}
-    for name, value in signature.bind(*args, **kwargs).arguments.items():
+    for name, value in arguments.items():
         leaves = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
         for position, leaf in enumerate(leaves):
             labels.setdefault(id(leaf), name if len(leaves) == 1 else f"{name}_{position}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import sympy
 import torch
@@ -37,6 +38,18 @@ class CompiledLoss:
     plan: Plan
     forward: tuple[Launcher, ...]
     _backwards: dict[tuple[str, ...], tuple[Launcher, ...]] = field(default_factory=dict)
+
+    path = "generated"
+    reason = "every operation of the loss has a kernel"
+
+    @property
+    def differentiable(self) -> tuple[bool, ...]:
+        """Which outputs have a gradient."""
+        return tuple(upstream is not None for upstream in self.trace.upstream)
+
+    def result(self, outputs: Sequence[torch.Tensor]) -> Any:
+        """The loss's own return value around its outputs."""
+        return self.trace.result(outputs)
 
     def __post_init__(self) -> None:
         self._outputs = Results((*self.plan.outputs, *self.plan.saved))

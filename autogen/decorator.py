@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 
 from autogen.dispatch import Dispatcher
 from autogen.policies import Policy
+
+if TYPE_CHECKING:
+    from autogen.handwritten import Handwritten
 
 _Loss = TypeVar("_Loss", bound=Callable[..., Any])
 
@@ -20,8 +23,15 @@ _DISPATCHER = "__autogen_dispatcher__"
 @overload
 def autogen_loss(loss: _Loss) -> _Loss: ...
 @overload
-def autogen_loss(*, policy: Policy | str | None = None) -> Callable[[_Loss], _Loss]: ...
-def autogen_loss(loss: Any = None, *, policy: Policy | str | None = None) -> Any:
+def autogen_loss(
+    *, policy: Policy | str | None = None, handwritten: Callable[[], Handwritten] | None = None
+) -> Callable[[_Loss], _Loss]: ...
+def autogen_loss(
+    loss: Any = None,
+    *,
+    policy: Policy | str | None = None,
+    handwritten: Callable[[], Handwritten] | None = None,
+) -> Any:
     """Run a loss on generated Triton kernels, one forward and one backward, wherever that is possible.
 
     Works on a `torch.nn.Module` class (whose instances then also take `use_autogen=`, true by default), on an instance,
@@ -41,22 +51,24 @@ def autogen_loss(loss: Any = None, *, policy: Policy | str | None = None) -> Any
         loss: what to decorate.
         policy: "disabled", "default", "aggressive" or "mandatory", for this loss alone; by default the policy in force
             at each call (see `autogen.policy`).
+        handwritten: makes kernels written by hand for the loss (an `autogen.handwritten.Handwritten`), which come
+            before generated ones, but under the policy "aggressive".
 
     Raises:
         TypeError: `loss` is not a module class, a module or a function.
         ValueError: an unknown policy.
     """
     if loss is None:
-        return functools.partial(autogen_loss, policy=policy)
+        return functools.partial(autogen_loss, policy=policy, handwritten=handwritten)
     if isinstance(loss, type):
         if not issubclass(loss, torch.nn.Module):
             raise TypeError(f"autogen_loss takes a torch.nn.Module class; {loss.__name__} is not one")
-        return _decorate_class(loss, policy)
+        return _decorate_class(loss, policy, handwritten)
     if isinstance(loss, torch.nn.Module):
         return _decorate_instance(loss, policy)
     if not callable(loss):
         raise TypeError(f"autogen_loss takes a module class, a module or a function, not {type(loss).__name__}")
-    return _decorate_function(loss, policy)
+    return _decorate_function(loss, policy, handwritten)
 
 
 def dispatcher_of(loss: Any) -> tuple[Dispatcher, torch.nn.Module | None] | None:
@@ -68,8 +80,10 @@ def dispatcher_of(loss: Any) -> tuple[Dispatcher, torch.nn.Module | None] | None
     return None if found is None else (found, None)
 
 
-def _decorate_function(function: Callable[..., Any], policy: Policy | str | None) -> Callable[..., Any]:
-    dispatcher = Dispatcher(function, getattr(function, "__name__", type(function).__name__), policy)
+def _decorate_function(
+    function: Callable[..., Any], policy: Policy | str | None, handwritten: Callable[[], Handwritten] | None
+) -> Callable[..., Any]:
+    dispatcher = Dispatcher(function, getattr(function, "__name__", type(function).__name__), policy, handwritten)
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -79,9 +93,9 @@ def _decorate_function(function: Callable[..., Any], policy: Policy | str | None
     return wrapper
 
 
-def _decorate_class(cls: Any, policy: Policy | str | None) -> Any:
+def _decorate_class(cls: Any, policy: Policy | str | None, handwritten: Callable[[], Handwritten] | None) -> Any:
     original = cls.forward
-    dispatcher = Dispatcher(original, cls.__name__, policy)
+    dispatcher = Dispatcher(original, cls.__name__, policy, handwritten)
 
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -10,18 +10,21 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from autogen import availability
 from autogen.binding import Binding, bind, is_replaying
-from autogen.errors import AutogenError, CompileError, InternalError, TraceError
+from autogen.errors import AutogenError, CompileError, InternalError, TraceError, UnsupportedOpError
 from autogen.policies import Policy, resolve
 
 if TYPE_CHECKING:
     from autogen.compiler import CompiledLoss
+    from autogen.handwritten import BoundHandwritten, Handwritten
+
+    Kernels = CompiledLoss | BoundHandwritten
 
 logger = logging.getLogger("autogen")
 
@@ -30,17 +33,23 @@ _compiling = threading.RLock()
 
 @dataclass(frozen=True)
 class Decision:
-    """How a call runs: with generated kernels, or in torch for a reason."""
+    """How a call runs: on `kernels`, for `sizes`, or in torch because of `error`."""
 
-    compiled: CompiledLoss | None
-    sizes: dict[str, int] | None
-    error: AutogenError | None
-    reason: str
+    kernels: Kernels | None = None
+    sizes: dict[str, int] = field(default_factory=dict)
+    error: AutogenError | None = None
 
     @property
     def path(self) -> str:
         """The path's name in reports."""
-        return "generated" if self.compiled is not None else "eager"
+        return "eager" if self.kernels is None else self.kernels.path
+
+    @property
+    def reason(self) -> str:
+        """Why the call takes this path."""
+        if self.kernels is not None:
+            return self.kernels.reason
+        return "" if self.error is None else self.error.reason
 
 
 class Dispatcher:
@@ -50,13 +59,21 @@ class Dispatcher:
         function: the loss as the user wrote it: a function, or a module's `forward`.
         name: what to call it.
         policy: the object's own policy, if it has one.
+        handwritten: makes the loss's handwritten kernels, if it has some.
     """
 
-    def __init__(self, function: Callable[..., Any], name: str, policy: Policy | str | None = None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        policy: Policy | str | None = None,
+        handwritten: Callable[[], Handwritten] | None = None,
+    ) -> None:
         self.function = function
         self.name = name
         self.policy = None if policy is None else Policy(policy)
         self.signature = inspect.signature(function)
+        self._handwritten = handwritten
         self._compiled: dict[Hashable, list[CompiledLoss]] = {}
         self._refused: dict[Hashable, list[AutogenError]] = {}
         self._said: set[str] = set()
@@ -76,11 +93,11 @@ class Dispatcher:
             binding = bind(self.function, self.signature, module, args, kwargs)
         except TypeError:
             return self._eager(module, args, kwargs)  # which raises it as the user expects
-        decision = self.decide(binding, name or self.name)
+        decision = self.decide(binding, module, name or self.name)
         error = decision.error
-        if decision.compiled is not None:
+        if decision.kernels is not None:
             try:
-                return run(decision.compiled, binding, decision.sizes or {})
+                return run(decision.kernels, binding, decision.sizes)
             except CompileError as refused:
                 error = self._refuse(binding, refused)
         if policy is Policy.MANDATORY and error is not None:
@@ -89,24 +106,45 @@ class Dispatcher:
             raise error
         return self._eager(module, args, kwargs)
 
-    def decide(self, binding: Binding, name: str) -> Decision:
+    def decide(self, binding: Binding, module: torch.nn.Module | None, name: str) -> Decision:
         """How a call is to run; compiles what is not compiled yet."""
         try:
             availability.require(binding.tensors)
         except AutogenError as error:
-            if error.reason not in self._said:
-                self._said.add(error.reason)
-                logger.info("%s runs in torch: %s", name, error.reason)
-            return Decision(None, None, error, error.reason)
+            self._say(name, error.reason)
+            return Decision(error=error)
+        if self._handwritten is None:
+            return self._generated(binding, name)
+        generator_first = resolve(self.policy) is Policy.AGGRESSIVE
+        decision = self._generated(binding, name) if generator_first else None
+        if decision is None or decision.kernels is None:
+            from autogen.handwritten import bind_handwritten
+
+            bound = bind_handwritten(self._handwritten(), binding, module, needs_gradient(binding))
+            if not isinstance(bound, str):
+                self._say(name, bound.reason)
+                return Decision(bound)
+            decision = decision or self._generated(binding, name)
+            if decision.kernels is None:
+                return Decision(error=UnsupportedOpError(f"{name}: the handwritten kernel is not for {bound}"))
+        return decision
+
+    def _say(self, name: str, reason: str) -> None:
+        """Log a decision that is made anew at each call, once."""
+        if reason not in self._said:
+            self._said.add(reason)
+            logger.info("%s: %s", name, reason)
+
+    def _generated(self, binding: Binding, name: str) -> Decision:
         needs = needs_gradient(binding)
         key = self._key(binding, needs)
         for compiled in self._compiled.get(key, ()):
             sizes = compiled.trace.domain.sizes(binding.tensors)
             if sizes is not None:
-                return Decision(compiled, sizes, None, _GENERATED)
+                return Decision(compiled, sizes)
         for refused in self._refused.get(key, ()):
             if refused.domain is None or refused.domain.sizes(binding.tensors) is not None:
-                return Decision(None, None, refused, refused.reason)
+                return Decision(error=refused)
         with _compiling:
             return self._compile(binding, needs, key, name)
 
@@ -124,13 +162,13 @@ class Dispatcher:
             self._compiled.setdefault(key, []).append(compiled)
             launches = f"{len(compiled.forward)} + {len(compiled.backward())}"
             logger.info("%s runs on generated kernels: %s launches, forward + backward", name, launches)
-            return Decision(compiled, compiled.trace.domain.sizes(binding.tensors), None, _GENERATED)
+            return Decision(compiled, compiled.trace.domain.sizes(binding.tensors) or {})
         level = logging.WARNING if isinstance(error, InternalError) else logging.INFO
         logger.log(
             level, "%s runs in torch: %s", name, error.reason, exc_info=error if level == logging.WARNING else None
         )
         self._refused.setdefault(key, []).append(_without_frames(error))
-        return Decision(None, None, error, error.reason)
+        return Decision(error=error)
 
     def _refuse(self, binding: Binding, error: CompileError) -> CompileError:
         """Triton does not compile what was generated: such calls run in torch from now on."""
@@ -163,40 +201,37 @@ def _without_frames(error: AutogenError) -> AutogenError:
     return error
 
 
-_GENERATED = "every operation of the loss has a kernel"
-
-
 def needs_gradient(binding: Binding) -> list[bool]:
     """Which tensors of a call are to be differentiated."""
     enabled = torch.is_grad_enabled()
     return [enabled and tensor.requires_grad for tensor in binding.tensors]
 
 
-def run(compiled: CompiledLoss, binding: Binding, sizes: dict[str, int]) -> Any:
-    """Launch a compiled loss on a call; returns what the loss returns."""
+def run(kernels: Kernels, binding: Binding, sizes: dict[str, int]) -> Any:
+    """Launch a loss's kernels on a call; returns what the loss returns."""
     if any(needs_gradient(binding)):
-        outputs = _Generated.apply(compiled, binding.replay, sizes, *binding.tensors)
+        outputs = _Fused.apply(kernels, binding.replay, sizes, *binding.tensors)
     else:
         with torch.no_grad():
-            outputs, _ = compiled.run_forward(binding.tensors, sizes)
-    return compiled.trace.result(outputs)
+            outputs, _ = kernels.run_forward(binding.tensors, sizes)
+    return kernels.result(outputs)
 
 
-class _Generated(torch.autograd.Function):
-    """A generated forward and backward, as autograd sees them."""
+class _Fused(torch.autograd.Function):
+    """The kernels of a loss, forward and backward, as autograd sees them."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        compiled: CompiledLoss,
+        kernels: Kernels,
         replay: Callable[[Sequence[torch.Tensor]], Any],
         sizes: dict[str, int],
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        outputs, saved = compiled.run_forward(tensors, sizes)
-        ctx.compiled, ctx.replay, ctx.sizes, ctx.count = compiled, replay, sizes, len(tensors)
+        outputs, saved = kernels.run_forward(tensors, sizes)
+        ctx.kernels, ctx.replay, ctx.sizes, ctx.count = kernels, replay, sizes, len(tensors)
         ctx.save_for_backward(*tensors, *saved)
-        constant = [o for o, up in zip(outputs, compiled.trace.upstream, strict=True) if up is None]
+        constant = [each for each, varies in zip(outputs, kernels.differentiable, strict=True) if not varies]
         ctx.mark_non_differentiable(*constant)
         return tuple(outputs)
 
@@ -206,7 +241,7 @@ class _Generated(torch.autograd.Function):
         tensors, saved = everything[: ctx.count], everything[ctx.count :]
         if torch.is_grad_enabled():
             return None, None, None, *_differentiable_backward(ctx, tensors, upstream)
-        return None, None, None, *ctx.compiled.run_backward(tensors, saved, upstream, ctx.sizes)
+        return None, None, None, *ctx.kernels.run_backward(tensors, saved, upstream, ctx.sizes)
 
 
 def _differentiable_backward(

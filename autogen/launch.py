@@ -73,7 +73,7 @@ class Launcher:
         arguments += self._arguments[tiling.variant](sizes)
         tiles = dict(tiling.tiles)
         arguments += [tiles[tile] for tile in source.tiles]
-        with _device_context(device):
+        with device_context(device):
             try:
                 function[(tiling.programs,)](*arguments, num_warps=tiling.num_warps)
             except Exception as error:
@@ -101,7 +101,8 @@ def ticket_counter(device: torch.device) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def _device_context(device: torch.device) -> Iterator[None]:
+def device_context(device: torch.device) -> Iterator[None]:
+    """What a launch on a device needs around it."""
     if device.type == "cuda":
         with torch.cuda.device(device):
             yield

@@ -10,10 +10,11 @@ import sympy
 import torch
 
 from autogen import ir
-from autogen.binding import bind
+from autogen.binding import Binding, bind
 from autogen.decorator import autogen_loss, dispatcher_of
-from autogen.dispatch import Dispatcher, needs_gradient
+from autogen.dispatch import Decision, Dispatcher, needs_gradient
 from autogen.emission import KernelSource
+from autogen.handwritten import BoundHandwritten, Launch
 from autogen.launch import Launcher
 from autogen.policies import Policy, resolve
 from autogen.sizes import Evaluator
@@ -96,17 +97,45 @@ def explain(loss: Any, *args: Any, **kwargs: Any) -> Report:
     if module is not None and not getattr(module, "use_autogen", True):
         return Report(name, "eager", "the loss was made with use_autogen=False")
     binding = bind(dispatcher.function, dispatcher.signature, module, args, kwargs)
-    decision = dispatcher.decide(binding, name)
-    if decision.compiled is None or decision.sizes is None:
-        return Report(name, decision.path, decision.reason)
-    compiled, sizes = decision.compiled, decision.sizes
-    backward = compiled.backward() if any(needs_gradient(binding)) else ()
-    return Report(
-        name,
-        decision.path,
-        decision.reason,
-        describe(compiled.forward, sizes),
-        describe(backward, sizes) if backward else None,
+    decision = dispatcher.decide(binding, module, name)
+    forward, backward = _directions(decision, binding)
+    return Report(name, decision.path, decision.reason, forward, backward)
+
+
+def _directions(decision: Decision, binding: Binding) -> tuple[DirectionReport | None, DirectionReport | None]:
+    kernels, training = decision.kernels, any(needs_gradient(binding))
+    if kernels is None:
+        return None, None
+    if isinstance(kernels, BoundHandwritten):
+        return _describe_handwritten(kernels, binding, training)
+    launchers = kernels.backward() if training else ()
+    backward = describe(launchers, decision.sizes) if launchers else None
+    return describe(kernels.forward, decision.sizes), backward
+
+
+def _describe_handwritten(
+    kernels: BoundHandwritten, binding: Binding, training: bool
+) -> tuple[DirectionReport, DirectionReport | None]:
+    """Planned on the meta device, where nothing runs."""
+    call = kernels.on([tensor.detach().to("meta") for tensor in binding.tensors])
+    forward = call.loss.forward(call.arguments)
+    if not training:
+        return _of_launches(forward.launches), None
+    upstream = torch.empty_like(forward.output)
+    return (
+        _of_launches(forward.launches),
+        _of_launches(call.loss.backward(call.arguments, forward.saved, upstream, call.wanted).launches),
+    )
+
+
+def _of_launches(launches: Sequence[Launch]) -> DirectionReport:
+    moved = sum(launch.bytes_moved for launch in launches)
+    return DirectionReport(
+        launches=len(launches),
+        source="\n\n".join(dict.fromkeys(launch.source for launch in launches)),
+        bytes_moved=moved,
+        bytes_minimum=moved,
+        kernels=tuple(launch.name for launch in launches),
     )
 
 

@@ -1,0 +1,76 @@
+"""The losses of `torch.nn.functional` on fused kernels: the same names, signatures, results and errors.
+
+    import autogen.functional as F
+    loss = F.cross_entropy(logits, labels, label_smoothing=0.1)
+
+Shapes, dtypes, formulas and what raises are those of torch's function of the same name. The path of a call is chosen as
+for the classes of `autogen.losses`; `autogen.explain(F.cross_entropy, logits, labels)` tells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch.nn.functional as F
+
+from autogen.decorator import autogen_loss
+from autogen.losses import handwritten
+
+if TYPE_CHECKING:
+    from autogen.handwritten import Handwritten
+
+__all__ = [
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "cosine_embedding_loss",
+    "cross_entropy",
+    "ctc_loss",
+    "gaussian_nll_loss",
+    "hinge_embedding_loss",
+    "huber_loss",
+    "kl_div",
+    "l1_loss",
+    "linear_cross_entropy",
+    "margin_ranking_loss",
+    "mse_loss",
+    "multi_margin_loss",
+    "multilabel_margin_loss",
+    "multilabel_soft_margin_loss",
+    "nll_loss",
+    "poisson_nll_loss",
+    "smooth_l1_loss",
+    "soft_margin_loss",
+    "triplet_margin_loss",
+    "triplet_margin_with_distance_loss",
+]
+
+
+def _fused(function: Callable[..., Any], kernels: Callable[[], Handwritten] | None = None) -> Callable[..., Any]:
+    fused = autogen_loss(handwritten=kernels)(function)
+    fused.__module__ = __name__  # where pickle looks for it
+    fused.__doc__ = f"`torch.nn.functional.{function.__name__}` on fused kernels.\n\n{function.__doc__ or ''}"
+    return fused
+
+
+binary_cross_entropy = _fused(F.binary_cross_entropy)
+binary_cross_entropy_with_logits = _fused(F.binary_cross_entropy_with_logits)
+cosine_embedding_loss = _fused(F.cosine_embedding_loss, handwritten.cosine_embedding)
+cross_entropy = _fused(F.cross_entropy)
+ctc_loss = _fused(F.ctc_loss, handwritten.ctc)
+gaussian_nll_loss = _fused(F.gaussian_nll_loss)
+hinge_embedding_loss = _fused(F.hinge_embedding_loss)
+huber_loss = _fused(F.huber_loss)
+kl_div = _fused(F.kl_div)
+l1_loss = _fused(F.l1_loss)
+margin_ranking_loss = _fused(F.margin_ranking_loss)
+mse_loss = _fused(F.mse_loss)
+multi_margin_loss = _fused(F.multi_margin_loss)
+multilabel_margin_loss = _fused(F.multilabel_margin_loss, handwritten.multilabel_margin)
+multilabel_soft_margin_loss = _fused(F.multilabel_soft_margin_loss)
+nll_loss = _fused(F.nll_loss)
+poisson_nll_loss = _fused(F.poisson_nll_loss)
+smooth_l1_loss = _fused(F.smooth_l1_loss)
+soft_margin_loss = _fused(F.soft_margin_loss)
+triplet_margin_loss = _fused(F.triplet_margin_loss)
+triplet_margin_with_distance_loss = _fused(F.triplet_margin_with_distance_loss)

@@ -1,0 +1,164 @@
+"""Handwritten kernels: losses that the generator should not own, run and described like generated ones.
+
+A handwritten loss has the signature of a function of `torch.nn.functional`. It plans its launches, and does nothing
+else: running them is for this module, and `explain` looks at the plan for tensors on the meta device. What its kernels
+are not made for it refuses, and the call goes on to the generator or to torch.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from autogen.binding import Binding
+from autogen.launch import device_context
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch: a Triton kernel, its grid, and all its arguments by name, tile sizes included."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    arguments: Mapping[str, Any]
+    num_warps: int = 4
+
+    def __call__(self, device: torch.device) -> None:
+        """Launch it."""
+        with device_context(device):
+            self.kernel[self.grid](**self.arguments, num_warps=self.num_warps)
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.kernel.fn.__name__
+
+    @property
+    def source(self) -> str:
+        """The kernel's source, with the module around it, as a person wrote it."""
+        return inspect.getsource(inspect.getmodule(self.kernel.fn) or self.kernel.fn)
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes of all tensors that it reads or writes, each once."""
+        tensors = {id(t): t for t in self.arguments.values() if isinstance(t, torch.Tensor)}
+        return sum(t.numel() * t.element_size() for t in tensors.values())
+
+
+@dataclass(frozen=True)
+class Forward:
+    """Forward, planned: `launches` fill `output` and the tensors `saved` for backward."""
+
+    output: torch.Tensor
+    saved: tuple[torch.Tensor, ...]
+    launches: tuple[Launch, ...]
+
+
+@dataclass(frozen=True)
+class Backward:
+    """Backward, planned: `launches` fill `gradients`, by the name of the tensor that each belongs to."""
+
+    gradients: Mapping[str, torch.Tensor]
+    launches: tuple[Launch, ...]
+
+
+class Handwritten(ABC):
+    """A loss with kernels of its own.
+
+    `arguments` are those of `function`, by name, with its defaults; `reduction` is "none", "mean" or "sum".
+    """
+
+    function: Callable[..., torch.Tensor]
+
+    @abstractmethod
+    def refuse(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
+        """Why there is no kernel for a call, such as "targets of 3 dimensions"; None if there is one.
+
+        `needs_gradient` names the tensors to be differentiated. A call that torch refuses, too, is refused here: torch
+        then says what is wrong with it.
+        """
+
+    @abstractmethod
+    def forward(self, arguments: Mapping[str, Any]) -> Forward:
+        """Plan forward; allocates its results on the device of the arguments."""
+
+    @abstractmethod
+    def backward(
+        self,
+        arguments: Mapping[str, Any],
+        saved: Sequence[torch.Tensor],
+        upstream: torch.Tensor,
+        wanted: Sequence[str],
+    ) -> Backward:
+        """Plan the gradients of the `wanted` tensors, given the gradient of the output."""
+
+
+@dataclass(frozen=True)
+class BoundHandwritten:
+    """One call of a handwritten loss, as dispatch sees it (compare `autogen.compiler.CompiledLoss`)."""
+
+    loss: Handwritten
+    arguments: Mapping[str, Any]
+    names: tuple[str, ...]
+    wanted: tuple[str, ...]
+
+    path = "handwritten"
+
+    @property
+    def reason(self) -> str:
+        """Why the call takes this path."""
+        return "the loss has a handwritten kernel"
+
+    @property
+    def differentiable(self) -> tuple[bool, ...]:
+        """Which outputs have a gradient."""
+        return (True,)
+
+    def result(self, outputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The loss's return value around its output."""
+        return outputs[0]
+
+    def on(self, tensors: Sequence[torch.Tensor]) -> BoundHandwritten:
+        """The call on other tensors."""
+        given = dict(zip(self.names, tensors, strict=True))
+        return replace(self, arguments={name: given.get(name, value) for name, value in self.arguments.items()})
+
+    def run_forward(
+        self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Launch forward; returns the output and what is kept for backward."""
+        planned = self.loss.forward(self.on(tensors).arguments)
+        for launch in planned.launches:
+            launch(planned.output.device)
+        return [planned.output], list(planned.saved)
+
+    def run_backward(
+        self,
+        tensors: Sequence[torch.Tensor],
+        saved: Sequence[torch.Tensor],
+        upstream: Sequence[torch.Tensor],
+        sizes: Mapping[str, int],
+    ) -> list[torch.Tensor | None]:
+        """Launch backward; returns a gradient or None for every tensor."""
+        planned = self.loss.backward(self.on(tensors).arguments, saved, upstream[0], self.wanted)
+        for launch in planned.launches:
+            launch(upstream[0].device)
+        return [planned.gradients.get(name) for name in self.names]
+
+
+def bind_handwritten(
+    loss: Handwritten, binding: Binding, module: torch.nn.Module | None, needs_gradient: Sequence[bool]
+) -> BoundHandwritten | str:
+    """A call of a handwritten loss, or why it has no kernel for it."""
+    arguments: dict[str, Any] = {}
+    for name, parameter in inspect.signature(loss.function).parameters.items():
+        default = getattr(module, name, parameter.default)
+        arguments[name] = binding.arguments.get(name, default)
+    wanted = tuple(name for name, needs in zip(binding.names, needs_gradient, strict=True) if needs)
+    refusal = loss.refuse(arguments, wanted)
+    return refusal or BoundHandwritten(loss, arguments, binding.names, wanted)

@@ -1,0 +1,36 @@
+"""Losses with kernels written by hand, where a generated one could not be as good.
+
+Each function here makes one. They import it when called, as Triton takes long to import.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autogen.handwritten import Handwritten
+
+
+@functools.cache
+def cosine_embedding() -> Handwritten:
+    """The kernels of `cosine_embedding_loss`."""
+    from autogen.losses.handwritten.cosine_embedding import CosineEmbedding
+
+    return CosineEmbedding()
+
+
+@functools.cache
+def ctc() -> Handwritten:
+    """The kernels of `ctc_loss`."""
+    from autogen.losses.handwritten.ctc import CTC
+
+    return CTC()
+
+
+@functools.cache
+def multilabel_margin() -> Handwritten:
+    """The kernels of `multilabel_margin_loss`."""
+    from autogen.losses.handwritten.multilabel_margin import MultiLabelMargin
+
+    return MultiLabelMargin()
