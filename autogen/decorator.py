@@ -105,6 +105,11 @@ def _decorate_class(cls: Any, policy: Policy | str | None, handwritten: Callable
 
     setattr(forward, _DISPATCHER, dispatcher)
     cls.forward = forward
+    return takes_use_autogen(cls)
+
+
+def takes_use_autogen(cls: Any) -> Any:
+    """Give a module class the attribute `use_autogen`, and its constructor the argument."""
     cls.use_autogen = True
     if "use_autogen" not in inspect.signature(cls.__init__).parameters:
         cls.__init__ = _with_flag(cls.__init__)

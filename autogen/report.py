@@ -16,6 +16,7 @@ from autogen.dispatch import Decision, Dispatcher, needs_gradient
 from autogen.emission import KernelSource
 from autogen.handwritten import BoundHandwritten, Launch
 from autogen.launch import Launcher
+from autogen.parts import PARTS, Parts
 from autogen.policies import Policy, resolve
 from autogen.sizes import Evaluator
 
@@ -46,7 +47,7 @@ class Report:
 
     Attributes:
         loss: the loss's name.
-        path: "generated" or "eager".
+        path: "generated", "handwritten", "partial" (torch runs a part of it) or "eager".
         reason: one sentence: why this path; with the user's source line where one is to blame.
         forward: the forward kernels, None if the path is "eager".
         backward: the backward kernels, None if there are none.
@@ -87,6 +88,11 @@ def explain(loss: Any, *args: Any, **kwargs: Any) -> Report:
     Raises:
         TypeError: the arguments do not fit the loss's signature.
     """
+    parts = getattr(loss, PARTS, None)
+    if parts is not None and getattr(loss, "use_autogen", True):
+        taken = parts(*args, **kwargs)
+        if taken is not None:
+            return _of_parts(getattr(loss, "__name__", type(loss).__name__), taken)
     found = dispatcher_of(loss)
     if found is None:
         found = _as_if_decorated(loss)
@@ -100,6 +106,31 @@ def explain(loss: Any, *args: Any, **kwargs: Any) -> Report:
     decision = dispatcher.decide(binding, module, name)
     forward, backward = _directions(decision, binding)
     return Report(name, decision.path, decision.reason, forward, backward)
+
+
+def _of_parts(name: str, parts: Parts) -> Report:
+    """The reports on the fused calls of a loss, as one."""
+    reports = [explain(call.function, *call.args, **call.kwargs) for call in parts.calls]
+    eager = next((report for report in reports if report.path == "eager"), None)
+    if eager is not None:
+        return Report(name, "eager", eager.reason)
+    backward = _together([report.backward for report in reports])
+    return Report(
+        name, "partial", f"torch runs {', '.join(parts.steps)}", _together([r.forward for r in reports]), backward
+    )
+
+
+def _together(reports: Sequence[DirectionReport | None]) -> DirectionReport | None:
+    found = [report for report in reports if report is not None]
+    if not found:
+        return None
+    return DirectionReport(
+        launches=sum(report.launches for report in found),
+        source="\n\n".join(dict.fromkeys(report.source for report in found)),
+        bytes_moved=sum(report.bytes_moved for report in found),
+        bytes_minimum=sum(report.bytes_minimum for report in found),
+        kernels=tuple(kernel for report in found for kernel in report.kernels),
+    )
 
 
 def _directions(decision: Decision, binding: Binding) -> tuple[DirectionReport | None, DirectionReport | None]:

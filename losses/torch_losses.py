@@ -8,6 +8,32 @@ reduction; `x` is the input, `t` the target, `w` the weight.
 from torch import nn
 
 from autogen.decorator import autogen_loss
+from autogen.losses import handwritten
+
+__all__ = [
+    "BCELoss",
+    "BCEWithLogitsLoss",
+    "CTCLoss",
+    "CosineEmbeddingLoss",
+    "CrossEntropyLoss",
+    "GaussianNLLLoss",
+    "HingeEmbeddingLoss",
+    "HuberLoss",
+    "KLDivLoss",
+    "L1Loss",
+    "MSELoss",
+    "MarginRankingLoss",
+    "MultiLabelMarginLoss",
+    "MultiLabelSoftMarginLoss",
+    "MultiMarginLoss",
+    "NLLLoss",
+    "NLLLoss2d",
+    "PoissonNLLLoss",
+    "SmoothL1Loss",
+    "SoftMarginLoss",
+    "TripletMarginLoss",
+    "TripletMarginWithDistanceLoss",
+]
 
 
 @autogen_loss
@@ -116,3 +142,29 @@ class TripletMarginWithDistanceLoss(nn.TripletMarginWithDistanceLoss):
 
     `max(0, distance(a, p) - distance(a, n) + margin)`; the distance is traced too.
     """
+
+
+@autogen_loss
+class NLLLoss2d(nn.NLLLoss2d):
+    """`NLLLoss` by its old name; see `torch.nn.NLLLoss2d`."""
+
+
+@autogen_loss(handwritten=handwritten.cosine_embedding)
+class CosineEmbeddingLoss(nn.CosineEmbeddingLoss):
+    """See `torch.nn.CosineEmbeddingLoss`.
+
+    `1 - cos(a, b)` where `t == 1`, `max(0, cos(a, b) - margin)` where `t == -1`.
+    """
+
+
+@autogen_loss(handwritten=handwritten.multilabel_margin)
+class MultiLabelMarginLoss(nn.MultiLabelMarginLoss):
+    """See `torch.nn.MultiLabelMarginLoss`.
+
+    `sum over targets y and other classes c of max(0, 1 - (x[y] - x[c])) / C`; the targets end at the first -1.
+    """
+
+
+@autogen_loss(handwritten=handwritten.ctc)
+class CTCLoss(nn.CTCLoss):
+    """`-log p(targets | log_probs)` summed over all alignments (Graves et al., 2006); see `torch.nn.CTCLoss`."""

@@ -48,6 +48,8 @@ def multi_margin_loss(
         raise ValueError("only p == 1 and p == 2 supported")
     if weight is not None and weight.dim() != 1:
         raise ValueError("weight must be one-dimensional")
+    if torch.is_autocast_enabled(input.device.type):  # in full precision, as torch's own
+        input, weight = _widened(input), None if weight is None else _widened(weight)
     scores = input.reshape(1, -1) if input.dim() < 2 else input
     labels = target.reshape(-1)
     if scores.dim() != 2 or scores.shape[1] == 0:
@@ -73,6 +75,10 @@ def multi_margin_loss(
     if reduction == "sum":
         return loss.sum()
     return loss.reshape(()) if target.dim() == 0 else loss
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 FORMULAS: dict[Any, Callable[..., Any]] = {

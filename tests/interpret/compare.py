@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+import autogen.functional
 import autogen.losses
 from autogen import policy
 from tests.interpret.launches import LAUNCHES
@@ -24,7 +27,7 @@ _IN_DOUBLE = 8 * 2.0**-29
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a loss: its class by name, constructor arguments, inputs.
+    """A call of a loss: its class by name, constructor arguments, inputs; or the function of that name with options.
 
     `wanted` says of which tensors, first among the inputs and then among the options, gradients are asked for; `None`
     means all of which torch gives one. `upstream` names the gradient that backward starts from, see `upstream_of`.
@@ -35,6 +38,7 @@ class Call:
     inputs: Sequence[Any]
     wanted: tuple[bool, ...] | None = None
     upstream: str = "eighths"
+    functional: bool = False
 
     def tensors(self) -> list[Tensor]:
         """The tensors among inputs and options."""
@@ -90,9 +94,13 @@ def run(home: Any, call: Call) -> Outcome:
     options = {name: fresh(value) for name, value in call.options.items()}
     LAUNCHES.take()
     try:
-        value = getattr(home, call.loss)(**options)(*inputs)
+        torch.manual_seed(0)  # for losses with parameters
+        loss = _loss_of(home, call, options)
+        value = loss(*inputs)
+        value = getattr(value, "loss", value)  # some return more than their loss
         forward = LAUNCHES.take()
-        asked = [leaf for leaf in leaves if leaf.requires_grad]
+        parameters = loss.parameters() if isinstance(loss, nn.Module) else ()
+        asked = [leaf for leaf in (*leaves, *parameters) if leaf.requires_grad]
         gradients: tuple[Tensor | None, ...] = ()
         if asked and value.requires_grad:
             upstream = upstream_of(call.upstream, value.shape, value.dtype)
@@ -100,6 +108,12 @@ def run(home: Any, call: Call) -> Outcome:
     except Exception as error:
         return Outcome(error=error)
     return Outcome(value, gradients, launches=(forward, LAUNCHES.take()))
+
+
+def _loss_of(home: Any, call: Call, options: Mapping[str, Any]) -> Callable[..., Any]:
+    if call.functional:
+        return functools.partial(getattr(F if home is nn else autogen.functional, call.loss), **options)
+    return getattr(home, call.loss)(**options)
 
 
 def differentiable(call: Call) -> Call:
@@ -172,6 +186,7 @@ def check(call: Call, *, launches: tuple[int, int] | None = (1, 1)) -> Outcome:
         )
     assert ours.value.requires_grad == theirs.value.requires_grad, f"{call}: requires_grad"
     errors = torch_errors(call, judge)
+    errors[0] = errors[0] + _rounding_of_terms(call, ours.value.dtype)
     compare(f"{call}: value", ours.value, theirs.value, judge.value, errors.pop(0))
     assert len(ours.gradients) == len(theirs.gradients), f"{call}: gradients"
     for position, (own, their, exact) in enumerate(zip(ours.gradients, theirs.gradients, judge.gradients, strict=True)):
@@ -215,6 +230,16 @@ def torch_errors(call: Call, judge: Outcome) -> list[Tensor]:
                     error = (own.double() - truth).abs().nan_to_num(0, 0, 0) * scale
                     worst[position] = torch.maximum(worst[position], error)
     return worst
+
+
+def _rounding_of_terms(call: Call, dtype: torch.dtype) -> float:
+    """How far one rounding of the largest term moves a mean or a sum, in which terms may cancel."""
+    reduction = call.options.get("reduction", "mean")
+    terms = run(nn, replace(_converted(call, torch.float64), options={**call.options, "reduction": "none"}, wanted=()))
+    if reduction == "none" or terms.value is None or not terms.value.numel():
+        return 0.0
+    largest = terms.value.abs().nan_to_num(0, 0, 0).max().item()
+    return torch.finfo(dtype).eps * largest / (terms.value.numel() if reduction == "mean" else 1)
 
 
 def _nearby(call: Call, generator: torch.Generator) -> Call:

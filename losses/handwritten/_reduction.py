@@ -1,0 +1,84 @@
+"""The reduction that ends most losses: a number per program, added up inside the launch that makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from autogen.launch import ticket_counter
+
+_MAX_PARTIALS = 1024
+
+
+@triton.jit
+def sum_over_programs(
+    partial: tl.tensor,
+    total_ptr: tl.tensor,
+    partials_ptr: tl.tensor,
+    counter_ptr: tl.tensor,
+    divisor: tl.tensor,
+    PARTIALS: tl.constexpr,
+) -> None:
+    """Store the sum of `partial` over all programs of a one-dimensional grid, divided by `divisor`.
+
+    The last thing that a kernel does. The sum is the same in every run, whichever program comes last.
+
+    partial: scalar, float32 or float64
+    total_ptr: scalar (written)
+    partials_ptr: (programs,), of the dtype of `partial` (written)
+    counter_ptr: int32 scalar, 0 before and after
+    divisor: scalar, an integer
+    """
+    tl.store(partials_ptr + tl.program_id(0), partial)
+    if tl.atomic_add(counter_ptr, 1, sem="acq_rel", scope="gpu") == tl.num_programs(0) - 1:
+        # The last program to arrive combines the partial results of all programs, in a fixed order.
+        total = tl.full([PARTIALS], 0.0, partial.dtype)
+        for first in range(0, tl.num_programs(0), PARTIALS):
+            program = first + tl.arange(0, PARTIALS)
+            arrived = program < tl.num_programs(0)
+            # Past the first-level cache, which does not see what other multiprocessors wrote.
+            total += tl.load(partials_ptr + program, mask=arrived, other=0.0, cache_modifier=".cg")
+        tl.store(total_ptr, tl.sum(total, 0) / divisor)
+        tl.store(counter_ptr, 0)
+
+
+def sum_arguments(programs: int, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
+    """What `sum_over_programs` needs besides operands and result, by name."""
+    on_meta = device.type == "meta"
+    return {
+        "partials_ptr": torch.empty(programs, dtype=dtype, device=device),
+        "counter_ptr": torch.empty(1, dtype=torch.int32, device=device) if on_meta else ticket_counter(device),
+        "PARTIALS": min(triton.next_power_of_2(programs), _MAX_PARTIALS),
+    }
+
+
+NO_SUM: Mapping[str, Any] = {"partials_ptr": None, "counter_ptr": None, "PARTIALS": None}
+"""The same arguments for a kernel that adds nothing up."""
+
+
+def reduction_of(arguments: Mapping[str, Any]) -> str:
+    """The reduction that a call asks for, by its name or by the old pair of flags."""
+    size_average, reduce = arguments["size_average"], arguments["reduce"]
+    if size_average is None and reduce is None:
+        return arguments["reduction"]
+    return torch.nn._reduction.legacy_get_string(size_average, reduce, emit_warning=False)
+
+
+def result_dtype(*inputs: torch.Tensor) -> torch.dtype:
+    """The dtype of a loss of `inputs`; under autocast, losses are computed in single precision at least."""
+    dtype = inputs[0].dtype
+    for each in inputs[1:]:
+        dtype = torch.promote_types(dtype, each.dtype)
+    device = inputs[0].device.type
+    if device != "meta" and torch.is_autocast_enabled(device):
+        dtype = torch.promote_types(dtype, torch.float32)
+    return dtype
+
+
+def compute_dtype(*inputs: torch.Tensor) -> torch.dtype:
+    """The dtype to compute in: half precision is for storage only."""
+    return torch.float64 if any(each.dtype == torch.float64 for each in inputs) else torch.float32

@@ -1,0 +1,272 @@
+"""CosineEmbeddingLoss: three sums over a row are all that forward keeps and all that backward needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from autogen.device_math import maximum, sqrt
+from autogen.handwritten import Backward, Forward, Handwritten, Launch
+from autogen.losses.handwritten._reduction import (
+    NO_SUM,
+    compute_dtype,
+    reduction_of,
+    result_dtype,
+    sum_arguments,
+    sum_over_programs,
+)
+
+# torch's 1e-12, a C++ float there.
+_EPSILON = tl.constexpr(9.999999960041972e-13)
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+# Elements of each input that a program holds at a time.
+_TILE = 2048
+
+
+@triton.jit
+def cosine_embedding_loss_forward(
+    input1_ptr: tl.tensor,
+    input2_ptr: tl.tensor,
+    target_ptr: tl.tensor,
+    loss_ptr: tl.tensor,
+    dot_ptr: tl.tensor,
+    square1_ptr: tl.tensor,
+    square2_ptr: tl.tensor,
+    partials_ptr: tl.tensor,
+    counter_ptr: tl.tensor,
+    n_rows: tl.tensor,
+    n_cols: tl.tensor,
+    input1_row_stride: tl.tensor,
+    input1_col_stride: tl.tensor,
+    input2_row_stride: tl.tensor,
+    input2_col_stride: tl.tensor,
+    target_stride: tl.tensor,
+    divisor: tl.tensor,
+    MARGIN: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+    PARTIALS: tl.constexpr,
+) -> None:
+    """ROWS rows per program, COLS columns at a time.
+
+    cos = dot / sqrt(square1 * square2)
+    loss = 1 - cos where target == 1, max(0, cos - MARGIN) where target == -1, else 0
+
+    input1_ptr, input2_ptr: (N, D), of any strides
+    target_ptr: (N,)
+    loss_ptr: (N,), or without PARTIALS; else scalar, their sum divided by `divisor` (written)
+    dot_ptr, square1_ptr, square2_ptr: float32 or float64 (N,), the squares plus epsilon (written)
+    partials_ptr: (programs,), one partial result each; of the dtype of dot
+    counter_ptr: int32 scalar, 0 before and after
+    n_rows: N
+    n_cols: D
+    """
+    dtype: tl.constexpr = dot_ptr.dtype.element_ty
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    row_mask = row < n_rows
+    row1_ptr = input1_ptr + row[:, None] * input1_row_stride
+    row2_ptr = input2_ptr + row[:, None] * input2_row_stride
+
+    # Lane by lane, so that nothing is exchanged between threads before the end of the row.
+    dots = tl.zeros([ROWS, COLS], dtype)
+    squares1 = tl.zeros([ROWS, COLS], dtype)
+    squares2 = tl.zeros([ROWS, COLS], dtype)
+    for first_col in range(0, n_cols, COLS):
+        col = (first_col + tl.arange(0, COLS)).to(tl.int64)[None, :]
+        mask = row_mask[:, None] & (col < n_cols)
+        input1 = tl.load(row1_ptr + col * input1_col_stride, mask=mask, other=0.0).to(dtype)
+        input2 = tl.load(row2_ptr + col * input2_col_stride, mask=mask, other=0.0).to(dtype)
+        dots += input1 * input2
+        squares1 += input1 * input1
+        squares2 += input2 * input2
+    dot = tl.sum(dots, 1)
+    square1 = tl.sum(squares1, 1) + _EPSILON
+    square2 = tl.sum(squares2, 1) + _EPSILON
+
+    tl.store(dot_ptr + row, dot, mask=row_mask)
+    tl.store(square1_ptr + row, square1, mask=row_mask)
+    tl.store(square2_ptr + row, square2, mask=row_mask)
+
+    cos = dot / sqrt(square1 * square2)
+    # Rows beyond the last have target 0, and so loss 0.
+    target = tl.load(target_ptr + row * target_stride, mask=row_mask, other=0)
+    loss = tl.where(target == 1, 1.0 - cos, tl.where(target == -1, maximum(cos - MARGIN, 0.0), 0.0))
+    if PARTIALS is None:
+        tl.store(loss_ptr + row, loss, mask=row_mask)
+    else:
+        sum_over_programs(tl.sum(loss, 0), loss_ptr, partials_ptr, counter_ptr, divisor, PARTIALS)
+
+
+@triton.jit
+def cosine_embedding_loss_backward(
+    input1_ptr: tl.tensor,
+    input2_ptr: tl.tensor,
+    target_ptr: tl.tensor,
+    dot_ptr: tl.tensor,
+    square1_ptr: tl.tensor,
+    square2_ptr: tl.tensor,
+    grad_loss_ptr: tl.tensor,
+    grad_input1_ptr: tl.tensor,
+    grad_input2_ptr: tl.tensor,
+    n_rows: tl.tensor,
+    n_cols: tl.tensor,
+    input1_row_stride: tl.tensor,
+    input1_col_stride: tl.tensor,
+    input2_row_stride: tl.tensor,
+    input2_col_stride: tl.tensor,
+    target_stride: tl.tensor,
+    grad_loss_stride: tl.tensor,
+    grad_input1_row_stride: tl.tensor,
+    grad_input1_col_stride: tl.tensor,
+    grad_input2_row_stride: tl.tensor,
+    grad_input2_col_stride: tl.tensor,
+    divisor: tl.tensor,
+    MARGIN: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+) -> None:
+    """A tile of ROWS x COLS elements per program.
+
+    grad_input1 = grad_cos * (input2 / sqrt(square1 * square2) - input1 * cos / square1), and likewise grad_input2
+
+    input1_ptr, input2_ptr: (N, D), of any strides
+    target_ptr: (N,)
+    dot_ptr, square1_ptr, square2_ptr: float32 or float64 (N,), the squares plus epsilon
+    grad_loss_ptr: (N,), of any stride; its gradient is divided by `divisor`
+    grad_input1_ptr, grad_input2_ptr: (N, D), of any strides, or None if it is not wanted (written)
+    n_rows: N
+    n_cols: D
+    """
+    dtype: tl.constexpr = dot_ptr.dtype.element_ty
+    program = tl.program_id(0)
+    col_tiles = tl.cdiv(n_cols, COLS)
+    row = (program // col_tiles).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    row_mask = row < n_rows
+    col = ((program % col_tiles) * COLS + tl.arange(0, COLS)).to(tl.int64)[None, :]
+    mask = row_mask[:, None] & (col < n_cols)
+
+    input1_at = row[:, None] * input1_row_stride + col * input1_col_stride
+    input2_at = row[:, None] * input2_row_stride + col * input2_col_stride
+    input1 = tl.load(input1_ptr + input1_at, mask=mask, other=0.0).to(dtype)
+    input2 = tl.load(input2_ptr + input2_at, mask=mask, other=0.0).to(dtype)
+    target = tl.load(target_ptr + row * target_stride, mask=row_mask, other=0)
+    dot = tl.load(dot_ptr + row, mask=row_mask, other=0.0)
+    square1 = tl.load(square1_ptr + row, mask=row_mask, other=1.0)
+    square2 = tl.load(square2_ptr + row, mask=row_mask, other=1.0)
+    grad_loss = tl.load(grad_loss_ptr + row * grad_loss_stride, mask=row_mask, other=0.0).to(dtype) / divisor
+
+    norms = sqrt(square1 * square2)
+    cos = dot / norms
+    # At cos == MARGIN the gradient is that of cos - MARGIN, as torch has it.
+    is_clamped = (target != -1) | (cos - MARGIN < 0.0) | (cos != cos)
+    grad_cos = tl.where(target == 1, -grad_loss, tl.where(is_clamped, 0.0, grad_loss))
+    grad_dot = (grad_cos / norms)[:, None]
+    if grad_input1_ptr is not None:
+        grad_input1 = grad_dot * input2 - (grad_cos * cos / square1)[:, None] * input1
+        at = row[:, None] * grad_input1_row_stride + col * grad_input1_col_stride
+        tl.store(grad_input1_ptr + at, grad_input1, mask=mask)
+    if grad_input2_ptr is not None:
+        grad_input2 = grad_dot * input1 - (grad_cos * cos / square2)[:, None] * input2
+        at = row[:, None] * grad_input2_row_stride + col * grad_input2_col_stride
+        tl.store(grad_input2_ptr + at, grad_input2, mask=mask)
+
+
+class CosineEmbedding(Handwritten):
+    """`1 - cos(input1, input2)` where target is 1, `max(0, cos - margin)` where it is -1."""
+
+    function = staticmethod(torch.nn.functional.cosine_embedding_loss)
+
+    def refuse(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
+        """See `Handwritten.refuse`."""
+        input1, input2, target = (arguments[name] for name in ("input1", "input2", "target"))
+        if not isinstance(arguments["margin"], (int, float)):
+            return "a margin that is no number"
+        if reduction_of(arguments) not in ("none", "mean", "sum"):
+            return "an unknown reduction"
+        if input1.dtype not in _FLOATS or input2.dtype not in _FLOATS:
+            return "inputs that are not floating-point"
+        if target.dim() > 1 or input1.dim() != target.dim() + 1 or input2.dim() != input1.dim():
+            return f"inputs of {input1.dim()} and {input2.dim()} dimensions, a target of {target.dim()}"
+        if input1.shape[-1] != input2.shape[-1]:
+            return "rows of different lengths"
+        if not (input1.numel() and input2.numel() and target.numel()):
+            return "empty inputs"
+        if target.dim() == 1:
+            counts = {input1.shape[0], input2.shape[0], target.shape[0]} - {1}
+            if len(counts) > 1:
+                return "different numbers of rows"
+            for name, tensor in (("input1", input1), ("input2", input2)):
+                if name in needs_gradient and counts and tensor.shape[0] == 1:
+                    return "the gradient of an input with one row for all rows of the other"
+        if "target" in needs_gradient and not {"input1", "input2"} & set(needs_gradient):
+            return "the gradient of the target, which has none"
+        return None
+
+    def forward(self, arguments: Mapping[str, Any]) -> Forward:
+        """See `Handwritten.forward`."""
+        input1, input2, target = (arguments[name] for name in ("input1", "input2", "target"))
+        common, n_rows, n_cols = _common(arguments)
+        dtype, device = compute_dtype(input1, input2), input1.device
+        rows, cols = _tile(input1, n_rows, n_cols)
+        grid = (triton.cdiv(n_rows, rows),)
+        is_reduced = reduction_of(arguments) != "none"
+        loss = torch.empty(
+            () if is_reduced or target.dim() == 0 else n_rows, dtype=result_dtype(input1, input2), device=device
+        )
+        dot, square1, square2 = torch.empty((3, n_rows), dtype=dtype, device=device)
+        own = {"loss_ptr": loss, "dot_ptr": dot, "square1_ptr": square1, "square2_ptr": square2}
+        summing = sum_arguments(grid[0], dtype, device) if is_reduced else NO_SUM
+        launch = Launch(cosine_embedding_loss_forward, grid, {**common, **own, **summing, "ROWS": rows, "COLS": cols})
+        return Forward(loss, (dot, square1, square2), (launch,))
+
+    def backward(
+        self,
+        arguments: Mapping[str, Any],
+        saved: Sequence[torch.Tensor],
+        upstream: torch.Tensor,
+        wanted: Sequence[str],
+    ) -> Backward:
+        """See `Handwritten.backward`."""
+        common, n_rows, n_cols = _common(arguments)
+        rows, cols = _tile(arguments["input1"], n_rows, n_cols)
+        grid = (triton.cdiv(n_rows, rows) * triton.cdiv(n_cols, cols),)
+        own: dict[str, Any] = dict(zip(("dot_ptr", "square1_ptr", "square2_ptr"), saved, strict=True))
+        own |= {"grad_loss_ptr": upstream, "grad_loss_stride": upstream.expand(n_rows).stride(0)}
+        gradients = {}
+        for name in ("input1", "input2"):
+            gradient = torch.empty_like(arguments[name]) if name in wanted else None
+            if gradient is not None:
+                gradients[name] = gradient
+            strides = (0, 0) if gradient is None else gradient.expand(n_rows, n_cols).stride()
+            own[f"grad_{name}_ptr"] = gradient
+            own[f"grad_{name}_row_stride"], own[f"grad_{name}_col_stride"] = strides
+        launch = Launch(cosine_embedding_loss_backward, grid, {**common, **own, "ROWS": rows, "COLS": cols})
+        return Backward(gradients, (launch,))
+
+
+def _common(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], int, int]:
+    """What forward and backward both read, by the names of the kernels' parameters; rows and columns."""
+    input1, input2, target = (arguments[name] for name in ("input1", "input2", "target"))
+    if target.dtype == torch.uint8:
+        target = target.view(torch.int8)  # where 255 is -1, which torch takes it for
+    n_cols = input1.shape[-1]
+    n_rows = max(target.numel(), *(each.numel() // n_cols for each in (input1, input2)))
+    common: dict[str, Any] = {"input1_ptr": input1, "input2_ptr": input2, "target_ptr": target}
+    for name, each in (("input1", input1), ("input2", input2)):
+        common[f"{name}_row_stride"], common[f"{name}_col_stride"] = each.expand(n_rows, n_cols).stride()
+    common["target_stride"] = target.expand(n_rows).stride(0)
+    common |= {"n_rows": n_rows, "n_cols": n_cols, "MARGIN": float(arguments["margin"])}
+    common["divisor"] = n_rows if reduction_of(arguments) == "mean" else 1
+    return common, n_rows, n_cols
+
+
+def _tile(input1: torch.Tensor, n_rows: int, n_cols: int) -> tuple[int, int]:
+    """ROWS and COLS of a program: whole rows if they fit, and long runs of what is contiguous in memory."""
+    # A transposed input is read in runs of one column.
+    most_cols = 32 if input1.dim() == 2 and input1.stride(0) == 1 < input1.stride(1) else _TILE
+    cols = min(triton.next_power_of_2(n_cols), most_cols)
+    return min(_TILE // cols, triton.next_power_of_2(n_rows)), cols

@@ -1,0 +1,260 @@
+"""MultiLabelMarginLoss: every target class against every other class of its row, which stays on the chip."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from autogen.handwritten import Backward, Forward, Handwritten, Launch
+from autogen.losses.handwritten._reduction import (
+    NO_SUM,
+    compute_dtype,
+    reduction_of,
+    result_dtype,
+    sum_arguments,
+    sum_over_programs,
+)
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_MAX_CLASSES = 8192
+# Pairs of a target and a class that a program looks at in one step, up to 1024 classes.
+_PAIRS = 4096
+
+
+@triton.jit
+def mark_targets(
+    target_ptr: tl.tensor, stride: tl.tensor, n_classes: tl.tensor, CLASSES: tl.constexpr, SLOTS: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Which classes are targets (CLASSES,); how many slots there are before the first -1; whether all are classes.
+
+    target_ptr: int64 (C,), one row; what follows its first negative number is not read, but for the rest of a step
+    n_classes: C
+    """
+    classes = tl.arange(0, CLASSES)[None, :]
+    hits = tl.zeros([CLASSES], tl.int32)
+    greatest = tl.full([], -1, tl.int64)
+    n_targets = tl.full([], 0, tl.int32)
+    first_slot = tl.full([], 0, tl.int32)
+    while first_slot < n_classes:
+        slot = first_slot + tl.arange(0, SLOTS)
+        target = tl.load(target_ptr + slot.to(tl.int64) * stride, mask=slot < n_classes, other=-1)
+        n_targets = tl.min(tl.where(target < 0, slot, first_slot + SLOTS), 0)
+        target = tl.where(slot < n_targets, target, -1)
+        hits += tl.sum((target[:, None] == classes).to(tl.int32), 0)
+        greatest = tl.maximum(greatest, tl.max(target, 0))
+        # A step with an end of the targets in it is the last.
+        first_slot = tl.where(n_targets < first_slot + SLOTS, n_classes, first_slot + SLOTS)
+    return hits > 0, n_targets, greatest < n_classes
+
+
+@triton.jit
+def load_targets(
+    input_ptr: tl.tensor,
+    target_ptr: tl.tensor,
+    input_stride: tl.tensor,
+    target_stride: tl.tensor,
+    slot: tl.tensor,
+    n_targets: tl.tensor,
+    n_classes: tl.tensor,
+    DTYPE: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:
+    """The targets in some slots, -1 where there is none, and `1 - input` at each, -inf where there is none."""
+    target = tl.load(target_ptr + slot.to(tl.int64) * target_stride, mask=slot < n_targets, other=-1)
+    is_class = (target >= 0) & (target < n_classes)
+    return target, 1.0 - tl.load(input_ptr + target * input_stride, mask=is_class, other=float("inf")).to(DTYPE)
+
+
+@triton.jit
+def multilabel_margin_loss_forward(
+    input_ptr: tl.tensor,
+    target_ptr: tl.tensor,
+    loss_ptr: tl.tensor,
+    partials_ptr: tl.tensor,
+    counter_ptr: tl.tensor,
+    n_classes: tl.tensor,
+    input_row_stride: tl.tensor,
+    input_stride: tl.tensor,
+    target_row_stride: tl.tensor,
+    target_stride: tl.tensor,
+    divisor: tl.tensor,
+    DTYPE: tl.constexpr,
+    CLASSES: tl.constexpr,
+    SLOTS: tl.constexpr,
+    PARTIALS: tl.constexpr,
+) -> None:
+    """A row per program, SLOTS targets at a time.
+
+    loss = sum over targets t and classes c that are no targets of max(0, 1 - input[t] + input[c]), divided by `divisor`
+
+    input_ptr: (N, C), of any strides
+    target_ptr: int64 (N, C), of any strides; the targets of a row end before its first negative number
+    loss_ptr: (N,), or without PARTIALS; else scalar, the sum over all rows (written)
+    partials_ptr: DTYPE (N,), one partial result per program
+    counter_ptr: int32 scalar, 0 before and after
+    n_classes: C
+    """
+    row = tl.program_id(0).to(tl.int64)
+    input_ptr += row * input_row_stride
+    target_ptr += row * target_row_stride
+    is_target, n_targets, is_valid = mark_targets(target_ptr, target_stride, n_classes, CLASSES, SLOTS)
+    # -inf makes up no pair, whatever the target.
+    classes = tl.arange(0, CLASSES)
+    is_other = (classes < n_classes) & ~is_target
+    other = tl.load(input_ptr + classes.to(tl.int64) * input_stride, mask=is_other, other=float("-inf")).to(DTYPE)
+
+    # Per class, and compensated: there may be thousands of targets.
+    hinges = tl.zeros([CLASSES], DTYPE)
+    lost = tl.zeros([CLASSES], DTYPE)
+    for first_slot in range(0, n_targets, SLOTS):
+        slot = first_slot + tl.arange(0, SLOTS)
+        _, above = load_targets(input_ptr, target_ptr, input_stride, target_stride, slot, n_targets, n_classes, DTYPE)
+        hinge = above[:, None] + other[None, :]
+        step = tl.sum(tl.where(hinge > 0.0, hinge, 0.0), 0) - lost
+        total = hinges + step
+        # An infinite total has lost nothing that counts.
+        lost = tl.where(total < float("inf"), (total - hinges) - step, 0.0)
+        hinges = total
+    # A target that is no class has no loss; on the CPU it is refused.
+    loss = tl.where(is_valid, tl.sum(hinges, 0), float("nan"))
+    if PARTIALS is None:
+        tl.store(loss_ptr + row, loss / divisor)
+    else:
+        sum_over_programs(loss, loss_ptr, partials_ptr, counter_ptr, divisor, PARTIALS)
+
+
+@triton.jit
+def multilabel_margin_loss_backward(
+    input_ptr: tl.tensor,
+    target_ptr: tl.tensor,
+    grad_loss_ptr: tl.tensor,
+    grad_input_ptr: tl.tensor,
+    n_classes: tl.tensor,
+    input_row_stride: tl.tensor,
+    input_stride: tl.tensor,
+    target_row_stride: tl.tensor,
+    target_stride: tl.tensor,
+    grad_loss_stride: tl.tensor,
+    divisor: tl.tensor,
+    DTYPE: tl.constexpr,
+    CLASSES: tl.constexpr,
+    SLOTS: tl.constexpr,
+) -> None:
+    """A row per program, SLOTS targets at a time.
+
+    Every pair of a target t and another class c with 1 - input[t] + input[c] > 0 adds grad_loss / divisor
+    to grad_input[c] and takes it from grad_input[t]
+
+    input_ptr: (N, C), of any strides
+    target_ptr: int64 (N, C), of any strides; the targets of a row end before its first negative number
+    grad_loss_ptr: (N,), of any stride
+    grad_input_ptr: (N, C), contiguous (written)
+    n_classes: C
+    """
+    row = tl.program_id(0).to(tl.int64)
+    input_ptr += row * input_row_stride
+    target_ptr += row * target_row_stride
+    is_target, n_targets, is_valid = mark_targets(target_ptr, target_stride, n_classes, CLASSES, SLOTS)
+    classes = tl.arange(0, CLASSES)
+    is_other = (classes < n_classes) & ~is_target
+    other = tl.load(input_ptr + classes.to(tl.int64) * input_stride, mask=is_other, other=float("-inf")).to(DTYPE)
+
+    pairs = tl.zeros([CLASSES], tl.int32)
+    for first_slot in range(0, n_targets, SLOTS):
+        slot = first_slot + tl.arange(0, SLOTS)
+        target, above = load_targets(
+            input_ptr, target_ptr, input_stride, target_stride, slot, n_targets, n_classes, DTYPE
+        )
+        is_pair = (above[:, None] + other[None, :] > 0.0).to(tl.int32)
+        is_own = target[:, None] == classes[None, :]
+        pairs += tl.sum(is_pair - tl.where(is_own, tl.sum(is_pair, 1)[:, None], 0), 0)
+
+    grad_loss = tl.load(grad_loss_ptr + row * grad_loss_stride).to(DTYPE) / divisor
+    grad_input = pairs.to(DTYPE) * tl.where(is_valid, grad_loss, float("nan"))
+    tl.store(grad_input_ptr + row * n_classes + classes, grad_input, mask=classes < n_classes)
+
+
+class MultiLabelMargin(Handwritten):
+    """`sum of max(0, 1 - x[t] + x[c]) / C` over targets `t` and the classes `c` that are no targets."""
+
+    function = staticmethod(torch.nn.functional.multilabel_margin_loss)
+
+    def refuse(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
+        """See `Handwritten.refuse`."""
+        input, target = arguments["input"], arguments["target"]
+        if reduction_of(arguments) not in ("none", "mean", "sum"):
+            return "an unknown reduction"
+        if input.dtype not in _FLOATS:
+            return "an input that is not floating-point"
+        if target.dtype != torch.int64:
+            return "targets that are not int64"
+        if input.dim() > 2:
+            return f"an input of {input.dim()} dimensions"
+        if not input.numel():
+            return "an empty input"
+        if input.shape != target.shape and (input.dim() == 2 or target.dim() > 1 or target.numel() != input.numel()):
+            return "targets of another shape than the input"
+        if _sizes(input)[1] > _MAX_CLASSES:
+            return f"more than {_MAX_CLASSES} classes"
+        if target.device.type == "cpu":
+            least, greatest = target.aminmax()
+            if least < -1 or greatest >= _sizes(input)[1]:
+                return "targets that are no classes"
+        return None
+
+    def forward(self, arguments: Mapping[str, Any]) -> Forward:
+        """See `Handwritten.forward`."""
+        input = arguments["input"]
+        common = _common(arguments)
+        n_rows, _ = _sizes(input)
+        is_reduced = reduction_of(arguments) != "none"
+        shape = () if is_reduced or input.dim() < 2 else (n_rows,)
+        loss = torch.empty(shape, dtype=result_dtype(input), device=input.device)
+        summing = sum_arguments(n_rows, compute_dtype(input), input.device) if is_reduced else NO_SUM
+        own = {**common, **summing, "loss_ptr": loss}
+        return Forward(loss, (), (Launch(multilabel_margin_loss_forward, (n_rows,), own, _num_warps(common)),))
+
+    def backward(
+        self,
+        arguments: Mapping[str, Any],
+        saved: Sequence[torch.Tensor],
+        upstream: torch.Tensor,
+        wanted: Sequence[str],
+    ) -> Backward:
+        """See `Handwritten.backward`."""
+        input = arguments["input"]
+        common = _common(arguments)
+        n_rows, _ = _sizes(input)
+        gradient = torch.empty_like(input, memory_format=torch.contiguous_format)
+        own = {**common, "grad_input_ptr": gradient, "grad_loss_ptr": upstream}
+        own["grad_loss_stride"] = upstream.expand(n_rows).stride(0)
+        launch = Launch(multilabel_margin_loss_backward, (n_rows,), own, _num_warps(common))
+        return Backward({"input": gradient}, (launch,))
+
+
+def _sizes(input: torch.Tensor) -> tuple[int, int]:
+    """Rows and classes."""
+    return (input.shape[0], input.shape[1]) if input.dim() == 2 else (1, input.numel())
+
+
+def _common(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What forward and backward both take, by the names of the kernels' parameters."""
+    input, target = arguments["input"], arguments["target"]
+    n_rows, n_classes = _sizes(input)
+    classes = triton.next_power_of_2(n_classes)
+    common: dict[str, Any] = {"input_ptr": input, "target_ptr": target, "n_classes": n_classes}
+    for name, tensor in (("input", input), ("target", target)):
+        common[f"{name}_row_stride"], common[f"{name}_stride"] = tensor.expand(n_rows, n_classes).stride()
+    common["divisor"] = n_classes * (n_rows if reduction_of(arguments) == "mean" else 1)
+    common["DTYPE"] = tl.float64 if compute_dtype(input) == torch.float64 else tl.float32
+    common["CLASSES"] = classes
+    common["SLOTS"] = min(classes, 16, max(4, _PAIRS // classes))
+    return common
+
+
+def _num_warps(common: Mapping[str, Any]) -> int:
+    """Warps of a program: at most 64 pairs per thread."""
+    return max(4, min(16, common["CLASSES"] * common["SLOTS"] // 2048))

@@ -1,0 +1,212 @@
+"""CosineEmbeddingLoss, whose kernels are written by hand, against torch."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import autogen.losses
+from autogen import policy
+from autogen.losses.handwritten import cosine_embedding
+from tests.interpret.compare import Call, check, differentiable
+from tests.interpret.launches import Launches
+from tests.interpret.samples import Samples
+from tests.interpret.strategies import DTYPES, UPSTREAMS, Draw, dtypes, layouts, tensors
+
+REDUCTIONS = ("none", "mean", "sum")
+inf, nan = math.inf, math.nan
+
+
+def rows(n: int, d: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Two inputs and a target of 1, -1 and, which counts for nothing, 0."""
+    samples = Samples(dtype, seed)
+    return samples.real(n, d), samples.real(n, d), torch.arange(n) % 3 - 1
+
+
+def call(*inputs: Tensor, wanted: tuple[bool, ...] = (True, True, False), **options: Any) -> Call:
+    return Call("CosineEmbeddingLoss", options, inputs, wanted)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+# One column; a few rows per program; one row per program; more than one step of the loop and a tail.
+@pytest.mark.parametrize(("n", "d"), [(7, 1), (100, 67), (3, 2048), (2, 5003)])
+def test_sizes(n: int, d: int, reduction: str, dtype: torch.dtype) -> None:
+    check(call(*rows(n, d, dtype), reduction=reduction, margin=-0.05))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("sign", [1, -1, 0])
+def test_one_row_without_a_batch(sign: int, reduction: str) -> None:
+    input1, input2, _ = rows(1, 9)
+    check(call(input1[0], -input1[0] + input2[0], torch.tensor(sign), reduction=reduction, margin=-2.0))
+
+
+@pytest.mark.parametrize("wanted", list(itertools.product((True, False), (True, False), (False,))))
+def test_wanted_gradients(wanted: tuple[bool, ...]) -> None:
+    check(call(*rows(9, 33), wanted=wanted))
+
+
+@pytest.mark.parametrize("target", [torch.bool, torch.uint8, torch.int8, torch.int32, torch.float16, torch.float64])
+def test_dtype_of_the_target(target: torch.dtype) -> None:
+    input1, input2, signs = rows(9, 5)
+    check(call(input1, input2, signs.to(target), reduction="none"))
+    if target.is_floating_point:
+        check(call(input1, input2, (signs * 1.0009765625).to(target), reduction="none"))  # next to 1 and -1
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.permutations(DTYPES, 2)), ids=str)
+def test_mixed_dtypes(first: torch.dtype, second: torch.dtype) -> None:
+    input1, input2, target = rows(9, 5)
+    for reduction in REDUCTIONS:
+        check(call(input1.to(first), input2.to(second), target, reduction=reduction))
+
+
+@pytest.mark.parametrize("upstream", UPSTREAMS)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_layouts(upstream: str, reduction: str) -> None:
+    """Inputs are read where they are, and every gradient has the layout that torch gives it."""
+    input1, input2, target = rows(70, 41)
+    transposed, sliced = input1.t().contiguous().t(), torch.cat([input2, input2], 1)[:, ::2]
+    last, every_other = input1[:1].expand(70, 41), target.repeat_interleave(2)[::2]
+    for inputs in (
+        (transposed, sliced, every_other),
+        (input2, transposed, target[:1].expand(70)),
+        (last, input2, target),
+    ):
+        check(replace(call(*inputs, reduction=reduction), upstream=upstream))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_special_values(reduction: str) -> None:
+    """Zero vectors, infinities, nan; identical, opposite and orthogonal vectors; large and tiny ones."""
+    plain = torch.tensor([3.0, -4.0, 0.5])
+    special = [
+        torch.zeros(3), -plain, plain, 2 * plain, torch.tensor([4.0, 3.0, 0.0]), plain * 1e-20, plain * 1e-7,
+        plain * 1e8, plain * 1e25, torch.tensor([inf, 1.0, 0.0]), torch.tensor([nan, 1.0, 0.0]),
+    ]  # fmt: skip
+    pairs = list(itertools.product(special, (plain, *special[:1], special[7])))
+    input1, input2 = (torch.stack(each) for each in zip(*pairs, strict=True))
+    for sign in (1, -1, 0):
+        target = torch.full((len(pairs),), sign)
+        for margin in (0.0, 0.5, -1.0):
+            check(call(input1, input2, target, margin=margin, reduction=reduction))
+
+
+@pytest.mark.parametrize("margin", [0.0, 1.0, -1.0, 0.5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_ties(margin: float, dtype: torch.dtype) -> None:
+    """Where cos is the margin, the gradient is torch's: that of cos - margin."""
+    input1 = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0], [0.0, 0.0]], dtype=dtype)
+    input2 = torch.tensor([[4.0, 0.0], [-4.0, 0.0], [0.0, 4.0], [1.0, 2.0]], dtype=dtype)
+    check(call(input1, input2, torch.tensor([-1, -1, -1, -1]), margin=margin, reduction="none"))
+
+
+@pytest.mark.parametrize(("size_average", "reduce"), [(True, True), (False, True), (None, False), (False, None)])
+def test_legacy_flags(size_average: bool | None, reduce: bool | None) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(call(*rows(9, 5), size_average=size_average, reduce=reduce))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_autocast(dtype: torch.dtype) -> None:
+    """The result is in single precision at least, gradients are in the dtype of their input."""
+    input1, input2, target = rows(9, 5, dtype)
+    with torch.autocast("cpu", torch.bfloat16):
+        check(call(input1, input2, target))
+
+
+@pytest.mark.parametrize("counts", [(4, 1, 4), (1, 4, 4), (4, 4, 1), (1, 4, 1), (1, 1, 1)])
+def test_one_row_for_all(counts: tuple[int, int, int]) -> None:
+    """Fixed inputs and targets may have one row for all rows of the other."""
+    input1, input2, target = (each[:count] for each, count in zip(rows(4, 5), counts, strict=True))
+    wanted = (counts[0] == max(counts), counts[1] == max(counts), False)
+    check(call(input1, input2, target, wanted=wanted, reduction="none"))
+    check(call(input1, input2, target, wanted=wanted))
+
+
+def test_gradcheck() -> None:
+    input1, input2, target = rows(4, 5, torch.float64)
+    for reduction in REDUCTIONS:
+        loss = autogen.losses.CosineEmbeddingLoss(margin=-0.7, reduction=reduction)
+        leaves = input1.requires_grad_(), input2.requires_grad_()
+        with policy("mandatory"):
+            assert torch.autograd.gradcheck(lambda a, b, loss=loss: loss(a, b, target), leaves)
+
+
+def test_one_tensor_twice(launches: Launches) -> None:
+    """Both gradients of the same tensor are added up."""
+    for dtype in (torch.float32, torch.float64):
+        x, other, target = rows(5, 4, dtype)
+        x = x.requires_grad_()
+        ours, theirs = (home.CosineEmbeddingLoss()(x, x * other, target) for home in (autogen.losses, torch.nn))
+        (own,), (their,) = torch.autograd.grad(ours, x), torch.autograd.grad(theirs, x)
+        torch.testing.assert_close(own, their)
+        same = autogen.losses.CosineEmbeddingLoss()(x, x, target)
+        assert torch.autograd.grad(same, x)[0].abs().max() < 1e-5
+        assert same == torch.nn.CosineEmbeddingLoss()(x, x, target)
+
+
+def test_keeps_statistics_only() -> None:
+    """What is kept for backward are three numbers per row, and nothing is allocated to plan on the meta device."""
+    on_meta = [each.to("meta") for each in rows(6, 50)]
+    arguments = dict(zip(("input1", "input2", "target"), on_meta, strict=True))
+    arguments |= {"margin": 0.0, "size_average": None, "reduce": None, "reduction": "none"}
+    loss = cosine_embedding()
+    assert loss.refuse(arguments, ("input1",)) is None
+    forward = loss.forward(arguments)
+    assert forward.output.shape == (6,) and [each.shape for each in forward.saved] == [(6,)] * 3
+    backward = loss.backward(arguments, forward.saved, torch.empty(6, device="meta"), ("input2",))
+    assert len(forward.launches) == len(backward.launches) == 1 and list(backward.gradients) == ["input2"]
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((0, 3), (0, 3), (0,)),
+        ((4, 0), (4, 0), (4,)),
+        ((4, 3), (4, 1), (4,)),
+        ((4, 3), (3,), (4,)),
+        ((4, 3), (4, 3), ()),
+    ],
+)
+def test_refused(shapes: tuple[tuple[int, ...], ...]) -> None:
+    input1, input2, target = (torch.ones(shape) for shape in shapes)
+    arguments = {"input1": input1, "input2": input2, "target": target, "margin": 0.0}
+    arguments |= {"size_average": None, "reduce": None, "reduction": "mean"}
+    assert cosine_embedding().refuse(arguments, ()) is not None
+
+
+@st.composite
+def calls(draw: Draw) -> Call:
+    base = draw(st.sampled_from(DTYPES))
+    n, d = draw(st.sampled_from((1, 2, 3, 5, 17, 130))), draw(st.sampled_from((1, 2, 3, 8, 33, 129, 2100)))
+    batched = draw(st.integers(0, 4)) > 0
+    outer = (n,) if batched else ()
+    input1 = draw(tensors("real", (*outer, d), base))
+    input2 = draw(tensors("real", (*outer, d), draw(dtypes(base))))
+    if draw(st.integers(0, 5)) == 0:
+        input2 = (input1 * draw(st.sampled_from((1, -1, 3)))).to(input2.dtype)
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 9999)))
+    signs = torch.randint(-1, 2, outer, generator=generator).to(draw(st.sampled_from((torch.int64, torch.float32))))
+    target = draw(layouts(signs))
+    options = {"reduction": draw(st.sampled_from(REDUCTIONS)), "margin": draw(st.sampled_from((0, 0.3, -0.5, 1.0)))}
+    wanted = draw(st.sampled_from(((True, True, False), (True, False, False), (False, True, False), (False,) * 3)))
+    found = Call("CosineEmbeddingLoss", options, (input1, input2, target), wanted, draw(st.sampled_from(UPSTREAMS)))
+    return differentiable(found)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(call=calls())
+def test_random_calls(call: Call) -> None:
+    check(call)

@@ -1,0 +1,193 @@
+"""What torch does with a loss beside calling it: second derivatives, transforms, modes, copies."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+import itertools
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+import autogen.losses
+from autogen import policy
+from tests.interpret.launches import Launches
+from tests.interpret.samples import Samples
+from tests.interpret.table import ROWS, Row
+
+FIRST = list({row.loss: row for row in reversed(ROWS)}.values())
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def pair(row: Row, dtype: torch.dtype = torch.float64, **options: Any) -> tuple[nn.Module, nn.Module, tuple[Any, ...]]:
+    """Our loss, torch's, and inputs of which the first asks for its gradient."""
+    samples = Samples(dtype)
+    given = {**row.options(samples), **options}
+    first, *rest = row.inputs(samples)
+    return getattr(autogen.losses, row.loss)(**given), getattr(nn, row.loss)(**given), (first.requires_grad_(), *rest)
+
+
+def of_first(loss: nn.Module, inputs: tuple[Any, ...]) -> Any:
+    """The loss as a function of its first input."""
+    return lambda x: loss(x, *inputs[1:])
+
+
+@pytest.mark.parametrize("row", FIRST, ids=lambda row: row.loss)
+def test_gradcheck(row: Row, launches: Launches) -> None:
+    ours, _, inputs = pair(row)
+    with policy("mandatory"):
+        assert torch.autograd.gradcheck(of_first(ours, inputs), inputs[0].detach().requires_grad_(), fast_mode=True)
+    assert launches.take() > 2
+
+
+@pytest.mark.parametrize("row", FIRST, ids=lambda row: row.loss)
+def test_second_derivatives(row: Row) -> None:
+    ours, theirs, inputs = pair(row)
+    found = []
+    for loss in (theirs, ours):
+        (grad,) = torch.autograd.grad(loss(*inputs), inputs[0], create_graph=True)
+        try:
+            found.append(torch.autograd.grad(grad.square().sum(), inputs[0])[0])
+        except RuntimeError as error:
+            found.append(type(error))
+    if isinstance(found[0], Tensor):
+        torch.testing.assert_close(found[1], found[0])
+        x = inputs[0].detach().requires_grad_()
+        assert torch.autograd.gradgradcheck(of_first(ours, inputs), x, fast_mode=True)
+    else:
+        assert found[1] is found[0]
+
+
+@pytest.mark.parametrize("row", FIRST, ids=lambda row: row.loss)
+def test_func_grad_and_vmap(row: Row) -> None:
+    ours, theirs, inputs = pair(row)
+    batch = torch.stack([inputs[0].detach(), inputs[0].detach() * 0.5])
+    for transform in (
+        lambda loss: torch.func.grad(of_first(loss, inputs))(batch[0]),
+        lambda loss: torch.func.vmap(of_first(loss, inputs))(batch),
+        lambda loss: torch.func.vmap(torch.func.grad(of_first(loss, inputs)))(batch),
+    ):
+        try:
+            expected = transform(theirs)
+        except (RuntimeError, NotImplementedError, ValueError) as error:
+            with pytest.raises(type(error)):
+                transform(ours)
+        else:
+            torch.testing.assert_close(transform(ours), expected)
+
+
+@pytest.mark.parametrize("row", FIRST, ids=lambda row: row.loss)
+def test_forward_mode(row: Row) -> None:
+    ours, theirs, inputs = pair(row)
+    tangents = []
+    for loss in (theirs, ours):
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(inputs[0].detach(), torch.ones_like(inputs[0]))
+            try:
+                tangents.append(forward_ad.unpack_dual(loss(dual, *inputs[1:])).tangent)
+            except (RuntimeError, NotImplementedError) as error:
+                tangents.append(type(error))
+    if isinstance(tangents[0], Tensor):
+        torch.testing.assert_close(tangents[1], tangents[0])
+    else:
+        assert tangents[1] is tangents[0]
+
+
+@pytest.mark.parametrize("row", FIRST, ids=lambda row: row.loss)
+def test_modes_without_gradients(row: Row, launches: Launches) -> None:
+    ours, theirs, inputs = pair(row, torch.float32)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode(), policy("mandatory"):
+            value = ours(*inputs)
+        assert launches.take() == 1 and not value.requires_grad
+        torch.testing.assert_close(value, theirs(*inputs).detach())
+
+
+@pytest.mark.parametrize("row", FIRST, ids=lambda row: row.loss)
+def test_tensors_of_inference_mode(row: Row) -> None:
+    ours, theirs, inputs = pair(row, torch.float32)
+    with torch.inference_mode():
+        made = tuple(each.detach().clone() if isinstance(each, Tensor) else each for each in inputs)
+        torch.testing.assert_close(ours(*made), theirs(*made))
+
+
+@pytest.mark.parametrize("row", FIRST, ids=lambda row: row.loss)
+def test_autocast(row: Row) -> None:
+    """The dtypes of torch under autocast, for inputs in half precision too."""
+    for dtype in (torch.float32, torch.bfloat16):
+        ours, theirs, inputs = pair(row, dtype)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            try:
+                expected = theirs(*inputs)
+            except RuntimeError:
+                continue
+            found = ours(*inputs)
+        assert found.dtype == expected.dtype
+        torch.testing.assert_close(found.float(), expected.float(), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("row", FIRST, ids=lambda row: row.loss)
+def test_backward_twice_and_accumulation(row: Row) -> None:
+    ours, theirs, inputs = pair(row)
+    for loss in (theirs, ours):
+        inputs[0].grad = None
+        value = loss(*inputs)
+        value.backward(retain_graph=True)
+        value.backward()
+        if loss is theirs:
+            expected = inputs[0].grad
+    torch.testing.assert_close(inputs[0].grad, expected)
+
+
+@pytest.mark.parametrize("row", FIRST, ids=lambda row: row.loss)
+def test_an_input_changed_before_backward_is_noticed(row: Row) -> None:
+    ours, _, inputs = pair(row)
+    base = inputs[0].detach().requires_grad_()
+    x = base * 1.0
+    value = ours(x, *inputs[1:])
+    x.data.add_(0)  # allowed: no version
+    with torch.no_grad():
+        x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        value.backward()
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.loss)
+def test_copies_and_state(row: Row) -> None:
+    ours, theirs, inputs = pair(row)
+    assert isinstance(ours, type(theirs)) and repr(ours) == repr(theirs)
+    assert ours.state_dict().keys() == theirs.state_dict().keys()
+    assert [name for name, _ in ours.named_buffers()] == [name for name, _ in theirs.named_buffers()]
+    expected = ours(*inputs)
+    saved = io.BytesIO()
+    torch.save(ours, saved)
+    saved.seek(0)
+    for again in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours)), torch.load(saved, weights_only=False)):
+        assert type(again) is type(ours) and again.use_autogen
+        torch.testing.assert_close(again(*inputs), expected, rtol=0, atol=0)
+    off = getattr(autogen.losses, row.loss)(**row.options(Samples(torch.float64)), use_autogen=False)
+    torch.testing.assert_close(off(*inputs), theirs(*inputs), rtol=0, atol=0)
+
+
+def test_every_loss_of_torch_is_there() -> None:
+    wanted = {*torch.nn.modules.loss.__all__, "AdaptiveLogSoftmaxWithLoss"}
+    assert wanted == set(autogen.losses.__all__)
+    for name in wanted:
+        assert issubclass(getattr(autogen.losses, name), getattr(nn, name))
+
+
+# NLLLoss2d takes whatever NLLLoss takes, and does not say what.
+@pytest.mark.parametrize("name", sorted(set(torch.nn.modules.loss.__all__) - {"NLLLoss2d"}))
+def test_signatures_are_torchs(name: str) -> None:
+    ours = inspect.signature(getattr(autogen.losses, name)).parameters
+    theirs = inspect.signature(getattr(nn, name)).parameters
+    assert ours.keys() - theirs.keys() == {"use_autogen"}
+    assert ours["use_autogen"].kind is inspect.Parameter.KEYWORD_ONLY and ours["use_autogen"].default is True
+    for position, parameter in enumerate(theirs.values()):
+        mine = next(itertools.islice(ours.values(), position, None))
+        assert (mine.name, mine.kind, mine.default) == (parameter.name, parameter.kind, parameter.default)
