@@ -17,7 +17,13 @@ import torch
 
 from autogen import availability
 from autogen.binding import Binding, bind, is_replaying
-from autogen.errors import AutogenError, CompileError, InternalError, TraceError, UnsupportedOpError
+from autogen.errors import (
+    AutogenError,
+    CompileError,
+    InternalError,
+    RefusedError,
+    TraceError,
+)
 from autogen.policies import Policy, resolve
 
 if TYPE_CHECKING:
@@ -101,15 +107,17 @@ class Dispatcher:
             except CompileError as refused:
                 error = self._refuse(binding, refused)
         if policy is Policy.MANDATORY and error is not None:
-            if isinstance(error, TraceError):
+            if isinstance(error, (TraceError, RefusedError)):
                 self._eager(module, args, kwargs)  # a fault of the call itself is torch's to report
             raise error
         return self._eager(module, args, kwargs)
 
     def decide(self, binding: Binding, module: torch.nn.Module | None, name: str) -> Decision:
         """How a call is to run; compiles what is not compiled yet."""
+        on_host = () if self._handwritten is None else self._handwritten().on_host
+        tensors = [tensor for name, tensor in zip(binding.names, binding.tensors, strict=True) if name not in on_host]
         try:
-            availability.require(binding.tensors)
+            availability.require(tensors)
         except AutogenError as error:
             self._say(name, error.reason)
             return Decision(error=error)
@@ -126,7 +134,7 @@ class Dispatcher:
                 return Decision(bound)
             decision = decision or self._generated(binding, name)
             if decision.kernels is None:
-                return Decision(error=UnsupportedOpError(f"{name}: the handwritten kernel is not for {bound}"))
+                return Decision(error=RefusedError(name, bound))
         return decision
 
     def _say(self, name: str, reason: str) -> None:

@@ -116,6 +116,14 @@ class UnavailableError(AutogenError):
         super().__init__(reason, remedy=remedy)
 
 
+class RefusedError(AutogenError):
+    """The handwritten kernel of `loss` is not made for a call, because of `what`."""
+
+    def __init__(self, loss: str, what: str) -> None:
+        self.loss = loss
+        super().__init__(f"the handwritten kernel of {loss} is not made for {what}", remedy=_USE_DEFAULT_POLICY)
+
+
 class InternalError(AutogenError):
     """The compiler failed on `loss` with `cause`, which is chained to this error: a defect of autogen itself."""
 

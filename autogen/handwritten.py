@@ -70,10 +70,12 @@ class Backward:
 class Handwritten(ABC):
     """A loss with kernels of its own.
 
-    `arguments` are those of `function`, by name, with its defaults; `reduction` is "none", "mean" or "sum".
+    `function` is torch's, as a static method. `arguments` are its arguments by name, with its defaults. `on_host` names
+    those that may be on the host while the others are on a GPU.
     """
 
     function: Callable[..., torch.Tensor]
+    on_host: frozenset[str] = frozenset()
 
     @abstractmethod
     def refuse(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:

@@ -1,6 +1,7 @@
 """Losses that run a part of themselves in torch, such as a matrix product, and the rest through fused losses.
 
-Such a loss has an attribute `__autogen_parts__`, a function that takes its arguments apart into `Parts`, for `explain`.
+Such a loss has an attribute `__autogen_parts__`, a function that takes its arguments apart into `Parts`, for `explain`;
+or says why torch computes the whole of it.
 """
 
 from __future__ import annotations

@@ -90,9 +90,9 @@ def explain(loss: Any, *args: Any, **kwargs: Any) -> Report:
     """
     parts = getattr(loss, PARTS, None)
     if parts is not None and getattr(loss, "use_autogen", True):
+        name = getattr(loss, "__name__", type(loss).__name__)
         taken = parts(*args, **kwargs)
-        if taken is not None:
-            return _of_parts(getattr(loss, "__name__", type(loss).__name__), taken)
+        return Report(name, "eager", taken) if isinstance(taken, str) else _of_parts(name, taken)
     found = dispatcher_of(loss)
     if found is None:
         found = _as_if_decorated(loss)

@@ -1,8 +1,8 @@
 """`python -m examples.refresh_readme`: run what README.md shows, and write its outputs anew.
 
 A block marked `text`, or `py` if it is source code, is the output of the block marked `python` that it follows. The
-blocks run one after the other, as in one session. What lies between `<!-- demo -->` and `<!-- /demo -->` comes from a
-whole run of the demo.
+blocks run one after the other, as in one session. What lies between `<!-- coverage -->` and `<!-- /coverage -->` is the
+table of `examples.coverage`; between `<!-- demo -->` and `<!-- /demo -->`, it comes from a whole run of the demo.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ README = Path(__file__).parent.parent / "README.md"
 SCRIPT = "example.py"
 
 _BLOCK = re.compile(r"```python\n(?P<code>.*?)```\n(?:\n```(?:text|py)\n(?P<output>.*?)```\n)?", re.DOTALL)
+COVERAGE = re.compile(r"(?<=<!-- coverage -->\n).*?(?=<!-- /coverage -->)", re.DOTALL)
 _DEMO = re.compile(r"(?<=<!-- demo -->\n).*?(?=<!-- /demo -->)", re.DOTALL)
 
 
@@ -94,7 +95,10 @@ def main() -> None:
     parser.add_argument("--skip-demo", action="store_true", help="leave the demo's table alone, which takes a minute")
     options = parser.parse_args()
     os.environ["TRITON_INTERPRET"] = "1"
+    from examples.coverage import table
+
     text = with_outputs(README.read_text(encoding="utf-8"))
+    text = COVERAGE.sub(lambda _: table(), text)
     if not options.skip_demo:
         section = demo_section()
         text = _DEMO.sub(lambda _: section, text)

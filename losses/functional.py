@@ -88,12 +88,13 @@ def linear_cross_entropy_parts(
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
     options: Any = None,
-) -> Parts | None:
-    """None for what torch refuses, or computes in chunks."""
+) -> Parts | str:
+    """The product and the cross entropy of its result; for what torch is left to do, why."""
+    if options is not None:
+        return "with options, torch computes the product and the loss in chunks of its own"
     shape = (*input.shape[:-1], *linear_weight.shape[:-1])
     is_plain = (
-        options is None
-        and input.dim() in (1, 2)
+        input.dim() in (1, 2)
         and linear_weight.dim() >= 2
         and input.shape[-1] == linear_weight.shape[-1]
         and (linear_bias is None or linear_bias.shape == linear_weight.shape[:-1])
@@ -101,7 +102,7 @@ def linear_cross_entropy_parts(
         and (ignore_index is None or target.shape != shape)
     )
     if not is_plain:
-        return None
+        return "the arguments do not fit together"
     rest = {
         "weight": weight,
         "reduction": reduction,
@@ -118,7 +119,7 @@ if hasattr(F, "linear_cross_entropy"):  # torch has had it since 2.12
     def linear_cross_entropy(*args: Any, **kwargs: Any) -> Tensor:
         """`torch.nn.functional.linear_cross_entropy`: the product runs in torch, the cross entropy on fused kernels."""
         parts = linear_cross_entropy_parts(*args, **kwargs)
-        return F.linear_cross_entropy(*args, **kwargs) if parts is None else parts.calls[0]()
+        return F.linear_cross_entropy(*args, **kwargs) if isinstance(parts, str) else parts.calls[0]()
 
     linear_cross_entropy.__module__ = "autogen.functional"
     setattr(linear_cross_entropy, PARTS, linear_cross_entropy_parts)

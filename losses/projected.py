@@ -37,8 +37,8 @@ class AdaptiveLogSoftmaxWithLoss(nn.AdaptiveLogSoftmaxWithLoss):
         mean = loss.mean()
         return _ASMoutput(-loss if target_.dim() else -loss.squeeze(0), mean)
 
-    def __autogen_parts__(self, input_: Tensor, target_: Tensor) -> Parts | None:
-        return self._parts(input_, target_)[0] if self._is_plain(input_, target_) else None
+    def __autogen_parts__(self, input_: Tensor, target_: Tensor) -> Parts | str:
+        return self._parts(input_, target_)[0] if self._is_plain(input_, target_) else "labels and inputs do not fit"
 
     def _is_plain(self, input_: Tensor, target_: Tensor) -> bool:
         """Whether torch takes the call, as far as can be told from shapes and labels."""
@@ -78,10 +78,10 @@ if hasattr(nn, "LinearCrossEntropyLoss"):  # torch has had it since 2.12
 
         def forward(self, input: Tensor, target: Tensor) -> Tensor:
             """The loss of (N, features) inputs and their labels or class probabilities."""
-            parts = self.__autogen_parts__(input, target) if self.use_autogen else None
-            return super().forward(input, target) if parts is None else parts.calls[0]()
+            parts = self.__autogen_parts__(input, target) if self.use_autogen else ""
+            return super().forward(input, target) if isinstance(parts, str) else parts.calls[0]()
 
-        def __autogen_parts__(self, input: Tensor, target: Tensor) -> Parts | None:
+        def __autogen_parts__(self, input: Tensor, target: Tensor) -> Parts | str:
             shape, bias = (self.num_classes, *self.out_features), self.linear.bias
             return functional.linear_cross_entropy_parts(
                 input,

@@ -64,7 +64,10 @@ class HuberLoss(nn.HuberLoss):
 
 @autogen_loss
 class BCELoss(nn.BCELoss):
-    """`-w * (t * log(x) + (1 - t) * log(1 - x))`, both logarithms at least -100; see `torch.nn.BCELoss`."""
+    """`-w * (t * log(x) + (1 - t) * log(1 - x))`, both logarithms at least -100; see `torch.nn.BCELoss`.
+
+    An input outside [0, 1] raises on the CPU, as in torch; on a GPU nothing waits for a check, and the loss is nan.
+    """
 
 
 @autogen_loss
@@ -82,7 +85,10 @@ class PoissonNLLLoss(nn.PoissonNLLLoss):
 
 @autogen_loss
 class GaussianNLLLoss(nn.GaussianNLLLoss):
-    """`0.5 * (log(v) + (x - t)^2 / v)` with `v = max(var, eps)`; see `torch.nn.GaussianNLLLoss`."""
+    """`0.5 * (log(v) + (x - t)^2 / v)` with `v = max(var, eps)`; see `torch.nn.GaussianNLLLoss`.
+
+    A negative variance raises on the CPU, as in torch; on a GPU nothing waits for a check, and the loss is nan.
+    """
 
 
 @autogen_loss
@@ -109,18 +115,25 @@ class MarginRankingLoss(nn.MarginRankingLoss):
 class CrossEntropyLoss(nn.CrossEntropyLoss):
     """See `torch.nn.CrossEntropyLoss`.
 
-    `-w[t] * log_softmax(x)[t]`, or `-sum(w * t * log_softmax(x))` for class probabilities.
+    `-w[t] * log_softmax(x)[t]`, or `-sum(w * t * log_softmax(x))` for class probabilities. A label that is no class
+    raises on the CPU, as in torch; on a GPU nothing waits for a check, and the loss is nan.
     """
 
 
 @autogen_loss
 class NLLLoss(nn.NLLLoss):
-    """`-w[t] * x[t]`; see `torch.nn.NLLLoss`."""
+    """`-w[t] * x[t]`; see `torch.nn.NLLLoss`.
+
+    A label that is no class raises on the CPU, as in torch; on a GPU nothing waits for a check, and the loss is nan.
+    """
 
 
 @autogen_loss
 class MultiMarginLoss(nn.MultiMarginLoss):
-    """`sum over c != t of w[t] * max(0, margin - x[t] + x[c])^p / C`; see `torch.nn.MultiMarginLoss`."""
+    """`sum over c != t of w[t] * max(0, margin - x[t] + x[c])^p / C`; see `torch.nn.MultiMarginLoss`.
+
+    A label that is no class raises on the CPU, as in torch; on a GPU nothing waits for a check, and the loss is nan.
+    """
 
 
 @autogen_loss

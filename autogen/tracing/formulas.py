@@ -7,6 +7,7 @@ fake implementation takes what the real one refuses, or gives another dtype.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -77,11 +78,50 @@ def multi_margin_loss(
     return loss.reshape(()) if target.dim() == 0 else loss
 
 
+def gaussian_nll_loss(
+    input: Tensor,
+    target: Tensor,
+    var: Tensor | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:
+    """`0.5 * (log(max(var, eps)) + (x - t)^2 / max(var, eps))`, as `torch.nn.functional.gaussian_nll_loss`.
+
+    torch looks for a negative variance, and raises. On a GPU that would be a wait at each call: there it makes nan.
+    """
+    if input.device.type == "cpu" or isinstance(var, float) or reduction not in ("none", "mean", "sum"):
+        return F.gaussian_nll_loss(input, target, var, full, eps, reduction)
+    return _unchecked_gaussian_nll_loss(input, target, var, full, eps, reduction)
+
+
+def _unchecked_gaussian_nll_loss(
+    input: Tensor, target: Tensor, var: Tensor, full: bool, eps: float, reduction: str
+) -> Tensor:
+    if var.shape != input.shape:
+        differing = [
+            dim for dim in range(input.dim()) if var.dim() == input.dim() and var.shape[dim] != input.shape[dim]
+        ]
+        if var.shape == input.shape[:-1]:
+            var = var.unsqueeze(-1)
+        elif len(differing) != 1 or var.shape[differing[0]] != 1:
+            raise ValueError("var is of incorrect size")
+    var = var.where(var >= 0, float("nan"))
+    var = var.clone()
+    with torch.no_grad():  # the gradient is that of var also where it is too small
+        var.clamp_(min=eps)
+    loss = 0.5 * (var.log() + (input - target) ** 2 / var)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
+
+
 def _widened(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 FORMULAS: dict[Any, Callable[..., Any]] = {
+    F.gaussian_nll_loss: gaussian_nll_loss,
     F.multi_margin_loss: multi_margin_loss,
 }
 

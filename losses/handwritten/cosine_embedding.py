@@ -58,7 +58,7 @@ def cosine_embedding_loss_forward(
 
     input1_ptr, input2_ptr: (N, D), of any strides
     target_ptr: (N,)
-    loss_ptr: (N,), or without PARTIALS; else scalar, their sum divided by `divisor` (written)
+    loss_ptr: (N,); with PARTIALS scalar, the sum over all rows divided by `divisor` (written)
     dot_ptr, square1_ptr, square2_ptr: float32 or float64 (N,), the squares plus epsilon (written)
     partials_ptr: (programs,), one partial result each; of the dtype of dot
     counter_ptr: int32 scalar, 0 before and after
@@ -99,6 +99,12 @@ def cosine_embedding_loss_forward(
         tl.store(loss_ptr + row, loss, mask=row_mask)
     else:
         sum_over_programs(tl.sum(loss, 0), loss_ptr, partials_ptr, counter_ptr, divisor, PARTIALS)
+
+
+@triton.jit
+def _for_storage(x: tl.tensor, pointer: tl.tensor) -> tl.tensor:
+    """What `tl.store` can cast to the dtype behind `pointer`: to bfloat16 there is no way from double precision."""
+    return x.to(tl.float32) if pointer.dtype.element_ty == tl.bfloat16 else x
 
 
 @triton.jit
@@ -168,11 +174,11 @@ def cosine_embedding_loss_backward(
     if grad_input1_ptr is not None:
         grad_input1 = grad_dot * input2 - (grad_cos * cos / square1)[:, None] * input1
         at = row[:, None] * grad_input1_row_stride + col * grad_input1_col_stride
-        tl.store(grad_input1_ptr + at, grad_input1, mask=mask)
+        tl.store(grad_input1_ptr + at, _for_storage(grad_input1, grad_input1_ptr), mask=mask)
     if grad_input2_ptr is not None:
         grad_input2 = grad_dot * input1 - (grad_cos * cos / square2)[:, None] * input2
         at = row[:, None] * grad_input2_row_stride + col * grad_input2_col_stride
-        tl.store(grad_input2_ptr + at, grad_input2, mask=mask)
+        tl.store(grad_input2_ptr + at, _for_storage(grad_input2, grad_input2_ptr), mask=mask)
 
 
 class CosineEmbedding(Handwritten):
@@ -251,8 +257,8 @@ class CosineEmbedding(Handwritten):
 def _common(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], int, int]:
     """What forward and backward both read, by the names of the kernels' parameters; rows and columns."""
     input1, input2, target = (arguments[name] for name in ("input1", "input2", "target"))
-    if target.dtype == torch.uint8:
-        target = target.view(torch.int8)  # where 255 is -1, which torch takes it for
+    if target.dtype in (torch.bool, torch.uint8):
+        target = target.view(torch.int8)  # where 255 is -1, as it is for torch
     n_cols = input1.shape[-1]
     n_rows = max(target.numel(), *(each.numel() // n_cols for each in (input1, input2)))
     common: dict[str, Any] = {"input1_ptr": input1, "input2_ptr": input2, "target_ptr": target}

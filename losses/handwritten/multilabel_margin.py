@@ -92,7 +92,7 @@ def multilabel_margin_loss_forward(
 
     input_ptr: (N, C), of any strides
     target_ptr: int64 (N, C), of any strides; the targets of a row end before its first negative number
-    loss_ptr: (N,), or without PARTIALS; else scalar, the sum over all rows (written)
+    loss_ptr: (N,); with PARTIALS scalar, the sum over all rows (written)
     partials_ptr: DTYPE (N,), one partial result per program
     counter_ptr: int32 scalar, 0 before and after
     n_classes: C

@@ -113,7 +113,9 @@ def run(home: Any, call: Call) -> Outcome:
 def _loss_of(home: Any, call: Call, options: Mapping[str, Any]) -> Callable[..., Any]:
     if call.functional:
         return functools.partial(getattr(F if home is nn else autogen.functional, call.loss), **options)
-    return getattr(home, call.loss)(**options)
+    # Parameters are drawn in single precision: other numbers would be drawn in another.
+    loss: nn.Module = getattr(home, call.loss)(**{name: value for name, value in options.items() if name != "dtype"})
+    return loss.to(options["dtype"]) if "dtype" in options else loss
 
 
 def differentiable(call: Call) -> Call:
@@ -198,8 +200,8 @@ def check(call: Call, *, launches: tuple[int, int] | None = (1, 1)) -> Outcome:
             assert all(not each.any() for each in rest), f"{what}: only one of the two exists"
         else:
             assert exact is not None
-            if call.loss.startswith("Triplet") and exact.numel():
-                # Shares of two unit vectors may cancel; each is as wrong as its own size says.
+            if call.loss.lower().startswith(("adaptive", "cosine", "linear", "triplet")) and exact.numel():
+                # Shares of two unit vectors, or of many rows, may cancel; each is as wrong as its own size says.
                 error = error + 4 * torch.finfo(own.dtype).eps * exact.abs().nan_to_num(0, 0, 0).max()
             compare(what, own, their, exact, error)
     return ours
@@ -253,6 +255,8 @@ def _converted(call: Call, dtype: torch.dtype) -> Call:
     """The call with its floating-point tensors in a dtype."""
 
     def convert(value: Any) -> Any:
+        if isinstance(value, torch.dtype):
+            return dtype
         return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
 
     options = {name: convert(value) for name, value in call.options.items()}

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import triton.language as tl
+from triton.runtime import interpreter
+from triton.runtime.interpreter import InterpretedFunction
 
 from tests.interpret.launches import LAUNCHES, Launches
 
@@ -18,6 +21,26 @@ def _counting() -> Iterator[None]:
         LAUNCHES.patch(patch)
         # torch's structured trace, meant for files, would bury every failure report.
         patch.setattr(logging.getLogger("torch.__trace"), "disabled", True)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_device_functions() -> Iterator[None]:
+    """At each call of a device function Triton patches its language, for half of its time; once is enough.
+
+    The launch has patched `tl`, and takes it back. What functions of Triton's own library call, nobody takes back.
+    """
+    is_patched = False
+
+    def call(function: InterpretedFunction, *args: Any, **kwargs: Any) -> Any:
+        nonlocal is_patched
+        if not is_patched and any(each is tl.core for each in function.fn.__globals__.values()):
+            interpreter._patch_lang(function.fn)
+            is_patched = True
+        return function.rewrite()(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InterpretedFunction, "__call__", call)
         yield
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 import autogen.losses
 from tests.interpret.compare import Call, check
 from tests.interpret.samples import Samples
-from tests.interpret.table import ROWS, Row
+from tests.interpret.table import ELSEWHERE, ROWS, Row
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float64)
 
@@ -45,7 +45,7 @@ FIRST = {row.loss: row for row in reversed(ROWS)}
 
 
 def test_the_table_has_every_loss() -> None:
-    assert set(FIRST) == set(autogen.losses.__all__)
+    assert set(FIRST) | ELSEWHERE == set(autogen.losses.__all__)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name_of)

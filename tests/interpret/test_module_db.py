@@ -53,7 +53,9 @@ def test_as_torch(info: ModuleInfo, dtype: torch.dtype, record_property: Callabl
         paths[path_of(call) if ours.error is None else "torch raises"] += 1
     record_property("paths", (info.module_cls.__name__, dict(paths)))
     name = info.module_cls.__name__
-    assert set(paths) == {"partial" if name in PROJECTED else "handwritten" if name in HANDWRITTEN else "generated"}
+    expected = "partial" if name in PROJECTED else "handwritten" if name in HANDWRITTEN else "generated"
+    # torch computes a projected loss with `options` in chunks of its own.
+    assert set(paths) == {expected, "eager"} if name == "LinearCrossEntropyLoss" else {expected}
 
 
 def path_of(call: Call) -> str:

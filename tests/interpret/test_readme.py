@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from examples.coverage import table
 from examples.demo.cases import cases
-from examples.refresh_readme import README, blocks, outputs
+from examples.refresh_readme import COVERAGE, README, blocks, outputs
 
 TEXT = README.read_text(encoding="utf-8")
 REMEDY = "run `python -m examples.refresh_readme --skip-demo`"
@@ -19,6 +20,14 @@ def test_outputs_are_current() -> None:
     if f"torch {torch.__version__.split('+')[0]}" not in TEXT:
         pytest.skip("kernels quote torch's source, and this is another torch than the README's")
     assert printed == [block.output or "" for block in blocks(TEXT)], REMEDY
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_coverage_is_current() -> None:
+    if f"torch {torch.__version__.split('+')[0]}" not in TEXT:
+        pytest.skip("this is another torch than the README's")
+    (found,) = COVERAGE.findall(TEXT)
+    assert found == table(), REMEDY
 
 
 def test_table_has_every_case() -> None:

@@ -12,6 +12,7 @@ from autogen.errors import (
     AutogenError,
     CompileError,
     InternalError,
+    RefusedError,
     ScheduleError,
     SourceLine,
     TraceError,
@@ -37,6 +38,7 @@ UNLOCATED = [
     UnavailableError("Triton is not installed", remedy="Install it."),
     InternalError("BCELoss", cause=KeyError("x")),
     CompileError("bce_forward", cause=CAUSE),
+    RefusedError("CTCLoss", "an empty target"),
 ]
 ALL = LOCATED + UNLOCATED
 

@@ -1,0 +1,59 @@
+"""The formulas that stand in for torch's functions while a loss is traced."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from autogen.tracing import formulas
+
+
+def with_gradients(function: Any, *inputs: Tensor, **options: Any) -> list[Tensor]:
+    leaves = [each.detach().requires_grad_() for each in inputs]
+    value = function(*leaves, **options)
+    return [value, *torch.autograd.grad(value.sum(), leaves)]
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (4,), (4, 1)])
+@pytest.mark.parametrize(("full", "reduction"), list(itertools.product((False, True), ("mean", "sum", "none"))))
+def test_gaussian_nll_without_its_check(shape: tuple[int, ...], full: bool, reduction: str) -> None:
+    x, t, var = torch.randn(4, 5).double(), torch.randn(4, 5).double(), torch.rand(shape).double()
+    var[0] = 0.0
+    options = {"full": full, "eps": 1e-3, "reduction": reduction}
+    theirs = with_gradients(F.gaussian_nll_loss, x, t, var, **options)
+    ours = with_gradients(formulas._unchecked_gaussian_nll_loss, x, t, var, **options)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_a_negative_variance_makes_nan() -> None:
+    var = torch.tensor([1.0, -1.0, float("nan")])
+    loss = formulas._unchecked_gaussian_nll_loss(torch.zeros(3), torch.zeros(3), var, False, 1e-6, "none")
+    assert loss.isnan().tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 2), (1, 1)])
+def test_a_variance_of_another_shape_raises_as_in_torch(shape: tuple[int, ...]) -> None:
+    x, var = torch.randn(4, 5), torch.rand(shape)
+    for function in (F.gaussian_nll_loss, formulas._unchecked_gaussian_nll_loss):
+        with pytest.raises(ValueError, match="var is of incorrect size"):
+            function(x, x, var, False, 1e-6, "mean")
+
+
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_multi_margin(p: int, reduction: str) -> None:
+    x, t, weight = torch.randn(6, 4).double(), torch.tensor([0, 3, 1, 1, 2, 0]), torch.rand(4).double()
+    options = {"p": p, "margin": 0.7, "weight": weight, "reduction": reduction}
+    theirs = with_gradients(lambda x: F.multi_margin_loss(x, t, **options), x)
+    ours = with_gradients(lambda x: formulas.multi_margin_loss(x, t, **options), x)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_multi_margin_counts_no_nan() -> None:
+    x, t = torch.tensor([[float("nan"), 1.0, 2.0]]), torch.tensor([1])
+    torch.testing.assert_close(formulas.multi_margin_loss(x, t), F.multi_margin_loss(x, t), equal_nan=True)
