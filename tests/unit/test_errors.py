@@ -36,9 +36,9 @@ UNLOCATED = [
     TraceError("Charbonnier", cause=CAUSE),
     ScheduleError("two reductions share no axis"),
     UnavailableError("Triton is not installed", remedy="Install it."),
+    RefusedError("CTCLoss", "an empty target"),
     InternalError("BCELoss", cause=KeyError("x")),
     CompileError("bce_forward", cause=CAUSE),
-    RefusedError("CTCLoss", "an empty target"),
 ]
 ALL = LOCATED + UNLOCATED
 
