@@ -1,0 +1,166 @@
+"""`@autogen_loss` on classes, instances and functions; policies; what is logged. Launches are counted from outside."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+import pickle
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autogen
+import autogen.functional
+import autogen.losses
+from autogen import autogen_loss, explain, policy
+from tests.interpret.launches import Launches
+
+X, T = torch.randn(6, 5), torch.randn(6, 5)
+
+
+def plain(prediction: Tensor, target: Tensor, *, scale: float = 1.0) -> Tensor:
+    """A loss of a user's own."""
+    return (scale * (prediction - target) ** 2).mean()
+
+
+class Scaled(nn.Module):
+    """A loss with a number, a buffer and a parameter."""
+
+    def __init__(self, scale: float = 2.0) -> None:
+        super().__init__()
+        self.scale = scale
+        self.register_buffer("weight", torch.arange(1.0, 6.0))
+        self.temperature = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """The loss."""
+        return (self.scale * self.weight * (prediction - target).abs() / self.temperature).mean()
+
+
+Decorated = autogen_loss(type("Decorated", (Scaled,), {"__module__": __name__}))
+
+
+def check(loss: Any, reference: Any, launches: Launches, expected: tuple[int, int] = (1, 1)) -> None:
+    """One call, forward and backward: values, gradients, launches."""
+    launches.take()
+    x, y = X.clone().requires_grad_(), X.clone().requires_grad_()
+    value = loss(x, T)
+    forward = launches.take()
+    value.backward()
+    assert (forward, launches.take()) == expected
+    other = reference(y, T)
+    other.backward()
+    torch.testing.assert_close(value, other)
+    torch.testing.assert_close(x.grad, y.grad)
+
+
+def test_a_function(launches: Launches) -> None:
+    bare, called, with_options = autogen_loss(plain), autogen_loss()(plain), autogen_loss(policy="mandatory")(plain)
+    for loss in (bare, called, with_options):
+        check(loss, plain, launches)
+        assert loss.__name__ == "plain" and loss.__doc__ == plain.__doc__ and loss.__wrapped__ is plain
+        assert inspect.signature(loss) == inspect.signature(plain)
+    torch.testing.assert_close(bare(X, target=T, scale=3.0), plain(X, T, scale=3.0))
+    assert launches.take() == 1
+
+
+def test_a_class(launches: Launches) -> None:
+    loss, reference = Decorated(3.0), Scaled(3.0)
+    check(loss, reference, launches)
+    assert isinstance(loss, Scaled) and loss.state_dict().keys() == reference.state_dict().keys()
+    torch.testing.assert_close(loss.temperature.grad, reference.temperature.grad)
+    off = Decorated(3.0, use_autogen=False)
+    check(off, reference, launches, (0, 0))
+
+
+def test_a_subclass_of_a_decorated_class(launches: Launches) -> None:
+    class Sub(Decorated):  # type: ignore[valid-type, misc]
+        def __init__(self) -> None:
+            super().__init__(4.0)
+
+    check(Sub(), Scaled(4.0), launches)
+
+
+def test_an_instance(launches: Launches) -> None:
+    module = Scaled(5.0)
+    loss = autogen_loss(module)
+    assert loss is module
+    check(loss, Scaled(5.0), launches)
+    for copied in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
+        check(copied, Scaled(5.0), launches)
+
+
+def test_a_changed_attribute_is_noticed(launches: Launches) -> None:
+    loss, reference = Decorated(), Scaled()
+    for scale in (1.0, 2.0, 1.0):
+        loss.scale = reference.scale = scale
+        check(loss, reference, launches)
+    loss.weight, reference.weight = torch.ones(5), torch.ones(5)
+    check(loss, reference, launches)
+
+
+@pytest.mark.parametrize("wrong", [3, "loss", int, None.__class__])
+def test_what_is_no_loss(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="autogen_loss takes"):
+        autogen_loss(wrong)
+
+
+def test_policy_as_a_block(launches: Launches) -> None:
+    loss = autogen_loss(plain)
+    with policy("disabled"):
+        check(loss, plain, launches, (0, 0))
+        with policy("mandatory"):
+            check(loss, plain, launches)
+    check(loss, plain, launches)
+
+
+def test_policy_as_an_argument_and_from_outside(monkeypatch: pytest.MonkeyPatch, launches: Launches) -> None:
+    monkeypatch.setenv("AUTOGEN_POLICY", "disabled")
+    autogen.set_policy(None)  # which reads it anew
+    check(autogen_loss(plain), plain, launches, (0, 0))
+    check(autogen_loss(plain, policy="default"), plain, launches)
+    with policy("default"):
+        check(autogen_loss(plain), plain, launches)
+    with pytest.raises(ValueError, match="sometimes"):
+        autogen_loss(plain, policy="sometimes")
+
+
+def test_aggressive_takes_the_generator_where_it_can(launches: Launches) -> None:
+    a, b, t = torch.randn(4, 7), torch.randn(4, 7), torch.tensor([1.0, -1.0, 1.0, -1.0])
+    loss = autogen.losses.CosineEmbeddingLoss(margin=0.1)
+    assert explain(loss, a, b, t).path == "handwritten"
+    with policy("aggressive"):
+        assert explain(loss, a, b, t).path == "generated"
+        torch.testing.assert_close(loss(a, b, t), nn.CosineEmbeddingLoss(margin=0.1)(a, b, t))
+        probabilities = torch.randn(9, 2, 5).log_softmax(2)
+        assert explain(autogen.losses.CTCLoss(), probabilities, torch.ones(2, 3).long(), (9, 9), (3, 3)).path == (
+            "handwritten"
+        )
+
+
+def test_one_record_per_decision_and_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    loss = autogen_loss(plain)
+    with caplog.at_level(logging.INFO, "autogen"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            loss(X.clone().requires_grad_(), T).backward()
+    records = [record for record in caplog.records if record.name == "autogen"]
+    assert [record.levelno for record in records] == [logging.INFO]
+    assert "plain" in records[0].getMessage() and "1 + 1" in records[0].getMessage()
+
+
+def test_a_nested_call_is_part_of_the_outer_loss(launches: Launches) -> None:
+    inner = autogen_loss(plain)
+
+    def outer(prediction: Tensor, target: Tensor) -> Tensor:
+        return inner(prediction, target) + inner(2 * prediction, target)
+
+    check(autogen_loss(outer), lambda x, t: plain(x, t) + plain(2 * x, t), launches)
+
+
+def test_functions_pickle_by_name() -> None:
+    assert pickle.loads(pickle.dumps(autogen.functional.mse_loss)) is autogen.functional.mse_loss
