@@ -15,7 +15,7 @@ from typing import Any
 
 CACHE_VARIABLE = "AUTOGEN_CACHE_DIR"
 
-_functions: dict[str, Any] = {}
+_functions: dict[tuple[str, str], Any] = {}
 
 
 def cache_folder() -> Path:
@@ -47,13 +47,13 @@ def module_file(name: str, text: str) -> Path:
 
 
 def load_function(name: str, text: str) -> Any:
-    """The Triton function `name` of a generated module."""
-    function = _functions.get(text)
+    """The Triton function `name` of a module, generated or not."""
+    function = _functions.get((name, text))
     if function is None:
         path = module_file(name, text)
         spec = importlib.util.spec_from_file_location(f"autogen_generated.{path.stem}", path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        function = _functions[text] = getattr(module, name)
+        function = _functions[name, text] = getattr(module, name)
     return function

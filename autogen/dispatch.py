@@ -126,9 +126,7 @@ class Dispatcher:
         generator_first = resolve(self.policy) is Policy.AGGRESSIVE
         decision = self._generated(binding, name) if generator_first else None
         if decision is None or decision.kernels is None:
-            from autogen.handwritten import bind_handwritten
-
-            bound = bind_handwritten(self._handwritten(), binding, module, needs_gradient(binding))
+            bound = self.handwritten(binding, module)
             if not isinstance(bound, str):
                 self._say(name, bound.reason)
                 return Decision(bound)
@@ -136,6 +134,14 @@ class Dispatcher:
             if decision.kernels is None:
                 return Decision(error=RefusedError(name, bound))
         return decision
+
+    def handwritten(self, binding: Binding, module: torch.nn.Module | None) -> BoundHandwritten | str:
+        """The call on handwritten kernels, or why it cannot run on any."""
+        if self._handwritten is None:
+            return "this loss: it has none"
+        from autogen.handwritten import bind_handwritten
+
+        return bind_handwritten(self._handwritten(), binding, module, needs_gradient(binding))
 
     def _say(self, name: str, reason: str) -> None:
         """Log a decision that is made anew at each call, once."""

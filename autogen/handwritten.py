@@ -130,6 +130,15 @@ class BoundHandwritten:
         given = dict(zip(self.names, tensors, strict=True))
         return replace(self, arguments={name: given.get(name, value) for name, value in self.arguments.items()})
 
+    def planned(self, tensors: Sequence[torch.Tensor]) -> tuple[Forward, Backward | None]:
+        """Both directions for tensors like these, planned on the meta device, where nothing runs."""
+        call = self.on([tensor.detach().to("meta") for tensor in tensors])
+        forward = self.loss.forward(call.arguments)
+        if not self.wanted:
+            return forward, None
+        upstream = torch.empty_like(forward.output)
+        return forward, self.loss.backward(call.arguments, forward.saved, upstream, self.wanted)
+
     def run_forward(
         self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

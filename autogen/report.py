@@ -134,29 +134,15 @@ def _together(reports: Sequence[DirectionReport | None]) -> DirectionReport | No
 
 
 def _directions(decision: Decision, binding: Binding) -> tuple[DirectionReport | None, DirectionReport | None]:
-    kernels, training = decision.kernels, any(needs_gradient(binding))
+    kernels = decision.kernels
     if kernels is None:
         return None, None
     if isinstance(kernels, BoundHandwritten):
-        return _describe_handwritten(kernels, binding, training)
-    launchers = kernels.backward() if training else ()
-    backward = describe(launchers, decision.sizes) if launchers else None
-    return describe(kernels.forward, decision.sizes), backward
-
-
-def _describe_handwritten(
-    kernels: BoundHandwritten, binding: Binding, training: bool
-) -> tuple[DirectionReport, DirectionReport | None]:
-    """Planned on the meta device, where nothing runs."""
-    call = kernels.on([tensor.detach().to("meta") for tensor in binding.tensors])
-    forward = call.loss.forward(call.arguments)
-    if not training:
-        return _of_launches(forward.launches), None
-    upstream = torch.empty_like(forward.output)
-    return (
-        _of_launches(forward.launches),
-        _of_launches(call.loss.backward(call.arguments, forward.saved, upstream, call.wanted).launches),
-    )
+        planned = kernels.planned(binding.tensors)
+        forward, backward = (None if each is None else _of_launches(each.launches) for each in planned)
+        return forward, backward
+    launchers = kernels.backward() if any(needs_gradient(binding)) else ()
+    return describe(kernels.forward, decision.sizes), describe(launchers, decision.sizes) if launchers else None
 
 
 def _of_launches(launches: Sequence[Launch]) -> DirectionReport:

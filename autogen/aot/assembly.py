@@ -118,7 +118,7 @@ def accesses(assembly: str, backend: str, text: str, file: str, item_bytes: dict
         backend: Triton's name of the backend, "cuda" or "hip".
         text: the module.
         file: the module's file name, without folders.
-        item_bytes: bytes per element, by pointer parameter.
+        item_bytes: bytes per element, by pointer parameter; other pointers are those of device functions.
 
     """
     calls = _calls(text)
@@ -131,7 +131,7 @@ def accesses(assembly: str, backend: str, text: str, file: str, item_bytes: dict
         else:
             merged.setdefault(kind, []).append(width)
     found = [
-        Access(call.kind, call.start[0], call.address, call.mask, item_bytes[call.pointer], tuple(widths[call]))
+        Access(call.kind, call.start[0], call.address, call.mask, item_bytes.get(call.pointer, 0), tuple(widths[call]))
         for call in calls
     ]
     return (*found, *(Access(kind, 0, "", None, 0, tuple(each)) for kind, each in merged.items()))

@@ -6,6 +6,7 @@ Nothing here imports torch until a loss is traced, so that a process that only c
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     import torch
 
+    from autogen.handwritten import Launch
     from autogen.ir import Buffer
     from autogen.launch import Launcher
 
@@ -47,7 +49,7 @@ class Parameter:
     """
 
     type: str
-    value: int | None = None
+    value: Any = None
     divisible: bool = False
     short: bool = False
 
@@ -97,13 +99,20 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
     name = dispatcher.name if module is None else type(module).__name__
     binding = bind(dispatcher.function, dispatcher.signature, module, args, kwargs)
     needs = needs_gradient(binding)
+    handwritten = dispatcher.handwritten(binding, module)
+    if not isinstance(handwritten, str):
+        forward, backward = handwritten.planned(binding.tensors)
+        return (
+            *(_of_launch(launch, name, "forward") for launch in forward.launches),
+            *(_of_launch(launch, name, "backward") for launch in (backward.launches if backward else ())),
+        )
     compiled = compile_loss(name, binding, needs)
     sizes = compiled.trace.domain.sizes(binding.tensors)
     assert sizes is not None, "a trace holds for the call that it was made from"
-    backward = compiled.backward() if any(needs) else ()
+    launchers = compiled.backward() if any(needs) else ()
     return (
         *(specialize(launcher, sizes, name, "forward") for launcher in compiled.forward),
-        *(specialize(launcher, sizes, name, "backward") for launcher in backward),
+        *(specialize(launcher, sizes, name, "backward") for launcher in launchers),
     )
 
 
@@ -126,6 +135,30 @@ def specialize(
     return SpecializedKernel(
         loss, direction, source.name, source.text, tuple(parameters), tiling.num_warps, tiling.programs
     )
+
+
+def _of_launch(launch: Launch, loss: str, direction: Direction) -> SpecializedKernel:
+    """A handwritten kernel as Triton would specialise it for a launch on tensors of their own memory."""
+    annotations = launch.kernel.fn.__annotations__
+    parameters = tuple(
+        _argument(launch.arguments[name], is_constexpr="constexpr" in str(annotations.get(name)))
+        for name in launch.kernel.arg_names
+    )
+    programs = math.prod(launch.grid)
+    return SpecializedKernel(loss, direction, launch.name, launch.source, parameters, launch.num_warps, programs)
+
+
+def _argument(value: Any, *, is_constexpr: bool) -> Parameter:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        extent = sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True)) + 1
+        return _pointer(value.dtype, short=extent * value.element_size() < 2**31)
+    if is_constexpr or value is None:
+        return Parameter("constexpr", value)
+    if isinstance(value, float):
+        return Parameter("fp32")
+    return _integer(value)
 
 
 def _tensor(buffer: Buffer, sizes: Mapping[str, int], aligned: bool) -> Parameter:

@@ -1,0 +1,62 @@
+"""Every handwritten kernel, compiled for real targets: nothing spills, and the last block is ordered."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+import autogen.losses
+from autogen.aot import TARGETS, Atomic, SpecializedKernel, compile_kernel, kernels_of
+
+LAST_BLOCK = Atomic("add", "acq_rel", "gpu")
+
+
+def x(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype).log_softmax(-1).requires_grad_()
+
+
+def ctc(dtype: torch.dtype, steps: int, labels: int) -> tuple[Any, ...]:
+    return x(steps, 4, 30, dtype=dtype), torch.ones(4, labels).long(), torch.full((4,), steps), torch.full((4,), labels)
+
+
+F32, BF16, F64 = torch.float32, torch.bfloat16, torch.float64
+signs, none = torch.ones(64), -torch.ones(64, 100).long()
+CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "cosine": (autogen.losses.CosineEmbeddingLoss(), (x(64, 768), x(64, 768), signs)),
+    "cosine, bfloats": (autogen.losses.CosineEmbeddingLoss(margin=0.5), (x(64, 999, dtype=BF16), x(64, 999), signs)),
+    "cosine, doubles": (autogen.losses.CosineEmbeddingLoss(reduction="none"), (x(64, 9, dtype=F64), x(64, 9), signs)),
+    "margin": (autogen.losses.MultiLabelMarginLoss(), (x(64, 100), none)),
+    "margin, bfloats": (autogen.losses.MultiLabelMarginLoss(reduction="sum"), (x(64, 100, dtype=BF16), none)),
+    "margin, many classes": (autogen.losses.MultiLabelMarginLoss(), (x(4, 5000), -torch.ones(4, 5000).long())),
+    "ctc": (autogen.losses.CTCLoss(), ctc(F32, 100, 20)),
+    "ctc, doubles": (autogen.losses.CTCLoss(reduction="none", zero_infinity=True), ctc(F64, 50, 10)),
+    "ctc, long targets": (autogen.losses.CTCLoss(), ctc(F32, 700, 300)),
+}
+
+
+@pytest.fixture(scope="module", params=list(itertools.product(CALLS, TARGETS)), ids=str)
+def compiled(request: pytest.FixtureRequest) -> tuple[str, list[SpecializedKernel], list[Any]]:
+    name, target = request.param
+    loss, inputs = CALLS[name]
+    found = list(kernels_of(loss, *inputs))
+    return name, found, [compile_kernel(kernel, TARGETS[target]) for kernel in found]
+
+
+def test_one_kernel_each_way(compiled: tuple[str, list[SpecializedKernel], list[Any]]) -> None:
+    _, kernels, _ = compiled
+    assert [kernel.direction for kernel in kernels] == ["forward", "backward"]
+
+
+def test_nothing_spills(compiled: tuple[str, list[SpecializedKernel], list[Any]]) -> None:
+    for result in compiled[2]:
+        assert result.spilled == 0, result.kernel
+
+
+def test_only_the_last_block_is_ordered(compiled: tuple[str, list[SpecializedKernel], list[Any]]) -> None:
+    name, _, (forward, backward) = compiled
+    is_scalar = CALLS[name][0].reduction != "none"
+    assert forward.atomics == (LAST_BLOCK,) * is_scalar
+    assert backward.atomics == ()
