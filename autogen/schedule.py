@@ -130,9 +130,7 @@ def schedule(program: Program, name: str, hints: Mapping[str, int], *, training:
     provenance = program.provenance
     outputs = _simplified(program.outputs, provenance)
     gradients = _simplified(program.gradients, provenance) if training else ()
-    statistics = _statistics(outputs, gradients, hints, provenance)
-    forward, kept = _forward(name, outputs, statistics, hints)
-    stored = {node: root for node, root in statistics.items() if node in kept}
+    forward, stored = _forward(name, outputs, gradients, hints, provenance)
     return Plan(
         name=name,
         forward=forward,
@@ -151,12 +149,19 @@ def _simplified(roots: Sequence[Root], provenance: Provenance) -> tuple[Root, ..
 
 
 def _statistics(
-    outputs: Sequence[Root], gradients: Sequence[Root], hints: Mapping[str, int], provenance: Provenance
+    outputs: Sequence[Root],
+    gradients: Sequence[Root],
+    hints: Mapping[str, int],
+    provenance: Provenance,
+    *,
+    at_hand: bool,
 ) -> dict[Node, Root]:
     """The reductions in the gradients that do not wait for the upstream gradient, as results of forward.
 
-    They come in the order in which forward computes them.
+    All of them, or those that are `at_hand` as forward computes them anyway; in the order in which it does.
     """
+    computed = ir.topological(root.node for root in outputs)
+    offered = set(computed)
     waits: dict[Node, bool] = {}
     order = ir.topological(root.node for root in gradients)
     place = _memory_order(order, gradients, hints)
@@ -171,11 +176,10 @@ def _statistics(
         if node in seen:
             continue
         seen.add(node)
-        if node.op == "reduce" and not waits[node]:
+        if node.op == "reduce" and not waits[node] and (node in offered or not at_hand):
             wanted.add(node)
         else:
             todo += node.args
-    computed = ir.topological(root.node for root in outputs)
     ordered = [node for node in (*computed, *order) if node in wanted]
     called = Counter(provenance.called(node) for node in set(ordered))
     found: dict[Node, Root] = {}
@@ -197,21 +201,21 @@ def _statistics(
 def _forward(
     name: str,
     outputs: Sequence[Root],
-    statistics: Mapping[Node, Root],
+    gradients: Sequence[Root],
     hints: Mapping[str, int],
-) -> tuple[tuple[Kernel, ...], set[Node]]:
+    provenance: Provenance,
+) -> tuple[tuple[Kernel, ...], dict[Node, Root]]:
     """The forward launches and the statistics that they keep, all or those computed anyway, if that costs no launch."""
     plain = _kernels(f"{name}_forward", outputs, hints)
-    computed = set(ir.topological(root.node for root in outputs))
-    at_hand = {node: root for node, root in statistics.items() if node in computed}
-    for kept in (statistics, at_hand):
+    for at_hand in (False, True):
+        statistics = _statistics(outputs, gradients, hints, provenance, at_hand=at_hand)
         try:
-            kernels = _kernels(f"{name}_forward", [*outputs, *kept.values()], hints)
+            kernels = _kernels(f"{name}_forward", [*outputs, *statistics.values()], hints)
         except ScheduleError:
             continue
         if len(kernels) <= len(plain):
-            return kernels, set(kept)
-    return plain, set()
+            return kernels, statistics
+    return plain, {}
 
 
 def _read_back(gradients: Sequence[Root], stored: Mapping[Node, Root], provenance: Provenance) -> list[Root]:

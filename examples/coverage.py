@@ -106,7 +106,9 @@ def table() -> str:
 
 
 def _options(cls: type[nn.Module]) -> list[str]:
-    """The arguments of a constructor but the old ones; those of a class that takes any are its parent's."""
+    """The arguments of a constructor but the old ones."""
+    if cls.__name__ == "NLLLoss2d":
+        cls = nn.NLLLoss
     parameters = inspect.signature(cls).parameters.values()
     return [each.name for each in parameters if each.name not in _LEGACY]
 

@@ -5,6 +5,9 @@ The constructor arguments, shapes, dtypes, reductions and errors are those of th
 reduction; `x` is the input, `t` the target, `w` the weight.
 """
 
+import warnings
+from typing import Any
+
 from torch import nn
 
 from autogen.decorator import autogen_loss
@@ -157,9 +160,16 @@ class TripletMarginWithDistanceLoss(nn.TripletMarginWithDistanceLoss):
     """
 
 
-@autogen_loss
-class NLLLoss2d(nn.NLLLoss2d):
-    """`NLLLoss` by its old name; see `torch.nn.NLLLoss2d`."""
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", FutureWarning)  # that the old name is old; whoever uses it is told
+
+    @autogen_loss
+    class NLLLoss2d(nn.NLLLoss2d):
+        """`NLLLoss` by its old name; see `torch.nn.NLLLoss2d`."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            warnings.warn("NLLLoss2d is the old name of NLLLoss", FutureWarning, stacklevel=3)
+            super().__init__(*args, **kwargs)
 
 
 @autogen_loss(handwritten=handwritten.cosine_embedding)

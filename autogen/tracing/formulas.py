@@ -64,12 +64,12 @@ def multi_margin_loss(
         raise RuntimeError("target out of range")
     label = labels.unsqueeze(1)
     violation = margin - scores.gather(1, label) + scores
-    is_counted = (violation > 0) & (torch.arange(classes, device=input.device) != label)
-    violation = violation.where(is_counted, 0.0)
+    is_positive, is_other = violation > 0, torch.arange(classes, device=input.device) != label
+    violation = violation.where(is_positive, 0.0).where(is_other, 0.0)
     if p == 2:
         violation = violation * violation
     if weight is not None:
-        violation = violation * weight[labels].unsqueeze(1).where(is_counted, 0.0)
+        violation = violation * weight[labels].unsqueeze(1).where(is_positive, 0.0).where(is_other, 0.0)
     loss = violation.sum(dim=1) / classes
     if reduction == "mean":
         return loss.mean() if loss.shape[0] else loss.sum()  # torch's mean of no loss is 0 here
