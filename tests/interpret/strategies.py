@@ -26,6 +26,8 @@ SPECIAL = {
     "real": (0.0, -0.0, inf, -inf, nan, 88.0, -88.0, 104.0, 1e4, -1e4, 1e-40, 1.0),
     "probability": (0.0, 1.0, 1e-12, 1e-40, 0.5),
     "positive": (0.0, 1.0, 1e-40, 1e4, inf, nan),
+    # An infinite class weight is infinite times a log-probability of 0 where sums of log-softmax are split.
+    "class_weight": (0.0, 1.0, 1e-40, 1e4, nan),
     "log_probability": (0.0, -inf, -104.0, -1e-8, nan),
     "sign": (1.0, -1.0),
     "variance": (1e-12, 1.0, 1e4, inf),
@@ -57,7 +59,7 @@ def _values(kind: str, shape: Shape, seed: int, scale: float) -> Tensor:
             return (uniform < 0.5) * 2.0 - 1.0
         case "log_probability":
             return (uniform * 0.98 + 0.01).log()
-        case "positive":
+        case "positive" | "class_weight":
             return uniform * 5
     return uniform * 0.98 + 0.01
 
@@ -186,7 +188,7 @@ def class_calls(draw: Draw, loss: str) -> Call:
     kind = "log_probability" if loss == "NLLLoss" else "real"
     given: dict[str, Any] = {"reduction": draw(_reductions(loss))}
     if draw(st.booleans()):
-        given["weight"] = draw(tensors("positive", (classes,), draw(dtypes(base))))
+        given["weight"] = draw(tensors("class_weight", (classes,), draw(dtypes(base))))
     if loss == "MultiMarginLoss":
         given |= {"p": draw(st.sampled_from((1, 2))), "margin": draw(st.sampled_from((1.0, 0.0, -1.0)))}
     else:

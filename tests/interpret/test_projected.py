@@ -107,3 +107,18 @@ def test_without_autogen(name: str, launches: Launches) -> None:
     assert launches.take() == 0 and repr(ours) == repr(getattr(nn, name)(*arguments))
     assert explain(ours, inputs(N), labels(N)).path == "eager"
     assert (result if isinstance(result, Tensor) else result.loss).requires_grad
+
+
+@pytest.mark.parametrize("name", ["AdaptiveLogSoftmaxWithLoss", "LinearCrossEntropyLoss"])
+def test_gradcheck(name: str) -> None:
+    if not hasattr(nn, name):
+        pytest.skip("torch has it since 2.12")
+    arguments = (3, 7, [2, 5]) if name.startswith("Adaptive") else (3, 7)
+    loss, target = getattr(autogen.losses, name)(*arguments).double(), torch.tensor([0, 6, 3, 1])
+
+    def value(x: Tensor) -> Tensor:
+        result = loss(x, target)
+        return result if isinstance(result, Tensor) else result.loss
+
+    x = torch.randn(4, 3, dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(value, x) and torch.autograd.gradgradcheck(value, x)
