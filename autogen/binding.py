@@ -65,7 +65,7 @@ def bind(
     spots = [k for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     arguments = signature.bind(*given[0], **kwargs).arguments
     labels = _labels(arguments)
-    names = [labels.get(id(leaves[k]), f"tensor_{k}") for k in spots]
+    names = [next(labels[id(leaves[k])]) for k in spots]
     tensors = [leaves[k] for k in spots]
     statics: list[Hashable] = [str(structure)]
     statics += [_fingerprint(leaf) for leaf in leaves if leaf is not module and not isinstance(leaf, torch.Tensor)]
@@ -93,14 +93,16 @@ def bind(
     return Binding(tuple(_unique(names)), tuple(tensors), tuple(statics), arguments, run)
 
 
-def _labels(arguments: Mapping[str, Any]) -> dict[int, str]:
-    """What the function calls each tensor: its parameter, numbered inside lists."""
-    labels: dict[int, str] = {}
+def _labels(arguments: Mapping[str, Any]) -> dict[int, Iterator[str]]:
+    """What the function calls each tensor: its parameter, numbered inside lists; one after the other if it has several
+    names, as it is passed more than once.
+    """
+    labels: dict[int, list[str]] = {}
     for name, value in arguments.items():
         leaves = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
         for position, leaf in enumerate(leaves):
-            labels.setdefault(id(leaf), name if len(leaves) == 1 else f"{name}_{position}")
-    return labels
+            labels.setdefault(id(leaf), []).append(name if len(leaves) == 1 else f"{name}_{position}")
+    return {tensor: iter(names) for tensor, names in labels.items()}
 
 
 def _unique(names: Sequence[str]) -> list[str]:

@@ -17,13 +17,7 @@ import torch
 
 from autogen import availability
 from autogen.binding import Binding, bind, is_replaying
-from autogen.errors import (
-    AutogenError,
-    CompileError,
-    InternalError,
-    RefusedError,
-    TraceError,
-)
+from autogen.errors import AutogenError, CompileError, InternalError, RefusedError, TraceError
 from autogen.policies import Policy, resolve
 
 if TYPE_CHECKING:
@@ -109,7 +103,7 @@ class Dispatcher:
         if policy is Policy.MANDATORY and error is not None:
             if isinstance(error, (TraceError, RefusedError)):
                 self._eager(module, args, kwargs)  # a fault of the call itself is torch's to report
-            raise error
+            raise error.with_traceback(None)  # that of an earlier call would keep its tensors alive
         return self._eager(module, args, kwargs)
 
     def decide(self, binding: Binding, module: torch.nn.Module | None, name: str) -> Decision:
@@ -152,6 +146,14 @@ class Dispatcher:
     def _generated(self, binding: Binding, name: str) -> Decision:
         needs = needs_gradient(binding)
         key = self._key(binding, needs)
+        decision = self._known(binding, key)
+        if decision is None:
+            with _compiling:  # while this thread waited, another may have compiled it
+                decision = self._known(binding, key) or self._compile(binding, needs, key, name)
+        return decision
+
+    def _known(self, binding: Binding, key: Hashable) -> Decision | None:
+        """What was found before for calls like this one."""
         for compiled in self._compiled.get(key, ()):
             sizes = compiled.trace.domain.sizes(binding.tensors)
             if sizes is not None:
@@ -159,8 +161,7 @@ class Dispatcher:
         for refused in self._refused.get(key, ()):
             if refused.domain is None or refused.domain.sizes(binding.tensors) is not None:
                 return Decision(error=refused)
-        with _compiling:
-            return self._compile(binding, needs, key, name)
+        return None
 
     def _compile(self, binding: Binding, needs: Sequence[bool], key: Hashable, name: str) -> Decision:
         from autogen.compiler import compile_loss

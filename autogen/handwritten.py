@@ -170,6 +170,10 @@ def bind_handwritten(
     for name, parameter in inspect.signature(loss.function).parameters.items():
         default = getattr(module, name, parameter.default)
         arguments[name] = binding.arguments.get(name, default)
+    for name, parameter in inspect.signature(loss.function).parameters.items():
+        is_required = parameter.default is parameter.empty and name not in loss.on_host
+        if is_required and not isinstance(arguments[name], torch.Tensor):
+            return f"a {name} that is no tensor"
     wanted = tuple(name for name, needs in zip(binding.names, needs_gradient, strict=True) if needs)
     refusal = loss.refuse(arguments, wanted)
     return refusal or BoundHandwritten(loss, arguments, binding.names, wanted)

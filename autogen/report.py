@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ class DirectionReport:
         launches: kernels launched per call.
         source: the Triton modules, as text.
         bytes_moved: bytes read and written by the kernels for the given sizes, each tensor counted once per pass over
-            it. A computed index counts one element per index.
+            it. A computed index counts one element per index. Of handwritten kernels, each tensor counts once.
         bytes_minimum: bytes of everything that must be read or written at least once, likewise.
         kernels: the names of the kernels.
     """
@@ -78,7 +78,7 @@ class Report:
 def explain(loss: Any, *args: Any, **kwargs: Any) -> Report:
     """How `loss(*args, **kwargs)` would run, without running it.
 
-    A loss that is not decorated is reported as `autogen_loss` would make it.
+    A loss that is not decorated is reported as `autogen_loss` would make it. Of a partial loss, torch's part is run.
 
     Args:
         loss: a decorated or plain module, or function.
@@ -138,20 +138,23 @@ def _directions(decision: Decision, binding: Binding) -> tuple[DirectionReport |
     if kernels is None:
         return None, None
     if isinstance(kernels, BoundHandwritten):
-        planned = kernels.planned(binding.tensors)
-        forward, backward = (None if each is None else _of_launches(each.launches) for each in planned)
-        return forward, backward
+        forward, backward = kernels.planned(binding.tensors)
+        results = (*binding.tensors, forward.output)
+        if backward is None:
+            return _of_launches(forward.launches, results), None
+        gradients = backward.gradients.values()
+        return _of_launches(forward.launches, results), _of_launches(backward.launches, (*results, *gradients))
     launchers = kernels.backward() if any(needs_gradient(binding)) else ()
     return describe(kernels.forward, decision.sizes), describe(launchers, decision.sizes) if launchers else None
 
 
-def _of_launches(launches: Sequence[Launch]) -> DirectionReport:
-    moved = sum(launch.bytes_moved for launch in launches)
+def _of_launches(launches: Sequence[Launch], necessary: Iterable[torch.Tensor]) -> DirectionReport:
+    """The report on handwritten launches; the tensors that are `necessary` must be read or written by any kernel."""
     return DirectionReport(
         launches=len(launches),
         source="\n\n".join(dict.fromkeys(launch.source for launch in launches)),
-        bytes_moved=moved,
-        bytes_minimum=moved,
+        bytes_moved=sum(launch.bytes_moved for launch in launches),
+        bytes_minimum=sum(tensor.nbytes for tensor in necessary),
         kernels=tuple(launch.name for launch in launches),
     )
 

@@ -71,7 +71,7 @@ triplet_margin_loss = _fused(F.triplet_margin_loss)
 triplet_margin_with_distance_loss = _fused(F.triplet_margin_with_distance_loss)
 
 
-def project(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _project(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`input @ weight.T + bias` for a weight of shape (classes, *outputs, features): (..., classes, *outputs)."""
     flat = F.linear(input, weight.flatten(0, -2), None if bias is None else bias.flatten())
     return flat.reshape(*input.shape[:-1], *weight.shape[:-1])
@@ -109,7 +109,7 @@ def linear_cross_entropy_parts(
         "ignore_index": -100 if ignore_index is None else ignore_index,
         "label_smoothing": label_smoothing,
     }
-    return Parts(("linear",), (FusedCall(cross_entropy, (project(input, linear_weight, linear_bias), target), rest),))
+    return Parts(("linear",), (FusedCall(cross_entropy, (_project(input, linear_weight, linear_bias), target), rest),))
 
 
 if hasattr(F, "linear_cross_entropy"):  # torch has had it since 2.12

@@ -98,16 +98,13 @@ def gaussian_nll_loss(
 def _unchecked_gaussian_nll_loss(
     input: Tensor, target: Tensor, var: Tensor, full: bool, eps: float, reduction: str
 ) -> Tensor:
-    if var.shape != input.shape:
-        differing = [
-            dim for dim in range(input.dim()) if var.dim() == input.dim() and var.shape[dim] != input.shape[dim]
-        ]
-        if var.shape == input.shape[:-1]:
-            var = var.unsqueeze(-1)
-        elif len(differing) != 1 or var.shape[differing[0]] != 1:
+    if var.shape == input.shape[:-1]:
+        var = var.unsqueeze(-1)
+    elif var.shape != input.shape:
+        differing = [own for own, size in zip(var.shape, input.shape, strict=False) if own != size]
+        if var.dim() != input.dim() or sum(differing) != 1:
             raise ValueError("var is of incorrect size")
     var = var.where(var >= 0, float("nan"))
-    var = var.clone()
     with torch.no_grad():  # the gradient is that of var also where it is too small
         var.clamp_(min=eps)
     loss = 0.5 * (var.log() + (input - target) ** 2 / var)

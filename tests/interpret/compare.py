@@ -168,7 +168,7 @@ def check(call: Call, *, launches: tuple[int, int] | None = (1, 1)) -> Outcome:
     theirs = run(nn, call)
     with policy("mandatory"):
         ours = run(autogen.losses, call)
-    judge = run(nn, _converted(call, torch.float64))
+    judge = run(nn, converted(call, torch.float64))
     if _only_on_gpus(theirs.error) and ours.error is None:
         theirs = in_dtype_of(judge, ours)
     if "grad_input must be contiguous" in str(theirs.error):  # a defect of torch, of dimensions of size 1
@@ -225,9 +225,9 @@ def torch_errors(call: Call, judge: Outcome) -> list[Tensor]:
         near = _nearby(call, generator) if attempt else call
         runs = [(near, 1.0)]
         if any(tensor.dtype == torch.float64 for tensor in call.tensors()):
-            runs.append((_converted(near, torch.float32), _IN_DOUBLE))
+            runs.append((converted(near, torch.float32), _IN_DOUBLE))
         for each, scale in runs:
-            theirs, exact = run(nn, each), run(nn, _converted(each, torch.float64))
+            theirs, exact = run(nn, each), run(nn, converted(each, torch.float64))
             if theirs.value is None or exact.value is None:
                 continue  # no kernel for the dtype, or the neighbour is out of bounds
             pairs = zip((theirs.value, *theirs.gradients), (exact.value, *exact.gradients), strict=True)
@@ -241,7 +241,7 @@ def torch_errors(call: Call, judge: Outcome) -> list[Tensor]:
 def _rounding_of_terms(call: Call, dtype: torch.dtype) -> float:
     """How far one rounding of the largest term moves a mean or a sum, in which terms may cancel."""
     reduction = call.options.get("reduction", "mean")
-    terms = run(nn, replace(_converted(call, torch.float64), options={**call.options, "reduction": "none"}, wanted=()))
+    terms = run(nn, replace(converted(call, torch.float64), options={**call.options, "reduction": "none"}, wanted=()))
     if reduction == "none" or terms.value is None or not terms.value.numel():
         return 0.0
     largest = terms.value.abs().nan_to_num(0, 0, 0).max().item()
@@ -255,7 +255,7 @@ def _nearby(call: Call, generator: torch.Generator) -> Call:
     return replace(call, inputs=((first + steps * first.clamp(-1, 1)).to(first.dtype), *rest))
 
 
-def _converted(call: Call, dtype: torch.dtype) -> Call:
+def converted(call: Call, dtype: torch.dtype) -> Call:
     """The call with its floating-point tensors in a dtype."""
 
     def convert(value: Any) -> Any:

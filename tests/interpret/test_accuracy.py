@@ -6,7 +6,6 @@ Errors are the largest of a tensor, measured against torch in double precision; 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 import autogen.losses
 from autogen import policy
-from tests.interpret.compare import Call, run
+from tests.interpret.compare import Call, converted, run
 from tests.interpret.samples import Samples
 
 half, bfloat, single = torch.float16, torch.bfloat16, torch.float32
@@ -78,18 +77,10 @@ def wanting(call: Call) -> Call:
     return replace(call, wanted=(True,) + (False,) * (len(call.tensors()) - 1), upstream="ones")
 
 
-def in_double(call: Call) -> Call:
-    def convert(value: Any) -> Any:
-        return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
-
-    options = {name: convert(value) for name, value in call.options.items()}
-    return replace(call, inputs=tuple(map(convert, call.inputs)), options=options)
-
-
 @pytest.mark.parametrize("name", CALLS)
 def test_contract(name: str) -> None:
     call = wanting(CALLS[name])
-    theirs, exact = run(nn, call), run(nn, in_double(call))
+    theirs, exact = run(nn, call), run(nn, converted(call, torch.float64))
     with policy("mandatory"):
         ours = run(autogen.losses, call)
     assert theirs.error is None and ours.error is None, (theirs.error, ours.error)

@@ -236,3 +236,11 @@ def calls(draw: Draw) -> Call:
 @given(call=calls())
 def test_random_calls(call: Call) -> None:
     check(call)
+
+
+@pytest.mark.parametrize("wrong", [None, [1.0, -1.0]])
+def test_what_is_no_tensor_is_torchs_to_refuse(wrong: object) -> None:
+    x = torch.randn(2, 3)
+    for home in (torch.nn, autogen.losses):
+        with pytest.raises(TypeError):
+            home.CosineEmbeddingLoss()(x, x, wrong)

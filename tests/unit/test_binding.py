@@ -249,12 +249,12 @@ class TestNames:
         names = binding_of(loss, [T, U], torch.zeros(2)).names
         assert len(set(names)) == 3 and names[0] == "x_0"
 
-    def test_a_tensor_given_twice_has_two_names(self) -> None:
-        def loss(x: Any, y: Any) -> Any:
-            return x
+    def test_a_tensor_given_twice_has_the_names_of_both_parameters(self) -> None:
+        def distance(anchor: torch.Tensor, positive: torch.Tensor, *, negative: torch.Tensor) -> torch.Tensor:
+            return anchor - positive + negative
 
-        names = binding_of(loss, T, T).names
-        assert len(set(names)) == 2
+        for binding in (binding_of(distance, T, T, negative=T), binding_of(distance, negative=T, positive=T, anchor=T)):
+            assert sorted(binding.names) == ["anchor", "negative", "positive"]
 
 
 def test_replaying_is_known_while_it_lasts() -> None:
