@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,14 +17,27 @@ import torch
 
 from autogen import ir
 from autogen.binding import Binding
-from autogen.errors import AutogenError, ScheduleError
+from autogen.errors import AutogenError, ScheduleError, UnsupportedOpError
+from autogen.kernel import Kernel
 from autogen.launch import Launcher, Results
 from autogen.lowering import decompositions, lower
 from autogen.schedule import Plan, schedule
 from autogen.sizes import Evaluator
+from autogen.torch_step import TorchStep
 from autogen.tracing import Trace, trace
 
 Sizes = dict[str, int]
+
+
+Step = Launcher | TorchStep
+
+
+@dataclass(frozen=True)
+class Backward:
+    """The steps of backward, and the tensors that its kernels write."""
+
+    steps: tuple[Step, ...]
+    results: Results
 
 
 @dataclass
@@ -36,11 +49,31 @@ class CompiledLoss:
 
     trace: Trace
     plan: Plan
-    forward: tuple[Launcher, ...]
-    _backwards: dict[tuple[str, ...], tuple[Launcher, ...]] = field(default_factory=dict)
+    forward: tuple[Step, ...]
+    _backwards: dict[tuple[str, ...], Backward] = field(default_factory=dict)
 
-    path = "generated"
-    reason = "every operation of the loss has a kernel"
+    @property
+    def torch_steps(self) -> tuple[TorchStep, ...]:
+        """What torch runs between the kernels, without what costs nothing."""
+        steps = (*self.forward, *self.backward())
+        return tuple(step for step in steps if isinstance(step, TorchStep) and not step.is_view)
+
+    @property
+    def launches(self) -> str:
+        """The number of launches, forward + backward."""
+        return f"{len(kernels_in(self.forward))} + {len(kernels_in(self.backward()))}"
+
+    @property
+    def path(self) -> str:
+        """The path's name in reports."""
+        return "partial" if self.torch_steps else "generated"
+
+    @property
+    def reason(self) -> str:
+        """Why the call takes this path."""
+        if not self.torch_steps:
+            return "every operation of the loss has a kernel"
+        return f"torch runs {', '.join(dict.fromkeys(step.name for step in self.torch_steps))} between kernels"
 
     @property
     def differentiable(self) -> tuple[bool, ...]:
@@ -52,8 +85,7 @@ class CompiledLoss:
         return self.trace.result(outputs)
 
     def __post_init__(self) -> None:
-        self._outputs = Results((*self.plan.outputs, *self.plan.saved))
-        self._gradients = Results(root.buffer for root in self.plan.gradients)
+        self._outputs = _results(self.forward, self.plan.outputs, self.plan)
 
     def run_forward(
         self, tensors: Sequence[torch.Tensor], sizes: Sizes
@@ -82,42 +114,45 @@ class CompiledLoss:
                 if layouts[-1] == _STRIDED:
                     sizes |= {_stride_name(each.name, d): stride for d, stride in enumerate(tensor.stride())}
         try:
-            launchers = self.backward(tuple(layouts))
+            backward = self._backward(tuple(layouts))
         except ScheduleError:  # this layout does not fit; the one of the output does
             for each in self.trace.upstream:
                 if each is not None:
                     tensor = named[each.name]
                     dense = tensor.new_empty_strided(tensor.shape, Evaluator(each.strides)(sizes))
                     named[each.name] = dense.copy_(tensor)
-            launchers = self.backward()
-        self._launch(self._gradients, launchers, named, sizes)
+            backward = self._backward()
+        self._launch(backward.results, backward.steps, named, sizes)
         gradients: list[torch.Tensor | None] = [None] * len(tensors)
         for position, root in zip(self.plan.gradient_of, self.plan.gradients, strict=True):
             gradients[position] = named[root.buffer.name]
         return gradients
 
-    def backward(self, layouts: tuple[str, ...] | None = None) -> tuple[Launcher, ...]:
-        """The launchers of backward for upstream gradients in the given layouts, by default their outputs' own."""
+    def backward(self) -> tuple[Step, ...]:
+        """The steps of backward for upstream gradients in the layouts of their outputs."""
+        return self._backward().steps
+
+    def _backward(self, layouts: tuple[str, ...] | None = None) -> Backward:
         upstream = [each for each in self.trace.upstream if each is not None]
         layouts = layouts or (_DENSE,) * len(upstream)
-        launchers = self._backwards.get(layouts)
-        if launchers is None:
+        backward = self._backwards.get(layouts)
+        if backward is None:
             buffers = {}
             for each, layout in zip(upstream, layouts, strict=True):
                 if layout != _DENSE:
                     buffer = ir.Buffer(each.name, each.dtype, each.shape, each.strides, "upstream")
                     buffers[each.name] = replace(buffer, strides=_strides(buffer, layout))
-            kernels = self.plan.backward(buffers)
-            launchers = self._backwards[layouts] = tuple(Launcher(k, self.plan.provenance) for k in kernels)
-        return launchers
+            steps = _launchers(self.plan.backward(buffers), self.plan)
+            results = _results(steps, [root.buffer for root in self.plan.gradients], self.plan)
+            backward = self._backwards[layouts] = Backward(steps, results)
+        return backward
 
-    def _launch(
-        self, results: Results, launchers: Sequence[Launcher], named: dict[str, torch.Tensor], sizes: Sizes
-    ) -> None:
+    def _launch(self, results: Results, steps: Sequence[Step], named: dict[str, torch.Tensor], sizes: Sizes) -> None:
         device = next(iter(named.values())).device
         named |= results.allocate(sizes, device)
-        for launcher in launchers:
-            launcher(named, sizes, device)
+        for step in steps:
+            step(named, sizes, device)
+        named |= {name: named[own] for name, own in self.plan.aliases.items() if own in named}
 
     def _named(self, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         return {each.name: tensor for each, tensor in zip(self.trace.inputs, tensors, strict=True)}
@@ -158,14 +193,33 @@ def compile_loss(name: str, binding: Binding, needs_gradient: Sequence[bool]) ->
     assert hints is not None, "a trace holds for the call that it was made from"
     try:
         plan = schedule(lower(traced, name), kernel_name(name), hints, training=any(needs_gradient))
+        compiled = CompiledLoss(traced, plan, _launchers(plan.forward, plan))
+        # Emitted here and not at the first launch, so that whatever fails fails before anything ran.
+        launchers = kernels_in((*compiled.forward, *compiled.backward()))
+        for launcher in launchers:
+            launcher.source(launcher.tiling(hints).variant)
+        if compiled.torch_steps and not launchers:
+            first = compiled.torch_steps[0]
+            raise UnsupportedOpError(first.name, where=first.line)
     except AutogenError as error:
         error.domain = traced.domain
         raise
-    compiled = CompiledLoss(traced, plan, tuple(Launcher(kernel, plan.provenance) for kernel in plan.forward))
-    # Emitted here and not at the first launch, so that whatever fails fails before anything ran.
-    for launcher in (*compiled.forward, *compiled.backward()):
-        launcher.source(launcher.tiling(hints).variant)
     return compiled
+
+
+def kernels_in(steps: Iterable[Step]) -> tuple[Launcher, ...]:
+    """The kernels among the steps of a loss."""
+    return tuple(step for step in steps if isinstance(step, Launcher))
+
+
+def _launchers(steps: Iterable[Kernel | TorchStep], plan: Plan) -> tuple[Step, ...]:
+    return tuple(step if isinstance(step, TorchStep) else Launcher(step, plan.provenance) for step in steps)
+
+
+def _results(steps: Iterable[Step], wanted: Iterable[ir.Buffer], plan: Plan) -> Results:
+    """What the kernels write, and results without elements, which none writes."""
+    written = [root.buffer for step in steps if isinstance(step, Launcher) for root in step.kernel.roots]
+    return Results(dict.fromkeys(each for each in (*wanted, *written) if each.name not in plan.aliases))
 
 
 def kernel_name(name: str) -> str:

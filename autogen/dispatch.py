@@ -175,8 +175,7 @@ class Dispatcher:
             error = InternalError(name, cause=fault)
         else:
             self._compiled.setdefault(key, []).append(compiled)
-            launches = f"{len(compiled.forward)} + {len(compiled.backward())}"
-            logger.info("%s runs on generated kernels: %s launches, forward + backward", name, launches)
+            logger.info("%s runs on generated kernels: %s launches, forward + backward", name, compiled.launches)
             return Decision(compiled, compiled.trace.domain.sizes(binding.tensors) or {})
         level = logging.WARNING if isinstance(error, InternalError) else logging.INFO
         logger.log(

@@ -79,7 +79,8 @@ class Buffer:
     """A tensor in memory: `shape` and `strides` are sympy expressions, in elements.
 
     `role` is "input", "upstream" (the gradient that autograd hands to backward), "saved" (a
-    statistic that forward keeps for backward) or "output".
+    statistic that forward keeps for backward), "scratch" (what one kernel stores for the next step),
+    "torch" (made by torch between kernels) or "output".
     """
 
     name: str

@@ -12,8 +12,8 @@ import torch
 from autogen import build, ir
 from autogen.emission import KernelSource, Variant, emit
 from autogen.errors import CompileError
+from autogen.kernel import Kernel
 from autogen.lowering.values import Provenance
-from autogen.schedule import Kernel
 from autogen.sizes import Evaluator
 from autogen.space import Space
 from autogen.tiling import Tiler, Tiling

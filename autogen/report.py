@@ -11,6 +11,7 @@ import torch
 
 from autogen import ir
 from autogen.binding import Binding, bind
+from autogen.compiler import Step, kernels_in
 from autogen.decorator import autogen_loss, dispatcher_of
 from autogen.dispatch import Decision, Dispatcher, needs_gradient
 from autogen.emission import KernelSource
@@ -144,8 +145,8 @@ def _directions(decision: Decision, binding: Binding) -> tuple[DirectionReport |
             return _of_launches(forward.launches, results), None
         gradients = backward.gradients.values()
         return _of_launches(forward.launches, results), _of_launches(backward.launches, (*results, *gradients))
-    launchers = kernels.backward() if any(needs_gradient(binding)) else ()
-    return describe(kernels.forward, decision.sizes), describe(launchers, decision.sizes) if launchers else None
+    steps = kernels.backward() if any(needs_gradient(binding)) else ()
+    return describe(kernels.forward, decision.sizes), describe(steps, decision.sizes) if steps else None
 
 
 def _of_launches(launches: Sequence[Launch], necessary: Iterable[torch.Tensor]) -> DirectionReport:
@@ -167,8 +168,9 @@ def _as_if_decorated(loss: Any) -> tuple[Dispatcher, torch.nn.Module | None]:
     return found
 
 
-def describe(launchers: Sequence[Launcher], sizes: Mapping[str, int]) -> DirectionReport:
+def describe(steps: Sequence[Step], sizes: Mapping[str, int]) -> DirectionReport:
     """The report on one direction, for the given sizes."""
+    launchers = kernels_in(steps)
     sources = [launcher.source(launcher.tiling(sizes).variant) for launcher in launchers]
     moved = sum(_bytes_moved(launcher, source, sizes) for launcher, source in zip(launchers, sources, strict=True))
     return DirectionReport(

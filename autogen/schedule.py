@@ -1,106 +1,70 @@
-"""Scheduling: IR results → kernels. Which results share a launch, which axes each thread block walks, what
-forward keeps for backward.
+"""Scheduling: IR results → launches and torch's steps between them, and what forward keeps for backward.
 
-A kernel has two groups of axes. *Columns* are the axes that some result reduces while it keeps others (classes), or,
-where nothing is reduced so, the axes along which some tensor is broadcast; *rows* are all the rest. Without columns
-the kernel is *flat*: one line of elements. A value's level follows from the axes it mentions, and a reduction over
-everything (the loss itself) is finished inside the launch by the last block to arrive.
+Each direction is a sequence of regions. A step of torch belongs to the first region before which all that it reads can
+be there; what it reads from kernels, they store one region earlier. Results are computed in the last region, where they
+share a launch with as much as fits.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
-
-import sympy
-import torch
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from autogen import ir
+from autogen.cuts import kernels, stored
 from autogen.errors import ScheduleError
-from autogen.ir import Axis, Node
-from autogen.lowering import Program, Root
-from autogen.lowering.values import Provenance
+from autogen.ir import Node
+from autogen.kernel import Kernel, memory_order
+from autogen.lowering.program import Program, Root
+from autogen.lowering.values import Provenance, unique
 from autogen.simplify import simplify
+from autogen.torch_step import TorchStep
 
-
-class Level(Enum):
-    """How many values a node has in one kernel, and when they are known."""
-
-    SCALAR = "one for the launch"
-    ROW = "one per row"
-    COLUMN = "one per column"
-    ELEMENT = "one per row and column"
-    FINAL = "one, known to the last block only"
+Step = Kernel | TorchStep
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """One launch.
-
-    `rows` and `columns` are axes, outermost in memory first; `whole_rows` says whether a program needs all columns of
-    its rows. `stores` are results per element or row, `finals` the scalars that the last block stores from `totals`,
-    the reductions over everything.
-    """
+class Direction:
+    """What forward or backward has to do: `results`, by way of torch's `steps`, which read `operands` from kernels."""
 
     name: str
-    rows: tuple[Axis, ...]
-    columns: tuple[Axis, ...]
-    whole_rows: bool
-    stores: tuple[Root, ...]
-    finals: tuple[Root, ...]
-    totals: tuple[Node, ...]
+    results: tuple[Root, ...]
+    operands: tuple[Root, ...] = ()
+    steps: tuple[TorchStep, ...] = ()
 
     @property
     def roots(self) -> tuple[Root, ...]:
-        """Everything the kernel stores."""
-        return self.stores + self.finals
+        """All that kernels store."""
+        return (*self.operands, *self.results)
 
-    def level(self, node: Node) -> Level:
-        """The level of a node, by the axes it mentions; what is computed from whole rows is per row at least."""
-        if node.axes:
-            return self.level_of_axes(node.axes)
-        if self.is_final(node):
-            return Level.FINAL
-        return Level.ROW if any(below.op == "reduce" for below in ir.topological([node])) else Level.SCALAR
-
-    def level_of_axes(self, axes: Iterable[Axis]) -> Level:
-        """The level of a value that mentions the given axes."""
-        axes = set(axes)
-        in_columns, in_rows = bool(axes & set(self.columns)), bool(axes & set(self.rows))
-        if in_columns:
-            return Level.ELEMENT if in_rows else Level.COLUMN
-        return Level.ROW if in_rows else Level.SCALAR
-
-    def is_final(self, node: Node) -> bool:
-        """Whether a node needs a reduction over all rows."""
-        totals = set(self.totals)
-        return bool(totals) and any(below in totals for below in ir.topological([node]))
-
-    def loads(self) -> list[Node]:
-        """The distinct loads, in the order of their first use."""
-        return [node for node in ir.topological(root.node for root in self.roots) if node.op == "load"]
+    def on(self, nodes: Sequence[Node]) -> Direction:
+        """The same with other expressions for its roots."""
+        roots = [replace(root, node=node) for root, node in zip(self.roots, nodes, strict=True)]
+        return replace(self, operands=tuple(roots[: len(self.operands)]), results=tuple(roots[len(self.operands) :]))
 
 
 @dataclass(frozen=True)
 class Plan:
     """A loss as launches: forward, backward, and what the first keeps for the second.
 
-    `saved` are the statistics that forward stores beside its outputs; `gradients` are what backward computes from
-    them, `gradient_of[i]` the input that the i-th belongs to.
+    `saved` are statistics that forward stores beside its outputs, and tensors of torch's steps; `gradients` are what
+    backward computes from them, `gradient_of[i]` the input that the i-th belongs to. `aliases` are results that a step
+    of torch has made already, by name.
     """
 
     name: str
-    forward: tuple[Kernel, ...]
+    forward: tuple[Step, ...]
     outputs: tuple[ir.Buffer, ...]
     saved: tuple[ir.Buffer, ...]
     gradients: tuple[Root, ...]
     gradient_of: tuple[int, ...]
+    aliases: Mapping[str, str]
     hints: Mapping[str, int]
     provenance: Provenance
+    _backward: Direction = field(repr=False)
 
-    def backward(self, upstream: Mapping[str, ir.Buffer] | None = None) -> tuple[Kernel, ...]:
+    def backward(self, upstream: Mapping[str, ir.Buffer] | None = None) -> tuple[Step, ...]:
         """The backward launches; `upstream` gives upstream gradients, by name, another layout than their output's."""
         upstream = upstream or {}
 
@@ -109,10 +73,10 @@ class Plan:
                 return ir.reload(node, upstream[node.attrs[0].name])
             return node
 
-        nodes = ir.transform([root.node for root in self.gradients], relaid, self.provenance.moved)
+        direction = self._backward
+        nodes = ir.transform([root.node for root in direction.roots], relaid, self.provenance.moved)
         nodes = simplify(nodes, self.provenance.moved)  # what is the same everywhere leaves its sums
-        roots = [replace(root, node=node) for root, node in zip(self.gradients, nodes, strict=True)]
-        return _kernels(f"{self.name}_backward", roots, self.hints)
+        return _sequence(direction.on(nodes), self.hints, self.provenance)
 
 
 def schedule(program: Program, name: str, hints: Mapping[str, int], *, training: bool) -> Plan:
@@ -128,29 +92,163 @@ def schedule(program: Program, name: str, hints: Mapping[str, int], *, training:
         ScheduleError: the graph does not fit the kernels known.
     """
     provenance = program.provenance
-    outputs = _simplified(program.outputs, provenance)
-    gradients = _simplified(program.gradients, provenance) if training else ()
-    forward, stored = _forward(name, outputs, gradients, hints, provenance)
+    forward, backward = _directions(program, name, training=training)
+    forward = forward.on(simplify([root.node for root in forward.roots], provenance.moved))
+    backward = backward.on(simplify([root.node for root in backward.roots], provenance.moved))
+    steps, statistics = _forward(forward, backward, hints, provenance)
+    backward = backward.on(_read_back([root.node for root in backward.roots], statistics, provenance))
+    kept = {root.buffer.name: root.buffer for root in statistics.values()}
+    made = {root.buffer.name: root.buffer for root in forward.operands}
+    made |= {buffer.name: buffer for step in forward.steps for buffer in step.results if buffer is not None}
+    kept |= {each: made[each] for each in _names_read(backward) if each in made}
     return Plan(
         name=name,
-        forward=forward,
-        outputs=tuple(root.buffer for root in outputs),
-        saved=tuple(root.buffer for root in stored.values()),
-        gradients=tuple(_read_back(gradients, stored, provenance)),
+        forward=steps,
+        outputs=tuple(root.buffer for root in forward.results),
+        saved=tuple(kept.values()),
+        gradients=backward.results,
         gradient_of=program.gradient_of if training else (),
+        aliases=_aliases((*forward.results, *backward.results)),
         hints=hints,
         provenance=provenance,
+        _backward=backward,
     )
 
 
-def _simplified(roots: Sequence[Root], provenance: Provenance) -> tuple[Root, ...]:
-    nodes = simplify([root.node for root in roots], provenance.moved)
-    return tuple(replace(root, node=node) for root, node in zip(roots, nodes, strict=True))
+def _directions(program: Program, name: str, *, training: bool) -> tuple[Direction, Direction]:
+    """What is to be done forward, as some output needs it or it draws random numbers, and what is left for backward."""
+    operands = {root.buffer.name: root for root in program.operands}
+    makers = {made: step for step in program.steps for made in step.writes}
+    wanted = _names_of(root.node for root in program.outputs)
+    wanted += [made for step in program.steps if step.is_random and not step.backward for made in step.writes]
+    forward = _closure(wanted, operands, makers)
+    backward = (
+        _closure(_names_of(root.node for root in program.gradients), operands, makers) - forward if training else set()
+    )
+
+    def part(suffix: str, names: set[str], results: tuple[Root, ...]) -> Direction:
+        return Direction(
+            f"{name}_{suffix}",
+            results,
+            tuple(root for root in program.operands if root.buffer.name in names),
+            tuple(step for step in program.steps if names & set(step.writes)),
+        )
+
+    return (
+        part("forward", forward, program.outputs),
+        part("backward", backward, program.gradients if training else ()),
+    )
+
+
+def _names_of(nodes: Iterable[Node]) -> list[str]:
+    """The buffers that are read below some nodes."""
+    return [node.attrs[0].name for node in ir.topological(nodes) if node.op == "load"]
+
+
+def _names_read(direction: Direction) -> list[str]:
+    return [
+        *_names_of(root.node for root in direction.roots),
+        *(name for step in direction.steps for name in step.reads),
+    ]
+
+
+def _closure(wanted: Iterable[str], operands: Mapping[str, Root], makers: Mapping[str, TorchStep]) -> set[str]:
+    """The operands and step results that the `wanted` buffers are made of."""
+    found: set[str] = set()
+    todo = list(wanted)
+    while todo:
+        name = todo.pop()
+        if name in found:
+            continue
+        if name in operands:
+            found.add(name)
+            todo += _names_of([operands[name].node])
+        elif name in makers:
+            found.update(makers[name].writes)
+            todo += makers[name].reads
+    return found
+
+
+def _alias(root: Root) -> str | None:
+    """The torch tensor that a result simply is, if it is one."""
+    node = root.node
+    if node.op != "load" or node.attrs[0].role != "torch" or node.args:
+        return None
+    buffer = node.attrs[0]
+    same = all(size == 1 or at == own for size, at, own in zip(buffer.shape, node.attrs[1], root.index, strict=True))
+    return buffer.name if (buffer.shape, buffer.dtype) == (root.buffer.shape, root.buffer.dtype) and same else None
+
+
+def _aliases(results: Iterable[Root]) -> dict[str, str]:
+    found = {root.buffer.name: _alias(root) for root in results}
+    return {name: own for name, own in found.items() if own is not None}
+
+
+def _regions(direction: Direction) -> tuple[dict[str, int], list[int], int]:
+    """The region in which each operand is stored, the one before which each step runs, and the last."""
+    made_by_step: dict[str, int] = {}
+    operands = {root.buffer.name: root for root in direction.operands}
+    stored_in: dict[str, int] = {}
+    runs_before: list[int] = []
+    last_draw = 0
+
+    def known(roots: Iterable[Root]) -> int:
+        names = _names_of(root.node for root in roots)
+        return max((made_by_step.get(name, 0) for name in names), default=0)
+
+    for step in direction.steps:
+        region = last_draw if step.is_random else 0
+        for name in step.reads:
+            region = max(region, made_by_step.get(name, 0))
+            if name in operands:
+                region = max(region, known([operands[name]]) + 1)
+        last_draw = max(last_draw, region if step.is_random else 0)
+        made_by_step |= dict.fromkeys(step.writes, region)
+        runs_before.append(region)
+    for step, region in zip(direction.steps, runs_before, strict=True):
+        for name in operands.keys() & set(step.reads):
+            stored_in[name] = min(stored_in.get(name, region - 1), region - 1)
+    last = max([known(direction.results), *runs_before], default=0)
+    return stored_in, runs_before, last
+
+
+def _sequence(
+    direction: Direction, hints: Mapping[str, int], provenance: Provenance, kept: Sequence[Root] = ()
+) -> tuple[Step, ...]:
+    """The steps of a direction in their order; `kept` are statistics to be stored on the way."""
+    stored_in, runs_before, last = _regions(direction)
+    results = [root for root in direction.results if _alias(root) is None]
+    waiting = list(kept)
+    found: list[Step] = []
+    count = 0
+    for region in range(last + 1):
+        steps = zip(direction.steps, runs_before, strict=True)
+        found += [step for step, before in steps if before == region]
+        roots = [root for root in direction.operands if stored_in.get(root.buffer.name) == region]
+        if region == last:
+            roots += [*results, *waiting]
+        else:
+            computed = set(ir.topological(root.node for root in roots))
+            roots += [root for root in waiting if root.node in computed]
+            waiting = [root for root in waiting if root.node not in computed]
+        name = direction.name if not count else f"{direction.name}_{count + 1}"
+        launches = kernels(name, roots, hints, provenance)
+        if region and launches:
+            cut = f"torch runs {', '.join(_torch_ops(direction.steps, runs_before, region))} before it"
+            launches = (replace(launches[0], cut=cut), *launches[1:])
+        count += len(launches)
+        found += launches
+    return tuple(found)
+
+
+def _torch_ops(steps: Sequence[TorchStep], runs_before: Sequence[int], region: int) -> list[str]:
+    found = [step for step, before in zip(steps, runs_before, strict=True) if before == region]
+    return list(dict.fromkeys(step.name for step in found if not step.is_view))
 
 
 def _statistics(
-    outputs: Sequence[Root],
-    gradients: Sequence[Root],
+    forward: Direction,
+    backward: Direction,
     hints: Mapping[str, int],
     provenance: Provenance,
     *,
@@ -160,17 +258,18 @@ def _statistics(
 
     All of them, or those that are `at_hand` as forward computes them anyway; in the order in which it does.
     """
-    computed = ir.topological(root.node for root in outputs)
+    computed = ir.topological(root.node for root in forward.roots)
     offered = set(computed)
+    later = {root.buffer.name for root in backward.operands} | {n for step in backward.steps for n in step.writes}
     waits: dict[Node, bool] = {}
-    order = ir.topological(root.node for root in gradients)
-    place = _memory_order(order, gradients, hints)
+    order = ir.topological(root.node for root in backward.roots)
+    place = memory_order(order, backward.roots, hints)
     for node in order:
-        upstream = node.op == "load" and node.attrs[0].role == "upstream"
+        upstream = node.op == "load" and (node.attrs[0].role == "upstream" or node.attrs[0].name in later)
         waits[node] = upstream or any(waits[arg] for arg in node.args)
     wanted: set[Node] = set()
     seen: set[Node] = set()
-    todo = [root.node for root in gradients]
+    todo = [root.node for root in backward.roots]
     while todo:
         node = todo.pop()
         if node in seen:
@@ -183,198 +282,37 @@ def _statistics(
     ordered = [node for node in (*computed, *order) if node in wanted]
     called = Counter(provenance.called(node) for node in set(ordered))
     found: dict[Node, Root] = {}
+    taken = {root.buffer.name for root in (*forward.operands, *backward.operands)}
+    taken |= {name for step in (*forward.steps, *backward.steps) for name in step.writes}
     for node in dict.fromkeys(ordered):
         alike = called[provenance.called(node)] > 1
-        name = provenance.qualified(node) if alike else provenance.called(node)
-        name = unique(name, {root.buffer.name for root in found.values()})
+        name = unique(provenance.qualified(node) if alike else provenance.called(node), taken)
+        taken.add(name)
         provenance.names[node] = name  # both kernels call it so
-        provenance.sources[name] = tuple(
-            dict.fromkeys(n.attrs[0].name for n in ir.topological([node]) if n.op == "load")
-        )
-        axes = tuple(sorted(node.axes, key=place))
-        shape = tuple(axis.size for axis in axes)
-        buffer = ir.Buffer(name, node.dtype, shape, ir.contiguous_strides(shape), "saved")
-        found[node] = Root(buffer, axes, node)
+        provenance.sources[name] = tuple(dict.fromkeys(_names_of([node])))
+        found[node] = stored(node, name, "saved", sorted(node.axes, key=place))
     return found
 
 
 def _forward(
-    name: str,
-    outputs: Sequence[Root],
-    gradients: Sequence[Root],
-    hints: Mapping[str, int],
-    provenance: Provenance,
-) -> tuple[tuple[Kernel, ...], dict[Node, Root]]:
+    forward: Direction, backward: Direction, hints: Mapping[str, int], provenance: Provenance
+) -> tuple[tuple[Step, ...], dict[Node, Root]]:
     """The forward launches and the statistics that they keep, all or those computed anyway, if that costs no launch."""
-    plain = _kernels(f"{name}_forward", outputs, hints)
+    plain = _sequence(forward, hints, provenance)
     for at_hand in (False, True):
-        statistics = _statistics(outputs, gradients, hints, provenance, at_hand=at_hand)
+        statistics = _statistics(forward, backward, hints, provenance, at_hand=at_hand)
         try:
-            kernels = _kernels(f"{name}_forward", [*outputs, *statistics.values()], hints)
+            steps = _sequence(forward, hints, provenance, tuple(statistics.values()))
         except ScheduleError:
             continue
-        if len(kernels) <= len(plain):
-            return kernels, statistics
+        if len(steps) <= len(plain):
+            return steps, statistics
     return plain, {}
 
 
-def _read_back(gradients: Sequence[Root], stored: Mapping[Node, Root], provenance: Provenance) -> list[Root]:
+def _read_back(nodes: Sequence[Node], kept: Mapping[Node, Root], provenance: Provenance) -> list[Node]:
     """The gradients with kept statistics read from memory."""
-    loads = {node: ir.load(root.buffer, root.index) for node, root in stored.items()}
+    loads = {node: ir.load(root.buffer, root.index) for node, root in kept.items()}
     for node, read in loads.items():
         provenance.moved(node, read)
-    nodes = ir.replace([root.node for root in gradients], loads, provenance.moved)
-    return [replace(root, node=node) for root, node in zip(gradients, nodes, strict=True)]
-
-
-def unique(name: str, taken: Iterable[str]) -> str:
-    """`name`, numbered if it is taken."""
-    taken = set(taken)
-    candidate, copy = name, 2
-    while candidate in taken:
-        candidate, copy = f"{name}_{copy}", copy + 1
-    return candidate
-
-
-def _kernels(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> tuple[Kernel, ...]:
-    """One kernel for all roots if they fit, else as few as a first fit finds; none for results without elements."""
-    roots = [root for root in roots if 0 not in root.buffer.shape]
-    if not roots:
-        return ()
-    groups: list[list[Root]] = []
-    try:
-        _kernel(name, roots, hints)
-        groups.append(list(roots))
-    except ScheduleError:
-        for root in roots:
-            _kernel(name, [root], hints)  # alone it must fit
-            for group in groups:
-                try:
-                    _kernel(name, [*group, root], hints)
-                except ScheduleError:
-                    continue
-                group.append(root)
-                break
-            else:
-                groups.append([root])
-    return tuple(_kernel(name if k == 0 else f"{name}_{k + 1}", group, hints) for k, group in enumerate(groups))
-
-
-def _kernel(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Kernel:
-    order = ir.topological(root.node for root in roots)
-    for root in roots:
-        assert root.node.axes <= root.index_axes, f"{root.buffer.name} is not one value per index"
-    reductions = [node for node in order if node.op == "reduce"]
-    inner = _inner_reductions(roots, reductions)
-    columns = frozenset().union(*(node.attrs[1] for node in inner))
-    for node in inner:
-        if set(node.attrs[1]) != columns or node.axes & columns:
-            raise ScheduleError("the loss reduces over different axes in one expression")
-    outer = [node for node in reductions if node not in inner]
-    everything = frozenset().union(
-        *(root.node.axes for root in roots),
-        *(root.index_axes for root in roots),
-        *(node.attrs[1] for node in reductions),
-    )
-    rows = everything - columns
-    place = _memory_order(order, roots, hints)
-
-    walked = any(node.op == "load" and rows <= node.axes for node in order)
-    split = {node: _split_total(node, rows, columns, walked=walked) for node in outer}
-    nodes = ir.replace([root.node for root in roots], {old: new for old, new in split.items() if old is not new})
-    roots = [replace(root, node=node) for root, node in zip(roots, nodes, strict=True)]
-    totals = tuple(dict.fromkeys(node for node in split.values() if rows and set(node.attrs[1]) == rows))
-
-    finals = tuple(root for root in roots if not root.index_axes and _mentions(root.node, totals))
-    stores = tuple(root for root in roots if root not in finals)
-    whole_rows = bool(columns)
-    in_memory = sorted(everything, key=place)
-    if not whole_rows:
-        loads = [node.axes for node in order if node.op == "load"]
-        columns = _broadcast_columns([*loads, *(root.index_axes for root in stores)], in_memory)
-    for root in stores:
-        axes = root.index_axes
-        if axes and axes not in (everything, everything - columns):
-            raise ScheduleError(f"{root.buffer.name} has fewer dimensions than the elements it is computed from")
-        if _mentions(root.node, totals):
-            raise ScheduleError("a value of the whole loss feeds back into its elements")
-    return Kernel(
-        name,
-        tuple(axis for axis in in_memory if axis not in columns),
-        tuple(axis for axis in in_memory if axis in columns),
-        whole_rows,
-        stores,
-        finals,
-        totals,
-    )
-
-
-def _broadcast_columns(accesses: Sequence[frozenset[Axis]], in_memory: Sequence[Axis]) -> frozenset[Axis]:
-    """The columns of a kernel that reduces nothing per row: the axes that tell its broadcast tensors apart best.
-
-    None if every tensor is accessed along all axes, or none. The best columns leave few tensors that are neither per
-    row, per column nor per element, lie together in memory, and hold the innermost axis.
-    """
-    everything = frozenset(in_memory)
-    partial = [axes for axes in accesses if axes and axes != everything]
-    choices = {axes for own in partial for axes in (own, everything - own)}
-
-    def badness(columns: frozenset[Axis]) -> tuple[int, bool, bool, list[int]]:
-        strays = sum(own not in (columns, everything - columns) for own in partial)
-        places = sorted(in_memory.index(axis) for axis in columns)
-        apart = places[-1] - places[0] >= len(places)
-        return strays, apart, in_memory[-1] not in columns, places
-
-    return min(choices, key=badness, default=frozenset())
-
-
-def _mentions(node: Node, wanted: Sequence[Node]) -> bool:
-    return bool(wanted) and not set(wanted).isdisjoint(ir.topological([node]))
-
-
-def _inner_reductions(roots: Sequence[Root], reductions: Sequence[Node]) -> set[Node]:
-    """The reductions whose result is used per row, per element, or inside another reduction."""
-    inner = {node for node in reductions if node.axes}
-    for root in roots:
-        if root.index_axes:
-            inner.update(node for node in ir.topological([root.node]) if node.op == "reduce")
-    for node in reductions:
-        inner.update(below for below in ir.topological(node.args) if below.op == "reduce")
-    return inner
-
-
-def _split_total(node: Node, rows: frozenset[Axis], columns: frozenset[Axis], *, walked: bool) -> Node:
-    """A reduction over everything as one over columns, then one over rows.
-
-    `walked` says whether the kernel walks all rows in any case, so that a sum over some of them costs nothing.
-    """
-    kind, axes = node.attrs
-    across, down = frozenset(axes) & columns, frozenset(axes) & rows
-    if across not in (columns, frozenset()):
-        raise ScheduleError("the loss sums over part of its axes only")
-    body = node.args[0]
-    if down != rows and down and not walked:
-        raise ScheduleError("the loss sums over part of its axes only")
-    if down and kind == "sum":  # along other rows it is the same: it counts in the first
-        for axis in sorted(rows - down, key=str):
-            is_first = ir.apply("eq", ir.index(axis), ir.const(0, torch.int64))
-            body = ir.apply("where", is_first, body, ir.const(0, body.dtype))
-    return ir.reduce(kind, rows if down else down, ir.reduce(kind, across, body))
-
-
-def _memory_order(
-    order: Sequence[Node], roots: Sequence[Root], hints: Mapping[str, int]
-) -> Callable[[Axis], tuple[float, str]]:
-    """A sort key for axes: the one with the longest stride first."""
-    numbers = {sympy.Symbol(name, integer=True, positive=True): value for name, value in hints.items()}
-    steps: dict[Axis, float] = {}
-    accesses = [node.attrs for node in order if node.op == "load"]
-    accesses += [(root.buffer, root.index) for root in roots]
-    for buffer, index in accesses:
-        offset = buffer.offset(index).xreplace(numbers)
-        for axis in offset.free_symbols:
-            if isinstance(axis, Axis):
-                step = offset.subs(axis, 1) - offset.subs(axis, 0)
-                size = float(step) if step.is_number else 0.0
-                steps[axis] = max(steps.get(axis, 0.0), size)
-    return lambda axis: (-steps.get(axis, 0.0), str(axis))
+    return ir.replace(nodes, loads, provenance.moved)

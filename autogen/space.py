@@ -13,7 +13,7 @@ import sympy
 
 from autogen import ir
 from autogen.ir import Axis
-from autogen.schedule import Kernel, Level
+from autogen.kernel import Kernel, Level
 
 
 @dataclass(frozen=True)

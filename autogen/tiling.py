@@ -21,7 +21,7 @@ import sympy
 import torch
 
 from autogen.emission import Variant
-from autogen.schedule import Kernel, Level
+from autogen.kernel import Kernel, Level
 from autogen.sizes import Evaluator
 from autogen.space import Space
 

@@ -89,7 +89,7 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
         TypeError: the arguments do not fit the loss's signature.
     """
     from autogen.binding import bind
-    from autogen.compiler import compile_loss
+    from autogen.compiler import compile_loss, kernels_in
     from autogen.decorator import autogen_loss, dispatcher_of
     from autogen.dispatch import needs_gradient
 
@@ -101,18 +101,18 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
     needs = needs_gradient(binding)
     handwritten = dispatcher.handwritten(binding, module)
     if not isinstance(handwritten, str):
-        forward, backward = handwritten.planned(binding.tensors)
+        planned, after = handwritten.planned(binding.tensors)
         return (
-            *(_of_launch(launch, name, "forward") for launch in forward.launches),
-            *(_of_launch(launch, name, "backward") for launch in (backward.launches if backward else ())),
+            *(_of_launch(launch, name, "forward") for launch in planned.launches),
+            *(_of_launch(launch, name, "backward") for launch in (after.launches if after else ())),
         )
     compiled = compile_loss(name, binding, needs)
     sizes = compiled.trace.domain.sizes(binding.tensors)
     assert sizes is not None, "a trace holds for the call that it was made from"
-    launchers = compiled.backward() if any(needs) else ()
+    backward = kernels_in(compiled.backward()) if any(needs) else ()
     return (
-        *(specialize(launcher, sizes, name, "forward") for launcher in compiled.forward),
-        *(specialize(launcher, sizes, name, "backward") for launcher in launchers),
+        *(specialize(launcher, sizes, name, "forward") for launcher in kernels_in(compiled.forward)),
+        *(specialize(launcher, sizes, name, "backward") for launcher in backward),
     )
 
 

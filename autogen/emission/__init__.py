@@ -7,8 +7,8 @@ from autogen.emission.looped import Looped
 from autogen.emission.rows import Resident, Tiled
 from autogen.emission.shell import Shell, Variant
 from autogen.emission.source import KernelSource, Partial
+from autogen.kernel import Kernel
 from autogen.lowering.values import Provenance
-from autogen.schedule import Kernel
 from autogen.space import Space
 
 

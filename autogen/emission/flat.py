@@ -8,8 +8,8 @@ import sympy
 
 from autogen.emission.shell import Shell, Variant
 from autogen.ir import Axis
+from autogen.kernel import Kernel, Level
 from autogen.lowering.values import Provenance
-from autogen.schedule import Kernel, Level
 from autogen.space import Space
 
 OFFSETS = "offsets"

@@ -10,7 +10,7 @@ from autogen.emission.online import Form, Pass, passes
 from autogen.emission.rows import Rows
 from autogen.emission.shell import identity
 from autogen.ir import Node
-from autogen.schedule import Level
+from autogen.kernel import Level
 
 
 class Looped(Rows):

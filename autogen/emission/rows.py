@@ -15,8 +15,8 @@ from autogen import ir
 from autogen.emission.body import Body
 from autogen.emission.shell import Shell, Variant, identity
 from autogen.ir import Node
+from autogen.kernel import Kernel, Level
 from autogen.lowering.values import Provenance
-from autogen.schedule import Kernel, Level
 from autogen.space import Space
 
 _SUBSCRIPTS = {Level.ROW: "[:, None]", Level.COLUMN: "[None, :]"}

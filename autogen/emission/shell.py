@@ -17,10 +17,10 @@ from autogen.emission.body import TRITON_DTYPES, Body, Names, Style, wrapped
 from autogen.emission.sizes import Sizes
 from autogen.emission.source import KernelSource, Partial
 from autogen.ir import Axis, Node
+from autogen.kernel import Kernel, Level
 from autogen.lowering import Root
 from autogen.lowering.values import Provenance
 from autogen.ops import OPS
-from autogen.schedule import Kernel, Level
 from autogen.space import Space
 
 _RESERVED = (
@@ -51,7 +51,7 @@ _RESERVED = (
 )
 
 _IDENTITY = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
-_ROLES = ("input", "saved", "upstream", "output")
+_ROLES = ("input", "torch", "saved", "scratch", "upstream", "output")
 
 
 @functools.cache

@@ -6,46 +6,21 @@ Each result becomes a `Root`: an expression for its element at an index, and the
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import sympy
 import torch
 
 from autogen import ir
-from autogen.errors import UnsupportedOpError
 from autogen.lowering import indexing, losses, pointwise, reductions, views  # noqa: F401  (they register)
-from autogen.lowering.registry import LOWERINGS, Context
+from autogen.lowering.program import Program, Root
+from autogen.lowering.registry import LOWERINGS, Context, Lowering
+from autogen.lowering.torch_parts import TorchParts, is_draw, is_torchs_own
 from autogen.lowering.values import Index, Origin, Provenance, Value, fresh_index
 from autogen.tracing import Trace, TracedTensor
 from autogen.tracing.source import is_torchs
 
 _ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)\s*(?::[^=]+)?[-+*/]?=(?!=)")
-
-
-@dataclass(frozen=True)
-class Root:
-    """A result: `node` is its element at `index`, to be stored in `buffer` at the same index."""
-
-    buffer: ir.Buffer
-    index: tuple[sympy.Expr, ...]
-    node: ir.Node
-
-    @property
-    def index_axes(self) -> frozenset[ir.Axis]:
-        """The axes of the index: there is one result per value of these."""
-        symbols = frozenset().union(*(entry.free_symbols for entry in self.index))
-        return frozenset(symbol for symbol in symbols if isinstance(symbol, ir.Axis))
-
-
-@dataclass(frozen=True)
-class Program:
-    """A loss as IR: what it returns, and the gradient of each input that has one."""
-
-    outputs: tuple[Root, ...]
-    gradients: tuple[Root, ...]
-    gradient_of: tuple[int, ...]
-    provenance: Provenance
 
 
 def lowered_ops() -> set[Any]:
@@ -65,7 +40,12 @@ def decompositions() -> dict[Any, Any]:
 
     own = lowered_ops()
     written = {op for op in decomposition_table if _functional_twin(op) in own}  # the in-place forms
-    return {op: formula for op, formula in decomposition_table.items() if op not in own | written}
+    kept = own | written
+    return {
+        op: formula
+        for op, formula in decomposition_table.items()
+        if isinstance(op, torch._ops.OpOverload) and op not in kept and not is_torchs_own(op)
+    }
 
 
 def _functional_twin(op: Any) -> Any:
@@ -75,11 +55,7 @@ def _functional_twin(op: Any) -> Any:
 
 
 def lower(trace: Trace, name: str) -> Program:
-    """Lower the trace of the loss `name`.
-
-    Raises:
-        UnsupportedOpError: an op that has no lowering, with the user's line.
-    """
+    """Lower the trace of the loss `name`; what has no lowering becomes a step of torch."""
     return _Lowerer(trace, name).run()
 
 
@@ -94,6 +70,7 @@ class _Lowerer:
         for upstream in trace.upstream:
             if upstream is not None:
                 self.values[upstream.node] = _stored(_buffer(upstream, "upstream"))
+        self.torch = TorchParts(trace, self.values, self.variables, _stored)
 
     def run(self) -> Program:
         needed = _needed(self.trace)
@@ -106,6 +83,8 @@ class _Lowerer:
             gradients=tuple(map(self._root, gradients.values())),
             gradient_of=tuple(gradients),
             provenance=self.provenance,
+            operands=tuple(self.torch.operands),
+            steps=tuple(self.torch.steps),
         )
 
     def _root(self, tensor: TracedTensor) -> Root:
@@ -119,28 +98,31 @@ class _Lowerer:
         )
         if "geometry" not in node.meta:  # part of a result
             return args[0][args[1]]
-        name = str(node.target).removeprefix("aten.")
-        lowering = LOWERINGS.get(name)
         where = node.meta["origin"]
-        if lowering is None:
-            raise UnsupportedOpError(str(node.target), node=node.name, where=where)
-        geometry, size_of = node.meta["geometry"], self.trace.domain.guards.expression
-        shapes = tuple(tuple(map(size_of, shape)) for shape, _ in geometry)
-        context = Context(shapes, tuple(dtype for _, dtype in geometry), size_of, self.provenance)
-        kwargs = {key: value for key, value in kwargs.items() if key not in _PLACEMENT}
+        lowering = LOWERINGS.get(str(node.target).removeprefix("aten."))
         try:
-            result = lowering(context, *args, **kwargs)
-            # Asking for the nodes now, not only when a root needs them, keeps the recursion shallow, and what is
-            # not supported is found at the op that it belongs to.
-            for each in result if isinstance(result, tuple) else (result,):
-                each.at(fresh_index(each))
-        except NotImplementedError as error:
-            raise UnsupportedOpError(f"{node.target}: {error}", node=node.name, where=where) from error
+            result = None if lowering is None else self._lowered(node, lowering, args, kwargs)
+        except NotImplementedError:
+            result = None
+        if result is None:
+            return self.torch.run(node)
         origin = Origin(where, node.meta["backward"])
         variable = self.variables.get(node)
         if isinstance(result, tuple):
             return tuple(self._located(each, origin, variable) for each in result)
         return self._located(result, origin, variable)
+
+    def _lowered(self, node: torch.fx.Node, lowering: Lowering, args: Any, kwargs: dict[str, Any]) -> Any:
+        geometry, size_of = node.meta["geometry"], self.trace.domain.guards.expression
+        shapes = tuple(tuple(map(size_of, shape)) for shape, _ in geometry)
+        context = Context(shapes, tuple(dtype for _, dtype in geometry), size_of, self.provenance)
+        kwargs = {key: value for key, value in kwargs.items() if key not in _PLACEMENT}
+        result = lowering(context, *args, **kwargs)
+        # Asking for the nodes now, not only when a root needs them, keeps the recursion shallow, and what is not
+        # supported is found at the op that it belongs to.
+        for each in result if isinstance(result, tuple) else (result,):
+            each.at(fresh_index(each))
+        return result
 
     def _located(self, value: Value, origin: Origin, variable: str | None) -> Value:
         """`value`, whose nodes tell where they come from."""
@@ -187,8 +169,9 @@ def _buffer(tensor: TracedTensor, role: str) -> ir.Buffer:
 
 
 def _needed(trace: Trace) -> set[torch.fx.Node]:
-    """The nodes that some result depends on."""
+    """The nodes that some result depends on, and draws of random numbers, which move torch's stream in any case."""
     todo = [each.node for each in (*trace.outputs, *trace.gradients) if each is not None]
+    todo += [node for node in trace.graph.nodes if node.op == "call_function" and is_draw(node)]
     needed: set[torch.fx.Node] = set()
     while todo:
         node = todo.pop()

@@ -7,7 +7,7 @@ expression over the inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -126,6 +126,14 @@ class Provenance:
             if current not in self.origins and current.args:
                 self.origins[current] = origin
                 todo += current.args
+
+
+def unique(name: str, taken: Collection[str]) -> str:
+    """`name`, numbered if it is taken."""
+    candidate, copy = name, 2
+    while candidate in taken:
+        candidate, copy = f"{name}_{copy}", copy + 1
+    return candidate
 
 
 class Value:

@@ -25,6 +25,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     UnsupportedOperatorException,
 )
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -43,8 +44,9 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 class Recorder(TorchDispatchMode):
     """Records ATen calls on fake tensors into `graph`.
 
-    Nodes carry in `meta`: `geometry` (shape and dtype of each tensor in the result, as it was then), `origin` (the
-    user's source line or None) and `backward` (whether autograd made the call).
+    Nodes carry in `meta`: `geometry` (shape and dtype of each tensor in the result, as it was then), `strides` (of each
+    part of the result, None for what is no tensor), `is_tuple`, `origin` (the user's source line or None) and `backward`
+    (whether autograd made the call).
 
     `predicates` are the booleans that the code branched on, with the value that each had in this run.
 
@@ -157,12 +159,16 @@ class Recorder(TorchDispatchMode):
         return (self._forward_lines[min(later)] if later else None), True
 
     def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        parts = result if isinstance(result, (tuple, list)) else (result,)
+        if any(_has_unknown_size(p) for p in parts if isinstance(p, torch.Tensor)):
+            raise ValueBranchError(str(func), where=self._origin()[0])
         args, kwargs = pytree.tree_map_only(_SYMBOLIC, Size.of, (args, kwargs))
         graph_args, graph_kwargs = pytree.tree_map_only(torch.Tensor, self.node_of, (args, kwargs))
         node = self.graph.call_function(func, graph_args, graph_kwargs)
         node.meta["origin"], node.meta["backward"] = self._origin()
-        parts = result if isinstance(result, (tuple, list)) else (result,)
         node.meta["geometry"] = [(tuple(p.shape), p.dtype) for p in parts if isinstance(p, torch.Tensor)]
+        node.meta["strides"] = [p.stride() if isinstance(p, torch.Tensor) else None for p in parts]
+        node.meta["is_tuple"] = not isinstance(result, torch.Tensor)
         if isinstance(result, torch.Tensor):
             self._track(result, node)
             return
@@ -174,8 +180,7 @@ class Recorder(TorchDispatchMode):
 
     def _record_write(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         written = args[0]
-        functional = getattr(aten, func._schema.name.removeprefix("aten::").rstrip("_"), None)
-        functional = getattr(functional, func._overloadname, None)
+        functional = _functional(func)
         if not func._schema.name.endswith("_") or functional is None or result is not written:
             raise UnsupportedOpError(str(func), where=self._origin()[0])
         if id(written) in self._inputs:
@@ -196,14 +201,33 @@ class Recorder(TorchDispatchMode):
             number = value.reshape(()).item()
         node = self.graph.call_function(aten.full.default, ([1] * value.dim(), number), {"dtype": value.dtype})
         node.meta["origin"], node.meta["backward"] = self._origin()
-        node.meta["geometry"] = [(tuple(result.shape), result.dtype)]
+        node.meta.update(geometry=[(tuple(result.shape), result.dtype)], strides=[result.stride()], is_tuple=False)
         self._track(result, node)
+
+
+# Where an in-place op's functional twin does not have its name.
+_TWINS = {
+    aten.bernoulli_.float: aten.bernoulli.p,
+    aten.normal_.default: aten.normal_functional.default,
+}
+
+
+def _functional(func: Any) -> Any:
+    """The op that returns what an in-place op writes, None if there is none."""
+    packet = getattr(aten, func._schema.name.removeprefix("aten::").rstrip("_"), None)
+    return _TWINS.get(func) or getattr(packet, func._overloadname, None)
 
 
 @functools.cache
 def _is_composite(func: Any) -> bool:
     gives_tensor = any(isinstance(each.type, torch.TensorType) for each in func._schema.returns)
     return gives_tensor and func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+def _has_unknown_size(tensor: torch.Tensor) -> bool:
+    """Whether a shape depends on values."""
+    sizes = [size for size in tensor.shape if isinstance(size, torch.SymInt)]
+    return any(free_unbacked_symbols(size) for size in sizes)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import torch
 
 from autogen.binding import Binding, bind
 from autogen.dispatch import needs_gradient
+from autogen.kernel import Kernel
 from autogen.lowering import Program, Root, decompositions, lower
 from autogen.schedule import Plan, schedule
 from autogen.tracing import Trace, trace
@@ -96,12 +97,20 @@ class Reference:
     def check_plan(self, plan: Plan, sizes: Mapping[str, int]) -> None:
         """Compare a plan's kernels, run one after the other, with what torch computed."""
         known = {**self.tensors, **self.upstream}
-        for kernel in plan.forward:
-            known |= stored(kernel.roots, known, sizes)
+        device = torch.device("cpu")
+        for step in plan.forward:
+            if isinstance(step, Kernel):
+                known |= stored(step.roots, known, sizes)
+            else:
+                step(known, sizes, device)
         torch.testing.assert_close({name: known[name] for name in self.outputs}, self.outputs, equal_nan=True)
-        found: dict[str, torch.Tensor] = {}
-        for kernel in plan.backward():
-            found |= stored(kernel.roots, known, sizes)
+        for step in plan.backward():
+            if isinstance(step, Kernel):
+                known |= stored(step.roots, known, sizes)
+            else:
+                step(known, sizes, device)
+        known |= {name: known[own] for name, own in plan.aliases.items()}
+        found = {name: known[name] for name in self.gradients}
         torch.testing.assert_close(found, self.gradients, equal_nan=True)
 
 

@@ -123,10 +123,10 @@ class TestReasons:
 
     def test_an_unknown_op_with_its_line(self) -> None:
         def loss(x: Tensor) -> Tensor:
-            return torch.cummax(x, 0).values.sum()
+            return torch.cummax(x, 0).values
 
         reason = self.reason(autogen_loss(loss), torch.rand(N))
-        assert "cummax" in reason and __file__ in reason and "return torch.cummax(x, 0).values.sum()" in reason
+        assert "cummax" in reason and __file__ in reason and "return torch.cummax(x, 0).values" in reason
 
     def test_a_tensor_that_no_kernel_reads(self) -> None:
         assert "complex" in self.reason(autogen_loss(lambda x: x.abs().sum()), torch.rand(N, dtype=torch.complex64))

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from autogen import ir, simplify
-from autogen.errors import ScheduleError
 from autogen.ir import Node
-from autogen.schedule import Kernel, Level, Plan, schedule, unique
+from autogen.kernel import Kernel, Level
+from autogen.lowering.values import unique
+from autogen.schedule import Plan, schedule
+from autogen.torch_step import TorchStep
 from tests.unit.pipeline import Loss, Reference, floats, plan_of, program_of
 
 X, PROBABILITY = floats(3, 4), floats(3, 4).sigmoid().detach()
@@ -197,19 +199,36 @@ class TestLaunches:
         assert all(len(node.args) == 1 for node in loads)
 
 
-REFUSED: dict[str, tuple[Loss, tuple[Any, ...], str]] = {
-    "two softmaxes": (lambda x: (x.softmax(0) * x.softmax(1)).sum(), (X,), "over different axes"),
-    "rows of rows": (lambda x: x.logsumexp(2).logsumexp(1).sum(), (floats(2, 3, 4),), "over different axes"),
-    "the loss fed back": (lambda x: x.logsumexp(1) / x.logsumexp(1).sum(), (X,), "over different axes"),
-    "two sizes": (lambda x, y: x.sum() + y.sum(), (floats(3), floats(4)), "part of its axes"),
+CUT: dict[str, tuple[Loss, tuple[Any, ...], int, str]] = {
+    "two softmaxes": (lambda x: (x.softmax(0) * x.softmax(1)).sum(), (X,), 2, "over different axes"),
+    "rows of rows": (lambda x: x.logsumexp(2).logsumexp(1).sum(), (floats(2, 3, 4),), 2, "over different axes"),
+    "the loss fed back": (lambda x: x.logsumexp(1) / x.logsumexp(1).sum(), (X,), 2, "over different axes"),
+    "two sizes": (lambda x, y: x.sum() + y.sum(), (floats(3), floats(4)), 2, "part of its axes"),
+    "a product first": (lambda x: (x @ x.t()).relu().sum(), (X,), 1, ""),
+    "a product in the middle": (lambda x: (x.exp() @ x.exp().t()).relu().sum(), (X,), 2, "torch runs mm"),
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_refuses(name: str) -> None:
-    loss, args, reason = REFUSED[name]
-    with pytest.raises(ScheduleError, match=reason):
-        plan_of(loss, *args)
+@pytest.mark.parametrize("name", CUT)
+def test_what_does_not_fit_is_cut(name: str) -> None:
+    loss, args, launches, reason = CUT[name]
+    plan, sizes = plan_of(loss, *args)
+    kernels = [step for step in plan.forward if isinstance(step, Kernel)]
+    assert len(kernels) == launches
+    assert reason in kernels[-1].cut and not kernels[0].cut
+    Reference(loss, *args).check_plan(plan, sizes)
+
+
+def test_random_draws_keep_their_order() -> None:
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        first = torch.bernoulli(x.sigmoid() @ x.sigmoid().t())
+        return (first * torch.rand(3, 3)).sum()
+
+    plan, _ = plan_of(loss, floats(3, 3))
+    assert [step.name for step in plan.forward if isinstance(step, TorchStep) and step.is_random] == [
+        "bernoulli",
+        "rand",
+    ]
 
 
 def test_every_pass_is_followed_by_the_verifier(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from autogen.schedule import Kernel
+from autogen.kernel import Kernel
 from autogen.space import Group, Space
 from tests.unit.evaluate import integer
 from tests.unit.pipeline import Loss, floats, plan_of

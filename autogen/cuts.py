@@ -1,0 +1,109 @@
+"""Cutting: results → the fewest kernels that can compute them.
+
+All in one launch if they fit. If not, first fit: a result joins the first kernel that has room for it. A result that
+does not fit alone has reductions that no single walk over the data can give; the largest of them that does fit is
+stored by a kernel of its own, and read back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from autogen import ir
+from autogen.errors import ScheduleError
+from autogen.ir import Node
+from autogen.kernel import Kernel, fit, memory_order
+from autogen.lowering.program import Root
+from autogen.lowering.values import Provenance, unique
+
+
+def kernels(name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance) -> tuple[Kernel, ...]:
+    """The kernels that compute all roots, in the order in which they run; none for results without elements.
+
+    Raises:
+        ScheduleError: a result fits into no kernel, nor do its parts.
+    """
+    roots = [root for root in roots if 0 not in root.buffer.shape]
+    if not roots:
+        return ()
+    try:
+        return (fit(name, roots, hints),)
+    except ScheduleError as error:
+        reason = error.reason
+    groups: list[list[Root]] = []
+    for root in _cut(roots, hints, provenance):
+        made = {each.buffer: k for k, group in enumerate(groups) for each in group}
+        first = max((made[b] + 1 for b in _read(root) if b in made), default=0)
+        for group in groups[first:]:
+            if _fits(name, [*group, root], hints):
+                group.append(root)
+                break
+        else:
+            groups.append([root])
+    found = [fit(name if k == 0 else f"{name}_{k + 1}", group, hints) for k, group in enumerate(groups)]
+    return tuple(replace(kernel, cut=reason if k else "") for k, kernel in enumerate(found))
+
+
+def stored(node: Node, name: str, role: str, axes: Sequence[ir.Axis]) -> Root:
+    """A value that is kept in memory, with one element per value of its axes."""
+    shape = tuple(axis.size for axis in axes)
+    return Root(ir.Buffer(name, node.dtype, shape, ir.contiguous_strides(shape), role), tuple(axes), node)
+
+
+def _fits(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> bool:
+    try:
+        fit(name, roots, hints)
+    except ScheduleError:
+        return False
+    return True
+
+
+def _read(root: Root) -> set[ir.Buffer]:
+    return {node.attrs[0] for node in ir.topological([root.node]) if node.op == "load"}
+
+
+def _cut(roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance) -> list[Root]:
+    """The roots, each of which fits alone, and before them the reductions that had to be stored for that."""
+    found: list[Root] = []
+    taken = {root.buffer.name for root in roots}
+    place = memory_order(ir.topological(root.node for root in roots), roots, hints)
+    fitting: dict[Node, bool] = {}
+    kept: dict[Node, Node] = {}
+
+    def fits_alone(node: Node) -> bool:
+        if node not in fitting:
+            fitting[node] = _fits("part", [stored(node, "part", "scratch", sorted(node.axes, key=place))], hints)
+        return fitting[node]
+
+    for root in roots:
+        if not _fits("whole", [root], hints) and kept:  # what others have stored need not be computed again
+            (node,) = ir.replace([root.node], {n: k for n, k in kept.items() if n is not root.node}, provenance.moved)
+            root = replace(root, node=node)
+        while not _fits("whole", [root], hints):
+            part = _largest_part(root.node, fits_alone)
+            if part is None:
+                fit("whole", [root], hints)  # which says why
+            assert part is not None
+            name = unique(provenance.called(part), taken)
+            taken.add(name)
+            temporary = stored(part, name, "scratch", sorted(part.axes, key=place))
+            found.append(temporary)
+            kept[part] = ir.load(temporary.buffer, temporary.index)
+            provenance.moved(part, kept[part])
+            (node,) = ir.replace([root.node], {part: kept[part]}, provenance.moved)
+            root = replace(root, node=node)
+        if root.node.op == "reduce" and root.buffer.dtype == root.node.dtype:
+            kept[root.node] = ir.load(root.buffer, root.index)
+        found.append(root)
+    return found
+
+
+def _largest_part(node: Node, fits_alone: Callable[[Node], bool]) -> Node | None:
+    """The first reduction below a node that fits into a kernel and is in no larger one that does."""
+    order = ir.topological(node.args)
+    fitting = [each for each in order if each.op == "reduce" and fits_alone(each)]
+    covered: set[Node] = set()
+    for each in fitting:
+        covered.update(below for below in ir.topological(each.args) if below.op == "reduce")
+    return next((each for each in fitting if each not in covered), None)

@@ -1,0 +1,205 @@
+"""One launch: which results share it, which axes each thread block walks, and when each value is known.
+
+A kernel has two groups of axes. *Columns* are the axes that some result reduces while it keeps others (classes), or,
+where nothing is reduced so, the axes along which some tensor is broadcast; *rows* are all the rest. Without columns
+the kernel is *flat*: one line of elements. A value's level follows from the axes it mentions, and a reduction over
+everything (the loss itself) is finished inside the launch by the last block to arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import sympy
+import torch
+
+from autogen import ir
+from autogen.errors import ScheduleError
+from autogen.ir import Axis, Node
+from autogen.lowering.program import Root
+
+
+class Level(Enum):
+    """How many values a node has in one kernel, and when they are known."""
+
+    SCALAR = "one for the launch"
+    ROW = "one per row"
+    COLUMN = "one per column"
+    ELEMENT = "one per row and column"
+    FINAL = "one, known to the last block only"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One launch.
+
+    `rows` and `columns` are axes, outermost in memory first; `whole_rows` says whether a program needs all columns of
+    its rows. `stores` are results per element or row, `finals` the scalars that the last block stores from `totals`,
+    the reductions over everything. `cut` says why the kernel before it could not do its work as well.
+    """
+
+    name: str
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    whole_rows: bool
+    stores: tuple[Root, ...]
+    finals: tuple[Root, ...]
+    totals: tuple[Node, ...]
+    cut: str = ""
+
+    @property
+    def roots(self) -> tuple[Root, ...]:
+        """Everything the kernel stores."""
+        return self.stores + self.finals
+
+    def level(self, node: Node) -> Level:
+        """The level of a node, by the axes it mentions; what is computed from whole rows is per row at least."""
+        if node.axes:
+            return self.level_of_axes(node.axes)
+        if self.is_final(node):
+            return Level.FINAL
+        return Level.ROW if any(below.op == "reduce" for below in ir.topological([node])) else Level.SCALAR
+
+    def level_of_axes(self, axes: Iterable[Axis]) -> Level:
+        """The level of a value that mentions the given axes."""
+        axes = set(axes)
+        in_columns, in_rows = bool(axes & set(self.columns)), bool(axes & set(self.rows))
+        if in_columns:
+            return Level.ELEMENT if in_rows else Level.COLUMN
+        return Level.ROW if in_rows else Level.SCALAR
+
+    def is_final(self, node: Node) -> bool:
+        """Whether a node needs a reduction over all rows."""
+        totals = set(self.totals)
+        return bool(totals) and any(below in totals for below in ir.topological([node]))
+
+    def loads(self) -> list[Node]:
+        """The distinct loads, in the order of their first use."""
+        return [node for node in ir.topological(root.node for root in self.roots) if node.op == "load"]
+
+
+def fit(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Kernel:
+    """One kernel that computes all roots.
+
+    Raises:
+        ScheduleError: there is none.
+    """
+    order = ir.topological(root.node for root in roots)
+    for root in roots:
+        assert root.node.axes <= root.index_axes, f"{root.buffer.name} is not one value per index"
+    reductions = [node for node in order if node.op == "reduce"]
+    inner = _inner_reductions(roots, reductions)
+    columns = frozenset().union(*(node.attrs[1] for node in inner))
+    for node in inner:
+        if set(node.attrs[1]) != columns or node.axes & columns:
+            raise ScheduleError("the loss reduces over different axes in one expression")
+    outer = [node for node in reductions if node not in inner]
+    everything = frozenset().union(
+        *(root.node.axes for root in roots),
+        *(root.index_axes for root in roots),
+        *(node.attrs[1] for node in reductions),
+    )
+    rows = everything - columns
+    place = memory_order(order, roots, hints)
+
+    walked = any(node.op == "load" and rows <= node.axes for node in order)
+    split = {node: _split_total(node, rows, columns, walked=walked) for node in outer}
+    nodes = ir.replace([root.node for root in roots], {old: new for old, new in split.items() if old is not new})
+    roots = [replace(root, node=node) for root, node in zip(roots, nodes, strict=True)]
+    totals = tuple(dict.fromkeys(node for node in split.values() if rows and set(node.attrs[1]) == rows))
+
+    finals = tuple(root for root in roots if not root.index_axes and _mentions(root.node, totals))
+    stores = tuple(root for root in roots if root not in finals)
+    whole_rows = bool(columns)
+    in_memory = sorted(everything, key=place)
+    if not whole_rows:
+        loads = [node.axes for node in order if node.op == "load"]
+        columns = _broadcast_columns([*loads, *(root.index_axes for root in stores)], in_memory)
+    for root in stores:
+        axes = root.index_axes
+        if axes and axes not in (everything, everything - columns):
+            raise ScheduleError(f"{root.buffer.name} has fewer dimensions than the elements it is computed from")
+        if _mentions(root.node, totals):
+            raise ScheduleError("a value of the whole loss feeds back into its elements")
+    return Kernel(
+        name,
+        tuple(axis for axis in in_memory if axis not in columns),
+        tuple(axis for axis in in_memory if axis in columns),
+        whole_rows,
+        stores,
+        finals,
+        totals,
+    )
+
+
+def _broadcast_columns(accesses: Sequence[frozenset[Axis]], in_memory: Sequence[Axis]) -> frozenset[Axis]:
+    """The columns of a kernel that reduces nothing per row: the axes that tell its broadcast tensors apart best.
+
+    None if every tensor is accessed along all axes, or none. The best columns leave few tensors that are neither per
+    row, per column nor per element, lie together in memory, and hold the innermost axis.
+    """
+    everything = frozenset(in_memory)
+    partial = [axes for axes in accesses if axes and axes != everything]
+    choices = {axes for own in partial for axes in (own, everything - own)}
+
+    def badness(columns: frozenset[Axis]) -> tuple[int, bool, bool, list[int]]:
+        strays = sum(own not in (columns, everything - columns) for own in partial)
+        places = sorted(in_memory.index(axis) for axis in columns)
+        apart = places[-1] - places[0] >= len(places)
+        return strays, apart, in_memory[-1] not in columns, places
+
+    return min(choices, key=badness, default=frozenset())
+
+
+def _mentions(node: Node, wanted: Sequence[Node]) -> bool:
+    return bool(wanted) and not set(wanted).isdisjoint(ir.topological([node]))
+
+
+def _inner_reductions(roots: Sequence[Root], reductions: Sequence[Node]) -> set[Node]:
+    """The reductions whose result is used per row, per element, or inside another reduction."""
+    inner = {node for node in reductions if node.axes}
+    for root in roots:
+        if root.index_axes:
+            inner.update(node for node in ir.topological([root.node]) if node.op == "reduce")
+    for node in reductions:
+        inner.update(below for below in ir.topological(node.args) if below.op == "reduce")
+    return inner
+
+
+def _split_total(node: Node, rows: frozenset[Axis], columns: frozenset[Axis], *, walked: bool) -> Node:
+    """A reduction over everything as one over columns, then one over rows.
+
+    `walked` says whether the kernel walks all rows in any case, so that a sum over some of them costs nothing.
+    """
+    kind, axes = node.attrs
+    across, down = frozenset(axes) & columns, frozenset(axes) & rows
+    if across not in (columns, frozenset()):
+        raise ScheduleError("the loss sums over part of its axes only")
+    body = node.args[0]
+    if down != rows and down and not walked:
+        raise ScheduleError("the loss sums over part of its axes only")
+    if down and kind == "sum":  # along other rows it is the same: it counts in the first
+        for axis in sorted(rows - down, key=str):
+            is_first = ir.apply("eq", ir.index(axis), ir.const(0, torch.int64))
+            body = ir.apply("where", is_first, body, ir.const(0, body.dtype))
+    return ir.reduce(kind, rows if down else down, ir.reduce(kind, across, body))
+
+
+def memory_order(
+    order: Sequence[Node], roots: Sequence[Root], hints: Mapping[str, int]
+) -> Callable[[Axis], tuple[float, str]]:
+    """A sort key for axes: the one with the longest stride first."""
+    numbers = {sympy.Symbol(name, integer=True, positive=True): value for name, value in hints.items()}
+    steps: dict[Axis, float] = {}
+    accesses = [node.attrs for node in order if node.op == "load"]
+    accesses += [(root.buffer, root.index) for root in roots]
+    for buffer, index in accesses:
+        offset = buffer.offset(index).xreplace(numbers)
+        for axis in offset.free_symbols:
+            if isinstance(axis, Axis):
+                step = offset.subs(axis, 1) - offset.subs(axis, 0)
+                size = float(step) if step.is_number else 0.0
+                steps[axis] = max(steps.get(axis, 0.0), size)
+    return lambda axis: (-steps.get(axis, 0.0), str(axis))

@@ -1,0 +1,42 @@
+"""What lowering gives: results as IR over tensors in memory, and the steps that torch runs between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sympy
+
+from autogen import ir
+from autogen.lowering.values import Provenance
+from autogen.torch_step import TorchStep
+
+
+@dataclass(frozen=True)
+class Root:
+    """A result: `node` is its element at `index`, to be stored in `buffer` at the same index."""
+
+    buffer: ir.Buffer
+    index: tuple[sympy.Expr, ...]
+    node: ir.Node
+
+    @property
+    def index_axes(self) -> frozenset[ir.Axis]:
+        """The axes of the index: there is one result per value of these."""
+        symbols = frozenset().union(*(entry.free_symbols for entry in self.index))
+        return frozenset(symbol for symbol in symbols if isinstance(symbol, ir.Axis))
+
+
+@dataclass(frozen=True)
+class Program:
+    """A loss as IR: what it returns, and the gradient of each input that has one.
+
+    `steps` are the ops that torch runs, in the order of the trace; `operands` the tensors that they read and that
+    kernels have to compute for them.
+    """
+
+    outputs: tuple[Root, ...]
+    gradients: tuple[Root, ...]
+    gradient_of: tuple[int, ...]
+    provenance: Provenance
+    operands: tuple[Root, ...] = ()
+    steps: tuple[TorchStep, ...] = ()

@@ -1,0 +1,160 @@
+"""The part of a graph that torch runs: ops without a lowering, and the tensors that they need in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch.utils import _pytree as pytree
+
+from autogen import ir
+from autogen.lowering.program import Root
+from autogen.lowering.values import Value, fresh_index, unique
+from autogen.torch_step import Operand, SizeArgument, TorchStep, is_random, is_view
+from autogen.tracing import Trace
+from autogen.tracing.recorder import Size
+
+# Kept whole although torch has a formula for them: as simple ops they would be many, and slow.
+_OWN_KERNELS = frozenset(
+    {
+        "cumsum",
+        "cumprod",
+        "logcumsumexp",
+        "native_batch_norm",
+        "native_group_norm",
+        "native_layer_norm",
+        "convolution",
+        "convolution_backward",
+        "avg_pool2d",
+        "avg_pool2d_backward",
+        "max_pool2d_with_indices",
+        "max_pool2d_with_indices_backward",
+        "grid_sampler_2d",
+        "grid_sampler_2d_backward",
+        "im2col",
+        "col2im",
+        "embedding",
+        "embedding_dense_backward",
+        "_euclidean_dist",
+        "upsample_bilinear2d",
+        "upsample_bilinear2d_backward",
+        "upsample_nearest2d",
+        "upsample_nearest2d_backward",
+    }
+)
+
+
+def is_torchs_own(target: Any) -> bool:
+    """Whether an op is torch's to run, whatever formula there is for it."""
+    return target._schema.name.removeprefix("aten::").rstrip("_") in _OWN_KERNELS or is_random(target)
+
+
+def is_draw(node: torch.fx.Node) -> bool:
+    """Whether a node draws random numbers."""
+    return "geometry" in node.meta and is_random(node.target)
+
+
+class TorchParts:
+    """The steps of one program, while it is lowered.
+
+    Args:
+        trace: the graph.
+        values: what has been lowered so far, by node.
+        variables: nodes that the user's code gives a name.
+        stored: a tensor in memory as a `Value`.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        values: Mapping[torch.fx.Node, Any],
+        variables: Mapping[torch.fx.Node, str],
+        stored: Callable[[ir.Buffer], Value],
+    ) -> None:
+        self.steps: list[TorchStep] = []
+        self.operands: list[Root] = []
+        self._trace, self._values, self._variables = trace, values, variables
+        self._stored = stored
+        self._size_of = trace.domain.guards.expression
+        edge = [each for each in (*trace.inputs, *trace.upstream) if each is not None]
+        self._in_memory = {(each.node, 0): each.name for each in edge}
+        results = [each for each in (*trace.outputs, *trace.gradients) if each is not None]
+        self._taken = {each.name for each in (*edge, *results)}
+
+    def run(self, node: torch.fx.Node) -> Any:
+        """Let torch run a node; returns its results as values."""
+        buffers: list[ir.Buffer | None] = []
+        geometry = iter(node.meta["geometry"])
+        for strides in node.meta["strides"]:
+            if strides is None:
+                buffers.append(None)
+                continue
+            shape, dtype = next(geometry)
+            name = self._variables.get(node) or TorchStep.name_of(node.target)
+            name = name if len(node.meta["strides"]) == 1 else f"{name}_{len(buffers)}"
+            buffers.append(self._buffer(name, "torch", dtype, self._sizes(shape), self._sizes(strides)))
+        args, kwargs = pytree.tree_map(self._argument, (tuple(node.args), dict(node.kwargs)))
+        step = TorchStep(node.target, (args, kwargs), buffers, node.meta["origin"], backward=node.meta["backward"])
+        self.steps.append(step)
+        for position, buffer in enumerate(buffers):
+            if buffer is not None:
+                self._in_memory[node, position] = buffer.name
+        values = tuple(None if buffer is None else self._stored(buffer) for buffer in buffers)
+        return values if node.meta["is_tuple"] else values[0]
+
+    def _sizes(self, sizes: Sequence[Any]) -> tuple[sympy.Expr, ...]:
+        return tuple(map(self._size_of, sizes))
+
+    def _buffer(
+        self,
+        name: str,
+        role: str,
+        dtype: torch.dtype,
+        shape: tuple[sympy.Expr, ...],
+        strides: tuple[sympy.Expr, ...] | None = None,
+    ) -> ir.Buffer:
+        name = unique(name, self._taken)
+        self._taken.add(name)
+        strides = strides or ir.contiguous_strides(shape)
+        strides = tuple(sympy.S.Zero if n == 1 else step for n, step in zip(shape, strides, strict=True))
+        return ir.Buffer(name, dtype, shape, strides, role)
+
+    def _argument(self, leaf: Any) -> Any:
+        if isinstance(leaf, torch.fx.Node):
+            return Operand(self._name_in_memory(leaf))
+        return SizeArgument(self._size_of(leaf)) if isinstance(leaf, Size) else leaf
+
+    def _name_in_memory(self, node: torch.fx.Node) -> str:
+        """The buffer that holds a node's value when torch reads it: one is made if there is none."""
+        place = _place(node)
+        if place not in self._in_memory:
+            if self._is_view_of_memory(node):
+                self.run(node)
+            else:
+                self._in_memory[place] = self._operand(node)
+        return self._in_memory[place]
+
+    def _is_view_of_memory(self, node: torch.fx.Node) -> bool:
+        while _place(node) not in self._in_memory:
+            if "geometry" not in node.meta or not is_view(node.target):
+                return False
+            node = node.args[0]  # type: ignore[assignment]
+        return True
+
+    def _operand(self, node: torch.fx.Node) -> str:
+        value = self._values[node]
+        name = self._variables.get(node) or (TorchStep.name_of(node.target) if "geometry" in node.meta else "part")
+        buffer = self._buffer(name, "scratch", value.dtype, value.shape)
+        index = fresh_index(value)
+        self.operands.append(Root(buffer, index, ir.cast(value.at(index), value.dtype)))
+        return buffer.name
+
+
+def _place(node: torch.fx.Node) -> tuple[torch.fx.Node, int]:
+    """A node's value as the result of an op, by position."""
+    if node.op == "call_function" and "geometry" not in node.meta:
+        source, position = node.args
+        return source, position  # type: ignore[return-value]
+    return node, 0

@@ -1,0 +1,128 @@
+"""Steps that torch runs between generated kernels: matrix products, sorts, convolutions, random draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch.utils import _pytree as pytree
+
+from autogen import ir
+from autogen.errors import SourceLine
+from autogen.sizes import Evaluator
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor among the arguments of a step, by the name of its buffer."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class SizeArgument:
+    """A size among the arguments of a step."""
+
+    expression: sympy.Expr
+
+
+class TorchStep:
+    """One ATen op on tensors in memory.
+
+    Args:
+        target: the op's overload.
+        arguments: its positional and keyword arguments, tensors as `Operand`, sizes as `SizeArgument`.
+        results: a buffer for every tensor that the op returns, None where it returns something else.
+        line: the user's source line.
+        backward: whether autograd calls it.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
+        results: Sequence[ir.Buffer | None],
+        line: SourceLine | None,
+        *,
+        backward: bool,
+    ) -> None:
+        self.target, self.results, self.line, self.backward = target, tuple(results), line, backward
+        self._leaves, self._structure = pytree.tree_flatten(arguments)
+        sizes = [leaf.expression for leaf in self._leaves if isinstance(leaf, SizeArgument)]
+        self._sizes = Evaluator(sizes)
+        self._strides = [None if each is None else Evaluator(each.strides) for each in self.results]
+
+    @staticmethod
+    def name_of(target: Any) -> str:
+        """An op's name without its overload, such as `mm`."""
+        return str(target).removeprefix("aten.").partition(".")[0].lstrip("_")
+
+    @property
+    def name(self) -> str:
+        """The op's name, such as `mm`."""
+        return self.name_of(self.target)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The buffers that it reads."""
+        return tuple(dict.fromkeys(leaf.name for leaf in self._leaves if isinstance(leaf, Operand)))
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The buffers that it makes."""
+        return tuple(each.name for each in self.results if each is not None)
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it only looks at the same memory in another way, which costs nothing."""
+        return is_view(self.target)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it draws from torch's random stream."""
+        return is_random(self.target)
+
+    def __call__(self, tensors: dict[str, torch.Tensor], sizes: Mapping[str, int], device: torch.device) -> None:
+        """Run it: read its operands from `tensors`, by name, and put its results there."""
+        numbers = iter(self._sizes(sizes))
+
+        def real(leaf: Any) -> Any:
+            if isinstance(leaf, Operand):
+                return tensors[leaf.name]
+            return next(numbers) if isinstance(leaf, SizeArgument) else leaf
+
+        args, kwargs = pytree.tree_unflatten([real(leaf) for leaf in self._leaves], self._structure)
+        with torch.no_grad():
+            returned = self.target(*args, **kwargs)
+        parts = returned if isinstance(returned, (tuple, list)) else (returned,)
+        for part, buffer, strides in zip(parts, self.results, self._strides, strict=True):
+            if buffer is not None and strides is not None:
+                tensors[buffer.name] = _laid_out(part, strides(sizes))
+
+
+def _laid_out(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """`tensor` with the strides that kernels expect; torch's fake op may have promised others than the real one has."""
+    agree = all(n == 1 or own == wanted for n, own, wanted in zip(tensor.shape, tensor.stride(), strides, strict=True))
+    if agree or tensor.numel() == 0:
+        return tensor
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def is_view(target: Any) -> bool:
+    """Whether an op returns a view of its first argument."""
+    schema: Callable[..., Any] | Any = target._schema
+    first = schema.arguments[0].alias_info if schema.arguments else None
+    return (
+        first is not None
+        and not first.is_write
+        and len(schema.returns) == 1
+        and str(schema.returns[0].type) == "Tensor"
+    )
+
+
+def is_random(target: Any) -> bool:
+    """Whether an op draws from torch's random stream."""
+    return torch.Tag.nondeterministic_seeded in target.tags
