@@ -80,11 +80,20 @@ class CompiledLoss:
         """Which outputs have a gradient."""
         return tuple(upstream is not None for upstream in self.trace.upstream)
 
+    def sizes(self, tensors: Sequence[torch.Tensor]) -> Sizes | None:
+        """The sizes of a call by name, None if the kernels are not made for it."""
+        sizes = self.trace.domain.sizes(tensors)
+        if sizes is None or not all(step.kernel.holds(sizes) for step in self._limited):
+            return None
+        return sizes
+
     def result(self, outputs: Sequence[torch.Tensor]) -> Any:
         """The loss's own return value around its outputs."""
         return self.trace.result(outputs)
 
     def __post_init__(self) -> None:
+        steps = kernels_in((*self.forward, *self.backward()))
+        self._limited = [step for step in steps if step.kernel.is_limited]
         self._outputs = _results(self.forward, self.plan.outputs, self.plan)
 
     def run_forward(

@@ -7,13 +7,14 @@ stored by a kernel of its own, and read back.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from autogen import ir
 from autogen.errors import ScheduleError
 from autogen.ir import Node
-from autogen.kernel import Kernel, fit, memory_order
+from autogen.kernel import Kernel, fit, memory_order, one_block
 from autogen.lowering.program import Root
 from autogen.lowering.values import Provenance, unique
 
@@ -28,9 +29,14 @@ def kernels(name: str, roots: Sequence[Root], hints: Mapping[str, int], provenan
     if not roots:
         return ()
     try:
-        return (fit(name, roots, hints),)
+        kernel = fit(name, roots, hints)
+        if kernel.holds(hints):
+            return (kernel,)
+        reason = "the loss is too large for one program"
     except ScheduleError as error:
         reason = error.reason
+    with contextlib.suppress(ScheduleError):
+        return (one_block(name, roots, hints),)
     groups: list[list[Root]] = []
     for root in _cut(roots, hints, provenance):
         made = {each.buffer: k for k, group in enumerate(groups) for each in group}
@@ -53,10 +59,9 @@ def stored(node: Node, name: str, role: str, axes: Sequence[ir.Axis]) -> Root:
 
 def _fits(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> bool:
     try:
-        fit(name, roots, hints)
+        return fit(name, roots, hints).holds(hints)
     except ScheduleError:
         return False
-    return True
 
 
 def _read(root: Root) -> set[ir.Buffer]:

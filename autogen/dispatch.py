@@ -155,7 +155,7 @@ class Dispatcher:
     def _known(self, binding: Binding, key: Hashable) -> Decision | None:
         """What was found before for calls like this one."""
         for compiled in self._compiled.get(key, ()):
-            sizes = compiled.trace.domain.sizes(binding.tensors)
+            sizes = compiled.sizes(binding.tensors)
             if sizes is not None:
                 return Decision(compiled, sizes)
         for refused in self._refused.get(key, ()):
@@ -176,7 +176,7 @@ class Dispatcher:
         else:
             self._compiled.setdefault(key, []).append(compiled)
             logger.info("%s runs on generated kernels: %s launches, forward + backward", name, compiled.launches)
-            return Decision(compiled, compiled.trace.domain.sizes(binding.tensors) or {})
+            return Decision(compiled, compiled.sizes(binding.tensors) or {})
         level = logging.WARNING if isinstance(error, InternalError) else logging.INFO
         logger.log(
             level, "%s runs in torch: %s", name, error.reason, exc_info=error if level == logging.WARNING else None

@@ -8,6 +8,8 @@ everything (the loss itself) is finished inside the launch by the last block to 
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -19,6 +21,10 @@ from autogen import ir
 from autogen.errors import ScheduleError
 from autogen.ir import Axis, Node
 from autogen.lowering.program import Root
+from autogen.sizes import Evaluator, next_power_of_2
+
+MAX_IN_ONE_PROGRAM = 16384  # elements
+MAX_RANK = 6
 
 
 class Level(Enum):
@@ -37,7 +43,8 @@ class Kernel:
 
     `rows` and `columns` are axes, outermost in memory first; `whole_rows` says whether a program needs all columns of
     its rows. `stores` are results per element or row, `finals` the scalars that the last block stores from `totals`,
-    the reductions over everything. `cut` says why the kernel before it could not do its work as well.
+    the reductions over everything. `cut` says why the kernel before it could not do its work as well. `one_block` means
+    that a single program computes everything, with a tile dimension per axis: all axes are columns, all roots stores.
     """
 
     name: str
@@ -48,6 +55,7 @@ class Kernel:
     finals: tuple[Root, ...]
     totals: tuple[Node, ...]
     cut: str = ""
+    one_block: bool = False
 
     @property
     def roots(self) -> tuple[Root, ...]:
@@ -69,6 +77,28 @@ class Kernel:
         if in_columns:
             return Level.ELEMENT if in_rows else Level.COLUMN
         return Level.ROW if in_rows else Level.SCALAR
+
+    @functools.cached_property
+    def _in_one_program(self) -> tuple[Evaluator, ...]:
+        """The sizes of what one program holds on chip because nothing else can be done."""
+        if self.one_block:
+            order = ir.topological(root.node for root in self.roots)
+            return tuple(Evaluator([axis.size for axis in sorted(axes, key=str)]) for axes in _spaces(order))
+        if self.whole_rows and not self.rows:
+            return (Evaluator([axis.size for axis in self.columns]),)
+        return ()
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there are sizes that the kernel is not made for."""
+        return bool(self._in_one_program)
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        """Whether the kernel is made for the given sizes: what one program has to hold must not be much."""
+        return all(
+            math.prod(next_power_of_2(size) for size in sizes_of(sizes)) <= MAX_IN_ONE_PROGRAM
+            for sizes_of in self._in_one_program
+        )
 
     def is_final(self, node: Node) -> bool:
         """Whether a node needs a reduction over all rows."""
@@ -132,6 +162,33 @@ def fit(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Kernel:
         finals,
         totals,
     )
+
+
+def one_block(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Kernel:
+    """A kernel of one program that computes all roots, whatever they reduce.
+
+    Raises:
+        ScheduleError: there is too much of it.
+    """
+    order = ir.topological(root.node for root in roots)
+    axes = frozenset().union(*_spaces(order), *(root.index_axes for root in roots))
+    place = memory_order(order, roots, hints)
+    first: dict[Axis, int] = {}
+    for position, node in enumerate(order):
+        for axis in node.axes:
+            first.setdefault(axis, position)
+    columns = tuple(sorted(axes, key=lambda axis: (first.get(axis, len(order)), place(axis))))
+    kernel = Kernel(name, (), columns, True, tuple(roots), (), (), one_block=True)
+    if len(columns) > MAX_RANK or not kernel.holds(hints):
+        raise ScheduleError("the loss is too large for one program")
+    return kernel
+
+
+def _spaces(order: Sequence[Node]) -> set[frozenset[Axis]]:
+    """The axes of every value that is computed, also inside reductions; the largest sets only."""
+    reduced = [node.args[0].axes | set(node.attrs[1]) for node in order if node.op == "reduce"]
+    found = {*reduced, *(node.axes for node in order)}
+    return {axes for axes in found if not any(axes < other for other in found)}
 
 
 def _broadcast_columns(accesses: Sequence[frozenset[Axis]], in_memory: Sequence[Axis]) -> frozenset[Axis]:

@@ -1,47 +1,21 @@
-"""Scheduling: IR results → launches and torch's steps between them, and what forward keeps for backward.
-
-Each direction is a sequence of regions. A step of torch belongs to the first region before which all that it reads can
-be there; what it reads from kernels, they store one region earlier. Results are computed in the last region, where they
-share a launch with as much as fits.
-"""
+"""Scheduling: IR results → launches and torch's steps between them, and what forward keeps for backward."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from autogen import ir
-from autogen.cuts import kernels, stored
+from autogen.cuts import stored
 from autogen.errors import ScheduleError
 from autogen.ir import Node
-from autogen.kernel import Kernel, memory_order
+from autogen.kernel import memory_order
 from autogen.lowering.program import Program, Root
 from autogen.lowering.values import Provenance, unique
+from autogen.regions import Direction, Step, alias_of, names_of, sequence
 from autogen.simplify import simplify
 from autogen.torch_step import TorchStep
-
-Step = Kernel | TorchStep
-
-
-@dataclass(frozen=True)
-class Direction:
-    """What forward or backward has to do: `results`, by way of torch's `steps`, which read `operands` from kernels."""
-
-    name: str
-    results: tuple[Root, ...]
-    operands: tuple[Root, ...] = ()
-    steps: tuple[TorchStep, ...] = ()
-
-    @property
-    def roots(self) -> tuple[Root, ...]:
-        """All that kernels store."""
-        return (*self.operands, *self.results)
-
-    def on(self, nodes: Sequence[Node]) -> Direction:
-        """The same with other expressions for its roots."""
-        roots = [replace(root, node=node) for root, node in zip(self.roots, nodes, strict=True)]
-        return replace(self, operands=tuple(roots[: len(self.operands)]), results=tuple(roots[len(self.operands) :]))
 
 
 @dataclass(frozen=True)
@@ -76,7 +50,7 @@ class Plan:
         direction = self._backward
         nodes = ir.transform([root.node for root in direction.roots], relaid, self.provenance.moved)
         nodes = simplify(nodes, self.provenance.moved)  # what is the same everywhere leaves its sums
-        return _sequence(direction.on(nodes), self.hints, self.provenance)
+        return sequence(direction.on(nodes), self.hints, self.provenance)
 
 
 def schedule(program: Program, name: str, hints: Mapping[str, int], *, training: bool) -> Plan:
@@ -119,11 +93,11 @@ def _directions(program: Program, name: str, *, training: bool) -> tuple[Directi
     """What is to be done forward, as some output needs it or it draws random numbers, and what is left for backward."""
     operands = {root.buffer.name: root for root in program.operands}
     makers = {made: step for step in program.steps for made in step.writes}
-    wanted = _names_of(root.node for root in program.outputs)
+    wanted = names_of(root.node for root in program.outputs)
     wanted += [made for step in program.steps if step.is_random and not step.backward for made in step.writes]
     forward = _closure(wanted, operands, makers)
     backward = (
-        _closure(_names_of(root.node for root in program.gradients), operands, makers) - forward if training else set()
+        _closure(names_of(root.node for root in program.gradients), operands, makers) - forward if training else set()
     )
 
     def part(suffix: str, names: set[str], results: tuple[Root, ...]) -> Direction:
@@ -140,14 +114,9 @@ def _directions(program: Program, name: str, *, training: bool) -> tuple[Directi
     )
 
 
-def _names_of(nodes: Iterable[Node]) -> list[str]:
-    """The buffers that are read below some nodes."""
-    return [node.attrs[0].name for node in ir.topological(nodes) if node.op == "load"]
-
-
 def _names_read(direction: Direction) -> list[str]:
     return [
-        *_names_of(root.node for root in direction.roots),
+        *names_of(root.node for root in direction.roots),
         *(name for step in direction.steps for name in step.reads),
     ]
 
@@ -162,88 +131,16 @@ def _closure(wanted: Iterable[str], operands: Mapping[str, Root], makers: Mappin
             continue
         if name in operands:
             found.add(name)
-            todo += _names_of([operands[name].node])
+            todo += names_of([operands[name].node])
         elif name in makers:
             found.update(makers[name].writes)
             todo += makers[name].reads
     return found
 
 
-def _alias(root: Root) -> str | None:
-    """The torch tensor that a result simply is, if it is one."""
-    node = root.node
-    if node.op != "load" or node.attrs[0].role != "torch" or node.args:
-        return None
-    buffer = node.attrs[0]
-    same = all(size == 1 or at == own for size, at, own in zip(buffer.shape, node.attrs[1], root.index, strict=True))
-    return buffer.name if (buffer.shape, buffer.dtype) == (root.buffer.shape, root.buffer.dtype) and same else None
-
-
 def _aliases(results: Iterable[Root]) -> dict[str, str]:
-    found = {root.buffer.name: _alias(root) for root in results}
+    found = {root.buffer.name: alias_of(root) for root in results}
     return {name: own for name, own in found.items() if own is not None}
-
-
-def _regions(direction: Direction) -> tuple[dict[str, int], list[int], int]:
-    """The region in which each operand is stored, the one before which each step runs, and the last."""
-    made_by_step: dict[str, int] = {}
-    operands = {root.buffer.name: root for root in direction.operands}
-    stored_in: dict[str, int] = {}
-    runs_before: list[int] = []
-    last_draw = 0
-
-    def known(roots: Iterable[Root]) -> int:
-        names = _names_of(root.node for root in roots)
-        return max((made_by_step.get(name, 0) for name in names), default=0)
-
-    for step in direction.steps:
-        region = last_draw if step.is_random else 0
-        for name in step.reads:
-            region = max(region, made_by_step.get(name, 0))
-            if name in operands:
-                region = max(region, known([operands[name]]) + 1)
-        last_draw = max(last_draw, region if step.is_random else 0)
-        made_by_step |= dict.fromkeys(step.writes, region)
-        runs_before.append(region)
-    for step, region in zip(direction.steps, runs_before, strict=True):
-        for name in operands.keys() & set(step.reads):
-            stored_in[name] = min(stored_in.get(name, region - 1), region - 1)
-    last = max([known(direction.results), *runs_before], default=0)
-    return stored_in, runs_before, last
-
-
-def _sequence(
-    direction: Direction, hints: Mapping[str, int], provenance: Provenance, kept: Sequence[Root] = ()
-) -> tuple[Step, ...]:
-    """The steps of a direction in their order; `kept` are statistics to be stored on the way."""
-    stored_in, runs_before, last = _regions(direction)
-    results = [root for root in direction.results if _alias(root) is None]
-    waiting = list(kept)
-    found: list[Step] = []
-    count = 0
-    for region in range(last + 1):
-        steps = zip(direction.steps, runs_before, strict=True)
-        found += [step for step, before in steps if before == region]
-        roots = [root for root in direction.operands if stored_in.get(root.buffer.name) == region]
-        if region == last:
-            roots += [*results, *waiting]
-        else:
-            computed = set(ir.topological(root.node for root in roots))
-            roots += [root for root in waiting if root.node in computed]
-            waiting = [root for root in waiting if root.node not in computed]
-        name = direction.name if not count else f"{direction.name}_{count + 1}"
-        launches = kernels(name, roots, hints, provenance)
-        if region and launches:
-            cut = f"torch runs {', '.join(_torch_ops(direction.steps, runs_before, region))} before it"
-            launches = (replace(launches[0], cut=cut), *launches[1:])
-        count += len(launches)
-        found += launches
-    return tuple(found)
-
-
-def _torch_ops(steps: Sequence[TorchStep], runs_before: Sequence[int], region: int) -> list[str]:
-    found = [step for step, before in zip(steps, runs_before, strict=True) if before == region]
-    return list(dict.fromkeys(step.name for step in found if not step.is_view))
 
 
 def _statistics(
@@ -289,7 +186,7 @@ def _statistics(
         name = unique(provenance.qualified(node) if alike else provenance.called(node), taken)
         taken.add(name)
         provenance.names[node] = name  # both kernels call it so
-        provenance.sources[name] = tuple(dict.fromkeys(_names_of([node])))
+        provenance.sources[name] = tuple(dict.fromkeys(names_of([node])))
         found[node] = stored(node, name, "saved", sorted(node.axes, key=place))
     return found
 
@@ -298,11 +195,11 @@ def _forward(
     forward: Direction, backward: Direction, hints: Mapping[str, int], provenance: Provenance
 ) -> tuple[tuple[Step, ...], dict[Node, Root]]:
     """The forward launches and the statistics that they keep, all or those computed anyway, if that costs no launch."""
-    plain = _sequence(forward, hints, provenance)
+    plain = sequence(forward, hints, provenance)
     for at_hand in (False, True):
         statistics = _statistics(forward, backward, hints, provenance, at_hand=at_hand)
         try:
-            steps = _sequence(forward, hints, provenance, tuple(statistics.values()))
+            steps = sequence(forward, hints, provenance, tuple(statistics.values()))
         except ScheduleError:
             continue
         if len(steps) <= len(plain):

@@ -30,3 +30,8 @@ class Evaluator:
 
     def __call__(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         return self._evaluate(sizes)  # type: ignore[operator]
+
+
+def next_power_of_2(n: int) -> int:
+    """The smallest power of two that is at least `n` and 1."""
+    return 1 << max(n - 1, 0).bit_length()

@@ -6,6 +6,7 @@ line of elements, and (N, C, H*W) with classes in the middle is three axes, not 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ import sympy
 from autogen import ir
 from autogen.ir import Axis
 from autogen.kernel import Kernel, Level
+from autogen.lowering.values import unique
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,11 @@ class Group:
     def size(self) -> sympy.Expr:
         """How many values the merged index takes."""
         return self.axis.size
+
+    @property
+    def tile(self) -> str:
+        """What the extent of a tile along it is called, where it has a tile dimension of its own."""
+        return f"{str(self.axis).upper()}_TILE"
 
 
 class Space:
@@ -42,9 +49,11 @@ class Space:
         accesses += [(root.buffer, root.index) for root in kernel.stores]
         self._offsets = [buffer.offset(index) for buffer, index in accesses]
         alone = {axis for expression in _index_expressions(kernel) for axis in expression.free_symbols}
+        reductions = [node for node in _nodes(kernel) if node.op == "reduce"] if kernel.one_block else []
+        self._reduced = [set(node.attrs[1]) for node in reductions]
         row_name = "row" if kernel.columns else "element"
         self.rows = self._merge(kernel.rows, alone, row_name)
-        self.columns = self._merge(kernel.columns, alone, "col")
+        self.columns = self._merge(kernel.columns, alone, "" if kernel.one_block else "col")
         self.columns_adjacent = self._columns_adjacent(kernel)
 
     def _merge(self, axes: Sequence[Axis], alone: set[sympy.Basic], name: str) -> tuple[Group, ...]:
@@ -54,9 +63,13 @@ class Space:
                 runs[-1].append(axis)
             else:
                 runs.append([axis])
-        groups = []
+        groups: list[Group] = []
         for position, run in enumerate(runs):
-            if name == "col":
+            if not name:
+                label = re.sub(r"\W+", "_", "_".join(map(str, run)))
+                sizes = {str(symbol) for axis in axes for symbol in axis.size.free_symbols}
+                label = unique(f"{label}_index" if label in sizes else label, {str(group.axis) for group in groups})
+            elif name == "col":
                 label = name if len(runs) == 1 else f"{name}{position}"
             elif position == len(runs) - 1:
                 label = name
@@ -76,7 +89,8 @@ class Space:
         return any(step == 1 for step in steps)
 
     def _walk_as_one(self, outer: Axis, inner: Axis) -> bool:
-        return all(_mergeable(offset, outer, inner) for offset in self._offsets)
+        bound = all((outer in axes) == (inner in axes) for axes in self._reduced)
+        return bound and all(_mergeable(offset, outer, inner) for offset in self._offsets)
 
     def merged(self, expression: sympy.Expr) -> sympy.Expr:
         """An offset or index over the kernel's axes, as one over the merged axes."""
@@ -107,9 +121,12 @@ class Space:
         return step if not rest.free_symbols & {group.axis for group in groups} and rest == 0 else None
 
 
+def _nodes(kernel: Kernel) -> list[ir.Node]:
+    return ir.topological(root.node for root in kernel.roots)
+
+
 def _index_expressions(kernel: Kernel) -> Iterable[sympy.Expr]:
-    nodes = ir.topological(root.node for root in kernel.roots)
-    return [node.attrs[0] for node in nodes if node.op == "index"]
+    return [node.attrs[0] for node in _nodes(kernel) if node.op == "index"]
 
 
 def _step(expression: sympy.Expr, axis: Axis) -> sympy.Expr | None:

@@ -6,6 +6,7 @@
 | tiles                   | 2048 elements, as many of them columns as there are           | 4     |
 | rows, columns adjacent  | whole rows while they fit on chip, several if they are short  | 4 - 32|
 |                         | beyond that one row in steps of 4096 columns                  | 8     |
+| one block               | every axis whole                                              | 4 - 32|
 | rows, rows adjacent     | up to 128 rows; all columns while they fit, else steps of 32  | 4 - 8 |
 
 A tile that needs more than 32 values per thread and tensor spills on real devices, which bounds what "fits" means;
@@ -14,6 +15,7 @@ double precision halves every tile.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -22,7 +24,7 @@ import torch
 
 from autogen.emission import Variant
 from autogen.kernel import Kernel, Level
-from autogen.sizes import Evaluator
+from autogen.sizes import Evaluator, next_power_of_2
 from autogen.space import Space
 
 INT32_MAX = 2**31 - 1
@@ -40,11 +42,6 @@ class Tiling:
     tiles: tuple[tuple[str, int], ...]
     programs: int
     num_warps: int
-
-
-def next_power_of_2(n: int) -> int:
-    """The smallest power of two that is at least `n` and 1."""
-    return 1 << max(n - 1, 0).bit_length()
 
 
 def alignment(n: int) -> int:
@@ -70,11 +67,14 @@ class Tiler:
             [sympy.Mul(*rows), rows[-1] if rows else sympy.S.One, columns, *sorted(extents, key=str)]
         )
         self._has_totals = bool(kernel.totals)
+        self._blocks = space.columns if kernel.one_block else None
 
     def tiling(self, sizes: Mapping[str, int]) -> Tiling:
         """The tiling for the given sizes."""
         rows, inner_rows, columns, *extents = self._sizes(sizes)
         wide = max([rows * columns, *extents]) > INT32_MAX - MARGIN
+        if self._blocks is not None:
+            return self._block(sizes, wide)
         if self._is_flat:
             return self._flat(rows, wide)
         shape = self._rows if self._whole_rows else self._tiles
@@ -82,6 +82,13 @@ class Tiler:
 
     def _partials(self, programs: int) -> tuple[tuple[str, int], ...]:
         return (("PARTIALS", min(next_power_of_2(programs), MAX_PARTIALS)),) if self._has_totals else ()
+
+    def _block(self, sizes: Mapping[str, int], wide: bool) -> Tiling:
+        assert self._blocks is not None
+        extents = Evaluator([group.size for group in self._blocks])(sizes)
+        tiles = tuple((group.tile, next_power_of_2(n)) for group, n in zip(self._blocks, extents, strict=True))
+        warps = min(max(math.prod(size for _, size in tiles) // 512, 4), 32)
+        return Tiling(Variant(wide=wide), tiles, 1, warps)
 
     def _flat(self, n: int, wide: bool) -> Tiling:
         block = 1024 if n <= 2**18 else 2048 if n <= 2**20 else 4096

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,14 +113,11 @@ def _laid_out(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
 
 def is_view(target: Any) -> bool:
     """Whether an op returns a view of its first argument."""
-    schema: Callable[..., Any] | Any = target._schema
+    schema = target._schema
     first = schema.arguments[0].alias_info if schema.arguments else None
-    return (
-        first is not None
-        and not first.is_write
-        and len(schema.returns) == 1
-        and str(schema.returns[0].type) == "Tensor"
-    )
+    if first is None or first.is_write or len(schema.returns) != 1:
+        return False
+    return str(schema.returns[0].type) == "Tensor"
 
 
 def is_random(target: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autogen.emission.block import Block
 from autogen.emission.flat import Flat
 from autogen.emission.looped import Looped
 from autogen.emission.rows import Resident, Tiled
@@ -15,7 +16,9 @@ from autogen.space import Space
 def emit(kernel: Kernel, space: Space, variant: Variant, provenance: Provenance) -> KernelSource:
     """The source of a kernel; the same arguments give the same bytes."""
     shell: type[Shell]
-    if not kernel.columns:
+    if kernel.one_block:
+        shell = Block
+    elif not kernel.columns:
         shell = Flat
     elif not kernel.whole_rows:
         shell = Tiled

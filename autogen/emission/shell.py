@@ -18,7 +18,7 @@ from autogen.emission.sizes import Sizes
 from autogen.emission.source import KernelSource, Partial
 from autogen.ir import Axis, Node
 from autogen.kernel import Kernel, Level
-from autogen.lowering import Root
+from autogen.lowering.program import Root
 from autogen.lowering.values import Provenance
 from autogen.ops import OPS
 from autogen.space import Space
@@ -226,11 +226,15 @@ class Shell:
         """The mask under which values of a level exist."""
         raise NotImplementedError
 
+    def load_mask(self, node: Node) -> str | None:
+        """The mask under which a load reads."""
+        return self.mask_of(self.kernel.level(node))
+
     def load_parts(self, node: Node, computed: Sequence[str] = ()) -> dict[str, str | None]:
         """A load in pieces: pointer, mask, the value where the mask is off, and the cast after it."""
         buffer, index = node.attrs
         level = self.kernel.level(node)
-        mask = self.mask_of(level)
+        mask = self.load_mask(node)
         other = "0.0" if buffer.dtype.is_floating_point else "0"
         checks = [mask] if mask else []
         for entry, size in zip(index, buffer.shape, strict=True):

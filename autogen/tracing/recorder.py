@@ -44,9 +44,9 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 class Recorder(TorchDispatchMode):
     """Records ATen calls on fake tensors into `graph`.
 
-    Nodes carry in `meta`: `geometry` (shape and dtype of each tensor in the result, as it was then), `strides` (of each
-    part of the result, None for what is no tensor), `is_tuple`, `origin` (the user's source line or None) and `backward`
-    (whether autograd made the call).
+    Nodes carry in `meta`: `geometry` (shape and dtype of each tensor in the result, as it was then), `strides` (of
+    each part of the result, None for what is no tensor), `is_tuple`, `origin` (the user's source line or None) and
+    `backward` (whether autograd made the call).
 
     `predicates` are the booleans that the code branched on, with the value that each had in this run.
 
@@ -181,6 +181,8 @@ class Recorder(TorchDispatchMode):
     def _record_write(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         written = args[0]
         functional = _functional(func)
+        if func is aten.bernoulli_.float:  # torch leaves out a default that its twin does not have
+            args = (*args, 0.5)[:2]
         if not func._schema.name.endswith("_") or functional is None or result is not written:
             raise UnsupportedOpError(str(func), where=self._origin()[0])
         if id(written) in self._inputs:

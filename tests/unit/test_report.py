@@ -93,7 +93,7 @@ class TestFields:
             assert f"def {direction.kernels[0]}(" in direction.source
 
     def test_launches_are_those_of_the_plan(self) -> None:
-        report = explain(autogen_loss(lambda x: (x.sum(0), x.sum(1))), torch.rand(3, 4))
+        report = explain(autogen_loss(lambda x: (x.sum(0), x.sum(1))), torch.rand(300, 400))
         assert report.forward is not None
         assert report.forward.launches == len(report.forward.kernels) == report.forward.source.count("@triton.jit") == 2
 

@@ -10,6 +10,7 @@ import sympy
 import torch
 from torch import Tensor, nn
 
+import autogen.kernel
 from autogen import ir, simplify
 from autogen.ir import Node
 from autogen.kernel import Kernel, Level
@@ -159,6 +160,7 @@ class TestLaunches:
         gradients = [root.buffer.name for kernel in plan.backward() for root in kernel.roots]
         assert gradients == ["grad_anchor", "grad_positive", "grad_negative"]
 
+    @pytest.mark.usefixtures("large")
     def test_results_that_do_not_fit_together_get_a_launch_each(self) -> None:
         def loss(x: Tensor) -> Any:
             return x.sum(1), x.sum(0), x.exp().sum(1)
@@ -209,6 +211,23 @@ CUT: dict[str, tuple[Loss, tuple[Any, ...], int, str]] = {
 }
 
 
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if all sizes were too large for one program."""
+    monkeypatch.setattr(autogen.kernel, "MAX_IN_ONE_PROGRAM", 0)
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_what_is_small_is_one_program(name: str) -> None:
+    loss, args, _, reason = CUT[name]
+    if reason.startswith("torch"):
+        return
+    plan, sizes = plan_of(loss, *args)
+    assert len([step for step in plan.forward if isinstance(step, Kernel)]) == 1
+    Reference(loss, *args).check_plan(plan, sizes)
+
+
+@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("name", CUT)
 def test_what_does_not_fit_is_cut(name: str) -> None:
     loss, args, launches, reason = CUT[name]

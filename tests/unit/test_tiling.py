@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from autogen.sizes import next_power_of_2
 from autogen.space import Space
-from autogen.tiling import INT32_MAX, Tiler, Tiling, alignment, next_power_of_2
+from autogen.tiling import INT32_MAX, Tiler, Tiling, alignment
 from tests.unit.pipeline import Loss, floats, plan_of
 
 X = floats(3, 4)

@@ -1,0 +1,116 @@
+"""Regions: one direction of a loss → its kernels and torch's steps, in order.
+
+A step of torch runs before the first region by which all that it reads can be there; what it reads from kernels, they
+store one region earlier. A result shares the launches of the first region that has any, or is computed in the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autogen import ir
+from autogen.cuts import kernels
+from autogen.ir import Node
+from autogen.kernel import Kernel
+from autogen.lowering.program import Root
+from autogen.lowering.values import Provenance
+from autogen.torch_step import TorchStep
+
+Step = Kernel | TorchStep
+
+
+@dataclass(frozen=True)
+class Direction:
+    """What forward or backward has to do: `results`, by way of torch's `steps`, which read `operands` from kernels."""
+
+    name: str
+    results: tuple[Root, ...]
+    operands: tuple[Root, ...] = ()
+    steps: tuple[TorchStep, ...] = ()
+
+    @property
+    def roots(self) -> tuple[Root, ...]:
+        """All that kernels store."""
+        return (*self.operands, *self.results)
+
+    def on(self, nodes: Sequence[Node]) -> Direction:
+        """The same with other expressions for its roots."""
+        roots = [replace(root, node=node) for root, node in zip(self.roots, nodes, strict=True)]
+        return replace(self, operands=tuple(roots[: len(self.operands)]), results=tuple(roots[len(self.operands) :]))
+
+
+def names_of(nodes: Iterable[Node]) -> list[str]:
+    """The buffers that are read below some nodes."""
+    return [node.attrs[0].name for node in ir.topological(nodes) if node.op == "load"]
+
+
+def alias_of(root: Root) -> str | None:
+    """The tensor of a step that a result simply is, if it is one."""
+    node = root.node
+    if node.op != "load" or node.attrs[0].role != "torch" or node.args:
+        return None
+    buffer = node.attrs[0]
+    same = all(size == 1 or at == own for size, at, own in zip(buffer.shape, node.attrs[1], root.index, strict=True))
+    return buffer.name if (buffer.shape, buffer.dtype) == (root.buffer.shape, root.buffer.dtype) and same else None
+
+
+class _Regions:
+    """Where everything happens that a direction has to do.
+
+    `runs_before[i]` is the region before which the i-th step runs, `stored_in` the one in which an operand is stored.
+    """
+
+    def __init__(self, direction: Direction) -> None:
+        self._made_before: dict[str, int] = {}
+        operands = {root.buffer.name: root for root in direction.operands}
+        self.runs_before: list[int] = []
+        last_draw = 0
+        for step in direction.steps:
+            region = last_draw if step.is_random else 0  # the random stream is drawn from in the loss's own order
+            for name in step.reads:
+                region = max(region, self._made_before.get(name, 0))
+                if name in operands:
+                    region = max(region, self.first(operands[name]) + 1)
+            last_draw = region if step.is_random else last_draw
+            self._made_before |= dict.fromkeys(step.writes, region)
+            self.runs_before.append(region)
+        self.stored_in: dict[str, int] = {}
+        for step, region in zip(direction.steps, self.runs_before, strict=True):
+            for name in operands.keys() & set(step.reads):
+                self.stored_in[name] = min(self.stored_in.get(name, region - 1), region - 1)
+        self.last = max([*map(self.first, direction.results), *self.runs_before], default=0)
+
+    def first(self, root: Root) -> int:
+        """The first region in which all is there that a root reads."""
+        return max((self._made_before.get(name, 0) for name in names_of([root.node])), default=0)
+
+    def of_result(self, root: Root) -> int:
+        """The region of a result: the first with launches that it may share."""
+        first = self.first(root)
+        return min((region for region in self.stored_in.values() if region >= first), default=self.last)
+
+
+def sequence(
+    direction: Direction, hints: Mapping[str, int], provenance: Provenance, kept: Sequence[Root] = ()
+) -> tuple[Step, ...]:
+    """The steps of a direction in their order; `kept` are statistics to be stored on the way."""
+    regions = _Regions(direction)
+    found: list[Step] = []
+    launches = 0
+    waiting = list(kept)
+    for region in range(regions.last + 1):
+        steps = [step for step, before in zip(direction.steps, regions.runs_before, strict=True) if before == region]
+        roots = [root for root in direction.operands if regions.stored_in.get(root.buffer.name) == region]
+        roots += [root for root in direction.results if alias_of(root) is None and regions.of_result(root) == region]
+        at_hand = set(ir.topological(root.node for root in roots))
+        now = [root for root in waiting if root.node in at_hand or regions.of_result(root) == region]
+        waiting = [root for root in waiting if root not in now]
+        name = f"{direction.name}_{launches + 1}" if launches else direction.name
+        made = kernels(name, [*roots, *now], hints, provenance)
+        if launches and made:
+            ran = dict.fromkeys(step.name for step in steps if not step.is_view)
+            made = (replace(made[0], cut=f"torch runs {', '.join(ran)} before it"), *made[1:])
+        launches += len(made)
+        found += [*steps, *made]
+    return tuple(found)
