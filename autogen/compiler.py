@@ -50,6 +50,7 @@ class CompiledLoss:
     trace: Trace
     plan: Plan
     forward: tuple[Step, ...]
+    device: torch.device
     _backwards: dict[tuple[str, ...], Backward] = field(default_factory=dict)
 
     @property
@@ -92,6 +93,10 @@ class CompiledLoss:
         return self.trace.result(outputs)
 
     def __post_init__(self) -> None:
+        constants = self.trace.domain.constants.values()
+        self._constants = {
+            each.name: tensor.to(self.device) for each, tensor in zip(self.trace.constants, constants, strict=True)
+        }
         steps = kernels_in((*self.forward, *self.backward()))
         self._limited = [step for step in steps if step.kernel.is_limited]
         self._outputs = _results(self.forward, self.plan.outputs, self.plan)
@@ -164,7 +169,8 @@ class CompiledLoss:
         named |= {name: named[own] for name, own in self.plan.aliases.items() if own in named}
 
     def _named(self, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {each.name: tensor for each, tensor in zip(self.trace.inputs, tensors, strict=True)}
+        named = {each.name: tensor for each, tensor in zip(self.trace.inputs, tensors, strict=True)}
+        return named | self._constants
 
     def _layout(self, expected: tuple[sympy.Expr, ...], tensor: torch.Tensor, sizes: Sizes) -> str:
         walked = [dim for dim, size in enumerate(tensor.shape) if size > 1]
@@ -202,7 +208,7 @@ def compile_loss(name: str, binding: Binding, needs_gradient: Sequence[bool]) ->
     assert hints is not None, "a trace holds for the call that it was made from"
     try:
         plan = schedule(lower(traced, name), kernel_name(name), hints, training=any(needs_gradient))
-        compiled = CompiledLoss(traced, plan, _launchers(plan.forward, plan))
+        compiled = CompiledLoss(traced, plan, _launchers(plan.forward, plan), binding.tensors[0].device)
         # Emitted here and not at the first launch, so that whatever fails fails before anything ran.
         launchers = kernels_in((*compiled.forward, *compiled.backward()))
         for launcher in launchers:

@@ -122,4 +122,4 @@ def is_view(target: Any) -> bool:
 
 def is_random(target: Any) -> bool:
     """Whether an op draws from torch's random stream."""
-    return torch.Tag.nondeterministic_seeded in target.tags
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())

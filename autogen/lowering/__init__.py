@@ -65,7 +65,7 @@ class _Lowerer:
         self.provenance = Provenance(name, tuple(each.name for each in trace.inputs))
         self.variables = _variables(trace.graph)
         self.values: dict[torch.fx.Node, Any] = {}
-        for each in trace.inputs:
+        for each in (*trace.inputs, *trace.constants):
             self.values[each.node] = _stored(_buffer(each, "input"))
         for upstream in trace.upstream:
             if upstream is not None:

@@ -78,7 +78,7 @@ class TorchParts:
         self._trace, self._values, self._variables = trace, values, variables
         self._stored = stored
         self._size_of = trace.domain.guards.expression
-        edge = [each for each in (*trace.inputs, *trace.upstream) if each is not None]
+        edge = [each for each in (*trace.inputs, *trace.constants, *trace.upstream) if each is not None]
         self._in_memory = {(each.node, 0): each.name for each in edge}
         results = [each for each in (*trace.outputs, *trace.gradients) if each is not None]
         self._taken = {each.name for each in (*edge, *results)}

@@ -40,19 +40,21 @@ class TracedTensor:
 class Domain:
     """The calls that a trace holds for: sizes and strides that pass its guards, and the same branches taken.
 
-    `predicates` are the booleans that the code branched on, with their values, over the tensors of `inputs`.
+    `predicates` are the numbers that the code took into Python, with their values, over the tensors of `inputs` and
+    the `constants` of the trace.
     """
 
     guards: Guards
-    predicates: list[tuple[torch.fx.Node, bool]]
+    predicates: list[tuple[torch.fx.Node, bool | int]]
     inputs: list[torch.fx.Node]
+    constants: dict[torch.fx.Node, torch.Tensor]
 
     def sizes(self, tensors: Sequence[torch.Tensor]) -> dict[str, int] | None:
         """The sizes of a call by name, or None if the trace does not hold for it."""
         sizes = self.guards.read(tensors)
         if sizes is None or not self.predicates:
             return sizes
-        real = {node: tensor.detach() for node, tensor in zip(self.inputs, tensors, strict=True)}
+        real = {node: tensor.detach() for node, tensor in zip(self.inputs, tensors, strict=True)} | self.constants
         known = {sympy.Symbol(name, integer=True, positive=True): value for name, value in sizes.items()}
 
         def size(value: Size) -> int | float:
@@ -68,12 +70,13 @@ class Trace:
     """The joint graph of one loss, for one class of inputs.
 
     `upstream[i]` is the gradient that backward is given for `outputs[i]`, `gradients[i]` the one that it returns
-    for `inputs[i]`; each is None where there is none.
+    for `inputs[i]`; each is None where there is none. `constants` are tensors that the loss builds from numbers.
     """
 
     graph: torch.fx.Graph
     domain: Domain
     inputs: list[TracedTensor]
+    constants: list[TracedTensor]
     outputs: list[TracedTensor]
     upstream: list[TracedTensor | None]
     gradients: list[TracedTensor | None]
@@ -142,6 +145,10 @@ def trace(
         graph=tracing.recorder.graph,
         domain=domain,
         inputs=all_of(names, tracing.fakes, dense=False),
+        constants=[
+            TracedTensor(str(node.target), each.dtype, _integers(each.shape), _integers(each.stride()), node)
+            for node, each in domain.constants.items()
+        ],
         outputs=all_of(outputs, results),
         upstream=[traced(f"grad_{name}", each) for name, each in zip(outputs, upstream, strict=True)],
         gradients=[traced(f"grad_{name}", each) for name, each in zip(names, gradients, strict=True)],
@@ -189,7 +196,7 @@ class _Tracing:
     def domain(self) -> Domain:
         """The calls that take the way recorded so far."""
         guards = Guards.of(self._shapes, list(zip(self._names, self.fakes, strict=True)))
-        return Domain(guards, self.recorder.predicates, self._placeholders)
+        return Domain(guards, self.recorder.predicates, self._placeholders, self.recorder.constants)
 
     def forward(self, run: Callable[[Sequence[torch.Tensor]], Any]) -> Any:
         """Record the loss; returns what it returns."""
@@ -234,6 +241,10 @@ class _Tracing:
         for k, gradient in zip(wanted, found, strict=True):
             gradients[k] = gradient
         return upstream, gradients
+
+
+def _integers(sizes: Sequence[int]) -> tuple[sympy.Expr, ...]:
+    return tuple(map(sympy.Integer, sizes))
 
 
 def _output_name(position: int, count: int) -> str:

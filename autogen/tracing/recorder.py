@@ -30,6 +30,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autogen.errors import SourceLine, UnsupportedOpError, ValueBranchError
+from autogen.torch_step import is_random
+from autogen.tracing.aliases import Aliases
 from autogen.tracing.source import current_statement
 
 aten = torch.ops.aten
@@ -48,7 +50,8 @@ class Recorder(TorchDispatchMode):
     each part of the result, None for what is no tensor), `is_tuple`, `origin` (the user's source line or None) and
     `backward` (whether autograd made the call).
 
-    `predicates` are the booleans that the code branched on, with the value that each had in this run.
+    `predicates` are the booleans and integers that the code took into Python, with the value that each had in this run;
+    `constants` the tensors that it built from numbers; `real` the tensors of this call.
 
     Args:
         decompositions: op → torch's own formula in simpler ops, for ops that have no lowering.
@@ -62,11 +65,12 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.graph = torch.fx.Graph()
         self._decompositions = decompositions
-        self.predicates: list[tuple[torch.fx.Node, bool]] = []
-        self._real: dict[torch.fx.Node, torch.Tensor] = {}
+        self.predicates: list[tuple[torch.fx.Node, bool | int]] = []
+        self.constants: dict[torch.fx.Node, torch.Tensor] = {}
+        self.real: dict[torch.fx.Node, torch.Tensor] = {}
         self._nodes: dict[int, torch.fx.Node] = {}
         self._alive: list[torch.Tensor] = []  # an id means something only while its tensor lives
-        self._stale: set[int] = set()
+        self._aliases = Aliases()
         self._inputs: set[int] = set()
         self._forward_lines: dict[int, SourceLine | None] = {}
 
@@ -76,13 +80,13 @@ class Recorder(TorchDispatchMode):
         self._track(fake, node)
         self._inputs.add(id(fake))
         if real is not None:
-            self._real[node] = real
+            self.real[node] = real
         return node
 
     def node_of(self, tensor: torch.Tensor) -> torch.fx.Node:
         """The graph's node for a tensor of this run."""
-        if id(tensor) in self._stale:
-            raise UnsupportedOpError("a view of a tensor that was changed in place", where=current_statement())
+        if self._aliases.is_stale(tensor):
+            self._take_anew(tensor)
         node = self._nodes.get(id(tensor))
         if node is None:
             what = "a tensor that is neither an argument, a parameter, a buffer nor an attribute"
@@ -92,6 +96,15 @@ class Recorder(TorchDispatchMode):
     def _track(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
         self._nodes[id(tensor)] = node
         self._alive.append(tensor)
+        self._aliases.add(tensor)
+
+    def _take_anew(self, tensor: torch.Tensor) -> None:
+        """A view of memory that was written since."""
+        view = self._aliases.view_of(tensor)
+        if view is None:
+            raise UnsupportedOpError("a view of a tensor that was changed in place", where=current_statement())
+        self._nodes[id(tensor)] = self._call(view.func, (view.base, *view.args), view.kwargs, tensor)
+        self._aliases.refreshed(tensor)
 
     def __torch_dispatch__(
         self,
@@ -136,14 +149,19 @@ class Recorder(TorchDispatchMode):
             self._record(func, args, kwargs, result)
         return result
 
-    def _read_value(self, func: Any, tensor: torch.Tensor) -> bool:
-        """The value of a boolean the code branches on, noted as a predicate of the trace."""
-        if func not in _NUMBER_READS or tensor.dtype != torch.bool:
-            raise ValueBranchError(str(func), where=self._origin()[0])
+    def _read_value(self, func: Any, tensor: torch.Tensor) -> Any:
+        """The number that the code asks for: a constant, or what is noted as a predicate of the trace.
+
+        A number other than a boolean or an integer would rarely come again, and nothing would be known of other calls.
+        """
         node = self.node_of(tensor)
+        varies = any(map(_varies, ancestors(node)))
+        if func not in _NUMBER_READS or (varies and tensor.dtype.is_floating_point):
+            raise ValueBranchError(str(func), where=self._origin()[0])
         with torch.utils._python_dispatch._disable_current_modes():
-            value = evaluate(node, self._real, lambda size: size.hint)
-        self.predicates.append((node, value))
+            value = evaluate(node, self.real, lambda size: size.hint)
+        if varies:
+            self.predicates.append((node, value))
         return value
 
     def _origin(self) -> tuple[SourceLine | None, bool]:
@@ -158,19 +176,26 @@ class Recorder(TorchDispatchMode):
         later = [k for k in self._forward_lines if k >= number]
         return (self._forward_lines[min(later)] if later else None), True
 
-    def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        parts = result if isinstance(result, (tuple, list)) else (result,)
-        if any(_has_unknown_size(p) for p in parts if isinstance(p, torch.Tensor)):
-            raise ValueBranchError(str(func), where=self._origin()[0])
+    def _call(self, func: Any, args: Any, kwargs: Any, result: Any) -> torch.fx.Node:
+        """A node for an op whose result has the given shape."""
         args, kwargs = pytree.tree_map_only(_SYMBOLIC, Size.of, (args, kwargs))
         graph_args, graph_kwargs = pytree.tree_map_only(torch.Tensor, self.node_of, (args, kwargs))
         node = self.graph.call_function(func, graph_args, graph_kwargs)
+        parts = result if isinstance(result, (tuple, list)) else (result,)
         node.meta["origin"], node.meta["backward"] = self._origin()
         node.meta["geometry"] = [(tuple(p.shape), p.dtype) for p in parts if isinstance(p, torch.Tensor)]
         node.meta["strides"] = [p.stride() if isinstance(p, torch.Tensor) else None for p in parts]
         node.meta["is_tuple"] = not isinstance(result, torch.Tensor)
+        return node
+
+    def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        parts = result if isinstance(result, (tuple, list)) else (result,)
+        if any(_has_unknown_size(p) for p in parts if isinstance(p, torch.Tensor)):
+            raise ValueBranchError(str(func), where=self._origin()[0])
+        node = self._call(func, args, kwargs, result)
         if isinstance(result, torch.Tensor):
             self._track(result, node)
+            self._aliases.add_view(result, func, args, kwargs)
             return
         for position, item in enumerate(parts):
             if isinstance(item, torch.Tensor):
@@ -185,23 +210,30 @@ class Recorder(TorchDispatchMode):
             args = (*args, 0.5)[:2]
         if not func._schema.name.endswith("_") or functional is None or result is not written:
             raise UnsupportedOpError(str(func), where=self._origin()[0])
-        if id(written) in self._inputs:
+        owners = self._aliases.owners(written)
+        if any(id(tensor) in self._inputs for tensor in (written, *owners)):
             raise UnsupportedOpError(f"{func} on an argument of the loss", where=self._origin()[0])
-        self._record(functional, args, kwargs, result)
-        storage = written.untyped_storage()._cdata
-        self._stale.update(
-            id(other)
-            for other in self._alive
-            if other is not written and id(other) in self._nodes and other.untyped_storage()._cdata == storage
-        )
+        self._nodes[id(written)] = self._call(functional, args, kwargs, written)
+        part = written
+        for owner in owners:
+            put_back = self._aliases.put_back(part, owner, part)
+            if put_back is None:
+                raise UnsupportedOpError(f"{func} on a view", where=self._origin()[0])
+            self._nodes[id(owner)] = self._call(*put_back, owner)
+            part = owner
+        self._aliases.written(written)
 
     def _constant(self, value: torch.Tensor, result: torch.Tensor) -> None:
         """A tensor built from Python numbers inside the loss."""
-        if isinstance(value, FakeTensor) or value.numel() != 1:
-            raise UnsupportedOpError("a constant tensor of more than one element", where=self._origin()[0])
+        if isinstance(value, FakeTensor):
+            raise UnsupportedOpError("a constant made of a fake tensor", where=self._origin()[0])
         with torch.utils._python_dispatch._disable_current_modes():
-            number = value.reshape(()).item()
-        node = self.graph.call_function(aten.full.default, ([1] * value.dim(), number), {"dtype": value.dtype})
+            if value.numel() == 1:
+                number = value.reshape(()).item()
+                node = self.graph.call_function(aten.full.default, ([1] * value.dim(), number), {"dtype": value.dtype})
+            else:
+                node = self.graph.get_attr(f"constant_{len(self.constants)}")
+                self.constants[node] = self.real[node] = value.detach().clone()
         node.meta["origin"], node.meta["backward"] = self._origin()
         node.meta.update(geometry=[(tuple(result.shape), result.dtype)], strides=[result.stride()], is_tuple=False)
         self._track(result, node)
@@ -245,24 +277,32 @@ class Size:
         return cls(symbolic.node.expr, symbolic.node.hint)
 
 
-def evaluate(node: torch.fx.Node, inputs: dict[torch.fx.Node, torch.Tensor], size: Callable[[Size], Any]) -> bool:
-    """The boolean of a recorded node, computed by torch from real inputs; `size` gives a symbolic size its value."""
+def ancestors(node: torch.fx.Node) -> set[torch.fx.Node]:
+    """A node and all that it is computed from."""
+    found: set[torch.fx.Node] = set()
+    todo = [node]
+    while todo:
+        current = todo.pop()
+        if current not in found:
+            found.add(current)
+            todo += current.all_input_nodes
+    return found
+
+
+def _varies(node: torch.fx.Node) -> bool:
+    """Whether a node may have another value in another call."""
+    sizes = pytree.tree_leaves((node.args, node.kwargs))
+    return node.op == "placeholder" or is_random(node.target) or any(isinstance(size, Size) for size in sizes)
+
+
+def evaluate(node: torch.fx.Node, inputs: dict[torch.fx.Node, torch.Tensor], size: Callable[[Size], Any]) -> Any:
+    """The number of a recorded node, computed by torch from real inputs; `size` gives a symbolic size its value."""
     values: dict[torch.fx.Node, Any] = dict(inputs)
-
-    def ancestors(node: torch.fx.Node) -> set[torch.fx.Node]:
-        found, todo = set(), [node]
-        while todo:
-            current = todo.pop()
-            if current not in found and current not in values:
-                found.add(current)
-                todo += current.all_input_nodes
-        return found
-
     needed = ancestors(node)
     with torch.no_grad():
         for current in node.graph.nodes:
-            if current in needed:
+            if current in needed and current not in values:
                 args, kwargs = pytree.tree_map_only(torch.fx.Node, values.__getitem__, (current.args, current.kwargs))
                 args, kwargs = pytree.tree_map_only(Size, size, (args, kwargs))
                 values[current] = current.target(*args, **kwargs)
-    return bool(values[node])
+    return values[node].item()
