@@ -17,7 +17,7 @@ import torch
 
 from autogen import ir
 from autogen.binding import Binding
-from autogen.errors import AutogenError, ScheduleError, UnsupportedOpError
+from autogen.errors import AutogenError, ScheduleError, StateChangeError, UnsupportedOpError
 from autogen.kernel import Kernel
 from autogen.launch import Launcher, Results
 from autogen.lowering import decompositions, lower
@@ -204,6 +204,8 @@ def compile_loss(name: str, binding: Binding, needs_gradient: Sequence[bool]) ->
         AutogenError: some part of the loss has no kernel; the subclass says which.
     """
     traced = trace(binding.replay, binding.names, binding.tensors, needs_gradient, decompositions())
+    if binding.changed:
+        raise StateChangeError(", ".join(dict.fromkeys(binding.changed)))
     hints = traced.domain.guards.read(binding.tensors)
     assert hints is not None, "a trace holds for the call that it was made from"
     try:

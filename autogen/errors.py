@@ -98,6 +98,17 @@ class TraceError(AutogenError):
         self.__cause__ = cause
 
 
+class StateChangeError(AutogenError):
+    """The loss changes something that outlives the call, such as an attribute of its module: `what` names it."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(
+            f"the loss changes {what}, which outlives the call",
+            remedy=f"Return new values, and keep them outside of the loss. {_USE_DEFAULT_POLICY}",
+        )
+
+
 class ScheduleError(AutogenError):
     """The traced loss does not fit the kernel shapes the generator knows."""
 

@@ -38,6 +38,7 @@ aten = torch.ops.aten
 
 _METADATA_OPS = {"prim.device.default", "prim.layout.default"}
 _INDEXED_ROWS = {aten.gather.default, aten.scatter.value, aten.scatter.src, aten.scatter_add.default}
+_STRIDED = {aten.as_strided.default, aten.as_strided_scatter.default}
 _NUMBER_READS = {aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default}
 _VALUE_READS = {*_NUMBER_READS, aten.equal.default}
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -126,10 +127,12 @@ class Recorder(TorchDispatchMode):
         if _is_composite(func):  # a formula of torch's may call an op that only stands for others
             with self:
                 return func.decompose(*args, **kwargs)
-        if func in _INDEXED_ROWS:
+        if func in _INDEXED_ROWS or _functional(func) in _INDEXED_ROWS:
             # The index may have fewer rows than the tensor. Comparing settles it: equal sizes become one symbol.
             for size, indexed in zip(args[0].shape, args[2].shape, strict=True):
                 bool(size == indexed)
+        if func in _STRIDED and not _fills_its_memory(args[0]):
+            raise UnsupportedOpError(f"{func} of a part of a tensor", where=self._origin()[0])
         try:
             result = func(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -246,6 +249,7 @@ _TWINS = {
 }
 
 
+@functools.cache
 def _functional(func: Any) -> Any:
     """The op that returns what an in-place op writes, None if there is none."""
     packet = getattr(aten, func._schema.name.removeprefix("aten::").rstrip("_"), None)
@@ -256,6 +260,12 @@ def _functional(func: Any) -> Any:
 def _is_composite(func: Any) -> bool:
     gives_tensor = any(isinstance(each.type, torch.TensorType) for each in func._schema.returns)
     return gives_tensor and func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+def _fills_its_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies in memory as a copy of it would: only then do strides mean the same for both."""
+    numel = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return bool(tensor.is_contiguous() and tensor.storage_offset() == 0 and tensor.numel() == numel)
 
 
 def _has_unknown_size(tensor: torch.Tensor) -> bool:

@@ -76,6 +76,8 @@ def integer(expression: sympy.Expr, known: Known, sizes: Sizes) -> torch.Tensor 
             return args[0] // args[1]
         case "Mod" | "PythonMod":
             return args[0] % args[1]
+        case "Min":
+            return min(args)  # type: ignore[type-var]
     raise NotImplementedError(f"the integer expression {expression}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import inspect
 import math
+import sys
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -258,13 +259,78 @@ class TestNames:
 
 
 def test_replaying_is_known_while_it_lasts() -> None:
-    seen: list[bool] = []
-
-    def loss(x: torch.Tensor) -> torch.Tensor:
-        seen.append(is_replaying())
-        return x
-
-    binding = binding_of(loss, T)
+    binding = binding_of(lambda x: x * is_replaying(), torch.ones(1))
     assert not is_replaying()
-    binding.replay(binding.tensors)
-    assert seen == [True] and not is_replaying()
+    assert binding.replay(binding.tensors).item() == 1
+    assert not is_replaying()
+
+
+SCALE = 2.0
+WEIGHT = torch.ones(3)
+
+
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return x * SCALE
+
+
+class TestGlobals:
+    def test_a_number_that_a_helper_reads_is_part_of_the_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        before = binding_of(lambda x: scaled(x).sum(), T).statics
+        function = lambda x: scaled(x).sum()  # noqa: E731
+        assert binding_of(function, T).statics == binding_of(function, T).statics != before
+        one = binding_of(function, T).statics
+        monkeypatch.setattr(sys.modules[__name__], "SCALE", 3.0)
+        assert binding_of(function, T).statics != one
+
+    def test_tensors_are_inputs(self) -> None:
+        binding = binding_of(lambda x: x * WEIGHT, T)
+        assert "WEIGHT" in binding.names
+        doubled = [t if name != "WEIGHT" else 2 * t for name, t in zip(binding.names, binding.tensors, strict=True)]
+        torch.testing.assert_close(binding.replay(doubled), 2 * T)
+        torch.testing.assert_close(WEIGHT, torch.ones(3))
+
+
+class TestCaptured:
+    def test_tensors_of_closures_lists_and_objects_are_inputs(self) -> None:
+        class Box:
+            def __init__(self) -> None:
+                self.inside = torch.ones(3)
+
+        alone, several, box = torch.ones(3), {"a": [torch.ones(3)]}, Box()
+        binding = binding_of(lambda x: x + alone + several["a"][0] + box.inside, T)
+        assert set(binding.names) == {"x", "alone", "several_a_0", "box_inside"}
+        torch.testing.assert_close(binding.replay([t * 2 for t in binding.tensors]), 2 * T + 6)
+        assert box.inside.sum() == alone.sum() == 3
+
+    @pytest.mark.parametrize("kind", ["attribute", "list", "dictionary", "variable", "buffer"])
+    def test_what_the_loss_changes_is_put_back_and_named(self, kind: str) -> None:
+        history: list[Any] = []
+        table: dict[str, Any] = {}
+        count = 0
+
+        class Loss(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.register_buffer("mean", torch.zeros(3))
+                self.last = 0
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                nonlocal count
+                if kind == "attribute":
+                    self.last = x
+                elif kind == "list":
+                    history.append(x)
+                elif kind == "dictionary":
+                    table["x"] = x
+                elif kind == "variable":
+                    count += 1
+                else:
+                    self.mean = self.mean + x
+                return x.sum()
+
+        loss = Loss()
+        binding = bind(Loss.forward, inspect.signature(Loss.forward), loss, (T,), {})
+        assert not binding.changed
+        binding.replay(binding.tensors)
+        assert binding.changed
+        assert loss.last == 0 and not history and not table and count == 0 and not loss.mean.any()
