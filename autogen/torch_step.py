@@ -113,7 +113,9 @@ def _laid_out(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
 
 def is_view(target: Any) -> bool:
     """Whether an op returns a view of its first argument."""
-    schema = target._schema
+    schema = getattr(target, "_schema", None)
+    if schema is None:
+        return False
     first = schema.arguments[0].alias_info if schema.arguments else None
     if first is None or first.is_write or len(schema.returns) != 1:
         return False

@@ -12,12 +12,13 @@ import sympy
 import torch
 
 from autogen import ir
-from autogen.lowering import indexing, losses, pointwise, reductions, views  # noqa: F401  (they register)
+from autogen.lowering import indexing, losses, masks, pointwise, reductions, views  # noqa: F401  (they register)
 from autogen.lowering.program import Program, Root
 from autogen.lowering.registry import LOWERINGS, Context, Lowering
-from autogen.lowering.torch_parts import TorchParts, is_draw, is_torchs_own
-from autogen.lowering.values import Index, Origin, Provenance, Value, fresh_index
+from autogen.lowering.torch_parts import TorchParts, is_draw, is_torchs_own, refuse_unknown_sizes
+from autogen.lowering.values import Chosen, Index, Origin, Provenance, Value, fresh_index
 from autogen.tracing import Trace, TracedTensor
+from autogen.tracing.masks import masked_read
 from autogen.tracing.source import is_torchs
 
 _ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)\s*(?::[^=]+)?[-+*/]?=(?!=)")
@@ -27,7 +28,7 @@ def lowered_ops() -> set[Any]:
     """The ATen overloads that have a lowering."""
     found = set()
     for name in LOWERINGS:
-        base, overload = name.split(".")
+        base, _, overload = name.partition(".")
         packet = getattr(torch.ops.aten, base, None)
         if packet is not None and overload in packet.overloads():
             found.add(getattr(packet, overload))
@@ -70,6 +71,7 @@ class _Lowerer:
         for upstream in trace.upstream:
             if upstream is not None:
                 self.values[upstream.node] = _stored(_buffer(upstream, "upstream"))
+        self._chosen: dict[sympy.Symbol, Chosen] = {}
         self.torch = TorchParts(trace, self.values, self.variables, _stored)
 
     def run(self) -> Program:
@@ -89,6 +91,7 @@ class _Lowerer:
 
     def _root(self, tensor: TracedTensor) -> Root:
         value = self.values[tensor.node]
+        refuse_unknown_sizes(value, tensor.node)
         index = fresh_index(value)
         return Root(_buffer(tensor, "output"), index, ir.cast(value.at(index), tensor.dtype))
 
@@ -99,7 +102,7 @@ class _Lowerer:
         if "geometry" not in node.meta:  # part of a result
             return args[0][args[1]]
         where = node.meta["origin"]
-        lowering = LOWERINGS.get(str(node.target).removeprefix("aten."))
+        lowering = LOWERINGS.get(_op_name(node.target))
         try:
             result = None if lowering is None else self._lowered(node, lowering, args, kwargs)
         except NotImplementedError:
@@ -113,9 +116,11 @@ class _Lowerer:
         return self._located(result, origin, variable)
 
     def _lowered(self, node: torch.fx.Node, lowering: Lowering, args: Any, kwargs: dict[str, Any]) -> Any:
-        geometry, size_of = node.meta["geometry"], self.trace.domain.guards.expression
-        shapes = tuple(tuple(map(size_of, shape)) for shape, _ in geometry)
-        context = Context(shapes, tuple(dtype for _, dtype in geometry), size_of, self.provenance)
+        geometry = node.meta["geometry"]
+        if node.target is masked_read:
+            self._choose(geometry[0][0][args[2]], args[1])
+        shapes = tuple(tuple(map(self._size, shape)) for shape, _ in geometry)
+        context = Context(shapes, tuple(dtype for _, dtype in geometry), self._size, self.provenance)
         kwargs = {key: value for key, value in kwargs.items() if key not in _PLACEMENT}
         result = lowering(context, *args, **kwargs)
         # Asking for the nodes now, not only when a root needs them, keeps the recursion shallow, and what is not
@@ -123,6 +128,14 @@ class _Lowerer:
         for each in result if isinstance(result, tuple) else (result,):
             each.at(fresh_index(each))
         return result
+
+    def _size(self, size: Any) -> sympy.Expr:
+        return self.trace.domain.guards.expression(size).xreplace(self._chosen)
+
+    def _choose(self, size: torch.SymInt, mask: Value) -> None:
+        """Note the size of what a mask chooses."""
+        symbol = self.trace.domain.guards.expression(size)
+        self._chosen.setdefault(symbol, masks.chosen(str(symbol), mask))
 
     def _located(self, value: Value, origin: Origin, variable: str | None) -> Value:
         """`value`, whose nodes tell where they come from."""
@@ -136,6 +149,11 @@ class _Lowerer:
             return node
 
         return Value(value.shape, value.dtype, at, value.factors)
+
+
+def _op_name(target: Any) -> str:
+    """The name under which an op's lowering is registered."""
+    return str(target).removeprefix("aten.") if isinstance(target, torch._ops.OpOverload) else target.__name__
 
 
 _PLACEMENT = {"device", "layout", "pin_memory", "memory_format", "non_blocking", "dtype"}

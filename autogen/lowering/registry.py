@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from autogen import ir
-from autogen.lowering.values import Provenance, Shape, Value
+from autogen.lowering.values import Chosen, Provenance, Shape, Value
 
 Lowering = Callable[..., Any]
 _Function = TypeVar("_Function", bound=Lowering)
@@ -84,7 +84,9 @@ def number(expression: sympy.Expr, dtype: torch.dtype) -> ir.Node:
     """The value of a size expression, such as `0.1 / ToFloat(C)`, in a dtype."""
     if expression.is_number:
         return ir.const(float(expression) if not expression.is_integer else int(expression), dtype)
-    if expression.is_integer:
+    if isinstance(expression, Chosen):
+        return expression.count(dtype)
+    if expression.is_integer and not expression.has(Chosen):
         return ir.cast(ir.index(expression), dtype)
     args = [number(arg, dtype) for arg in expression.args]
     name = type(expression).__name__

@@ -7,11 +7,13 @@ from typing import Any
 
 import sympy
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from autogen import ir
+from autogen.errors import ValueBranchError
 from autogen.lowering.program import Root
-from autogen.lowering.values import Value, fresh_index, unique
+from autogen.lowering.values import Chosen, Value, fresh_index, unique
 from autogen.torch_step import Operand, SizeArgument, TorchStep, is_random, is_view
 from autogen.tracing import Trace
 from autogen.tracing.recorder import Size
@@ -56,6 +58,12 @@ def is_draw(node: torch.fx.Node) -> bool:
     return "geometry" in node.meta and is_random(node.target)
 
 
+def refuse_unknown_sizes(value: Value, node: torch.fx.Node) -> None:
+    """Raise if a tensor that has to be in memory has a size that only values know."""
+    if any(size.has(Chosen) for size in value.shape):
+        raise ValueBranchError("a boolean mask as an index", where=node.meta.get("origin"))
+
+
 class TorchParts:
     """The steps of one program, while it is lowered.
 
@@ -84,7 +92,14 @@ class TorchParts:
         self._taken = {each.name for each in (*edge, *results)}
 
     def run(self, node: torch.fx.Node) -> Any:
-        """Let torch run a node; returns its results as values."""
+        """Let torch run a node; returns its results as values.
+
+        Raises:
+            ValueBranchError: a size depends on values.
+        """
+        unknown = [symbol for shape, _ in node.meta["geometry"] for size in shape for symbol in _unknown(size)]
+        if unknown:
+            raise ValueBranchError(TorchStep.name_of(node.target), where=node.meta["origin"])
         buffers: list[ir.Buffer | None] = []
         geometry = iter(node.meta["geometry"])
         for strides in node.meta["strides"]:
@@ -145,11 +160,16 @@ class TorchParts:
 
     def _operand(self, node: torch.fx.Node) -> str:
         value = self._values[node]
+        refuse_unknown_sizes(value, node)
         name = self._variables.get(node) or (TorchStep.name_of(node.target) if "geometry" in node.meta else "part")
         buffer = self._buffer(name, "scratch", value.dtype, value.shape)
         index = fresh_index(value)
         self.operands.append(Root(buffer, index, ir.cast(value.at(index), value.dtype)))
         return buffer.name
+
+
+def _unknown(size: Any) -> set[Any]:
+    return set(free_unbacked_symbols(size)) if isinstance(size, torch.SymInt) else set()
 
 
 def _place(node: torch.fx.Node) -> tuple[torch.fx.Node, int]:

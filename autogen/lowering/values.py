@@ -136,6 +136,32 @@ def unique(name: str, taken: Collection[str]) -> str:
     return candidate
 
 
+class Chosen(sympy.Symbol):  # type: ignore[misc]  # sympy is untyped
+    """The number of elements that a mask chooses, as the size of a dimension.
+
+    Such a dimension runs over all places of the mask, in the order of memory, `factors` being its loops; `holds(entry)`
+    says which of them count.
+    """
+
+    __slots__ = ("factors", "holds")
+
+    def __new__(cls, name: str, holds: Callable[[Entry], ir.Node], factors: Shape) -> Chosen:
+        size = sympy.Symbol.__xnew__(cls, name, integer=True, nonnegative=True)
+        size.holds, size.factors = holds, factors
+        return size
+
+    def count(self, dtype: torch.dtype) -> ir.Node:
+        """The number, as a value."""
+        taken: set[ir.Axis] = set()
+        place = fresh_entry(self.factors, taken)
+        return ir.reduce("sum", taken, ir.cast(self.holds(place), dtype))
+
+
+def _loops(factors: Shape) -> Shape:
+    """The factors of a dimension as loops: what a mask chooses from is walked whole."""
+    return tuple(loop for size in factors for loop in (size.factors if isinstance(size, Chosen) else (size,)))
+
+
 class Value:
     """A tensor: `shape`, torch `dtype`, and `at(index)`, its node at an index with one entry per dimension.
 
@@ -153,7 +179,8 @@ class Value:
     ) -> None:
         self.shape: Shape = tuple(shape)
         self.dtype = dtype
-        self.factors: tuple[Shape, ...] = tuple(factors) if factors else tuple((size,) for size in self.shape)
+        known = tuple(factors) if factors else ((size,) for size in self.shape)
+        self.factors: tuple[Shape, ...] = tuple(map(_loops, known))
         self._at = at
         self._known: dict[Index, ir.Node] = {}
 
@@ -216,7 +243,7 @@ def broadcast_factors(shape: Shape, values: Sequence[Value]) -> tuple[Shape, ...
     """Per dimension of a broadcast result, the finest factors that an argument knows."""
     factors = []
     for dim, size in enumerate(shape):
-        found: Shape = (size,)
+        found = _loops((size,))
         for value in values:
             own = dim - len(shape) + len(value.shape)
             if own >= 0 and value.shape[own] == size and len(value.factors[own]) > len(found):
@@ -253,9 +280,21 @@ def reduction(kind: str, value: Value, dims: Sequence[int], keepdim: bool) -> Va
         full = list(outer)
         for dim in dims:
             full.insert(dim, fresh_entry(value.factors[dim], taken))
-        return ir.reduce(kind, taken - before, value.at(full))
+        body = value.at(full)
+        for dim in dims:
+            body = _counted(kind, body, value.shape[dim], full[dim])
+        return ir.reduce(kind, taken - before, body)
 
     return Value(shape, value.dtype, at, factors)
+
+
+def _counted(kind: str, body: ir.Node, size: sympy.Expr, entry: Entry) -> ir.Node:
+    """The terms of a reduction over a dimension: of what a mask chooses from, only what it chooses."""
+    if not size.has(Chosen):
+        return body
+    if not isinstance(size, Chosen) or kind != "sum":
+        raise NotImplementedError(f"a {kind} of what a mask chooses")
+    return ir.apply("where", size.holds(entry), body, ir.const(0, body.dtype))
 
 
 def numel(shape: Shape) -> sympy.Expr:

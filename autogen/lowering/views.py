@@ -105,12 +105,12 @@ def _regroup(index: Index, ours: list[int], theirs: list[int], value: Value, sha
     entries: list[Entry] = []
     rest = sympy.expand(flat)
     for dim in reversed(theirs):
-        rest, entry = _divide(rest, value.shape[dim], last=dim == theirs[0])
+        rest, entry = divide(rest, value.shape[dim], last=dim == theirs[0])
         entries.append(entry)
     return entries[::-1]
 
 
-def _divide(flat: sympy.Expr, size: sympy.Expr, *, last: bool) -> tuple[sympy.Expr, sympy.Expr]:
+def divide(flat: sympy.Expr, size: sympy.Expr, *, last: bool) -> tuple[sympy.Expr, sympy.Expr]:
     """`flat` // `size` and `flat` % `size`, without a division where the terms separate."""
     from torch.utils._sympy.functions import FloorDiv, Mod
 

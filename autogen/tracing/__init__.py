@@ -16,9 +16,10 @@ from typing import Any
 
 import sympy
 import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
-from autogen.errors import AutogenError, TraceError
+from autogen.errors import AutogenError, TraceError, ValueBranchError
 from autogen.ir import contiguous_strides
 from autogen.tracing.guards import Guards
 from autogen.tracing.recorder import Recorder, Size, evaluate
@@ -207,6 +208,8 @@ class _Tracing:
                 returned = run(self.fakes)
         except AutogenError:
             raise
+        except GuardOnDataDependentSymNode as error:
+            raise ValueBranchError("a size that depends on values", where=statement_that_raised(error)) from error
         except Exception as error:
             raise TraceError("the loss", cause=error, where=statement_that_raised(error)) from error
         if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(returned)):
@@ -236,6 +239,8 @@ class _Tracing:
                 )
         except AutogenError:
             raise
+        except GuardOnDataDependentSymNode as error:
+            raise ValueBranchError("a size that depends on values") from error
         except Exception as error:
             raise TraceError("the gradient of the loss", cause=error) from error
         for k, gradient in zip(wanted, found, strict=True):

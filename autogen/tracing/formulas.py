@@ -117,7 +117,15 @@ def _widened(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
+def _masked_select(input: Tensor, mask: Tensor) -> Tensor:
+    """`torch.masked_select` by an index, of which more is known."""
+    input, mask = torch.broadcast_tensors(input, mask)
+    return input[mask]
+
+
 FORMULAS: dict[Any, Callable[..., Any]] = {
+    torch.masked_select: _masked_select,
+    Tensor.masked_select: _masked_select,
     F.gaussian_nll_loss: gaussian_nll_loss,
     F.multi_margin_loss: multi_margin_loss,
 }

@@ -25,13 +25,13 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     UnsupportedOperatorException,
 )
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autogen.errors import SourceLine, UnsupportedOpError, ValueBranchError
 from autogen.torch_step import is_random
-from autogen.tracing.aliases import Aliases
+from autogen.tracing import masks
+from autogen.tracing.aliases import Aliases, Call
 from autogen.tracing.source import current_statement
 
 aten = torch.ops.aten
@@ -72,6 +72,7 @@ class Recorder(TorchDispatchMode):
         self._nodes: dict[int, torch.fx.Node] = {}
         self._alive: list[torch.Tensor] = []  # an id means something only while its tensor lives
         self._aliases = Aliases()
+        self._choices = masks.Choices()
         self._inputs: set[int] = set()
         self._forward_lines: dict[int, SourceLine | None] = {}
 
@@ -127,6 +128,10 @@ class Recorder(TorchDispatchMode):
         if _is_composite(func):  # a formula of torch's may call an op that only stands for others
             with self:
                 return func.decompose(*args, **kwargs)
+        if masks.reads(func) or masks.writes(func):
+            found = masks.mask_of(args[1])
+            if found is not None:
+                return self._record_mask(func, args, *found)
         if func in _INDEXED_ROWS or _functional(func) in _INDEXED_ROWS:
             # The index may have fewer rows than the tensor. Comparing settles it: equal sizes become one symbol.
             for size, indexed in zip(args[0].shape, args[2].shape, strict=True):
@@ -179,6 +184,26 @@ class Recorder(TorchDispatchMode):
         later = [k for k in self._forward_lines if k >= number]
         return (self._forward_lines[min(later)] if later else None), True
 
+    def _record_mask(self, func: Any, args: Any, mask: torch.Tensor, before: int) -> torch.Tensor:
+        tensor = args[0]
+        rest = tensor.shape[before : before + mask.dim()]
+        for size, own in zip(mask.shape, rest, strict=True):
+            if size != own:
+                raise IndexError(f"a mask of shape {tuple(mask.shape)} for dimensions of {tuple(rest)}")
+        if masks.writes(func):
+            values, accumulate = args[2], bool(args[3]) if len(args) > 3 else False
+            result = tensor if func in masks.IN_PLACE else torch.empty_like(tensor)
+            recorded: Call = masks.masked_write, (tensor, mask, before, values, accumulate), {}
+            if func in masks.IN_PLACE:
+                self._write(recorded, tensor)
+            else:
+                self._track(result, self._call(*recorded, result))
+            return result
+        chosen = self._choices.size(self.node_of(mask), tensor.fake_mode.shape_env)
+        result = tensor.new_empty((*tensor.shape[:before], chosen, *tensor.shape[before + mask.dim() :]))
+        self._track(result, self._call(masks.masked_read, (tensor, mask, before), {}, result))
+        return result
+
     def _call(self, func: Any, args: Any, kwargs: Any, result: Any) -> torch.fx.Node:
         """A node for an op whose result has the given shape."""
         args, kwargs = pytree.tree_map_only(_SYMBOLIC, Size.of, (args, kwargs))
@@ -193,7 +218,7 @@ class Recorder(TorchDispatchMode):
 
     def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         parts = result if isinstance(result, (tuple, list)) else (result,)
-        if any(_has_unknown_size(p) for p in parts if isinstance(p, torch.Tensor)):
+        if torch.Tag.dynamic_output_shape in func.tags:
             raise ValueBranchError(str(func), where=self._origin()[0])
         node = self._call(func, args, kwargs, result)
         if isinstance(result, torch.Tensor):
@@ -213,15 +238,19 @@ class Recorder(TorchDispatchMode):
             args = (*args, 0.5)[:2]
         if not func._schema.name.endswith("_") or functional is None or result is not written:
             raise UnsupportedOpError(str(func), where=self._origin()[0])
+        self._write((functional, args, kwargs), written)
+
+    def _write(self, call: Call, written: torch.Tensor) -> None:
+        """Note that a tensor has the result of an op as its new value."""
         owners = self._aliases.owners(written)
         if any(id(tensor) in self._inputs for tensor in (written, *owners)):
-            raise UnsupportedOpError(f"{func} on an argument of the loss", where=self._origin()[0])
-        self._nodes[id(written)] = self._call(functional, args, kwargs, written)
+            raise UnsupportedOpError(f"{call[0]} on an argument of the loss", where=self._origin()[0])
+        self._nodes[id(written)] = self._call(*call, written)
         part = written
         for owner in owners:
             put_back = self._aliases.put_back(part, owner, part)
             if put_back is None:
-                raise UnsupportedOpError(f"{func} on a view", where=self._origin()[0])
+                raise UnsupportedOpError(f"{call[0]} on a view", where=self._origin()[0])
             self._nodes[id(owner)] = self._call(*put_back, owner)
             part = owner
         self._aliases.written(written)
@@ -266,12 +295,6 @@ def _fills_its_memory(tensor: torch.Tensor) -> bool:
     """Whether a tensor lies in memory as a copy of it would: only then do strides mean the same for both."""
     numel = tensor.untyped_storage().nbytes() // tensor.element_size()
     return bool(tensor.is_contiguous() and tensor.storage_offset() == 0 and tensor.numel() == numel)
-
-
-def _has_unknown_size(tensor: torch.Tensor) -> bool:
-    """Whether a shape depends on values."""
-    sizes = [size for size in tensor.shape if isinstance(size, torch.SymInt)]
-    return any(free_unbacked_symbols(size) for size in sizes)
 
 
 @dataclass(frozen=True)

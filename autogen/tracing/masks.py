@@ -1,0 +1,83 @@
+"""Boolean masks as indices: what they choose has a size that only values know.
+
+`x[mask]` is recorded as `masked_read`, whose result has a dimension of unknown size: one size per mask, so that what is
+chosen by equal masks goes together. `x[mask] = y` is recorded as `masked_write`. Lowering never chooses: it walks the
+whole tensor, and what the mask leaves out does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+aten = torch.ops.aten
+
+_READS = {aten.index.Tensor}
+_WRITES = {
+    aten.index_put.default,
+    aten.index_put_.default,
+    aten._unsafe_index_put.default,
+    aten._index_put_impl.default,
+    aten._index_put_impl_.default,
+}
+IN_PLACE = {aten.index_put_.default, aten._index_put_impl_.default}
+
+
+def masked_read(tensor: torch.Tensor, mask: torch.Tensor, before: int) -> torch.Tensor:
+    """`tensor[:, ..., mask]` with `before` whole dimensions in front of the mask's."""
+    return tensor[(slice(None),) * before + (mask,)]
+
+
+def masked_write(
+    tensor: torch.Tensor, mask: torch.Tensor, before: int, values: torch.Tensor, accumulate: bool
+) -> torch.Tensor:
+    """A copy of `tensor` in which `values` stand where the mask is true, or are added there."""
+    return tensor.index_put((None,) * before + (mask,), values, accumulate)
+
+
+def mask_of(indices: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, int] | None:
+    """The boolean mask among the indices of an op, and the number of dimensions before it; None if there is more."""
+    given = [(position, index) for position, index in enumerate(indices) if index is not None]
+    if len(given) != 1 or given[0][1].dtype != torch.bool:
+        return None
+    return given[0][1], given[0][0]
+
+
+def reads(func: Any) -> bool:
+    """Whether an op reads at indices."""
+    return func in _READS
+
+
+def writes(func: Any) -> bool:
+    """Whether an op writes at indices."""
+    return func in _WRITES
+
+
+class Choices:
+    """The sizes of what masks choose, in one trace."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[Hashable, torch.SymInt] = {}
+        self._keys: dict[torch.fx.Node, Hashable] = {}
+
+    def size(self, node: torch.fx.Node, shapes: Any) -> torch.SymInt:
+        """The number of places where a mask, a node of the graph, is true; of equal masks it is the same."""
+        key = self._key(node)
+        if key not in self._sizes:
+            size = shapes.create_unbacked_symint()
+            torch._check_is_size(size)
+            self._sizes[key] = size
+        return self._sizes[key]
+
+    def _key(self, node: torch.fx.Node) -> Hashable:
+        """The same for nodes that compute the same."""
+        if node.op != "call_function":
+            return node
+        if node not in self._keys:
+            leaves, structure = pytree.tree_flatten((node.args, node.kwargs))
+            keys = [self._key(leaf) if isinstance(leaf, torch.fx.Node) else repr(leaf) for leaf in leaves]
+            self._keys[node] = (node.target, tuple(keys), str(structure))
+        return self._keys[node]
