@@ -9,15 +9,12 @@ import sympy
 import torch
 
 from autogen import ir
+from autogen.lowering import extremes, factories, joining, unrolling  # noqa: F401  (they register)
+from autogen.lowering.entries import as_index, position
 from autogen.lowering.pointwise import apply_op
 from autogen.lowering.registry import Context, lowers
 from autogen.lowering.values import Entry, Index, Value, aligned
 from autogen.lowering.values import reduction as reduce_value
-
-
-def as_index(node: ir.Node) -> ir.Node:
-    """A node as a computed index."""
-    return ir.cast(node, torch.int64)
 
 
 def wrapped(node: ir.Node, size: Any) -> ir.Node:
@@ -31,11 +28,6 @@ def is_inside(place: ir.Node, size: sympy.Expr) -> ir.Node:
     """Whether a computed index is one of a dimension of the given size."""
     above = ir.apply("ge", place, ir.const(0, torch.int64))
     return ir.apply("logical_and", above, ir.apply("lt", place, ir.index(size)))
-
-
-def position(entry: Entry) -> ir.Node:
-    """An entry of an index as a node."""
-    return entry if isinstance(entry, ir.Node) else ir.index(entry)
 
 
 def is_at(entry: Entry, place: ir.Node) -> ir.Node:
