@@ -191,6 +191,12 @@ def _trigamma(x: torch.Tensor) -> torch.Tensor:
     return result.masked_fill((x <= 0) & (x == x.floor()) & x.isfinite(), math.inf)
 
 
+def _tetragamma(x: torch.Tensor) -> torch.Tensor:
+    """The second derivative of digamma."""
+    result = -2 * torch.special.zeta(3.0, x)
+    return result.masked_fill(x == math.inf, 0).masked_fill(x == -math.inf, math.nan)
+
+
 def _rows() -> Iterator[Op]:
     number, real, compare, logical, bitwise, predicate, select = Rule
     inf, nan = math.inf, math.nan
@@ -284,6 +290,8 @@ def _rows() -> Iterator[Op]:
                ties=((0, -inf), (-0.0, inf), (-1, nan)))
     yield _row("trigamma",     "trigamma({0})",           real,   Interval(0, 1e6),    8, (), twin=_trigamma,
                ties=((0, inf), (-1, inf), (inf, 0)))
+    yield _row("tetragamma",   "tetragamma({0})",         real,   Interval(0, 1e6),    8, (), twin=_tetragamma,
+               ties=((0, -inf), (-1, -inf), (inf, 0)))
 
     # questions and choices
     yield _row("isnan",        "isnan({0})",              predicate, every, 0)

@@ -41,10 +41,14 @@ _LGAMMA = tl.constexpr((
     -0.00119275391275720455, 0.00289051033102388877, -0.00738555102864974046, 0.0205808084277805654,
     -0.0673523010531983120, 0.322467033424113235, 0.422784335098467140,
 ))  # fmt: skip
-# Stirling's series and its derivatives: Bernoulli numbers as B(2k) / (2k (2k - 1)), B(2k) / 2k and B(2k), k = 8 ... 1
+# Stirling's series and its derivatives: Bernoulli numbers as B(2k) / (2k (2k - 1)), B(2k) / 2k,
+# B(2k) and (2k + 1) B(2k), k = 8 ... 1
 _STIRLING = tl.constexpr((-3617 / 122400, 1 / 156, -691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12))
 _STIRLING_SLOPE = tl.constexpr((-3617 / 8160, 1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12))
 _STIRLING_CURVE = tl.constexpr((-3617 / 510, 7 / 6, -691 / 2730, 5 / 66, -1 / 30, 1 / 42, -1 / 30, 1 / 6))
+_STIRLING_TWIST = tl.constexpr((
+    -17 * 3617 / 510, 15 * 7 / 6, -13 * 691 / 2730, 11 * 5 / 66, -9 / 30, 7 / 42, -5 / 30, 3 / 6,
+))  # fmt: skip
 # e^(x^2) erfc(x) sqrt(pi) x as a series in 1 / (2 x^2): (-1)^k (2k - 1)!!, k = 7 ... 0
 _ERFCX_FAR = tl.constexpr((-135135, 10395, -945, 105, -15, 3, -1, 1))
 
@@ -189,4 +193,26 @@ def trigamma(x: tl.tensor) -> tl.tensor:
     reflected = 3.141592653589793 / sine
     result = tl.where(z < 0, reflected * reflected - result, result)
     result = tl.where((fraction == 0) & (z <= 0), float("inf"), result)
+    return tl.where(z == float("inf"), 0.0, result).to(x.dtype)
+
+
+@triton.jit
+def tetragamma(x: tl.tensor) -> tl.tensor:
+    """The derivative of `trigamma` within 8 ulp."""
+    z = x.to(tl.float64)
+    y = tl.where(z < 0, 1.0 - z, z)
+    # tetragamma(y) = tetragamma(y + 1) - 2 / y^3 moves the argument to where Stirling's series is accurate.
+    moved = tl.zeros_like(y)
+    for _ in tl.static_range(10):
+        moved = tl.where(y < 10, moved - 2.0 / (y * y * y), moved)
+        y = tl.where(y < 10, y + 1.0, y)
+    inverse = 1.0 / y
+    square = inverse * inverse
+    result = moved - square * (1.0 + inverse + square * polynomial(square, _STIRLING_TWIST))
+    # tetragamma(-a) = tetragamma(1 + a) + 2 pi^3 cos(pi a) / sin(pi a)^3, by the fraction of a
+    fraction = -z - tl.floor(-z)
+    sine, cosine = _sin_cos_pi(fraction)
+    reflected = 3.141592653589793 / sine
+    result = tl.where(z < 0, result + 2.0 * cosine * (reflected * reflected * reflected), result)
+    result = tl.where((fraction == 0) & (z <= 0), float("-inf"), result)
     return tl.where(z == float("inf"), 0.0, result).to(x.dtype)

@@ -1,14 +1,22 @@
-"""Arithmetic on the entries of an index: what is known of one while lowering stays an expression, and what is computed,
-or may lie outside the tensor that it is for, becomes a node. A load at a node is checked; one at an expression is not.
+"""Arithmetic on the entries of an index, and choices by them.
+
+What is known of an entry while lowering stays an expression. What is computed, or may lie outside the tensor that it is
+for, becomes a node: a load at a node is checked, one at an expression is not.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import sympy
 import torch
 
 from autogen import ir
-from autogen.lowering.values import Entry
+from autogen.lowering.values import Entry, Shape, Value
+
+# What sizes decide, or else a node.
+Condition: TypeAlias = "bool | ir.Node"
 
 
 def as_index(node: ir.Node) -> ir.Node:
@@ -58,7 +66,7 @@ def divided(entry: Entry, size: sympy.Expr) -> tuple[Entry, ir.Node | None]:
     return ir.apply("floor_divide", node, ir.index(size)), ir.apply("eq", rest, ir.const(0, torch.int64))
 
 
-def is_below(entry: Entry, bound: sympy.Expr) -> bool | ir.Node:
+def is_below(entry: Entry, bound: sympy.Expr) -> Condition:
     """Whether an entry is less than `bound`: True or False where sizes decide it, else a condition."""
     if not isinstance(entry, ir.Node):
         limits = _limits(entry)
@@ -71,7 +79,7 @@ def is_below(entry: Entry, bound: sympy.Expr) -> bool | ir.Node:
     return ir.apply("lt", position(entry), ir.index(bound))
 
 
-def is_within(entry: Entry, size: sympy.Expr) -> bool | ir.Node:
+def is_within(entry: Entry, size: sympy.Expr) -> Condition:
     """Whether `0 <= entry < size`: True or False where sizes decide it, else a condition."""
     negative = is_below(entry, sympy.S.Zero)
     above = negative if isinstance(negative, bool) else ir.apply("ge", position(entry), ir.const(0, torch.int64))
@@ -80,13 +88,55 @@ def is_within(entry: Entry, size: sympy.Expr) -> bool | ir.Node:
     return both(above, is_below(entry, size))
 
 
-def both(a: bool | ir.Node, b: bool | ir.Node) -> bool | ir.Node:
+def both(a: Condition, b: Condition) -> Condition:
     """`a and b`."""
     if isinstance(a, bool):
         return b if a else False
     if isinstance(b, bool):
         return a if b else False
     return ir.apply("logical_and", a, b)
+
+
+def wrapped(node: ir.Node, size: Any) -> ir.Node:
+    """A computed index that counts from the end where it is negative."""
+    node = as_index(node)
+    from_end = ir.apply("add", node, ir.cast(ir.index(size), torch.int64))
+    return ir.apply("where", ir.apply("lt", node, ir.const(0, torch.int64)), from_end, node)
+
+
+def is_at(entry: Entry, place: ir.Node) -> ir.Node:
+    """Whether an entry of an index is a computed place: one column of a one-hot row."""
+    return ir.apply("eq", position(entry), as_index(place))
+
+
+def choose(
+    condition: Condition, chosen: Callable[[], ir.Node], other: Callable[[], ir.Node], dtype: torch.dtype
+) -> ir.Node:
+    """`chosen()` where a condition holds, else `other()`, in `dtype`; what can never be chosen is not asked for."""
+    if isinstance(condition, bool):
+        return ir.cast(chosen() if condition else other(), dtype)
+    return ir.apply("where", condition, ir.cast(chosen(), dtype), ir.cast(other(), dtype))
+
+
+def checked(entry: Entry, inside: Condition) -> Entry:
+    """An entry for a tensor: a computed one, which loads check, where it may lie outside."""
+    return entry if inside is True else position(entry)
+
+
+def chosen_dims(indices: Sequence[Value | None]) -> tuple[list[int], Shape, int]:
+    """Of `x[indices]`: the indexed dimensions, the shape that the indices broadcast to, and where in the result it is:
+    in the place of the dimensions if they are adjacent, else in front.
+    """
+    dims = [dim for dim, each in enumerate(indices) if each is not None]
+    shapes = [each.shape for each in indices if each is not None]
+    rank = max(map(len, shapes))
+    places = [sympy.S.One] * rank
+    for shape in shapes:
+        for dim, size in enumerate(shape, rank - len(shape)):
+            if size != 1:
+                places[dim] = size
+    adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
+    return dims, tuple(places), dims[0] if adjacent else 0
 
 
 def _limits(entry: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr] | None:

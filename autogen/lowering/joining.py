@@ -7,14 +7,26 @@ it is that piece and nothing else is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import sympy
-import torch
 
 from autogen import ir
-from autogen.lowering.entries import both, divided, is_below, is_within, mirrored, plus, position, sum_of, times
+from autogen.lowering.entries import (
+    Condition,
+    both,
+    checked,
+    choose,
+    divided,
+    is_below,
+    is_within,
+    mirrored,
+    plus,
+    position,
+    sum_of,
+    times,
+)
 from autogen.lowering.registry import Context, lowers
 from autogen.lowering.values import Entry, Index, Value
 from autogen.lowering.views import select, slice_
@@ -23,20 +35,6 @@ from autogen.lowering.views import select, slice_
 def replaced(index: Index, dim: int, *entries: Entry) -> Index:
     """`index` with other entries in the place of the one of `dim`."""
     return (*index[:dim], *entries, *index[dim + 1 :])
-
-
-def choose(
-    condition: bool | ir.Node, chosen: Callable[[], ir.Node], other: Callable[[], ir.Node], dtype: torch.dtype
-) -> ir.Node:
-    """`chosen()` where a condition holds, else `other()`, in `dtype`; what can never be chosen is not asked for."""
-    if isinstance(condition, bool):
-        return ir.cast(chosen() if condition else other(), dtype)
-    return ir.apply("where", condition, ir.cast(chosen(), dtype), ir.cast(other(), dtype))
-
-
-def checked(entry: Entry, inside: bool | ir.Node) -> Entry:
-    """An entry for a tensor: a computed one, which loads check, where it may lie outside."""
-    return entry if inside is True else position(entry)
 
 
 # Taking apart.
@@ -122,7 +120,7 @@ def constant_pad_nd(context: Context, value: Value, pad: Sequence[Any], fill: An
     number = context.value(fill)
 
     def at(index: Index) -> ir.Node:
-        inside: bool | ir.Node = True
+        inside: Condition = True
         entries = list(index)
         for dim, (low, high) in before.items():
             if low == high == 0:
@@ -186,7 +184,7 @@ def _written_place(context: Context, value: Value, source: Value, dim: int, plac
 
     def at(index: Index) -> ir.Node:
         entry = index[dim]
-        hit: bool | ir.Node = is_within(plus(entry, -where), sympy.S.One)
+        hit: Condition = is_within(plus(entry, -where), sympy.S.One)
         if not isinstance(hit, bool):
             hit = ir.apply("eq", position(entry), ir.index(where))
         return choose(hit, lambda: source.at(replaced(index, dim)), lambda: value.at(index), context.compute)

@@ -126,12 +126,6 @@ def div_mode(context: Context, a: Any, b: Any, rounding_mode: str | None = None)
     return quotient if rounding_mode is None else apply_op(context, "trunc", quotient)
 
 
-@lowers("ldexp.Tensor")
-def ldexp(context: Context, value: Value, exponent: Value) -> Value:
-    """`x * 2^exponent`."""
-    return apply_op(context, "mul", value, apply_op(context, "pow", 2.0, exponent))
-
-
 @lowers("round.decimals")
 def round_decimals(context: Context, value: Value, *, decimals: int) -> Value:
     """`round(x * 10^decimals) / 10^decimals`; in the other order for decimals before the point."""
@@ -145,9 +139,10 @@ def round_decimals(context: Context, value: Value, *, decimals: int) -> Value:
 @lowers("polygamma.default")
 def polygamma(context: Context, order: int, value: Value) -> Value:
     """The derivative of digamma of an order."""
-    if order > 1:
+    names = ("digamma", "trigamma", "tetragamma")
+    if order >= len(names):
         raise NotImplementedError(f"polygamma of order {order}")
-    return apply_op(context, "trigamma" if order else "digamma", value)
+    return apply_op(context, names[order], value)
 
 
 def _unless_nan(context: Context, question: str, a: Value, b: Value) -> Value:

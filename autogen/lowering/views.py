@@ -30,6 +30,12 @@ def expand(context: Context, value: Value, size: Sequence[Any], implicit: bool =
     )
 
 
+@lowers("broadcast_tensors.default")
+def broadcast_tensors(context: Context, values: Sequence[Value]) -> tuple[Value, ...]:
+    """Each broadcast to the shape of all."""
+    return tuple(expand(context, value, ()) for value in values)
+
+
 @lowers("view.default", "_unsafe_view.default", "reshape.default", "view_copy.default", "_reshape_alias.default")
 def view(context: Context, value: Value, *_: Any) -> Value:
     """Other dimensions over the same elements in row-major order."""
@@ -96,6 +102,8 @@ def _divides(small: sympy.Expr, large: sympy.Expr) -> bool:
 
 def _regroup(index: Index, ours: list[int], theirs: list[int], value: Value, shape: Shape) -> list[Entry]:
     """The entries of `theirs` at which the element with entries `index[ours]` is found."""
+    if not theirs:  # dimensions of size 1 only
+        return []
     flat: sympy.Expr = sympy.S.Zero
     for dim in ours:
         entry = index[dim]
