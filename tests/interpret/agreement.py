@@ -41,7 +41,7 @@ def agree(loss: Callable[..., Tensor], *tensors: Tensor, launches: Sequence[int]
     `launches` is how many kernels forward and backward take; None does not count them.
     """
     exact = copy.deepcopy(loss).double() if isinstance(loss, nn.Module) else loss
-    wide = [t.detach().double().requires_grad_() if t.is_floating_point() else t for t in tensors]
+    wide = [t.detach().double().requires_grad_(t.requires_grad) if t.is_floating_point() else t for t in tensors]
     truth, _ = _run(exact, wide)
     theirs, _ = _run(loss, tensors)
     LAUNCHES.take()
