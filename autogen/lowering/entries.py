@@ -6,6 +6,7 @@ for, becomes a node: a load at a node is checked, one at an expression is not.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -29,32 +30,36 @@ def position(entry: Entry) -> ir.Node:
     return entry if isinstance(entry, ir.Node) else ir.index(entry)
 
 
-def plus(entry: Entry, offset: sympy.Expr) -> Entry:
-    """`entry + offset`."""
-    if isinstance(entry, ir.Node):
-        return entry if offset == 0 else ir.apply("add", entry, ir.index(offset))
-    return sympy.expand(entry + offset)
+def _written(node: ir.Node) -> sympy.Expr | None:
+    """The expression that a node only spells out, if it does."""
+    if node.op == "index":
+        return node.attrs[0]
+    return sympy.Integer(node.attrs[0]) if node.op == "const" else None
 
 
-def sum_of(a: Entry, b: Entry) -> Entry:
+def _combined(op: str, formula: Callable[[sympy.Expr, sympy.Expr], sympy.Expr], a: Entry, b: Entry) -> Entry:
+    """Two entries under a scalar op: a node if one of them is, which need not compute what is an expression."""
+    if not isinstance(a, ir.Node) and not isinstance(b, ir.Node):
+        return sympy.expand(formula(a, b))
+    known = [_written(each) if isinstance(each, ir.Node) else each for each in (a, b)]
+    if known[0] is not None and known[1] is not None:
+        return ir.index(sympy.expand(formula(known[0], known[1])))
+    return ir.apply(op, position(a), position(b))
+
+
+def plus(a: Entry, b: Entry) -> Entry:
     """`a + b`."""
-    if isinstance(a, ir.Node) or isinstance(b, ir.Node):
-        return ir.apply("add", position(a), position(b))
-    return sympy.expand(a + b)
+    return a if not isinstance(b, ir.Node) and b == 0 else _combined("add", operator.add, a, b)
 
 
-def times(entry: Entry, factor: sympy.Expr) -> Entry:
-    """`entry * factor`."""
-    if isinstance(entry, ir.Node):
-        return entry if factor == 1 else ir.apply("mul", entry, ir.index(factor))
-    return sympy.expand(entry * factor)
+def times(a: Entry, b: Entry) -> Entry:
+    """`a * b`."""
+    return a if not isinstance(b, ir.Node) and b == 1 else _combined("mul", operator.mul, a, b)
 
 
 def mirrored(entry: Entry, size: sympy.Expr) -> Entry:
     """The same distance from the other end: `size - 1 - entry`."""
-    if isinstance(entry, ir.Node):
-        return ir.apply("sub", ir.index(size - 1), entry)
-    return sympy.expand(size - 1 - entry)
+    return _combined("sub", operator.sub, size - 1, entry)
 
 
 def divided(entry: Entry, size: sympy.Expr) -> tuple[Entry, ir.Node | None]:
@@ -72,9 +77,9 @@ def is_below(entry: Entry, bound: sympy.Expr) -> Condition:
         limits = _limits(entry)
         if limits is not None:
             least, greatest = limits
-            if _is_nonnegative(bound - 1 - greatest):
+            if is_nonnegative(bound - 1 - greatest):
                 return True
-            if _is_nonnegative(least - bound):
+            if is_nonnegative(least - bound):
                 return False
     return ir.apply("lt", position(entry), ir.index(bound))
 
@@ -158,7 +163,7 @@ def _limits(entry: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr] | None:
     return least, greatest
 
 
-def _is_nonnegative(expression: sympy.Expr) -> bool:
+def is_nonnegative(expression: sympy.Expr) -> bool:
     """Whether an expression over sizes, which are at least 1, is known to be 0 or more."""
     expression = sympy.expand(expression)
     sizes = {symbol: 1 + sympy.Symbol(f"{symbol}_more", integer=True, nonnegative=True)

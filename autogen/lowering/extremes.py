@@ -9,7 +9,7 @@ import sympy
 import torch
 
 from autogen import ir
-from autogen.lowering.entries import position, sum_of, times
+from autogen.lowering.entries import plus, position, times
 from autogen.lowering.registry import Context, lowers, number
 from autogen.lowering.unrolling import reduction
 from autogen.lowering.values import Entry, Index, Value, elementwise, numel
@@ -37,7 +37,7 @@ def _extreme(context: Context, kind: str, value: Value, dims: Any, keepdim: bool
             hit = ir.apply("logical_or", hit, ir.apply("isnan", node))
         flat: Entry = sympy.S.Zero
         for dim in dims:
-            flat = sum_of(times(flat, value.shape[dim]), index[dim])
+            flat = plus(times(flat, value.shape[dim]), index[dim])
         # In int32, as the places in a row are where the kernel has them at hand: no row is that long.
         place, beyond = (ir.cast(position(each), torch.int32) for each in (flat, count))
         return ir.apply("where", hit, place, beyond)

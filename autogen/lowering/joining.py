@@ -24,7 +24,6 @@ from autogen.lowering.entries import (
     mirrored,
     plus,
     position,
-    sum_of,
     times,
 )
 from autogen.lowering.registry import Context, lowers
@@ -275,7 +274,7 @@ def unfold(context: Context, value: Value, dim: int, size: int, step: int) -> Va
 
     def at(index: Index) -> ir.Node:
         *outer, inside = index
-        return value.at(replaced(tuple(outer), dim, sum_of(times(outer[dim], sympy.Integer(step)), inside)))
+        return value.at(replaced(tuple(outer), dim, plus(times(outer[dim], sympy.Integer(step)), inside)))
 
     factors = [(n,) if d == dim else f for d, (n, f) in enumerate(zip(context.shape[:-1], value.factors, strict=True))]
     return Value(context.shape, value.dtype, at, [*factors, (context.shape[-1],)])

@@ -22,9 +22,9 @@ from autogen.lowering.entries import (
     chosen_dims,
     divided,
     is_at,
+    is_nonnegative,
     is_within,
     plus,
-    position,
     wrapped,
 )
 from autogen.lowering.registry import Context, lowers
@@ -112,7 +112,7 @@ def index_put(
 
     def at(index: Index) -> ir.Node:
         others = tuple(entry for dim, entry in enumerate(index) if dim not in dims)
-        solved, certain = _solved(given, [index[dim] for dim in dims], places)
+        solved, settled, certain = _solved(given, [index[dim] for dim in dims], places)
         open_dims = [k for k in range(len(places)) if k not in solved]
 
         def write(chosen: Index) -> tuple[Condition, ir.Node]:
@@ -120,8 +120,8 @@ def index_put(
             full = tuple(place[k] for k in range(len(places)))
             hit = certain
             for dim, each in zip(dims, given, strict=True):
-                found = wrapped(each.at(aligned(full, each.shape)), value.shape[dim])
-                if found is not position(index[dim]):
+                if each not in settled:
+                    found = wrapped(each.at(aligned(full, each.shape)), value.shape[dim])
                     hit = both(hit, is_at(index[dim], found))
             new = source.at(aligned((*others[:first], *full, *others[first:]), source.shape))
             return hit, new
@@ -132,11 +132,14 @@ def index_put(
     return Value(context.shape, context.dtype, at, value.factors)
 
 
-def _solved(indices: Sequence[Value], entries: Sequence[Entry], places: Shape) -> tuple[dict[int, Entry], Condition]:
+def _solved(
+    indices: Sequence[Value], entries: Sequence[Entry], places: Shape
+) -> tuple[dict[int, Entry], list[Value], Condition]:
     """The dimensions of `places` in which an index goes in steps, so that an entry tells the one place that wrote
-    there, and the condition that there is one.
+    there; the indices that do; and the condition that there is such a place.
     """
     solved: dict[int, Entry] = {}
+    settled: list[Value] = []
     certain: Condition = True
     axes = [ir.Axis(f"place_{k}", size) for k, size in enumerate(places)]
     for each, entry in zip(indices, entries, strict=True):
@@ -147,12 +150,13 @@ def _solved(indices: Sequence[Value], entries: Sequence[Entry], places: Shape) -
         axis = axes[mentioned[0]]
         step = node.attrs[0].coeff(axis, 1)
         start = sympy.expand(node.attrs[0] - step * axis)
-        if not step.is_positive or start.has(axis):
+        if not step.is_positive or start.has(axis) or not is_nonnegative(start):  # below 0 it counts from the end
             continue
         place, whole = divided(plus(entry, -start), step)
         inside = both(True if whole is None else whole, is_within(place, axis.size))
         solved[mentioned[0]], certain = checked(place, inside), both(certain, inside)
-    return solved, certain
+        settled.append(each)
+    return solved, settled, certain
 
 
 def _put_masked(

@@ -104,6 +104,7 @@ class TestWrites:
     def test_places_in_steps(self) -> None:
         check(lambda x: write(x, (None, torch.arange(1, 6, 2)), x[:, :3], True) ** 2, floats(3, 7))
         check(lambda x: write(x, (torch.arange(2) + 1,), x[:2]) ** 2, floats(4, 3))
+        check(lambda x: write(x, (torch.arange(2) - 3,), x[:2]) ** 2, floats(4, 3))
 
     def test_by_a_mask(self) -> None:
         check(lambda x: write(x, (x > 0,), torch.tensor(7.0, dtype=x.dtype)) ** 2, floats(3, 4))
