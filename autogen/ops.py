@@ -184,6 +184,19 @@ def _row(
     )
 
 
+def _trigamma(x: torch.Tensor) -> torch.Tensor:
+    """The derivative of digamma, from Hurwitz's zeta function; `torch.polygamma(1, x)` has but nine digits."""
+    reflected = (math.pi / torch.sin(math.pi * x)) ** 2 - torch.special.zeta(2.0, 1 - x)
+    result = torch.where(x > 0, torch.special.zeta(2.0, x), reflected).masked_fill(x == math.inf, 0)
+    return result.masked_fill((x <= 0) & (x == x.floor()) & x.isfinite(), math.inf)
+
+
+def _tetragamma(x: torch.Tensor) -> torch.Tensor:
+    """The second derivative of digamma."""
+    result = -2 * torch.special.zeta(3.0, x)
+    return result.masked_fill(x == math.inf, 0).masked_fill(x == -math.inf, math.nan)
+
+
 def _rows() -> Iterator[Op]:
     number, real, compare, logical, bitwise, predicate, select = Rule
     inf, nan = math.inf, math.nan
@@ -211,8 +224,13 @@ def _rows() -> Iterator[Op]:
                ties=((-7, 2, -1), (7, -2, 1), (1, inf, 1), (1, 0, nan)))
     yield _row("remainder",    "remainder({0}, {1})",     number, division, 0.5, tensor,
                ties=((-7, 2, 1), (7, -2, -1), (-1, inf, inf), (1, 0, nan)))
+    yield _row("hypot",        "hypot({0}, {1})",         real,   every,    5,   nan=Nan.ABSORBED,
+               ties=((0, 0, 0), (inf, nan, inf), (nan, -inf, inf)))
     yield _row("floor_divide", "floor_divide({0}, {1})",  number, division, 2,
                ties=((-7, 2, -4), (7, -2, -4), (1, 0, inf)))
+
+    yield _row("copysign",     "copysign({0}, {1})",      real,   every,    0,   tensor, nan=Nan.ABSORBED,
+               ties=((0, -0.0, -0.0), (-2, 0, 2)))
 
     # rounding
     yield _row("floor",        "floor({0})",              real,   every,    0)
@@ -263,16 +281,23 @@ def _rows() -> Iterator[Op]:
     # error and gamma functions
     yield _row("erf",          "tl.erf({0})",             real,   Interval(-6, 6),     2)
     yield _row("erfc",         "erfc({0})",               real,   Interval(-6, 28),    9)
+    yield _row("erfcx",        "erfcx({0})",              real,   Interval(-3, inf),   9,
+               ("special_erfcx.default",), twin=torch.special.erfcx, ties=((inf, 0), (-inf, inf)))
     yield _row("erfinv",       "erfinv({0})",             real,   within,   4,   ties=((1, inf),))
     yield _row("lgamma",       "lgamma({0})",             real,   Interval(-50, 1e6),  8, unit=1,
                ties=((0, inf), (-1, inf), (1, 0), (2, 0)))
     yield _row("digamma",      "digamma({0})",            real,   Interval(0, 1e6),    8, unit=1,
                ties=((0, -inf), (-0.0, inf), (-1, nan)))
+    yield _row("trigamma",     "trigamma({0})",           real,   Interval(0, 1e6),    8, (), twin=_trigamma,
+               ties=((0, inf), (-1, inf), (inf, 0)))
+    yield _row("tetragamma",   "tetragamma({0})",         real,   Interval(0, 1e6),    8, (), twin=_tetragamma,
+               ties=((0, -inf), (-1, -inf), (inf, 0)))
 
     # questions and choices
     yield _row("isnan",        "isnan({0})",              predicate, every, 0)
     yield _row("isinf",        "isinf({0})",              predicate, every, 0)
     yield _row("isfinite",     "isfinite({0})",           predicate, every, 0)
+    yield _row("signbit",      "signbit({0})",            predicate, every, 0,   ties=((-0.0, 1), (0, 0)))
     yield _row("eq",           "{0} == {1}",              compare, every,   0, tensor, ties=((nan, nan, 0),))
     yield _row("ne",           "{0} != {1}",              compare, every,   0, tensor, ties=((nan, nan, 1),))
     yield _row("lt",           "{0} < {1}",               compare, every,   0, tensor, ties=((0, nan, 0),))

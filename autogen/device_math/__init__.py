@@ -1,7 +1,7 @@
 """Scalar functions for generated kernels, as portable `@triton.jit` code.
 
-Kernels import them from here. The common ones are in `elementary`; the rarer ones, in `special`, are loaded only for
-a kernel that asks for them.
+Kernels import them from here. The common ones are in `elementary`; the rarer ones, in `special` and `gamma`, are
+loaded only for a kernel that asks for them.
 
 Not libdevice: it exists for NVIDIA only and does not run in Triton's interpreter, where this project proves
 its kernels. Nor Triton's own functions throughout. On NVIDIA, for fp32, `tl.exp(x)` is `ex2.approx` of the
@@ -24,7 +24,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    for module in ("elementary", "special"):
+    for module in ("elementary", "special", "gamma"):
         found = getattr(importlib.import_module(f"{__name__}.{module}"), name, None)
         if found is not None:
             return found

@@ -49,6 +49,7 @@ def signbit(x: tl.tensor) -> tl.tensor:
 @triton.jit
 def copysign(magnitude: tl.tensor, x: tl.tensor) -> tl.tensor:
     """`|magnitude|` with the sign of `x`, also if 0; Triton's negation is `0 - x`, which makes no -0.0."""
+    magnitude, x = tl.broadcast(tl.to_tensor(magnitude), tl.to_tensor(x))
     if magnitude.dtype == tl.float64:
         bits = magnitude.to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
         sign_bit = x.to(tl.int64, bitcast=True) & -0x8000000000000000
@@ -115,7 +116,8 @@ def sign(x: tl.tensor) -> tl.tensor:
 @triton.jit
 def isnan(x: tl.tensor) -> tl.tensor:
     """Whether `x` is nan."""
-    return x != x
+    # The interpreter forgets that a comparison of scalars is a bool.
+    return tl.where(x != x, True, False) if _INTERPRETED else x != x
 
 
 @triton.jit

@@ -1,46 +1,25 @@
-"""Gather and scatter: reading at a computed index, and rows that are zero but for one computed place."""
+"""Reading at a computed index, and the negative log-likelihood, which does so."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import sympy
 import torch
 
 from autogen import ir
+from autogen.lowering import extremes, factories, joining, scattering, unrolling  # noqa: F401  (they register)
+from autogen.lowering.entries import as_index, chosen_dims, is_at, wrapped
 from autogen.lowering.pointwise import apply_op
 from autogen.lowering.registry import Context, lowers
 from autogen.lowering.values import Entry, Index, Value, aligned
 from autogen.lowering.values import reduction as reduce_value
 
 
-def as_index(node: ir.Node) -> ir.Node:
-    """A node as a computed index."""
-    return ir.cast(node, torch.int64)
-
-
-def wrapped(node: ir.Node, size: Any) -> ir.Node:
-    """A computed index that counts from the end where it is negative."""
-    node = as_index(node)
-    from_end = ir.apply("add", node, ir.cast(ir.index(size), torch.int64))
-    return ir.apply("where", ir.apply("lt", node, ir.const(0, torch.int64)), from_end, node)
-
-
 def is_inside(place: ir.Node, size: sympy.Expr) -> ir.Node:
     """Whether a computed index is one of a dimension of the given size."""
     above = ir.apply("ge", place, ir.const(0, torch.int64))
     return ir.apply("logical_and", above, ir.apply("lt", place, ir.index(size)))
-
-
-def position(entry: Entry) -> ir.Node:
-    """An entry of an index as a node."""
-    return entry if isinstance(entry, ir.Node) else ir.index(entry)
-
-
-def is_at(entry: Entry, place: ir.Node) -> ir.Node:
-    """Whether an entry of an index is a computed place: one column of a one-hot row."""
-    return ir.apply("eq", position(entry), as_index(place))
 
 
 @lowers("gather.default")
@@ -56,54 +35,20 @@ def gather(context: Context, value: Value, dim: int, places: Value, sparse_grad:
     return Value(context.shape, value.dtype, at, places.factors)
 
 
-@lowers("scatter.value", "scatter.src")
-def scatter(context: Context, value: Value, dim: int, places: Value, source: Any) -> Value:
-    """`value` with `source` written at `places` along `dim`, one place per row."""
-    return _write_rows(context, value, dim, places, source, accumulate=False)
-
-
-@lowers("scatter_add.default")
-def scatter_add(context: Context, value: Value, dim: int, places: Value, source: Value) -> Value:
-    """`value` with `source` added at `places` along `dim`, one place per row."""
-    return _write_rows(context, value, dim, places, source, accumulate=True)
-
-
-def _write_rows(context: Context, value: Value, dim: int, places: Value, source: Any, *, accumulate: bool) -> Value:
-    dim = dim % len(value.shape) if value.shape else 0
-    expected = tuple(sympy.S.One if d == dim else size for d, size in enumerate(value.shape))
-    if places.shape != expected:
-        raise NotImplementedError("a write to more than one place per row")
-    new = context.value(source)
-
-    def at(index: Index) -> ir.Node:
-        row = tuple(sympy.S.Zero if d == dim else entry for d, entry in enumerate(index))
-        hit = is_at(index[dim], places.at(row)) if index else ir.const(True, torch.bool)
-        written = ir.cast(new.at(row if new.shape else ()), context.compute)
-        if accumulate:
-            return ir.apply("add", value.at(index), ir.apply("where", hit, written, ir.const(0, context.compute)))
-        return ir.apply("where", hit, written, value.at(index))
-
-    return Value(context.shape, context.dtype, at, value.factors)
-
-
 @lowers("index.Tensor")
-def index_(context: Context, value: Value, places: Sequence[Value | None]) -> Value:
-    """`value[places]` with integer tensors for some leading, adjacent dimensions."""
-    chosen = [dim for dim, each in enumerate(places) if each is not None]
-    tensors = [each for each in places if each is not None]
-    if chosen != list(range(chosen[0], chosen[0] + len(chosen))):
-        raise NotImplementedError("indices for dimensions that are apart")
-    if any(each.dtype in (torch.bool, torch.uint8) for each in tensors):
+def index_(context: Context, value: Value, indices: Sequence[Value | None]) -> Value:
+    """`value[indices]` with integer tensors for some dimensions, which broadcast together."""
+    given = [each for each in indices if each is not None]
+    if any(each.dtype in (torch.bool, torch.uint8) for each in given):
         raise NotImplementedError("a boolean mask as an index")
-    rank = max(len(each.shape) for each in tensors)
-    first = chosen[0]
+    dims, places, first = chosen_dims(indices)
 
     def at(index: Index) -> ir.Node:
-        inner = index[first : first + rank]
-        entries: list[Entry] = list(index[:first])
-        for dim, each in zip(chosen, tensors, strict=True):
-            entries.append(wrapped(each.at(aligned(inner, each.shape)), value.shape[dim]))
-        return value.at((*entries, *index[first + rank :]))
+        inner = index[first : first + len(places)]
+        entries: list[Entry] = [*index[:first], *index[first + len(places) :]]
+        for dim, each in zip(dims, given, strict=True):
+            entries.insert(dim, wrapped(each.at(aligned(inner, each.shape)), value.shape[dim]))
+        return value.at(entries)
 
     return Value(context.shape, value.dtype, at)
 

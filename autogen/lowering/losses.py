@@ -9,7 +9,8 @@ import torch
 
 from autogen import ir
 from autogen.lowering.registry import Context, lowers, number
-from autogen.lowering.values import Value, broadcast_factors, elementwise, numel, reduction
+from autogen.lowering.unrolling import reduction
+from autogen.lowering.values import Value, broadcast_factors, elementwise, numel
 
 MEAN, SUM = 1, 2
 

@@ -1,9 +1,10 @@
 """Pointwise ops: the rows of the op table that are ATen ops as they stand, and those with a calling habit of their
-own (`alpha`, `rounding_mode`, optional bounds, factories).
+own (`alpha`, `rounding_mode`, optional bounds, a gradient's formula).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
@@ -12,12 +13,20 @@ import sympy
 import torch
 
 from autogen import ir
-from autogen.lowering.registry import LOWERINGS, Context, lowers, number
-from autogen.lowering.values import Index, Value, elementwise, fresh_index
+from autogen.lowering.registry import LOWERINGS, Context, lowers
+from autogen.lowering.values import Value, elementwise, fresh_index
 from autogen.ops import OPS, Rule
 
 # On bool tensors torch's arithmetic is logic.
 _ON_BOOL = {"add": "logical_or", "mul": "logical_and", "maximum": "logical_or", "minimum": "logical_and"}
+
+# What ops for floats are on integers, where torch lets them be.
+_ON_INTEGERS: dict[str, Callable[..., ir.Node]] = {
+    **dict.fromkeys(("floor", "ceil", "trunc", "round"), lambda x: x),
+    **dict.fromkeys(("isnan", "isinf"), lambda x: ir.const(False, torch.bool)),
+    "isfinite": lambda x: ir.const(True, torch.bool),
+    "signbit": lambda x: ir.apply("lt", ir.cast(x, torch.int64), ir.const(0, torch.int64)),
+}
 
 
 # For torch's promotion a symbolic size counts as any number of its kind does.
@@ -49,11 +58,24 @@ def apply_op(context: Context, name: str, *arguments: Any) -> Value:
         inside = ir.compute_dtype(promoted(*arguments))
     if op.rule == Rule.COMPARE and inside == torch.bool:
         inside = torch.int32
+    settled = None if inside.is_floating_point else _ON_INTEGERS.get(name)
+    if name == "sign" and inside == torch.bool:
+        settled = _ON_INTEGERS["trunc"]
+    if settled is None and inside not in OPS[name].rule.dtypes:
+        raise NotImplementedError(f"{name} of {inside}")
 
     def formula(*nodes: ir.Node) -> ir.Node:
-        return ir.apply(name, *(ir.cast(node, inside) for node in nodes))
+        nodes = tuple(ir.cast(node, inside) for node in nodes)
+        return settled(*nodes) if settled else ir.apply(name, *nodes)
 
     return elementwise(context.shape, context.dtype, formula, *map(context.value, arguments))
+
+
+# Beside an overload for tensors, those that take a number in the place of one.
+_WITH_NUMBERS = {
+    "Tensor": ("Scalar", "Scalar_Tensor", "Scalar_Self", "Scalar_Other"),
+    "default": ("self_scalar", "other_scalar"),
+}
 
 
 def _register_table() -> None:
@@ -65,9 +87,8 @@ def _register_table() -> None:
             continue
         for overload in op.aten:
             base, _, kind = overload.partition(".")
-            names = [overload]
-            if kind == "Tensor" and "Scalar" in getattr(torch.ops.aten, base).overloads():
-                names.append(f"{base}.Scalar")
+            offered = getattr(torch.ops.aten, base).overloads()
+            names = [overload, *(f"{base}.{other}" for other in _WITH_NUMBERS.get(kind, ()) if other in offered)]
             for name in names:
                 LOWERINGS.setdefault(name, lowering(op.name))
 
@@ -103,6 +124,63 @@ def div_mode(context: Context, a: Any, b: Any, rounding_mode: str | None = None)
         return apply_op(context, "floor_divide", a, b)
     quotient = apply_op(context, "div", a, b)
     return quotient if rounding_mode is None else apply_op(context, "trunc", quotient)
+
+
+@lowers("round.decimals")
+def round_decimals(context: Context, value: Value, *, decimals: int) -> Value:
+    """`round(x * 10^decimals) / 10^decimals`; in the other order for decimals before the point."""
+    if not context.compute.is_floating_point:
+        raise NotImplementedError("integers rounded to a power of ten")
+    there, back = ("mul", "div") if decimals > 0 else ("div", "mul")
+    power = 10.0 ** abs(decimals)
+    return apply_op(context, back, apply_op(context, "round", apply_op(context, there, value, power)), power)
+
+
+@lowers("polygamma.default")
+def polygamma(context: Context, order: int, value: Value) -> Value:
+    """The derivative of digamma of an order."""
+    names = ("digamma", "trigamma", "tetragamma")
+    if order >= len(names):
+        raise NotImplementedError(f"polygamma of order {order}")
+    return apply_op(context, names[order], value)
+
+
+def _unless_nan(context: Context, question: str, a: Value, b: Value) -> Value:
+    inside = torch.int32 if context.compute == torch.bool else context.compute
+
+    def formula(a: ir.Node, b: ir.Node) -> ir.Node:
+        a, b = ir.cast(a, inside), ir.cast(b, inside)
+        chosen = ir.apply(question, a, b)
+        if inside.is_floating_point:
+            chosen = ir.apply("logical_or", chosen, ir.apply("isnan", b))
+        return ir.apply("where", chosen, a, b)
+
+    return elementwise(context.shape, context.dtype, formula, a, b)
+
+
+@lowers("fmax.default")
+def fmax(context: Context, a: Value, b: Value) -> Value:
+    """The greater number; the other one if one is nan."""
+    return _unless_nan(context, "ge", a, b)
+
+
+@lowers("fmin.default")
+def fmin(context: Context, a: Value, b: Value) -> Value:
+    """The lesser number; the other one if one is nan."""
+    return _unless_nan(context, "le", a, b)
+
+
+@lowers("angle.default")
+def angle(context: Context, value: Value) -> Value:
+    """pi where x is negative, else 0; nan stays nan."""
+
+    def formula(x: ir.Node) -> ir.Node:
+        wide = ir.cast(x, context.compute)
+        zero, pi = ir.const(0, context.compute), ir.const(math.pi, context.compute)
+        found = ir.apply("where", ir.apply("lt", wide, zero), pi, zero)
+        return ir.apply("where", ir.apply("isnan", wide), wide, found)
+
+    return elementwise(context.shape, context.dtype, formula, value)
 
 
 @lowers("logit.default")
@@ -180,54 +258,6 @@ def masked_fill(context: Context, value: Value, mask: Value, fill: Any) -> Value
 def to_copy(context: Context, value: Value, source: Value | None = None, **_: Any) -> Value:
     """Another dtype; of two arguments the second, broadcast to the first."""
     return elementwise(context.shape, context.dtype, lambda x: x, value if source is None else source)
-
-
-@lowers(
-    "full.default",
-    "scalar_tensor.default",
-    "full_like.default",
-    "new_full.default",
-    "fill.Scalar",
-    "fill.Tensor",
-)
-def full(context: Context, *arguments: Any, **_: Any) -> Value:
-    """One number everywhere."""
-    return elementwise(context.shape, context.dtype, lambda x: x, context.value(arguments[-1]))
-
-
-@lowers("zeros.default", "zeros_like.default", "new_zeros.default", "zero.default")
-@lowers("empty.memory_format", "empty_like.default", "new_empty.default", "empty_permuted.default")
-def zeros(context: Context, *_: Any, **__: Any) -> Value:
-    """0 everywhere, which will do for memory that anything may be in."""
-    return full(context, 0)
-
-
-@lowers("ones.default", "ones_like.default", "new_ones.default")
-def ones(context: Context, *_: Any, **__: Any) -> Value:
-    """1 everywhere."""
-    return full(context, 1)
-
-
-@lowers("arange.default", "arange.start", "arange.start_step")
-def arange(context: Context, *arguments: Any, **_: Any) -> Value:
-    """`start + step * k` at position k."""
-    start, step = 0, 1
-    if len(arguments) > 1:
-        start = arguments[0]
-    if len(arguments) > 2:
-        step = arguments[2]
-    first, stride = context.size_of(start), context.size_of(step)
-
-    def at(index: Index) -> ir.Node:
-        (entry,) = index
-        node = entry if isinstance(entry, ir.Node) else None
-        if node is None and first.is_integer and stride.is_integer:
-            return ir.cast(ir.index(entry * stride + first), context.compute)
-        position = ir.cast(node if node is not None else ir.index(entry), context.compute)
-        scaled = ir.apply("mul", position, number(stride, context.compute))
-        return ir.apply("add", scaled, number(first, context.compute))
-
-    return Value(context.shape, context.dtype, at)
 
 
 @lowers("log_sigmoid_forward.default")

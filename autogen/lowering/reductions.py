@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import sympy
 import torch
 
 from autogen import ir
+from autogen.lowering.extremes import all_dims
 from autogen.lowering.pointwise import apply_op
 from autogen.lowering.registry import Context, lowers, number
-from autogen.lowering.values import Index, Value, elementwise, numel, reduction
-
-
-def _dims(value: Value, dims: int | Sequence[int] | None) -> list[int]:
-    """The dimensions an op reduces: none named means all."""
-    if isinstance(dims, int):
-        dims = [dims]
-    if not dims or not value.shape:  # a scalar, too, may be reduced over its dimension 0
-        return list(range(len(value.shape)))
-    return list(dims)
+from autogen.lowering.unrolling import reduction
+from autogen.lowering.values import Index, Value, elementwise, numel
 
 
 def _reduce(context: Context, kind: str, value: Value, dims: Any = None, keepdim: bool = False) -> Value:
     """`value`, cast to the result's dtype, reduced over `dims`."""
     widened = elementwise(value.shape, context.dtype, lambda x: x, value)
-    return reduction(kind, widened, _dims(value, dims), keepdim)
+    return reduction(kind, widened, all_dims(value, dims), keepdim)
 
 
 @lowers("sum.default", "sum.dim_IntList")
@@ -39,7 +31,7 @@ def sum_(context: Context, value: Value, dims: Any = None, keepdim: bool = False
 def mean(context: Context, value: Value, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
     """The sum over `dims` divided by the number of terms; nan if there are none."""
     total = _reduce(context, "sum", value, dims, keepdim)
-    count = numel(tuple(value.shape[dim] for dim in _dims(value, dims)))
+    count = numel(tuple(value.shape[dim] for dim in all_dims(value, dims)))
     compute = context.compute
     return elementwise(total.shape, context.dtype, lambda x: ir.apply("div", x, number(count, compute)), total)
 
@@ -91,7 +83,7 @@ def vector_norm(
 
     kind = {float("inf"): "max", -float("inf"): "min"}.get(ord, "sum")
     terms = elementwise(value.shape, context.dtype, term, value)
-    total = _named(context, reduction(kind, terms, _dims(value, dims), keepdim), _NORM_TOTALS.get(ord, "norm_total"))
+    total = _named(context, reduction(kind, terms, all_dims(value, dims), keepdim), _NORM_TOTALS.get(ord, "norm_total"))
     return elementwise(total.shape, context.dtype, lambda x: context.name(finish(x), "norm"), total)
 
 
@@ -166,7 +158,7 @@ def softmax_backward(context: Context, grad: Value, result: Value, dim: int, inp
 def logsumexp(context: Context, value: Value, dims: Any, keepdim: bool = False) -> Value:
     """`log(sum(exp(x - m))) + m` with `m = max(x)`, or 0 where that is infinite."""
     compute = context.compute
-    chosen = _dims(value, dims)
+    chosen = all_dims(value, dims)
     wide = elementwise(value.shape, context.dtype, lambda x: ir.cast(x, compute), value)
     largest = reduction("max", wide, chosen, True)
 
@@ -205,5 +197,5 @@ def all_(context: Context, value: Value, dims: Any = None, keepdim: bool = False
 
 def _reduce_bool(context: Context, kind: str, value: Value, dims: Any, keepdim: bool) -> Value:
     counted = elementwise(value.shape, torch.int32, lambda x: ir.cast(x, torch.bool), value)
-    found = reduction(kind, counted, _dims(value, dims), keepdim)
+    found = reduction(kind, counted, all_dims(value, dims), keepdim)
     return elementwise(found.shape, context.dtype, lambda x: ir.cast(x, torch.bool), found)

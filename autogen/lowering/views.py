@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import sympy
-import torch
 
 from autogen import ir
+from autogen.lowering.entries import plus, position, times
 from autogen.lowering.registry import Context, lowers
 from autogen.lowering.values import Entry, Index, Shape, Value, aligned, broadcast_factors
 
@@ -28,6 +28,12 @@ def expand(context: Context, value: Value, size: Sequence[Any], implicit: bool =
         lambda index: value.at(aligned(index, value.shape)),
         broadcast_factors(context.shape, [value]),
     )
+
+
+@lowers("broadcast_tensors.default")
+def broadcast_tensors(context: Context, values: Sequence[Value]) -> tuple[Value, ...]:
+    """Each broadcast to the shape of all."""
+    return tuple(expand(context, value, ()) for value in values)
 
 
 @lowers("view.default", "_unsafe_view.default", "reshape.default", "view_copy.default", "_reshape_alias.default")
@@ -96,6 +102,8 @@ def _divides(small: sympy.Expr, large: sympy.Expr) -> bool:
 
 def _regroup(index: Index, ours: list[int], theirs: list[int], value: Value, shape: Shape) -> list[Entry]:
     """The entries of `theirs` at which the element with entries `index[ours]` is found."""
+    if not theirs:  # dimensions of size 1 only
+        return []
     flat: sympy.Expr = sympy.S.Zero
     for dim in ours:
         entry = index[dim]
@@ -147,17 +155,28 @@ def _below(expression: sympy.Expr, bound: sympy.Expr) -> bool:
 
 def _regroup_nodes(index: Index, ours: list[int], theirs: list[int], value: Value, shape: Shape) -> list[Entry]:
     """`_regroup` where an entry is computed: the arithmetic happens in the kernel."""
-    flat = ir.const(0, torch.int64)
+    flat: ir.Node | None = None
     for dim in ours:
-        entry = index[dim]
-        node = entry if isinstance(entry, ir.Node) else ir.index(entry)
-        flat = ir.apply("add", ir.apply("mul", flat, ir.index(shape[dim])), node)
+        node = position(index[dim])
+        flat = node if flat is None else ir.apply("add", ir.apply("mul", ir.index(shape[dim]), flat), node)
+    assert flat is not None
     entries: list[Entry] = []
-    for dim in reversed(theirs):
-        size = ir.index(value.shape[dim])
-        entries.append(ir.apply("remainder", flat, size))
-        flat = ir.apply("floor_divide", flat, size)
-    return entries[::-1]
+    for dim in reversed(theirs[1:]):
+        flat, entry = _divide_node(flat, value.shape[dim])
+        entries.append(entry)
+    return [flat, *entries[::-1]]
+
+
+def _divide_node(flat: ir.Node, size: sympy.Expr) -> tuple[ir.Node, ir.Node]:
+    """`flat` // `size` and `flat` % `size`.
+
+    What `_regroup_nodes` has flattened (no one else multiplies with the size in front) is taken apart again: where an
+    entry lies outside its dimension, what is read there does not count.
+    """
+    divisor = ir.index(size)
+    if flat.op == "add" and flat.args[0].op == "mul" and flat.args[0].args[0] is divisor:
+        return flat.args[0].args[1], flat.args[1]
+    return ir.apply("floor_divide", flat, divisor), ir.apply("remainder", flat, divisor)
 
 
 @lowers("unsqueeze.default")
@@ -233,12 +252,7 @@ def slice_(context: Context, value: Value, dim: int = 0, start: Any = None, end:
     stride = context.size_of(step)
 
     def at(index: Index) -> ir.Node:
-        entry = index[dim]
-        if isinstance(entry, ir.Node):
-            moved: Entry = ir.apply("add", ir.apply("mul", entry, ir.index(stride)), ir.index(first))
-        else:
-            moved = sympy.expand(entry * stride + first)
-        return value.at((*index[:dim], moved, *index[dim + 1 :]))
+        return value.at((*index[:dim], plus(times(index[dim], stride), first), *index[dim + 1 :]))
 
     factors = list(value.factors)
     factors[dim] = (context.shape[dim],)

@@ -1,0 +1,153 @@
+"""Which element is the largest or smallest, and how elements scatter about their mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sympy
+import torch
+
+from autogen import ir
+from autogen.lowering.entries import plus, position, times
+from autogen.lowering.registry import Context, lowers, number
+from autogen.lowering.unrolling import reduction
+from autogen.lowering.values import Entry, Index, Value, elementwise, numel
+
+
+def all_dims(value: Value, dims: int | Sequence[int] | None) -> list[int]:
+    """The dimensions an op reduces: none named means all."""
+    if isinstance(dims, int):
+        dims = [dims]
+    if not dims or not value.shape:  # a scalar, too, may be reduced over its dimension 0
+        return list(range(len(value.shape)))
+    return list(dims)
+
+
+def _extreme(context: Context, kind: str, value: Value, dims: Any, keepdim: bool) -> tuple[Value, Value]:
+    """The extreme value over `dims` and the first place, in row-major order, that has it; nan is the most extreme."""
+    dims = sorted(dim % len(value.shape) for dim in all_dims(value, dims))
+    extreme = reduction(kind, value, dims, True)
+    count = numel(tuple(value.shape[dim] for dim in dims))
+
+    def place_at(index: Index) -> ir.Node:
+        node = value.at(index)
+        hit = ir.apply("eq", node, extreme.at([sympy.S.Zero if d in dims else e for d, e in enumerate(index)]))
+        if node.dtype.is_floating_point:  # the extreme is nan if there is a nan, and equals none
+            hit = ir.apply("logical_or", hit, ir.apply("isnan", node))
+        flat: Entry = sympy.S.Zero
+        for dim in dims:
+            flat = plus(times(flat, value.shape[dim]), index[dim])
+        # In int32, as the places in a row are where the kernel has them at hand: no row is that long.
+        place, beyond = (ir.cast(position(each), torch.int32) for each in (flat, count))
+        return ir.apply("where", hit, place, beyond)
+
+    first = reduction("min", Value(value.shape, torch.int32, place_at, value.factors), dims, keepdim)
+    places = elementwise(first.shape, torch.int64, lambda x: x, first)
+    return reduction(kind, value, dims, keepdim), places
+
+
+def _counted(value: Value) -> Value:
+    """A tensor whose elements can be compared."""
+    return elementwise(value.shape, torch.int32, lambda x: x, value) if value.dtype == torch.bool else value
+
+
+@lowers("max.dim")
+def max_dim(context: Context, value: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    """The largest element over a dimension and its place, the first of several; nan wins."""
+    found, places = _extreme(context, "max", _counted(value), dim, keepdim)
+    return elementwise(found.shape, context.dtype, lambda x: x, found), places
+
+
+@lowers("min.dim")
+def min_dim(context: Context, value: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    """The smallest element over a dimension and its place, the first of several; nan wins."""
+    found, places = _extreme(context, "min", _counted(value), dim, keepdim)
+    return elementwise(found.shape, context.dtype, lambda x: x, found), places
+
+
+@lowers("argmax.default")
+def argmax(context: Context, value: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    """The first place of the largest element."""
+    return _extreme(context, "max", _counted(value), dim, keepdim)[1]
+
+
+@lowers("argmin.default")
+def argmin(context: Context, value: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    """The first place of the smallest element."""
+    return _extreme(context, "min", _counted(value), dim, keepdim)[1]
+
+
+@lowers("aminmax.default")
+def aminmax(context: Context, value: Value, dim: int | None = None, keepdim: bool = False) -> tuple[Value, Value]:
+    """The smallest and the largest element."""
+    dims = all_dims(value, dim)
+    return reduction("min", value, dims, keepdim), reduction("max", value, dims, keepdim)
+
+
+# Variance.
+
+
+def _variance(context: Context, value: Value, dims: Any, correction: Any, keepdim: bool) -> tuple[Value, Value]:
+    """`sum((x - mean)^2) / max(0, n - correction)` over `dims`, and the mean."""
+    compute = context.compute
+    dims = all_dims(value, dims)
+    wide = elementwise(value.shape, context.dtype, lambda x: ir.cast(x, compute), value)
+    count = numel(tuple(value.shape[dim] for dim in dims))
+
+    def mean_of(total: ir.Node) -> ir.Node:
+        return context.name(ir.apply("div", total, number(count, compute)), "mean")
+
+    def finish(total: ir.Node) -> ir.Node:
+        left = ir.apply("sub", number(count, compute), ir.const(correction, compute))
+        return ir.apply("div", total, ir.apply("maximum", left, ir.const(0, compute)))
+
+    def square(x: ir.Node, m: ir.Node) -> ir.Node:
+        centred = context.name(ir.apply("sub", x, m), "centred")
+        return ir.apply("mul", centred, centred)
+
+    totals = reduction("sum", wide, dims, True)
+    mean = elementwise(totals.shape, context.dtype, mean_of, totals)
+    squares = elementwise(value.shape, context.dtype, square, wide, mean)
+    spread = reduction("sum", squares, dims, keepdim)
+    variance = elementwise(
+        spread.shape, context.dtype, lambda s: context.name(finish(context.name(s, "squares")), "variance"), spread
+    )
+    if not keepdim:
+        totals = reduction("sum", wide, dims, False)
+        mean = elementwise(totals.shape, context.dtype, mean_of, totals)
+    return variance, mean
+
+
+def _root(context: Context, variance: Value) -> Value:
+    def root(v: ir.Node) -> ir.Node:
+        return context.name(ir.apply("sqrt", v), "deviation")
+
+    return elementwise(variance.shape, context.dtype, root, variance)
+
+
+def _register_spreads() -> None:
+    """var and std, alone or with the mean; the older overloads say `unbiased` for a correction of 1."""
+
+    def register(name: str, result: Callable[[Context, Value, Value], Any]) -> None:
+        @lowers(f"{name}.correction")
+        def corrected(
+            context: Context, value: Value, dims: Any = None, *, correction: Any = None, keepdim: bool = False
+        ) -> Any:
+            return result(context, *_variance(context, value, dims, 1 if correction is None else correction, keepdim))
+
+        @lowers(f"{name}.dim")
+        def over(context: Context, value: Value, dims: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
+            return result(context, *_variance(context, value, dims, int(unbiased), keepdim))
+
+        @lowers(f"{name}.default")
+        def of_all(context: Context, value: Value, unbiased: bool = True) -> Any:
+            return over(context, value, None, unbiased)
+
+    register("var", lambda _, variance, mean: variance)
+    register("std", lambda context, variance, mean: _root(context, variance))
+    register("var_mean", lambda _, variance, mean: (variance, mean))
+    register("std_mean", lambda context, variance, mean: (_root(context, variance), mean))
+
+
+_register_spreads()

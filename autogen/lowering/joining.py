@@ -1,0 +1,291 @@
+"""Tensors taken apart and put together: split, cat, stack, padding, and the gradients of views, which are zero beside
+what the view showed.
+
+A join is a choice by where an entry lies. Read at a place that sizes alone decide (a slice, a constant, a whole piece),
+it is that piece and nothing else is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+
+from autogen import ir
+from autogen.lowering.entries import (
+    Condition,
+    both,
+    checked,
+    choose,
+    divided,
+    is_below,
+    is_within,
+    mirrored,
+    plus,
+    position,
+    times,
+)
+from autogen.lowering.registry import Context, lowers
+from autogen.lowering.values import Entry, Index, Value
+from autogen.lowering.views import select, slice_
+
+
+def replaced(index: Index, dim: int, *entries: Entry) -> Index:
+    """`index` with other entries in the place of the one of `dim`."""
+    return (*index[:dim], *entries, *index[dim + 1 :])
+
+
+# Taking apart.
+
+
+def _pieces(context: Context, value: Value, dim: int, bounds: Sequence[Any]) -> tuple[Value, ...]:
+    """The pieces of a dimension that begin at `bounds`."""
+    return tuple(
+        slice_(Context((shape,), (dtype,), context.size_of, context.provenance), value, dim, start)
+        for shape, dtype, start in zip(context.shapes, context.dtypes, bounds, strict=True)
+    )
+
+
+@lowers("split.Tensor", "split_with_sizes.default", "unsafe_split.Tensor", "unsafe_split_with_sizes.default")
+@lowers("tensor_split.sections", "tensor_split.indices")
+def split(context: Context, value: Value, _: Any, dim: int = 0) -> tuple[Value, ...]:
+    """Adjacent pieces of a dimension, as long as their shapes say."""
+    dim %= len(value.shape)
+    bounds: list[sympy.Expr] = [sympy.S.Zero]
+    for shape in context.shapes:
+        bounds.append(bounds[-1] + shape[dim])
+    return _pieces(context, value, dim, bounds[:-1])
+
+
+@lowers("unbind.int")
+def unbind(context: Context, value: Value, dim: int = 0) -> tuple[Value, ...]:
+    """Every slice of a dimension, which goes away."""
+    return tuple(select(context, value, dim, place) for place in range(len(context.shapes)))
+
+
+# Putting together.
+
+
+@lowers("cat.default")
+def cat(context: Context, values: Sequence[Value], dim: int = 0) -> Value:
+    """Tensors one after the other along a dimension."""
+    rank = len(context.shape)
+    parts = [value for value in values if len(value.shape) == rank]  # an empty vector goes with any rank
+    return joined(context, parts, dim % rank)
+
+
+def joined(context: Context, parts: Sequence[Value], dim: int) -> Value:
+    """Tensors one after the other along a dimension."""
+    factors = list(parts[0].factors)
+    factors[dim] = (context.shape[dim],)
+    return Value(context.shape, context.dtype, lambda index: _of_parts(context, parts, dim, index), factors)
+
+
+def _of_parts(context: Context, parts: Sequence[Value], dim: int, index: Index) -> ir.Node:
+    first, *rest = parts
+    entry, size = index[dim], first.shape[dim]
+    before = is_below(entry, size) if rest else True
+    return choose(
+        before,
+        lambda: first.at(replaced(index, dim, checked(entry, before))),
+        lambda: _of_parts(context, rest, dim, replaced(index, dim, checked(plus(entry, -size), before is False))),
+        context.compute,
+    )
+
+
+@lowers("stack.default")
+def stack(context: Context, values: Sequence[Value], dim: int = 0) -> Value:
+    """Tensors one after the other along a new dimension."""
+    dim %= len(context.shape)
+    return joined(context, [_unsqueezed(value, dim) for value in values], dim)
+
+
+def _unsqueezed(value: Value, dim: int) -> Value:
+    shape, factors = list(value.shape), list(value.factors)
+    shape.insert(dim, sympy.S.One)
+    factors.insert(dim, (sympy.S.One,))
+    return Value(shape, value.dtype, lambda index: value.at(replaced(index, dim)), factors)
+
+
+@lowers("constant_pad_nd.default")
+def constant_pad_nd(context: Context, value: Value, pad: Sequence[Any], fill: Any = 0) -> Value:
+    """`fill` around a tensor, by (before, after) of the last dimension, the one before it, and so on; a negative width
+    takes away.
+    """
+    rank = len(value.shape)
+    widths = [context.size_of(each) for each in pad]
+    before = {rank - 1 - k: (low, high) for k, (low, high) in enumerate(zip(widths[::2], widths[1::2], strict=True))}
+    number = context.value(fill)
+
+    def at(index: Index) -> ir.Node:
+        inside: Condition = True
+        entries = list(index)
+        for dim, (low, high) in before.items():
+            if low == high == 0:
+                continue
+            entry = plus(index[dim], -low)
+            here = is_within(entry, value.shape[dim])
+            entries[dim] = checked(entry, here)
+            inside = both(inside, here)
+        return choose(inside, lambda: value.at(entries), lambda: number.at(()), context.compute)
+
+    factors = [f if before.get(d, (0, 0)) == (0, 0) else (context.shape[d],) for d, f in enumerate(value.factors)]
+    return Value(context.shape, context.dtype, at, factors)
+
+
+# What a view shows, written; and the gradients of views, which write to zeros.
+
+
+def _zeros(context: Context) -> Value:
+    return Value(context.shape, context.dtype, lambda _: ir.const(0, context.compute))
+
+
+def _written_slice(context: Context, value: Value, source: Value, dim: int, first: Any, step: Any) -> Value:
+    """`value` with `source` in the place of a slice."""
+    dim %= len(value.shape)
+    start, stride = context.size_of(first), context.size_of(step)
+    if start.is_negative:
+        start = start + value.shape[dim]
+
+    def at(index: Index) -> ir.Node:
+        entry, hit = divided(plus(index[dim], -start), stride)
+        inside = both(is_within(entry, source.shape[dim]), True if hit is None else hit)
+        place = replaced(index, dim, checked(entry, inside))
+        return choose(inside, lambda: source.at(place), lambda: value.at(index), context.compute)
+
+    factors = [(n,) if d == dim else f for d, (n, f) in enumerate(zip(context.shape, source.factors, strict=True))]
+    return Value(context.shape, context.dtype, at, factors)
+
+
+@lowers("slice_backward.default")
+def slice_backward(
+    context: Context, grad: Value, sizes: Any, dim: int, start: Any = 0, end: Any = None, step: Any = 1
+) -> Value:
+    """`grad` in the place of the slice, 0 elsewhere."""
+    return _written_slice(context, _zeros(context), grad, dim, start, step)
+
+
+@lowers("slice_scatter.default")
+def slice_scatter(
+    context: Context, value: Value, source: Value, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
+) -> Value:
+    """`value` with `source` in the place of a slice."""
+    return _written_slice(context, value, source, dim, 0 if start is None else start, step)
+
+
+def _written_place(context: Context, value: Value, source: Value, dim: int, place: Any) -> Value:
+    """`value` with `source` at one place of a dimension."""
+    dim %= len(value.shape)
+    where = context.size_of(place)
+    if where.is_negative:
+        where = where + value.shape[dim]
+
+    def at(index: Index) -> ir.Node:
+        entry = index[dim]
+        hit: Condition = is_within(plus(entry, -where), sympy.S.One)
+        if not isinstance(hit, bool):
+            hit = ir.apply("eq", position(entry), ir.index(where))
+        return choose(hit, lambda: source.at(replaced(index, dim)), lambda: value.at(index), context.compute)
+
+    factors = list(source.factors)
+    factors.insert(dim, (context.shape[dim],))
+    return Value(context.shape, context.dtype, at, factors)
+
+
+@lowers("select_backward.default")
+def select_backward(context: Context, grad: Value, sizes: Any, dim: int, place: Any) -> Value:
+    """`grad` at the selected place, 0 elsewhere."""
+    return _written_place(context, _zeros(context), grad, dim, place)
+
+
+@lowers("select_scatter.default")
+def select_scatter(context: Context, value: Value, source: Value, dim: int, place: Any) -> Value:
+    """`value` with `source` at one place of a dimension."""
+    return _written_place(context, value, source, dim, place)
+
+
+# Diagonals.
+
+
+def _diagonal_dims(rank: int, first: int, second: int) -> tuple[int, int]:
+    return first % rank, second % rank
+
+
+@lowers("diagonal.default")
+def diagonal(context: Context, value: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    """The elements at `(k, k + offset)` of two dimensions, k last."""
+    row, column = _diagonal_dims(len(value.shape), dim1, dim2)
+    others = [dim for dim in range(len(value.shape)) if dim not in (row, column)]
+
+    def at(index: Index) -> ir.Node:
+        entries: list[Entry] = [sympy.S.Zero] * len(value.shape)
+        for dim, entry in zip(others, index[:-1], strict=True):
+            entries[dim] = entry
+        entries[row] = plus(index[-1], sympy.Integer(max(-offset, 0)))
+        entries[column] = plus(index[-1], sympy.Integer(max(offset, 0)))
+        return value.at(entries)
+
+    return Value(context.shape, value.dtype, at, [*(value.factors[dim] for dim in others), (context.shape[-1],)])
+
+
+def _written_diagonal(context: Context, value: Value, source: Value, offset: int, dim1: int, dim2: int) -> Value:
+    """`value` with `source` on a diagonal of two dimensions."""
+    rank = len(context.shape)
+    row, column = _diagonal_dims(rank, dim1, dim2)
+
+    def at(index: Index) -> ir.Node:
+        others = tuple(entry for dim, entry in enumerate(index) if dim not in (row, column))
+        along = plus(index[row], sympy.Integer(min(offset, 0)))
+        hit = ir.apply("eq", position(plus(index[row], sympy.Integer(offset))), position(index[column]))
+        place = checked(along, is_within(along, source.shape[-1]))
+        return choose(hit, lambda: source.at((*others, place)), lambda: value.at(index), context.compute)
+
+    return Value(context.shape, context.dtype, at)
+
+
+@lowers("diagonal_backward.default")
+def diagonal_backward(context: Context, grad: Value, sizes: Any, offset: int, dim1: int, dim2: int) -> Value:
+    """`grad` on the diagonal, 0 elsewhere."""
+    return _written_diagonal(context, _zeros(context), grad, offset, dim1, dim2)
+
+
+@lowers("diagonal_scatter.default")
+def diagonal_scatter(
+    context: Context, value: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Value:
+    """`value` with `source` on the diagonal."""
+    return _written_diagonal(context, value, source, offset, dim1, dim2)
+
+
+@lowers("diag_embed.default")
+def diag_embed(context: Context, value: Value, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Value:
+    """`value` on the diagonal of two new dimensions, 0 elsewhere."""
+    return _written_diagonal(context, _zeros(context), value, offset, dim1, dim2)
+
+
+# Windows and order.
+
+
+@lowers("unfold.default")
+def unfold(context: Context, value: Value, dim: int, size: int, step: int) -> Value:
+    """Windows of a dimension: `value[..., k * step + j, ...]`, j last."""
+    dim %= max(len(value.shape), 1)
+
+    def at(index: Index) -> ir.Node:
+        *outer, inside = index
+        return value.at(replaced(tuple(outer), dim, plus(times(outer[dim], sympy.Integer(step)), inside)))
+
+    factors = [(n,) if d == dim else f for d, (n, f) in enumerate(zip(context.shape[:-1], value.factors, strict=True))]
+    return Value(context.shape, value.dtype, at, [*factors, (context.shape[-1],)])
+
+
+@lowers("flip.default")
+def flip(context: Context, value: Value, dims: Sequence[int]) -> Value:
+    """Dimensions from their end to their beginning."""
+    turned = {dim % len(value.shape) for dim in dims}
+
+    def at(index: Index) -> ir.Node:
+        return value.at([mirrored(e, value.shape[d]) if d in turned else e for d, e in enumerate(index)])
+
+    return Value(context.shape, value.dtype, at, value.factors)

@@ -1,0 +1,176 @@
+"""Writes at computed places, told from where they land: an element asks which place, if any, wrote to it.
+
+That is cheap where a row has one place (a label), few, or places in steps (`arange`), or where a row is short. A
+histogram is none of these: each element would look at every place, so it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any
+
+import sympy
+import torch
+
+from autogen import ir
+from autogen.lowering.entries import (
+    Condition,
+    both,
+    checked,
+    choose,
+    chosen_dims,
+    divided,
+    is_at,
+    is_nonnegative,
+    is_within,
+    plus,
+    wrapped,
+)
+from autogen.lowering.registry import Context, lowers
+from autogen.lowering.unrolling import MOST
+from autogen.lowering.values import Entry, Index, Shape, Value, aligned, free_axes, fresh_axis, numel
+
+# A row of at most as many elements may be compared with every place.
+SHORT = 32
+
+
+@lowers("scatter.value", "scatter.src")
+def scatter(context: Context, value: Value, dim: int, places: Value, source: Any) -> Value:
+    """`value` with `source` written at `places` along `dim`."""
+    return _write_rows(context, value, dim, places, source, accumulate=False)
+
+
+@lowers("scatter_add.default")
+def scatter_add(context: Context, value: Value, dim: int, places: Value, source: Value) -> Value:
+    """`value` with `source` added at `places` along `dim`."""
+    return _write_rows(context, value, dim, places, source, accumulate=True)
+
+
+def _write_rows(context: Context, value: Value, dim: int, places: Value, source: Any, *, accumulate: bool) -> Value:
+    new = context.value(source)
+    dim = dim % len(value.shape) if value.shape else 0
+    rows = [(p, n) for d, (p, n) in enumerate(zip(places.shape, value.shape, strict=True)) if d != dim]
+    if any(p != n for p, n in rows):
+        raise NotImplementedError("a write to some rows only")
+
+    def at(index: Index) -> ir.Node:
+        def write(place: Index) -> tuple[Condition, ir.Node]:
+            row = (*index[:dim], *place, *index[dim + 1 :])
+            hit = is_at(index[dim], places.at(row)) if index else True
+            return hit, new.at(row if new.shape else ())
+
+        return _landed(
+            context, value, index, places.shape[dim : dim + 1], value.shape[dim : dim + 1], write, accumulate
+        )
+
+    return Value(context.shape, context.dtype, at, value.factors)
+
+
+def _landed(
+    context: Context,
+    value: Value,
+    index: Index,
+    places: Shape,
+    row: Shape,
+    write: Callable[[Index], tuple[Condition, ir.Node]],
+    accumulate: bool,
+) -> ir.Node:
+    """The element at `index` after a write from each of `places`; `write` tells of one whether it lands there, and what
+    it brings. `row` are the dimensions in which it could land elsewhere.
+    """
+    node, zero = ir.cast(value.at(index), context.compute), ir.const(0, context.compute)
+    if all(size.is_Integer for size in places) and numel(places) <= MOST:
+        for place in product(*(map(sympy.Integer, range(int(size))) for size in places)):
+            hit, new = write(place)
+            node = ir.apply("add", node, _either(hit, new, zero)) if accumulate else _either(hit, new, node)
+        return node
+    if not accumulate or not all(size.is_Integer for size in row) or numel(row) > SHORT:
+        raise NotImplementedError("a write to more than one place per row")
+    taken = free_axes(index)
+    axes = []
+    for size in places:
+        axes.append(fresh_axis(size, taken))
+        taken.add(axes[-1])
+    hit, new = write(tuple(axes))
+    return ir.apply("add", node, ir.reduce("sum", axes, _either(hit, new, zero)))
+
+
+def _either(condition: Condition, chosen: ir.Node, other: ir.Node) -> ir.Node:
+    return choose(condition, lambda: chosen, lambda: other, other.dtype)
+
+
+@lowers("index_put.default")
+def index_put(
+    context: Context, value: Value, indices: Sequence[Value | None], source: Value, accumulate: bool = False
+) -> Value:
+    """`value` with `source` written, or added, at `indices`."""
+    given = [each for each in indices if each is not None]
+    if any(each.dtype in (torch.bool, torch.uint8) for each in given):
+        return _put_masked(context, value, indices, source, accumulate)
+    dims, places, first = chosen_dims(indices)
+
+    def at(index: Index) -> ir.Node:
+        others = tuple(entry for dim, entry in enumerate(index) if dim not in dims)
+        solved, settled, certain = _solved(given, [index[dim] for dim in dims], places)
+        open_dims = [k for k in range(len(places)) if k not in solved]
+
+        def write(chosen: Index) -> tuple[Condition, ir.Node]:
+            place = dict(zip(open_dims, chosen, strict=True)) | solved
+            full = tuple(place[k] for k in range(len(places)))
+            hit = certain
+            for dim, each in zip(dims, given, strict=True):
+                if each not in settled:
+                    found = wrapped(each.at(aligned(full, each.shape)), value.shape[dim])
+                    hit = both(hit, is_at(index[dim], found))
+            new = source.at(aligned((*others[:first], *full, *others[first:]), source.shape))
+            return hit, new
+
+        sizes, row = tuple(places[k] for k in open_dims), tuple(value.shape[dim] for dim in dims)
+        return _landed(context, value, index, sizes, row, write, accumulate)
+
+    return Value(context.shape, context.dtype, at, value.factors)
+
+
+def _solved(
+    indices: Sequence[Value], entries: Sequence[Entry], places: Shape
+) -> tuple[dict[int, Entry], list[Value], Condition]:
+    """The dimensions of `places` in which an index goes in steps, so that an entry tells the one place that wrote
+    there; the indices that do; and the condition that there is such a place.
+    """
+    solved: dict[int, Entry] = {}
+    settled: list[Value] = []
+    certain: Condition = True
+    axes = [ir.Axis(f"place_{k}", size) for k, size in enumerate(places)]
+    for each, entry in zip(indices, entries, strict=True):
+        node = each.at(aligned(tuple(axes), each.shape))
+        mentioned = [k for k, axis in enumerate(axes) if axis in node.axes]
+        if node.op != "index" or len(mentioned) != 1 or mentioned[0] in solved:
+            continue
+        axis = axes[mentioned[0]]
+        step = node.attrs[0].coeff(axis, 1)
+        start = sympy.expand(node.attrs[0] - step * axis)
+        if not step.is_positive or start.has(axis) or not is_nonnegative(start):  # below 0 it counts from the end
+            continue
+        place, whole = divided(plus(entry, -start), step)
+        inside = both(True if whole is None else whole, is_within(place, axis.size))
+        solved[mentioned[0]], certain = checked(place, inside), both(certain, inside)
+        settled.append(each)
+    return solved, settled, certain
+
+
+def _put_masked(
+    context: Context, value: Value, indices: Sequence[Value | None], source: Value, accumulate: bool
+) -> Value:
+    """`source`, one number, wherever a mask holds."""
+    masks = [(dim, each) for dim, each in enumerate(indices) if each is not None]
+    if len(masks) > 1 or any(size != 1 for size in source.shape):
+        raise NotImplementedError("a boolean mask as an index, for more than one number")
+    ((first, mask),) = masks
+
+    def at(index: Index) -> ir.Node:
+        hit = ir.cast(mask.at(index[first : first + len(mask.shape)]), torch.bool)
+        old, new = value.at(index), ir.cast(source.at((sympy.S.Zero,) * len(source.shape)), context.compute)
+        return ir.apply("where", hit, ir.apply("add", old, new) if accumulate else new, old)
+
+    return Value(context.shape, context.dtype, at, value.factors)

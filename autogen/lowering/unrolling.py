@@ -1,0 +1,125 @@
+"""Reductions, products and running sums along a few elements, term by term.
+
+Along a dimension that tensors were joined to (the coordinates of a box, the quantiles of a forecast) each term is
+another formula. A sum over it in a loop would compute all of them at every step; term by term, each is computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+
+import sympy
+
+from autogen import ir
+from autogen.lowering import values
+from autogen.lowering.registry import Context, lowers
+from autogen.lowering.values import Index, Value, elementwise, fresh_index
+
+# A dimension with more elements is not unrolled.
+MOST = 8
+
+_COMBINED = {"sum": "add", "max": "maximum", "min": "minimum"}
+
+
+def reduction(kind: str, value: Value, dims: Sequence[int], keepdim: bool) -> Value:
+    """`value` reduced over `dims`, term by term over those that tensors were joined to."""
+    rank = len(value.shape)
+    dims = sorted(dim % rank for dim in dims)
+    joined = [dim for dim in dims if _is_joined(value, dim)]
+    for dim in joined:
+        value = _folded(_COMBINED[kind], value, dim)
+    rest = [dim for dim in dims if dim not in joined]
+    if keepdim or not joined:
+        return values.reduction(kind, value, rest, keepdim)
+    kept = values.reduction(kind, value, rest, True)
+    outer = [dim for dim in range(rank) if dim not in dims]
+
+    def at(index: Index) -> ir.Node:
+        full = [sympy.S.Zero] * rank
+        for dim, entry in zip(outer, index, strict=True):
+            full[dim] = entry
+        return kept.at(full)
+
+    return Value([kept.shape[d] for d in outer], kept.dtype, at, [kept.factors[d] for d in outer])
+
+
+def _is_few(size: sympy.Expr) -> bool:
+    return bool(size.is_Integer and 1 <= size <= MOST)
+
+
+def _is_joined(value: Value, dim: int) -> bool:
+    """Whether an element depends on its place in a short dimension by a choice."""
+    if not _is_few(value.shape[dim]):
+        return False
+    index = fresh_index(value)
+    places = index[dim].free_symbols
+    return any(
+        node.op == "lt" and node.args[0].op == "index" and node.args[0].attrs[0].free_symbols & places
+        for node in ir.topological([value.at(index)])
+    )
+
+
+def _terms(value: Value, dim: int, index: Index) -> list[ir.Node]:
+    """The elements along a dimension of constant size."""
+    return [value.at((*index[:dim], sympy.Integer(k), *index[dim + 1 :])) for k in range(int(value.shape[dim]))]
+
+
+def _folded(op: str, value: Value, dim: int) -> Value:
+    """`value` with a short dimension combined into one element by a scalar op."""
+    shape, factors = list(value.shape), list(value.factors)
+    shape[dim], factors[dim] = sympy.S.One, (sympy.S.One,)
+
+    def at(index: Index) -> ir.Node:
+        return reduce(lambda a, b: ir.apply(op, a, b), _terms(value, dim, index))
+
+    return Value(shape, value.dtype, at, factors)
+
+
+@lowers("prod.default", "prod.dim_int")
+def prod(context: Context, value: Value, dim: int | None = None, keepdim: bool = False, dtype: object = None) -> Value:
+    """The product over a dimension, or all, of a few elements."""
+    dims = list(range(len(value.shape))) if dim is None else [dim % len(value.shape)] if value.shape else []
+    result = elementwise(value.shape, context.dtype, lambda x: x, value)
+    for each in dims:
+        if not _is_few(value.shape[each]):
+            raise NotImplementedError(f"a product of more than {MOST} elements, or of a size that may change")
+        result = _folded("mul", result, each)
+
+    def at(index: Index) -> ir.Node:
+        full = list(index)
+        for each in [] if keepdim else dims:
+            full.insert(each, sympy.S.Zero)
+        return result.at(full)
+
+    return Value(context.shape, context.dtype, at)
+
+
+@lowers("cumsum.default")
+def cumsum(context: Context, value: Value, dim: int, dtype: object = None) -> Value:
+    """The running sum along a dimension of a few elements."""
+    return _running(context, "add", value, dim)
+
+
+@lowers("cumprod.default")
+def cumprod(context: Context, value: Value, dim: int, dtype: object = None) -> Value:
+    """The running product along a dimension of a few elements."""
+    return _running(context, "mul", value, dim)
+
+
+def _running(context: Context, op: str, value: Value, dim: int) -> Value:
+    from autogen.lowering.joining import joined
+
+    if not value.shape:
+        return elementwise((), context.dtype, lambda x: x, value)
+    dim %= len(value.shape)
+    if not _is_few(value.shape[dim]):
+        raise NotImplementedError(f"a running total of more than {MOST} elements, or of a size that may change")
+    wide = elementwise(value.shape, context.dtype, lambda x: x, value)
+
+    def first(count: int) -> Callable[[Index], ir.Node]:
+        return lambda index: reduce(lambda a, b: ir.apply(op, a, b), _terms(wide, dim, index)[:count])
+
+    one = [sympy.S.One if d == dim else n for d, n in enumerate(value.shape)]
+    parts = [Value(one, context.dtype, first(k + 1)) for k in range(int(value.shape[dim]))]
+    return joined(context, parts, dim)
