@@ -218,7 +218,7 @@ class Recorder(TorchDispatchMode):
 
     def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         parts = result if isinstance(result, (tuple, list)) else (result,)
-        if torch.Tag.dynamic_output_shape in func.tags:
+        if torch.Tag.dynamic_output_shape in func.tags and not (masks.reads(func) and _has_no_mask(args[1])):
             raise ValueBranchError(str(func), where=self._origin()[0])
         node = self._call(func, args, kwargs, result)
         if isinstance(result, torch.Tensor):
@@ -295,6 +295,10 @@ def _fills_its_memory(tensor: torch.Tensor) -> bool:
     """Whether a tensor lies in memory as a copy of it would: only then do strides mean the same for both."""
     numel = tensor.untyped_storage().nbytes() // tensor.element_size()
     return bool(tensor.is_contiguous() and tensor.storage_offset() == 0 and tensor.numel() == numel)
+
+
+def _has_no_mask(indices: Any) -> bool:
+    return all(index is None or index.dtype != torch.bool for index in indices)
 
 
 @dataclass(frozen=True)
