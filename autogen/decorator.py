@@ -74,10 +74,17 @@ def autogen_loss(
 def dispatcher_of(loss: Any) -> tuple[Dispatcher, torch.nn.Module | None] | None:
     """The dispatcher of a decorated loss, and its module if it is one; None if it is not decorated."""
     if isinstance(loss, torch.nn.Module):
-        found = getattr(loss.forward, _DISPATCHER, None)
+        method = type(loss).__call__ if entry_of(type(loss)) == "__call__" else loss.forward
+        found = getattr(method, _DISPATCHER, None)
         return None if found is None else (found, loss)
     found = getattr(loss, _DISPATCHER, None)
     return None if found is None else (found, None)
+
+
+def entry_of(cls: type) -> str:
+    """The method by which a module class computes its loss: `forward`, or `__call__` if it has one of its own."""
+    own = cls.__call__
+    return "forward" if own is torch.nn.Module.__call__ else "__call__"
 
 
 def _decorate_function(
@@ -94,17 +101,18 @@ def _decorate_function(
 
 
 def _decorate_class(cls: Any, policy: Policy | str | None, handwritten: Callable[[], Handwritten] | None) -> Any:
-    original = cls.forward
+    entry = entry_of(cls)
+    original = getattr(cls, entry)
     dispatcher = Dispatcher(original, cls.__name__, policy, handwritten)
 
     @functools.wraps(original)
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not self.use_autogen:
             return original(self, *args, **kwargs)
         return dispatcher(self, args, kwargs, type(self).__name__)
 
-    setattr(forward, _DISPATCHER, dispatcher)
-    cls.forward = forward
+    setattr(method, _DISPATCHER, dispatcher)
+    setattr(cls, entry, method)
     return takes_use_autogen(cls)
 
 
@@ -137,8 +145,34 @@ def _with_flag(init: Callable[..., None]) -> Callable[..., None]:
 
 def _decorate_instance(module: torch.nn.Module, policy: Policy | str | None) -> torch.nn.Module:
     if dispatcher_of(module) is None or policy is not None:
-        module.forward = InstanceForward(module, policy)
+        if entry_of(type(module)) == "__call__":
+            module.__class__ = _with_own_call(type(module), policy)
+        else:
+            module.forward = InstanceForward(module, policy)
     return module
+
+
+def _with_own_call(cls: Any, policy: Policy | str | None) -> type:
+    """A subclass, for one instance, whose `__call__` is dispatched; Python looks it up on the class alone."""
+    cls = getattr(cls, "__autogen_original__", cls)
+    original = inspect.unwrap(cls.__call__)
+    dispatcher = Dispatcher(original, cls.__name__, policy)
+
+    @functools.wraps(original)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return dispatcher(self, args, kwargs)
+
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:
+        return _new_with_own_call, (cls, policy), self.__dict__
+
+    setattr(__call__, _DISPATCHER, dispatcher)
+    copied = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    methods = {"__call__": __call__, "__reduce_ex__": __reduce_ex__, "__autogen_original__": cls}
+    return type(cls.__name__, (cls,), copied | methods)
+
+
+def _new_with_own_call(cls: Any, policy: Policy | str | None) -> Any:
+    return cls.__new__(_with_own_call(cls, policy))
 
 
 class InstanceForward:

@@ -12,7 +12,7 @@ import torch
 from autogen import ir
 from autogen.binding import Binding, bind
 from autogen.compiler import Step, kernels_in
-from autogen.decorator import autogen_loss, dispatcher_of
+from autogen.decorator import autogen_loss, dispatcher_of, entry_of
 from autogen.dispatch import Decision, Dispatcher, needs_gradient
 from autogen.emission import KernelSource
 from autogen.handwritten import BoundHandwritten, Launch
@@ -162,7 +162,7 @@ def _of_launches(launches: Sequence[Launch], necessary: Iterable[torch.Tensor]) 
 
 def _as_if_decorated(loss: Any) -> tuple[Dispatcher, torch.nn.Module | None]:
     if isinstance(loss, torch.nn.Module):
-        return Dispatcher(type(loss).forward, type(loss).__name__), loss
+        return Dispatcher(getattr(type(loss), entry_of(type(loss))), type(loss).__name__), loss
     found = dispatcher_of(autogen_loss(loss))
     assert found is not None
     return found
