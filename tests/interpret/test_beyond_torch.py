@@ -57,7 +57,7 @@ def compare(what: str, ours: list[Tensor], exact: list[Tensor]) -> None:
         assert (error <= allowed).all(), f"{what}, {position}: wrong by {error.max():.3g} of {true.abs().max():.3g}"
 
 
-CALLS = [(case, torch.float64, reduction) for case in FIRST.values() for reduction in REDUCTIONS]
+CALLS = [(case, torch.float64, reduction) for case in FIRST.values() for reduction in ("mean", "none")]
 CALLS += [(case, torch.float64, REDUCTIONS[k % 3]) for k, case in enumerate(CASES) if case is not FIRST[case.loss]]
 CALLS += [(case, torch.float32, REDUCTIONS[k % 3]) for k, case in enumerate(CASES)]
 
@@ -67,9 +67,8 @@ def test_as_reference(case: Case, dtype: torch.dtype, reduction: str) -> None:
     inputs = case.draw(dtype)
     exact = expected(case, inputs, reduction)
     for use_autogen in (True, False):
-        compare(
-            f"{case}, {use_autogen}", run(case.make(dtype, reduction=reduction, use_autogen=use_autogen), inputs), exact
-        )
+        loss = case.make(dtype, reduction=reduction, use_autogen=use_autogen)
+        compare(f"{case}, use_autogen={use_autogen}", run(loss, inputs), exact)
 
 
 # Path, launches forward and backward of each loss's typical call. "eager" says what the compiler cannot do yet.
