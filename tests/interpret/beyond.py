@@ -148,7 +148,13 @@ def _evidence(s: Samples, n: int, c: int) -> tuple[Tensor, ...]:
 
 
 def _signals(*channels: int) -> Inputs:
-    return lambda s, n, c: (s.real(n, *channels, 8 * c), s.real(n, *channels, 8 * c))
+    """Targets, and estimates with as much noise; of unrelated signals the loss is badly conditioned."""
+
+    def draw(s: Samples, n: int, c: int) -> tuple[Tensor, ...]:
+        target = s.real(n, *channels, 8 * c)
+        return target / 2 + s.real(*target.shape) / 2, target
+
+    return draw
 
 
 def _autoencoder(s: Samples, n: int, c: int) -> tuple[Tensor, ...]:

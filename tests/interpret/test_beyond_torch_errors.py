@@ -21,6 +21,7 @@ OPTIONS: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("ArcFaceLoss", {"scale": 0.0}, "scale must be a number in (0, inf); got 0.0"),
     ("ArcFaceLoss", {"in_features": 3}, "in_features and num_classes must be given together"),
     ("AsymmetricLoss", {"clip": 1.0}, "clip must be a number in [0, 1); got 1.0"),
+    ("AsymmetricLoss", {"clip": -0.1}, "clip must be"),
     ("AsymmetricLoss", {"gamma_neg": -1.0}, "gamma_neg must be"),
     ("CharbonnierLoss", {"eps": 0.0}, "eps must be"),
     ("CircleLoss", {"margin": -0.1}, "margin must be"),
