@@ -47,4 +47,4 @@ class SISDRLoss(ReducedLoss):
         signal = share * target
         energy = (signal**2).sum(-1) + self.eps
         distortion = ((input - signal) ** 2).sum(-1) + self.eps
-        return self.reduce(10 * (torch.log10(distortion) - torch.log10(energy)))
+        return self.reduce(10 * torch.log10(distortion / energy))

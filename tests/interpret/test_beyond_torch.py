@@ -59,7 +59,7 @@ def compare(what: str, ours: list[Tensor], exact: list[Tensor]) -> None:
 
 CALLS = [(case, torch.float64, reduction) for case in FIRST.values() for reduction in ("mean", "none")]
 CALLS += [(case, torch.float64, REDUCTIONS[k % 3]) for k, case in enumerate(CASES) if case is not FIRST[case.loss]]
-CALLS += [(case, torch.float32, REDUCTIONS[k % 3]) for k, case in enumerate(CASES)]
+CALLS += [(case, torch.float32, REDUCTIONS[k % 3]) for k, case in enumerate(FIRST.values())]
 
 
 @pytest.mark.parametrize(("case", "dtype", "reduction"), CALLS, ids=str)
@@ -136,7 +136,7 @@ def test_without_autogen(case: Case, launches: Launches) -> None:
     assert repr(loss).startswith(f"{case.loss}(") and "use_autogen" not in repr(loss)
 
 
-@settings(max_examples=50)
+@settings(max_examples=40)
 @given(
     loss=st.sampled_from(sorted(BEYOND)),
     n=st.sampled_from((1, 2, 3, 7, 33)),
