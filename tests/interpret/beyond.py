@@ -21,7 +21,8 @@ Inputs = Callable[[Samples, int, int], tuple[Tensor, ...]]
 class Case(NamedTuple):
     """A loss, its inputs for two sizes, the formula it is held to (see `references`), its options.
 
-    Inputs numbered in `fixed` are not differentiated: the reference takes them for truth values.
+    Inputs numbered in `fixed` are not differentiated: the reference takes them for truth values. The terms of the loss
+    are about as large as `unit`.
     """
 
     loss: str
@@ -29,6 +30,7 @@ class Case(NamedTuple):
     reference: Callable[..., Any]
     options: Mapping[str, Any] = MappingProxyType({})
     fixed: tuple[int, ...] = ()
+    unit: float = 1.0
 
     def __repr__(self) -> str:
         return "-".join([self.loss, *(f"{name}={value}" for name, value in self.options.items())]).replace(" ", "")
@@ -256,8 +258,8 @@ CASES = (
     Case("EvidentialRegressionLoss", _evidence, ref.evidential, {"coefficient": 0.5}),
     Case("CoxPHLoss", _survival(ties=False), pairs.cox),
     Case("CoxPHLoss", _survival(ties=True), pairs.cox),
-    Case("SISDRLoss", _signals(), pairs.si_sdr),
-    Case("SISDRLoss", _signals(2), pairs.si_sdr, {"zero_mean": False, "eps": 0.1}),
+    Case("SISDRLoss", _signals(), pairs.si_sdr, unit=10.0),
+    Case("SISDRLoss", _signals(2), pairs.si_sdr, {"zero_mean": False, "eps": 0.1}, unit=10.0),
     Case("VAELoss", _autoencoder, ref.vae),
     Case("VAELoss", _autoencoder, ref.vae, {"likelihood": "bernoulli", "beta": 0.5}),
 )
