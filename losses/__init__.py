@@ -1,7 +1,50 @@
-"""Losses on fused kernels: every class is the `torch.nn` loss of its name, plus the argument `use_autogen`."""
+"""Losses on fused kernels: the classes of `torch.nn`, by their names, and losses beyond torch.
 
-from autogen.losses import projected, torch_losses
+Each takes the argument `use_autogen` besides, which is true by default.
+"""
+
+from autogen.losses import (
+    audio,
+    boxes,
+    classification,
+    contrastive,
+    distillation,
+    likelihood,
+    policy_gradient,
+    preference,
+    projected,
+    regression,
+    segmentation,
+    survival,
+    torch_losses,
+)
+from autogen.losses.audio import *  # noqa: F403
+from autogen.losses.boxes import *  # noqa: F403
+from autogen.losses.classification import *  # noqa: F403
+from autogen.losses.contrastive import *  # noqa: F403
+from autogen.losses.distillation import *  # noqa: F403
+from autogen.losses.likelihood import *  # noqa: F403
+from autogen.losses.policy_gradient import *  # noqa: F403
+from autogen.losses.preference import *  # noqa: F403
 from autogen.losses.projected import *  # noqa: F403
+from autogen.losses.regression import *  # noqa: F403
+from autogen.losses.segmentation import *  # noqa: F403
+from autogen.losses.survival import *  # noqa: F403
 from autogen.losses.torch_losses import *  # noqa: F403
 
-__all__ = sorted([*projected.__all__, *torch_losses.__all__])
+_FILES = (
+    audio,
+    boxes,
+    classification,
+    contrastive,
+    distillation,
+    likelihood,
+    policy_gradient,
+    preference,
+    projected,
+    regression,
+    segmentation,
+    survival,
+    torch_losses,
+)
+__all__ = sorted(name for file in _FILES for name in file.__all__)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests.interpret.beyond import BEYOND
 from tests.interpret.samples import Samples
 
 
@@ -27,6 +28,7 @@ ELSEWHERE = {
     "LinearCrossEntropyLoss",
     "MultiLabelMarginLoss",
     "NLLLoss2d",
+    *BEYOND,
 }
 N, C = 5, 7
 

@@ -1,0 +1,93 @@
+"""What the losses beyond torch share: the reduction, the checks of arguments, and safe arithmetic."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+REDUCTIONS = ("none", "mean", "sum")
+
+
+def one_of(name: str, value: str, known: tuple[str, ...]) -> str:
+    """`value`, if it is one of the `known`; else a ValueError."""
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}")
+    return value
+
+
+def number_in(
+    name: str, value: float, low: float = -math.inf, high: float = math.inf, *, strict: bool = False
+) -> float:
+    """`value`, if it is finite and lies within the bounds, or strictly so; else a ValueError."""
+    inside = low < value < high if strict else low <= value <= high
+    if not inside or not math.isfinite(value):
+        bounds = f"({low}, {high})" if strict else f"[{low}, {high}]"
+        raise ValueError(f"{name} must be a number in {bounds}; got {value}")
+    return float(value)
+
+
+def same_shape(**tensors: Tensor) -> None:
+    """Raise a ValueError unless all tensors have the shape of the first."""
+    (first, expected), *others = tensors.items()
+    for name, tensor in others:
+        if tensor.shape != expected.shape:
+            raise ValueError(
+                f"{name} must have the shape of {first}, {tuple(expected.shape)}; got {tuple(tensor.shape)}"
+            )
+
+
+def broadcasts_to(input: Tensor, **tensors: Tensor) -> None:
+    """Raise a ValueError unless every tensor broadcasts to the shape of `input`."""
+    for name, tensor in tensors.items():
+        pairs = zip(tensor.shape[::-1], input.shape[::-1], strict=False)
+        if tensor.dim() > input.dim() or any(own not in (1, size) for own, size in pairs):
+            raise ValueError(f"{name} must broadcast to {tuple(input.shape)}; got {tuple(tensor.shape)}")
+
+
+def smallest(tensor: Tensor) -> float:
+    """The smallest normal number of the tensor's dtype: a bound that keeps roots and powers off an infinite slope."""
+    return torch.finfo(tensor.dtype).tiny
+
+
+def lowest(tensor: Tensor) -> float:
+    """The lowest finite number of the tensor's dtype: a logit of no weight, also where all logits are that."""
+    return torch.finfo(tensor.dtype).min
+
+
+def power(base: Tensor, exponent: float) -> Tensor:
+    """`base ** exponent` for a base of at least 0, with slope 0 at 0 for every exponent."""
+    return base.clamp(min=smallest(base)).pow(exponent)
+
+
+class ReducedLoss(nn.Module):
+    """A loss with a reduction.
+
+    Args:
+        reduction: "none", "mean" or "sum".
+
+    Raises:
+        ValueError: another reduction.
+    """
+
+    def __init__(self, reduction: str = "mean") -> None:
+        super().__init__()
+        self.reduction = one_of("reduction", reduction, REDUCTIONS)
+
+    def reduce(self, loss: Tensor, counted: Tensor | None = None) -> Tensor:
+        """`loss`, reduced over what is `counted`; what is not is 0, and so is a mean over nothing counted."""
+        if counted is not None:
+            loss = torch.where(counted, loss, 0)
+        if self.reduction == "none":
+            return loss
+        if self.reduction == "sum":
+            return loss.sum()
+        return loss.mean() if counted is None else loss.sum() / counted.sum().clamp(min=1)
+
+    def extra_repr(self) -> str:
+        shown = (bool, int, float, str)
+        own: dict[str, Any] = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        hidden = ("training", "use_autogen")
+        return ", ".join(f"{n}={v!r}" for n, v in own.items() if isinstance(v, shown) and n not in hidden)

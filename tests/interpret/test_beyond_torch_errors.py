@@ -1,0 +1,110 @@
+"""What the losses beyond torch refuse, and in which words."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from autogen import losses
+from tests.interpret.beyond import FIRST
+
+
+def _words(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+OPTIONS: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("ArcFaceLoss", {"margin": 4.0}, "margin must be a number in [0, 3.14159"),
+    ("ArcFaceLoss", {"scale": 0.0}, "scale must be a number in (0, inf); got 0.0"),
+    ("ArcFaceLoss", {"in_features": 3}, "in_features and num_classes must be given together"),
+    ("AsymmetricLoss", {"clip": 1.0}, "clip must be a number in [0, 1); got 1.0"),
+    ("AsymmetricLoss", {"clip": -0.1}, "clip must be"),
+    ("AsymmetricLoss", {"gamma_neg": -1.0}, "gamma_neg must be"),
+    ("CharbonnierLoss", {"eps": 0.0}, "eps must be"),
+    ("CircleLoss", {"margin": -0.1}, "margin must be"),
+    ("DPOLoss", {"beta": 0.0}, "beta must be"),
+    ("DPOLoss", {"label_smoothing": 0.6}, "label_smoothing must be a number in [0, 0.5]; got 0.6"),
+    ("DiceLoss", {"activation": "tanh"}, "activation must be one of 'sigmoid', 'softmax', 'none'; got 'tanh'"),
+    ("DiceLoss", {"smooth": -1.0}, "smooth must be"),
+    ("DistillationLoss", {"temperature": float("inf")}, "temperature must be"),
+    ("DistillationLoss", {"hard": 1.5}, "hard must be"),
+    ("EvidentialRegressionLoss", {"coefficient": -1.0}, "coefficient must be"),
+    ("FocalLoss", {"alpha": torch.ones(2, 2)}, "alpha must have the shape (C,); got (2, 2)"),
+    ("FocalLoss", {"gamma": float("nan")}, "gamma must be"),
+    ("FocalTverskyLoss", {"gamma": 0.0}, "gamma must be"),
+    ("GIoULoss", {"eps": -1.0}, "eps must be"),
+    ("GRPOLoss", {"beta": -1.0}, "beta must be"),
+    ("KTOLoss", {"desirable_weight": -1.0}, "desirable_weight must be"),
+    ("NegativeBinomialNLLLoss", {"eps": 0.0}, "eps must be"),
+    ("PPOClipLoss", {"clip": 1.1}, "clip must be a number in [0, 1]; got 1.1"),
+    ("PPOClipLoss", {"clip_high": -0.1}, "clip_high must be"),
+    ("PolyLoss", {"epsilon": -2.0}, "epsilon must be a number in [-1, inf]; got -2.0"),
+    ("QuantileLoss", {"quantiles": 1.0}, "quantiles must be one or several numbers in (0, 1); got 1.0"),
+    ("QuantileLoss", {"quantiles": []}, "quantiles must be"),
+    ("QuantileLoss", {"quantiles": [[0.5]]}, "quantiles must be"),
+    ("SigmoidFocalLoss", {"alpha": 1.5}, "alpha must be"),
+    ("SimPOLoss", {"gamma": -1.0}, "gamma must be"),
+    ("StudentTNLLLoss", {"eps": 0.0}, "eps must be"),
+    ("TverskyLoss", {"alpha": -1.0}, "alpha must be"),
+    ("VAELoss", {"likelihood": "poisson"}, "likelihood must be one of 'normal', 'bernoulli'; got 'poisson'"),
+    ("WingLoss", {"omega": 0.0}, "omega must be"),
+    ("WingLoss", {"epsilon": -1.0}, "epsilon must be"),
+)
+
+
+@pytest.mark.parametrize(("name", "options", "message"), OPTIONS, ids=_words)
+def test_options(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        getattr(losses, name)(**options)
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_reduction(name: str) -> None:
+    with pytest.raises(ValueError, match=r"^reduction must be one of 'none', 'mean', 'sum'; got 'average'"):
+        getattr(losses, name)(reduction="average")
+
+
+X, LABELS = torch.zeros(3, 4, requires_grad=True), torch.zeros(3, dtype=torch.long)
+CALLS: tuple[tuple[str, dict[str, Any], tuple[Any, ...], str], ...] = (
+    ("ArcFaceLoss", {}, (X, LABELS[:2]), "input and target must have the shapes (N, C) and (N,)"),
+    ("CoxPHLoss", {}, (X, X, X), "input must have the shape (N,); got (3, 4)"),
+    ("DiceLoss", {}, (X, X), "input must have the shape (N, C, ...)"),
+    ("DistillationLoss", {}, (X, X, LABELS), "labels must be given if, and only if, their weight `hard` is not 0"),
+    ("DistillationLoss", {"hard": 0.5}, (X, X), "labels must be given if"),
+    ("FocalLoss", {}, (X, X), "target must hold class labels; got torch.float32"),
+    ("GIoULoss", {}, (X[:, :3], X[:, :3]), "boxes must have the shape (..., 4); got (3, 3)"),
+    ("GRPOLoss", {}, (X, X, X, X), "input and advantage must have the shapes (N, T) and (N,)"),
+    ("GRPOLoss", {"beta": 0.1}, (X, X, X[:, 0], X), "a reference must be given if, and only if, its weight"),
+    ("InfoNCELoss", {}, (X[0], X[0]), "query must have the shape (N, D); got (4,)"),
+    ("InfoNCELoss", {}, (X, X, X[:, 1:]), "negatives must have the shape (M, 4); got (3, 3)"),
+    ("NegativeBinomialNLLLoss", {}, (X, X, X[:2]), "dispersion must broadcast to (3, 4); got (2, 4)"),
+    ("QuantileLoss", {"quantiles": [0.1, 0.9]}, (X, X), "input must have the shape (3, 4, 2); got (3, 4)"),
+    ("SISDRLoss", {}, (X[0, 0], X[0, 0]), "input must have the shape (..., T); got ()"),
+    ("StudentTNLLLoss", {}, (X[0], X[0], X, X[0]), "scale must broadcast to (4,); got (3, 4)"),
+    ("SupConLoss", {}, (X, LABELS[:2]), "input and target must have the shapes (N, D) or (N, V, D), and (N,)"),
+    ("VAELoss", {}, (X, X, X[:2], X[:2]), "input and mean must have the shapes (N, ...)"),
+)
+# Of these, two inputs have one shape.
+CALLS += tuple(
+    (name, {}, (X, X[1:], *[X] * (len(FIRST[name].draw(torch.float32)) - 2)), "")
+    for name in FIRST
+    if name not in ("ArcFaceLoss", "DiceLoss", "FocalLoss", "FocalTverskyLoss", "PolyLoss", "SupConLoss", "TverskyLoss")
+)
+
+
+@pytest.mark.parametrize("use_autogen", [True, False])
+@pytest.mark.parametrize(("name", "options", "inputs", "message"), CALLS, ids=_words)
+def test_inputs(name: str, options: dict[str, Any], inputs: tuple[Any, ...], message: str, use_autogen: bool) -> None:
+    pattern = re.escape(message) if message else r"\w+ must have the shape"
+    with pytest.raises(ValueError, match=f"^{pattern}"):
+        getattr(losses, name)(**options, use_autogen=use_autogen)(*inputs)
+
+
+@pytest.mark.parametrize("use_autogen", [True, False])
+@pytest.mark.parametrize("name", ["ArcFaceLoss", "FocalLoss", "PolyLoss"])
+def test_a_label_that_is_no_class(name: str, use_autogen: bool) -> None:
+    with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
+        getattr(losses, name)(use_autogen=use_autogen)(X, LABELS + 4)
