@@ -179,21 +179,24 @@ class InstanceForward:
     """The `forward` of one decorated module. Copies and pickles with it; what was compiled stays behind."""
 
     def __init__(self, module: torch.nn.Module, policy: Policy | str | None) -> None:
+        own = module.__dict__.get("forward")
+        self._own = None if isinstance(own, InstanceForward) else own
         self._module = module
         self._policy = policy
         self._connect()
 
     def _connect(self) -> None:
-        function = type(self._module).forward
+        function = self._own or type(self._module).forward
         function = inspect.unwrap(function) if hasattr(function, _DISPATCHER) else function
         setattr(self, _DISPATCHER, Dispatcher(function, type(self._module).__name__, self._policy))
         self.__signature__ = inspect.signature(function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self, _DISPATCHER)(self._module, args, kwargs)
+        # What an instance has put into the place of `forward` is bound already.
+        return getattr(self, _DISPATCHER)(None if self._own else self._module, args, kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_module": self._module, "_policy": self._policy}
+        return {"_own": self._own, "_module": self._module, "_policy": self._policy}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

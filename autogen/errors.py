@@ -101,11 +101,12 @@ class TraceError(AutogenError):
 class StateChangeError(AutogenError):
     """The loss changes something that outlives the call, such as an attribute of its module: `what` names it."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, *, where: SourceLine | None = None) -> None:
         self.what = what
         super().__init__(
             f"the loss changes {what}, which outlives the call",
             remedy=f"Return new values, and keep them outside of the loss. {_USE_DEFAULT_POLICY}",
+            where=where,
         )
 
 

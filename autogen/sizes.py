@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import sympy
+import torch
 
 
 class Evaluator:
@@ -24,7 +26,7 @@ class Evaluator:
         lines += [f"    {symbol} = sizes[{str(symbol)!r}]" for symbol in symbols]
         values = "".join(f"{printer.doprint(sympy.sympify(e))}, " for e in expressions)
         lines.append(f"    return ({values})")
-        scope: dict[str, object] = {}
+        scope: dict[str, object] = {"math": math, "torch": torch}
         exec(compile("\n".join(lines), "<sizes>", "exec"), scope)
         self._evaluate = scope["evaluate"]
 

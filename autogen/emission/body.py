@@ -234,10 +234,11 @@ class Body:
             args = [self._call_argument(arg, node) for arg in node.args]
             return op.triton.format(*args), Precedence.ATOM
         args = []
+        leads = op.triton.startswith("{0}")  # nothing binds tighter than what stands on the left of it all
         for position, arg in enumerate(node.args):
             text, precedence = self._infix_argument(arg, node)
             tight = precedence > op.precedence or (
-                precedence == op.precedence and position == 0 and op.precedence != Precedence.COMPARE
+                precedence == op.precedence and leads and position == 0 and op.precedence != Precedence.COMPARE
             )
             args.append(text if tight else f"({text})")
         return op.triton.format(*args), op.precedence

@@ -120,7 +120,9 @@ class Shell:
         self.buffers = [*read, *written]
         pointers = [f"{buffer.name}_ptr" for buffer in self.buffers]
         functions = {helper for op in OPS.values() for helper in op.helpers}
-        self.names = Names([*_RESERVED, *functions, *pointers, *variables.values()])
+        lengths = {str(s) for b in self.buffers for size in (*b.shape, *b.strides) for s in size.free_symbols}
+        lengths |= {str(s) for axis in (*kernel.rows, *kernel.columns) for s in axis.size.free_symbols}
+        self.names = Names([*_RESERVED, *functions, *pointers, *variables.values(), *lengths])
         self.style = Style([r.node for r in kernel.roots], provenance, self.sizes, self.names, self)
         self.passes: dict[Node, int] = dict.fromkeys(kernel.loads(), 1)
 

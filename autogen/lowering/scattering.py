@@ -119,8 +119,8 @@ def index_put(
             place = dict(zip(open_dims, chosen, strict=True)) | solved
             full = tuple(place[k] for k in range(len(places)))
             hit = certain
-            for dim, each in zip(dims, given, strict=True):
-                if each not in settled:
+            for position, (dim, each) in enumerate(zip(dims, given, strict=True)):
+                if position not in settled:
                     found = wrapped(each.at(aligned(full, each.shape)), value.shape[dim])
                     hit = both(hit, is_at(index[dim], found))
             new = source.at(aligned((*others[:first], *full, *others[first:]), source.shape))
@@ -134,15 +134,15 @@ def index_put(
 
 def _solved(
     indices: Sequence[Value], entries: Sequence[Entry], places: Shape
-) -> tuple[dict[int, Entry], list[Value], Condition]:
+) -> tuple[dict[int, Entry], set[int], Condition]:
     """The dimensions of `places` in which an index goes in steps, so that an entry tells the one place that wrote
-    there; the indices that do; and the condition that there is such a place.
+    there; the positions of the indices that do; and the condition that there is such a place.
     """
     solved: dict[int, Entry] = {}
-    settled: list[Value] = []
+    settled: set[int] = set()
     certain: Condition = True
     axes = [ir.Axis(f"place_{k}", size) for k, size in enumerate(places)]
-    for each, entry in zip(indices, entries, strict=True):
+    for position, (each, entry) in enumerate(zip(indices, entries, strict=True)):
         node = each.at(aligned(tuple(axes), each.shape))
         mentioned = [k for k, axis in enumerate(axes) if axis in node.axes]
         if node.op != "index" or len(mentioned) != 1 or mentioned[0] in solved:
@@ -155,7 +155,7 @@ def _solved(
         place, whole = divided(plus(entry, -start), step)
         inside = both(True if whole is None else whole, is_within(place, axis.size))
         solved[mentioned[0]], certain = checked(place, inside), both(certain, inside)
-        settled.append(each)
+        settled.add(position)
     return solved, settled, certain
 
 

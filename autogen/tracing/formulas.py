@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from autogen.errors import StateChangeError
+
 aten = torch.ops.aten
 
 
@@ -29,6 +31,8 @@ class FormulaMode(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if func == _SET_DATA:
+            raise StateChangeError("the data of a tensor")
         return FORMULAS.get(func, func)(*args, **(kwargs or {}))
 
 
@@ -122,6 +126,8 @@ def _masked_select(input: Tensor, mask: Tensor) -> Tensor:
     input, mask = torch.broadcast_tensors(input, mask)
     return input[mask]
 
+
+_SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
 
 FORMULAS: dict[Any, Callable[..., Any]] = {
     torch.masked_select: _masked_select,

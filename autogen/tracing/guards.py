@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -127,6 +128,6 @@ def _compile_reader(
     lines.append(f"    if not ({checks}):")
     lines.append("        return None")
     lines.append(f"    return {{{', '.join(f'{str(s)!r}: {s}' for s in symbols)}}}")
-    scope: dict[str, Any] = {}
+    scope: dict[str, Any] = {"math": math, "torch": torch}
     exec(compile("\n".join(lines), "<guards>", "exec"), scope)
     return scope["read"]

@@ -221,12 +221,14 @@ class Recorder(TorchDispatchMode):
         if torch.Tag.dynamic_output_shape in func.tags and not (masks.reads(func) and _has_no_mask(args[1])):
             raise ValueBranchError(str(func), where=self._origin()[0])
         node = self._call(func, args, kwargs, result)
+        given = {id(arg) for arg in pytree.tree_leaves((args, kwargs)) if isinstance(arg, torch.Tensor)}
         if isinstance(result, torch.Tensor):
-            self._track(result, node)
-            self._aliases.add_view(result, func, args, kwargs)
+            if id(result) not in given:  # which is what it was
+                self._track(result, node)
+                self._aliases.add_view(result, func, args, kwargs)
             return
         for position, item in enumerate(parts):
-            if isinstance(item, torch.Tensor):
+            if isinstance(item, torch.Tensor) and id(item) not in given:
                 part = self.graph.call_function(operator.getitem, (node, position))
                 part.meta.update(origin=node.meta["origin"], backward=node.meta["backward"])
                 self._track(item, part)

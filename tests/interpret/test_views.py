@@ -97,6 +97,7 @@ INDEXED: dict[str, tuple[Loss, list[Tensor]]] = {
     "scatter a column": (lambda x, t: x.scatter(1, t[:, None], x[:, :1]).exp(), [*of(ROWS), labels(10, 6)]),
     "scatter_add": (lambda x, t: x.scatter_add(1, t[:, None], x[:, :1]).exp(), [*of(ROWS), labels(10, 6)]),
     "index_put": (lambda x, t: x.index_put((torch.arange(6), t), x[:1, 0]).exp(), [*of(ROWS), labels(10, 6)]),
+    "an index given twice": (lambda x: x[:5][torch.arange(5), torch.arange(5)].exp(), of(ROWS)),
     "index_put, added": (
         lambda x, t: x.index_put((torch.arange(6), t), x[:, 0], accumulate=True).exp(), [*of(ROWS), labels(10, 6)]
     ),
