@@ -203,7 +203,17 @@ def compile_loss(name: str, binding: Binding, needs_gradient: Sequence[bool]) ->
     Raises:
         AutogenError: some part of the loss has no kernel; the subclass says which.
     """
-    traced = trace(binding.replay, binding.names, binding.tensors, needs_gradient, decompositions())
+    try:
+        return _compile(name, binding, needs_gradient, exact=False)
+    except AutogenError as error:
+        if not error.reads_numbers:
+            raise
+    return _compile(name, binding, needs_gradient, exact=True)
+
+
+def _compile(name: str, binding: Binding, needs_gradient: Sequence[bool], *, exact: bool) -> CompiledLoss:
+    """`compile_loss`; `exact` says whether the integers that the loss reads are a condition of the trace."""
+    traced = trace(binding.replay, binding.names, binding.tensors, needs_gradient, decompositions(), exact=exact)
     if binding.changed:
         raise StateChangeError(", ".join(dict.fromkeys(binding.changed)))
     hints = traced.domain.guards.read(binding.tensors)
@@ -220,6 +230,7 @@ def compile_loss(name: str, binding: Binding, needs_gradient: Sequence[bool]) ->
             raise UnsupportedOpError(first.name, where=first.line)
     except AutogenError as error:
         error.domain = traced.domain
+        error.reads_numbers = bool(traced.numbers)
         raise
     return compiled
 

@@ -17,7 +17,7 @@ import torch
 
 from autogen import availability
 from autogen.binding import Binding, bind, is_replaying
-from autogen.errors import AutogenError, CompileError, InternalError, RefusedError, TraceError
+from autogen.errors import AutogenError, CompileError, InternalError, RefusedError, TooManyTracesError, TraceError
 from autogen.policies import Policy, resolve
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     Kernels = CompiledLoss | BoundHandwritten
 
 logger = logging.getLogger("autogen")
+
+MOST_TRACES = 16  # of one kind of call: those differ by values that the loss reads, or relations between sizes
+MOST_KEYS = 256  # kinds of calls
 
 _compiling = threading.RLock()
 
@@ -168,6 +171,8 @@ class Dispatcher:
 
         error: AutogenError
         try:
+            if len(self._compiled.get(key, ())) >= MOST_TRACES or len(self._compiled) >= MOST_KEYS:
+                raise TooManyTracesError(name)
             compiled = compile_loss(name, binding, needs)
         except AutogenError as refused:
             error = refused
@@ -264,7 +269,7 @@ def _differentiable_backward(
     """The gradients by torch's formula, so that they can be differentiated again."""
     returned = torch.utils._pytree.tree_leaves(ctx.replay(tensors))
     results = [leaf for leaf in returned if isinstance(leaf, torch.Tensor)]
-    pairs = [(r, u) for r, u in zip(results, upstream, strict=True) if r.requires_grad]
+    pairs = [(r, u) for r, u in zip(results, upstream, strict=False) if r.requires_grad]  # then come its numbers
     wanted = [k for k, tensor in enumerate(tensors) if ctx.needs_input_grad[3 + k]]
     gradients: list[torch.Tensor | None] = [None] * len(tensors)
     found = torch.autograd.grad(

@@ -29,10 +29,12 @@ class AutogenError(RuntimeError):
 
     `reason` is one sentence that names the source line where there is one, `where` is that line, and
     `remedy` is what the user can do. The message is the reason, then the remedy on a line of its own.
-    `domain` are the calls for which the error would come again (an `autogen.tracing.Domain`), None if unknown.
+    `domain` are the calls for which the error would come again (an `autogen.tracing.Domain`), None if unknown;
+    `reads_numbers` tells that the loss had read integers, whose values might have made the difference.
     """
 
     domain: Any = None
+    reads_numbers = False
 
     def __init__(self, reason: str, *, remedy: str, where: SourceLine | None = None) -> None:
         self.reason = reason if where is None else f"{reason}, at {where}"
@@ -96,6 +98,17 @@ class TraceError(AutogenError):
             where=where,
         )
         self.__cause__ = cause
+
+
+class TooManyTracesError(AutogenError):
+    """The loss `loss` would have to be traced again and again, as what it reads has another value each time."""
+
+    def __init__(self, loss: str) -> None:
+        self.loss = loss
+        super().__init__(
+            f"{loss} reads something that changes from call to call: an integer of a tensor, or an attribute",
+            remedy=f"Keep what changes in tensors. {_USE_DEFAULT_POLICY}",
+        )
 
 
 class StateChangeError(AutogenError):

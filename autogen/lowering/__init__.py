@@ -16,7 +16,7 @@ from autogen.lowering import indexing, losses, masks, pointwise, reductions, vie
 from autogen.lowering.program import Program, Root
 from autogen.lowering.registry import LOWERINGS, Context, Lowering
 from autogen.lowering.torch_parts import TorchParts, is_draw, is_torchs_own, refuse_unknown_sizes
-from autogen.lowering.values import Chosen, Index, Origin, Provenance, Value, fresh_index
+from autogen.lowering.values import Chosen, Index, Origin, Provenance, Read, Value, fresh_index
 from autogen.tracing import Trace, TracedTensor
 from autogen.tracing.masks import masked_read
 from autogen.tracing.source import is_torchs
@@ -71,7 +71,7 @@ class _Lowerer:
         for upstream in trace.upstream:
             if upstream is not None:
                 self.values[upstream.node] = _stored(_buffer(upstream, "upstream"))
-        self._chosen: dict[sympy.Symbol, Chosen] = {}
+        self._symbols: dict[sympy.Symbol, Chosen | Read] = {}
         self.torch = TorchParts(trace, self.values, self.variables, _stored)
 
     def run(self) -> Program:
@@ -130,12 +130,15 @@ class _Lowerer:
         return result
 
     def _size(self, size: Any) -> sympy.Expr:
-        return self.trace.domain.guards.expression(size).xreplace(self._chosen)
+        expression = self.trace.domain.guards.expression(size)
+        for symbol in expression.free_symbols & self.trace.numbers.keys():
+            self._symbols.setdefault(symbol, Read(str(symbol), self.values[self.trace.numbers[symbol]]))
+        return expression.xreplace(self._symbols)
 
     def _choose(self, size: torch.SymInt, mask: Value) -> None:
         """Note the size of what a mask chooses."""
         symbol = self.trace.domain.guards.expression(size)
-        self._chosen.setdefault(symbol, masks.chosen(str(symbol), mask))
+        self._symbols.setdefault(symbol, masks.chosen(str(symbol), mask))
 
     def _located(self, value: Value, origin: Origin, variable: str | None) -> Value:
         """`value`, whose nodes tell where they come from."""
@@ -190,6 +193,7 @@ def _needed(trace: Trace) -> set[torch.fx.Node]:
     """The nodes that some result depends on, and draws of random numbers, which move torch's stream in any case."""
     todo = [each.node for each in (*trace.outputs, *trace.gradients) if each is not None]
     todo += [node for node in trace.graph.nodes if node.op == "call_function" and is_draw(node)]
+    todo += trace.numbers.values()
     needed: set[torch.fx.Node] = set()
     while todo:
         node = todo.pop()

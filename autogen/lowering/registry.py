@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from autogen import ir
-from autogen.lowering.values import Chosen, Provenance, Shape, Value
+from autogen.lowering.values import Chosen, Provenance, Read, Shape, Value
 
 Lowering = Callable[..., Any]
 _Function = TypeVar("_Function", bound=Lowering)
@@ -86,7 +86,9 @@ def number(expression: sympy.Expr, dtype: torch.dtype) -> ir.Node:
         return ir.const(float(expression) if not expression.is_integer else int(expression), dtype)
     if isinstance(expression, Chosen):
         return expression.count(dtype)
-    if expression.is_integer and not expression.has(Chosen):
+    if isinstance(expression, Read):
+        return ir.cast(expression.value.at((sympy.S.Zero,) * len(expression.value.shape)), dtype)
+    if expression.is_integer and not expression.has(Chosen, Read):
         return ir.cast(ir.index(expression), dtype)
     args = [number(arg, dtype) for arg in expression.args]
     name = type(expression).__name__

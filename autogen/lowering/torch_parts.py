@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from autogen import ir
 from autogen.errors import ValueBranchError
 from autogen.lowering.program import Root
-from autogen.lowering.values import Chosen, Value, fresh_index, unique
+from autogen.lowering.values import Chosen, Read, Value, fresh_index, unique
 from autogen.torch_step import Operand, SizeArgument, TorchStep, is_random, is_view
 from autogen.tracing import Trace
 from autogen.tracing.recorder import Size
@@ -60,8 +60,8 @@ def is_draw(node: torch.fx.Node) -> bool:
 
 def refuse_unknown_sizes(value: Value, node: torch.fx.Node) -> None:
     """Raise if a tensor that has to be in memory has a size that only values know."""
-    if any(size.has(Chosen) for size in value.shape):
-        raise ValueBranchError("a boolean mask as an index", where=node.meta.get("origin"))
+    if any(size.has(Chosen, Read) for size in value.shape):
+        raise ValueBranchError("a size that depends on values", where=node.meta.get("origin"))
 
 
 class TorchParts:
@@ -139,7 +139,12 @@ class TorchParts:
     def _argument(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.fx.Node):
             return Operand(self._name_in_memory(leaf))
-        return SizeArgument(self._size_of(leaf)) if isinstance(leaf, Size) else leaf
+        if not isinstance(leaf, Size):
+            return leaf
+        expression = self._size_of(leaf)
+        if expression.free_symbols & self._trace.numbers.keys():
+            raise ValueBranchError("a number that torch has to be told")
+        return SizeArgument(expression)
 
     def _name_in_memory(self, node: torch.fx.Node) -> str:
         """The buffer that holds a node's value when torch reads it: one is made if there is none."""

@@ -136,6 +136,17 @@ def unique(name: str, taken: Collection[str]) -> str:
     return candidate
 
 
+class Read(sympy.Symbol):  # type: ignore[misc]  # sympy is untyped
+    """A number that the loss took from a tensor: `value` is the tensor's."""
+
+    __slots__ = ("value",)
+
+    def __new__(cls, name: str, value: Value) -> Read:
+        symbol = sympy.Symbol.__xnew__(cls, name)
+        symbol.value = value
+        return symbol
+
+
 class Chosen(sympy.Symbol):  # type: ignore[misc]  # sympy is untyped
     """The number of elements that a mask chooses, as the size of a dimension.
 
@@ -206,6 +217,8 @@ def free_axes(index: Sequence[Entry]) -> set[ir.Axis]:
 
 def fresh_axis(size: sympy.Expr, taken: set[ir.Axis]) -> ir.Axis:
     """The first axis of a size that is not taken: equal loops thus get equal axes, and their nodes are shared."""
+    if size.has(Read):
+        raise NotImplementedError("a size that depends on values")
     base = str(size).lower() if size.is_Symbol else f"i{size}".replace(" ", "")
     copy = 1
     while True:

@@ -16,7 +16,7 @@ from typing import Any
 
 import sympy
 import torch
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from autogen.errors import AutogenError, TraceError, ValueBranchError
@@ -83,15 +83,31 @@ class Trace:
     gradients: list[TracedTensor | None]
     structure: pytree.TreeSpec
     others: list[Any]
+    numbers: dict[sympy.Symbol, torch.fx.Node]
 
     def result(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """The loss's own return value around the given output tensors."""
+        """The loss's own return value around the given output tensors; last among them are those of its numbers."""
         rest = iter(tensors)
         leaves = [next(rest) if leaf is _TENSOR else leaf for leaf in self.others]
+        if any(isinstance(leaf, _Number) for leaf in leaves):
+            known = dict(zip(self.numbers, (tensor.item() for tensor in rest), strict=True))
+            leaves = [leaf.value(known) if isinstance(leaf, _Number) else leaf for leaf in leaves]
         return pytree.tree_unflatten(leaves, self.structure)
 
 
 _TENSOR = object()
+
+
+@dataclass(frozen=True)
+class _Number:
+    """A number in the result of a loss, which it took from tensors."""
+
+    expression: sympy.Expr
+
+    def value(self, known: dict[sympy.Symbol, int | float]) -> int | float:
+        """The number, given those of the tensors."""
+        number = self.expression.xreplace({symbol: sympy.sympify(value) for symbol, value in known.items()})
+        return int(number) if number.is_Integer else float(number)
 
 
 def trace(
@@ -100,6 +116,8 @@ def trace(
     tensors: Sequence[torch.Tensor],
     needs_gradient: Sequence[bool],
     decompositions: dict[Any, Any],
+    *,
+    exact: bool = False,
 ) -> Trace:
     """Record `run(tensors)` and the gradients of its results.
 
@@ -109,20 +127,27 @@ def trace(
         tensors: the tensors of this call; only their metadata is looked at.
         needs_gradient: which of them are differentiated.
         decompositions: op → formula, for ops to be recorded in parts.
+        exact: whether the integers that the code reads are taken as they are, and are a condition of the trace.
 
     Raises:
         AutogenError: a kind of code that cannot be traced, with the user's line.
         TraceError: the loss itself raised.
     """
-    tracing = _Tracing(names, tensors, needs_gradient, decompositions)
+    tracing = _Tracing(names, tensors, needs_gradient, decompositions, exact=exact)
     try:
         with torch.inference_mode(False), torch.set_grad_enabled(any(needs_gradient)):
             leaves, structure = pytree.tree_flatten(tracing.forward(run))
             results = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
             outputs = [_output_name(k, len(results)) for k in range(len(results))]
             upstream, gradients = tracing.backward(outputs, results)
+            others = [_TENSOR if isinstance(leaf, torch.Tensor) else _number(leaf) for leaf in leaves]
+            if any(isinstance(leaf, _Number) for leaf in others):
+                results += tracing.numbers()
+                outputs += [f"number_{k}" for k in range(len(results) - len(outputs))]
+                upstream += [None] * (len(results) - len(upstream))
     except AutogenError as error:
         error.domain = tracing.domain()
+        error.reads_numbers = bool(tracing.recorder.numbers)
         raise
     domain = tracing.domain()
 
@@ -154,7 +179,8 @@ def trace(
         upstream=[traced(f"grad_{name}", each) for name, each in zip(outputs, upstream, strict=True)],
         gradients=[traced(f"grad_{name}", each) for name, each in zip(names, gradients, strict=True)],
         structure=structure,
-        others=[_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves],
+        others=others,
+        numbers={symbol: tracing.recorder.node_of(each) for symbol, each in tracing.recorder.numbers.items()},
     )
 
 
@@ -167,6 +193,8 @@ class _Tracing:
         tensors: Sequence[torch.Tensor],
         needs_gradient: Sequence[bool],
         decompositions: dict[Any, Any],
+        *,
+        exact: bool,
     ) -> None:
         # Importing these pulls in torch._dynamo, about a second: only when a loss is really traced.
         from torch._subclasses.fake_tensor import FakeTensorMode
@@ -179,7 +207,7 @@ class _Tracing:
         self._shapes = ShapeEnv(duck_shape=False)
         self._mode = FakeTensorMode(shape_env=self._shapes, allow_non_fake_inputs=True)
         self._mode.cache_enabled = False  # every trace has symbols of its own: never a hit, and half of a trace's time
-        self.recorder = Recorder({**decompositions, **CORRECTIONS})
+        self.recorder = Recorder({**decompositions, **CORRECTIONS}, exact=exact)
         with torch.inference_mode(False):
             self.fakes = [self._fake_of(*each) for each in zip(tensors, names, needs_gradient, strict=True)]
         self._placeholders = [self.recorder.placeholder(*each) for each in zip(names, self.fakes, tensors, strict=True)]
@@ -193,6 +221,11 @@ class _Tracing:
         fake = self._mode.from_tensor(tensor.detach(), symbolic_context=context, source=ConstantSource(name))
         with self._mode:
             return fake.detach().requires_grad_(needs)
+
+    def numbers(self) -> list[torch.Tensor]:
+        """The tensors whose values the code took into Python, as results of the loss."""
+        with self._mode, self.recorder:
+            return [tensor.detach().reshape(()) for tensor in self.recorder.numbers.values()]
 
     def domain(self) -> Domain:
         """The calls that take the way recorded so far."""
@@ -246,6 +279,15 @@ class _Tracing:
         for k, gradient in zip(wanted, found, strict=True):
             gradients[k] = gradient
         return upstream, gradients
+
+
+def _number(leaf: Any) -> Any:
+    """What is no tensor in the result of a loss; symbols are to be read once the loss has run."""
+    if isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        if isinstance(leaf, torch.SymBool) or leaf.node.expr.free_symbols != free_unbacked_symbols(leaf):
+            raise ValueBranchError("a number in its result")
+        return _Number(leaf.node.expr)
+    return leaf
 
 
 def _integers(sizes: Sequence[int]) -> tuple[sympy.Expr, ...]:

@@ -56,14 +56,17 @@ class Recorder(TorchDispatchMode):
 
     Args:
         decompositions: op → torch's own formula in simpler ops, for ops that have no lowering.
+        exact: whether integers that the code reads become predicates, rather than symbols in `numbers`.
 
     Raises:
         ValueBranchError: the code reads a tensor's value, or a shape depends on one.
         UnsupportedOpError: a tensor from nowhere, or a write that cannot be made functional.
     """
 
-    def __init__(self, decompositions: dict[Any, Any]) -> None:
+    def __init__(self, decompositions: dict[Any, Any], *, exact: bool = False) -> None:
         super().__init__()
+        self._exact = exact
+        self.numbers: dict[sympy.Symbol, torch.Tensor] = {}
         self.graph = torch.fx.Graph()
         self._decompositions = decompositions
         self.predicates: list[tuple[torch.fx.Node, bool | int]] = []
@@ -158,19 +161,30 @@ class Recorder(TorchDispatchMode):
         return result
 
     def _read_value(self, func: Any, tensor: torch.Tensor) -> Any:
-        """The number that the code asks for: a constant, or what is noted as a predicate of the trace.
-
-        A number other than a boolean or an integer would rarely come again, and nothing would be known of other calls.
+        """The number that the code asks for. A constant is what it is; a boolean, or what shall be `exact`, is noted as
+        a predicate of the trace; any other stays a symbol, and is read when the loss returns it.
         """
         node = self.node_of(tensor)
         varies = any(map(_varies, ancestors(node)))
-        if func not in _NUMBER_READS or (varies and tensor.dtype.is_floating_point):
+        if func not in _NUMBER_READS:
+            raise ValueBranchError(str(func), where=self._origin()[0])
+        if varies and tensor.dtype != torch.bool and not self._exact:
+            return self._symbol(tensor)
+        if varies and tensor.dtype.is_floating_point:  # it would rarely come again
             raise ValueBranchError(str(func), where=self._origin()[0])
         with torch.utils._python_dispatch._disable_current_modes():
             value = evaluate(node, self.real, lambda size: size.hint)
         if varies:
             self.predicates.append((node, value))
         return value
+
+    def _symbol(self, tensor: torch.Tensor) -> Any:
+        """A number that stands for the value of a tensor."""
+        shapes = tensor.fake_mode.shape_env  # type: ignore[attr-defined]
+        integral = not tensor.dtype.is_floating_point
+        symbol = shapes.create_unbacked_symint() if integral else shapes.create_unbacked_symfloat()
+        self.numbers[symbol.node.expr] = tensor
+        return symbol
 
     def _origin(self) -> tuple[SourceLine | None, bool]:
         """Whose code is being run: a line, and whether autograd runs it (then the forward line it derives from)."""
