@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,16 +38,26 @@ class Binding:
     tensors: tuple[torch.Tensor, ...]
     statics: Hashable
     arguments: Mapping[str, Any]
-    _run: Callable[[Sequence[torch.Tensor]], Any]
+    _run: Callable[[Sequence[Any]], Any]
     _state: Reachable
 
-    def replay(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """Run the loss as torch would, on the given tensors in the place of its own."""
+    def replay(self, tensors: Sequence[torch.Tensor], floats: Sequence[Any] | None = None) -> Any:
+        """Run the loss as torch would, on the given tensors, and floats, in the place of its own."""
         _replaying.depth = getattr(_replaying, "depth", 0) + 1
         try:
-            return self._run(tensors)
+            return self._run((*tensors, *(self.floats.values() if floats is None else floats)))
         finally:
             _replaying.depth -= 1
+
+    @property
+    def floats(self) -> dict[str, float]:
+        """The floats that vary, by name."""
+        return {each.name: each.value for each in self._state.floats}
+
+    @property
+    def fixed(self) -> dict[str, float]:
+        """All other floats that the loss may read, by name."""
+        return self._state.fixed
 
     @property
     def changed(self) -> list[str]:
@@ -61,8 +71,11 @@ def bind(
     module: torch.nn.Module | None,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
+    varying: Collection[str] = (),
 ) -> Binding:
     """Take a call of `function(*args, **kwargs)` apart; for a method of `module`, its state too.
+
+    `varying` names floats that are not to be part of the key.
 
     Raises:
         TypeError: the arguments do not fit the signature.
@@ -73,23 +86,24 @@ def bind(
     arguments = signature.bind(*given[0], **kwargs).arguments
     labels = _labels(arguments)
     names = [next(labels[id(leaves[k])]) for k in spots]
-    state = Reachable()
+    state = Reachable(varying)
     statics: list[Hashable] = [str(structure)]
     if module is not None:
         statics.append(state.visit(module))
-    statics += [
-        state.visit(leaf, "argument") for leaf in leaves if leaf is not module and not isinstance(leaf, torch.Tensor)
-    ]
+    for position, leaf in enumerate(leaves):
+        if leaf is not module and not isinstance(leaf, torch.Tensor):
+            name = next((each for each, value in arguments.items() if value is leaf), f"argument_{position}")
+            statics.append(state.visit(leaf, name, leaves, position))
     statics.append(state.visit(function))
-    tensors = [*(leaves[k] for k in spots), *(each.tensor for each in state.tensors)]
+    tensors = [*(leaves[k] for k in spots), *(each.value for each in state.tensors)]
     names += [each.name for each in state.tensors]
 
-    def run(replacements: Sequence[torch.Tensor]) -> Any:
-        filled = list(leaves)
-        for spot, tensor in zip(spots, replacements, strict=False):
-            filled[spot] = tensor
-        new_args, new_kwargs = pytree.tree_unflatten(filled, structure)
+    def run(replacements: Sequence[Any]) -> Any:
         with state.swapped(replacements[len(spots) :]):
+            filled = list(leaves)
+            for spot, tensor in zip(spots, replacements, strict=False):
+                filled[spot] = tensor
+            new_args, new_kwargs = pytree.tree_unflatten(filled, structure)
             return function(*new_args, **new_kwargs)
 
     if module is not None:

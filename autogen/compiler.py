@@ -17,7 +17,7 @@ import torch
 
 from autogen import ir
 from autogen.binding import Binding
-from autogen.errors import AutogenError, ScheduleError, StateChangeError, UnsupportedOpError
+from autogen.errors import AutogenError, ScheduleError, StateChangeError, TraceError, UnsupportedOpError
 from autogen.kernel import Kernel
 from autogen.launch import Launcher, Results
 from autogen.lowering import decompositions, lower
@@ -81,9 +81,9 @@ class CompiledLoss:
         """Which outputs have a gradient."""
         return tuple(upstream is not None for upstream in self.trace.upstream)
 
-    def sizes(self, tensors: Sequence[torch.Tensor]) -> Sizes | None:
-        """The sizes of a call by name, None if the kernels are not made for it."""
-        sizes = self.trace.domain.sizes(tensors)
+    def sizes(self, binding: Binding) -> Sizes | None:
+        """The sizes and floats of a call by name, None if the kernels are not made for it."""
+        sizes = self.trace.domain.sizes(binding.tensors, tuple(binding.floats.values()))
         if sizes is None or not all(step.kernel.holds(sizes) for step in self._limited):
             return None
         return sizes
@@ -204,19 +204,37 @@ def compile_loss(name: str, binding: Binding, needs_gradient: Sequence[bool]) ->
         AutogenError: some part of the loss has no kernel; the subclass says which.
     """
     try:
-        return _compile(name, binding, needs_gradient, exact=False)
+        return _compile(name, binding, needs_gradient)
+    except TraceError as error:
+        # Not all of torch can be traced with symbols for sizes. What is at fault in itself fails again.
+        first: AutogenError = error
     except AutogenError as error:
         if not error.reads_numbers:
             raise
-    return _compile(name, binding, needs_gradient, exact=True)
+        return _compile(name, binding, needs_gradient, exact=True)
+    try:
+        return _compile(name, binding, needs_gradient, exact=True, static=True)
+    except AutogenError:
+        raise first from first.__cause__
 
 
-def _compile(name: str, binding: Binding, needs_gradient: Sequence[bool], *, exact: bool) -> CompiledLoss:
-    """`compile_loss`; `exact` says whether the integers that the loss reads are a condition of the trace."""
-    traced = trace(binding.replay, binding.names, binding.tensors, needs_gradient, decompositions(), exact=exact)
+def _compile(
+    name: str, binding: Binding, needs_gradient: Sequence[bool], *, exact: bool = False, static: bool = False
+) -> CompiledLoss:
+    """`compile_loss`; the integers that the loss reads are a condition of the trace if `exact`, sizes if `static`."""
+    traced = trace(
+        binding.replay,
+        binding.names,
+        binding.tensors,
+        needs_gradient,
+        decompositions(),
+        floats=binding.floats,
+        exact=exact,
+        static=static,
+    )
     if binding.changed:
         raise StateChangeError(", ".join(dict.fromkeys(binding.changed)))
-    hints = traced.domain.guards.read(binding.tensors)
+    hints = traced.domain.guards.read(binding.tensors, tuple(binding.floats.values()))
     assert hints is not None, "a trace holds for the call that it was made from"
     try:
         plan = schedule(lower(traced, name), kernel_name(name), hints, training=any(needs_gradient))

@@ -80,6 +80,8 @@ class Dispatcher:
         self._compiled: dict[Hashable, list[CompiledLoss]] = {}
         self._refused: dict[Hashable, list[AutogenError]] = {}
         self._said: set[str] = set()
+        self._floats: dict[str, tuple[str, int]] = {}
+        self._varying: set[str] = set()
 
     def __call__(
         self,
@@ -93,7 +95,7 @@ class Dispatcher:
         if policy is Policy.DISABLED or is_replaying() or availability.is_transformed():
             return self._eager(module, args, kwargs)
         try:
-            binding = bind(self.function, self.signature, module, args, kwargs)
+            binding = self.bind(module, args, kwargs)
         except TypeError:
             return self._eager(module, args, kwargs)  # which raises it as the user expects
         decision = self.decide(binding, module, name or self.name)
@@ -108,6 +110,26 @@ class Dispatcher:
                 self._eager(module, args, kwargs)  # a fault of the call itself is torch's to report
             raise error.with_traceback(None)  # that of an earlier call would keep its tensors alive
         return self._eager(module, args, kwargs)
+
+    def bind(self, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Binding:
+        """Take a call apart. A float that has changed twice is no part of the key any more: kernels are given it.
+
+        Raises:
+            TypeError: the arguments do not fit the signature.
+        """
+        binding = bind(self.function, self.signature, module, args, kwargs, self._varying)
+        if any(tensor.dtype == torch.float64 for tensor in binding.tensors):  # Triton takes floats in single precision
+            return bind(self.function, self.signature, module, args, kwargs) if binding.floats else binding
+        before = len(self._varying)
+        for name, value in binding.fixed.items():
+            last, changes = self._floats.get(name, (repr(value), 0))
+            changes += repr(value) != last
+            self._floats[name] = repr(value), changes
+            if changes >= 2:
+                self._varying.add(name)
+        if len(self._varying) > before:
+            binding = bind(self.function, self.signature, module, args, kwargs, self._varying)
+        return binding
 
     def decide(self, binding: Binding, module: torch.nn.Module | None, name: str) -> Decision:
         """How a call is to run; compiles what is not compiled yet."""
@@ -158,11 +180,12 @@ class Dispatcher:
     def _known(self, binding: Binding, key: Hashable) -> Decision | None:
         """What was found before for calls like this one."""
         for compiled in self._compiled.get(key, ()):
-            sizes = compiled.sizes(binding.tensors)
+            sizes = compiled.sizes(binding)
             if sizes is not None:
                 return Decision(compiled, sizes)
+        floats = tuple(binding.floats.values())
         for refused in self._refused.get(key, ()):
-            if refused.domain is None or refused.domain.sizes(binding.tensors) is not None:
+            if refused.domain is None or refused.domain.sizes(binding.tensors, floats) is not None:
                 return Decision(error=refused)
         return None
 
@@ -181,7 +204,7 @@ class Dispatcher:
         else:
             self._compiled.setdefault(key, []).append(compiled)
             logger.info("%s runs on generated kernels: %s launches, forward + backward", name, compiled.launches)
-            return Decision(compiled, compiled.sizes(binding.tensors) or {})
+            return Decision(compiled, compiled.sizes(binding) or {})
         level = logging.WARNING if isinstance(error, InternalError) else logging.INFO
         logger.log(
             level, "%s runs in torch: %s", name, error.reason, exc_info=error if level == logging.WARNING else None

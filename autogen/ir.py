@@ -9,10 +9,11 @@ binds axes and so removes them.
     %1 = reduce max over c (%0)    f32  {n}
     %2 = sub(%0, %1)               f32  {n, c}
 
-Five kinds of node exist beside the scalar ops of `autogen.ops`:
+Six kinds of node exist beside the scalar ops of `autogen.ops`:
 
     const   a Python number
     index   the value of an integer expression over axes and sizes (arange, numel, one-hot columns)
+    scalar  a number that differs from launch to launch
     load    one element of a tensor, at an index that may itself be computed (gather)
     cast    the same value in another dtype
     reduce  sum, max or min over one or more axes
@@ -48,6 +49,9 @@ _SHORT = {
     torch.float32: "f32",
     torch.float64: "f64",
 }
+
+# The dtypes of tensors that kernels read and write.
+STORED = frozenset(_SHORT)
 
 
 class Axis(sympy.Symbol):  # type: ignore[misc]  # sympy is untyped
@@ -183,6 +187,11 @@ def index(expression: sympy.Expr | int) -> Node:
     return _intern("index", (), torch.int64, (expression,))
 
 
+def scalar(symbol: sympy.Symbol, dtype: torch.dtype) -> Node:
+    """A number that a kernel is given when it is launched."""
+    return _intern("scalar", (), compute_dtype(dtype), (symbol,))
+
+
 def load(buffer: Buffer, at: Sequence[sympy.Expr | Node]) -> Node:
     """The element of `buffer` at index `at`; an entry that is a node is a computed index.
 
@@ -211,6 +220,8 @@ def cast(node: Node, dtype: torch.dtype) -> Node:
     dtype = compute_dtype(dtype)
     if node.dtype == dtype:
         return node
+    if node.op == "scalar" and dtype in _FLOATS:
+        return scalar(node.attrs[0], dtype)
     if node.op == "const":
         value = node.attrs[0]
         if dtype in (*_FLOATS, torch.bool) or math.isfinite(value):
@@ -371,6 +382,8 @@ def verify(roots: Iterable[Node]) -> None:
         assert node.dtype == compute_dtype(node.dtype), f"{node.dtype} is a storage dtype, {where}"
         if node.op == "const":
             assert not node.args and not node.axes, f"a constant depends on nothing, {where}"
+        elif node.op == "scalar":
+            assert not node.args and node.dtype.is_floating_point, f"a float is given, {where}"
         elif node.op == "index":
             assert not node.args and node.dtype == torch.int64, f"an index is an int64 leaf, {where}"
         elif node.op == "load":
@@ -401,6 +414,8 @@ def format_nodes(roots: Iterable[Node]) -> str:
         args = [number[arg] for arg in node.args]
         if node.op == "const":
             text = f"const {node.attrs[0]}"
+        elif node.op == "scalar":
+            text = f"scalar {node.attrs[0]}"
         elif node.op == "index":
             text = f"index {node.attrs[0]}"
         elif node.op == "load":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,30 +21,34 @@ _MOST_GLOBALS = 64  # of a list or a dictionary that a module has under a name
 
 @dataclass(frozen=True)
 class Kept:
-    """A tensor and where it is kept: `container[key]`, or the contents of a cell."""
+    """A tensor or a float, and where it is kept: `container[key]`, or the contents of a cell."""
 
     name: str
-    tensor: torch.Tensor
+    value: Any
     container: Any
     key: Any
 
-    def put(self, tensor: torch.Tensor) -> Any:
-        """Keep another tensor there; returns what was there."""
+    def put(self, value: Any) -> Any:
+        """Keep another value there; returns what was there."""
         if isinstance(self.container, types.CellType):
-            before, self.container.cell_contents = self.container.cell_contents, tensor
+            before, self.container.cell_contents = self.container.cell_contents, value
         else:
-            before, self.container[self.key] = self.container[self.key], tensor
+            before, self.container[self.key] = self.container[self.key], value
         return before
 
 
 class Reachable:
     """The walk over one call.
 
-    `tensors` are those that were found, in order; `changed` names what the loss has changed when it last ran.
+    `tensors` are those that were found, in order, and `floats` the numbers that are known to vary, by the names in
+    `varying`; `fixed` are all other floats by name. `changed` names what the loss has changed when it last ran.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, varying: Collection[str] = ()) -> None:
         self.tensors: list[Kept] = []
+        self.floats: list[Kept] = []
+        self.fixed: dict[str, float] = {}
+        self._varying = varying
         self.changed: list[str] = []
         self._seen: dict[int, int] = {}
         self._watched: list[tuple[Any, Any]] = []
@@ -56,6 +60,10 @@ class Reachable:
         if isinstance(value, torch.Tensor):
             return self._tensor(value, name, container, key)
         if isinstance(value, float):
+            if name in self._varying and container is not None:
+                self.floats.append(Kept(name, value, container, key))
+                return float
+            self.fixed[name] = value
             return float, repr(value)  # nan equals itself here, and 0.0 differs from -0.0
         if value is None or isinstance(value, (int, str, bytes, complex, torch.dtype, torch.device)):
             return type(value), value
@@ -130,17 +138,17 @@ class Reachable:
         return tuple(found)
 
     @contextmanager
-    def swapped(self, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-        """Other tensors in the places of those that were found. What the loss changes meanwhile is put back."""
+    def swapped(self, values: Sequence[Any]) -> Iterator[None]:
+        """Other values in the places of the tensors, and then of the floats. What the loss changes is put back."""
         self.changed = []
-        placed = list(zip(self.tensors, tensors, strict=True))
-        for kept, tensor in placed:
-            kept.put(tensor)
+        placed = list(zip((*self.tensors, *self.floats), values, strict=True))
+        for kept, value in placed:
+            kept.put(value)
         try:
             yield
         finally:
-            for kept, tensor in reversed(placed):
-                if kept.put(kept.tensor) is not tensor:
+            for kept, value in reversed(placed):
+                if kept.put(kept.value) is not value:
                     self.changed.append(kept.name)
             self._put_back()
 

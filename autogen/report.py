@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from autogen import ir
-from autogen.binding import Binding, bind
+from autogen.binding import Binding
 from autogen.compiler import Step, kernels_in
 from autogen.decorator import autogen_loss, dispatcher_of, entry_of
 from autogen.dispatch import Decision, Dispatcher, needs_gradient
@@ -103,7 +103,7 @@ def explain(loss: Any, *args: Any, **kwargs: Any) -> Report:
         return Report(name, "eager", "the policy is disabled")
     if module is not None and not getattr(module, "use_autogen", True):
         return Report(name, "eager", "the loss was made with use_autogen=False")
-    binding = bind(dispatcher.function, dispatcher.signature, module, args, kwargs)
+    binding = dispatcher.bind(module, args, kwargs)
     decision = dispatcher.decide(binding, module, name)
     forward, backward = _directions(decision, binding)
     return Report(name, decision.path, decision.reason, forward, backward)

@@ -88,7 +88,6 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
         AutogenError: some part of the loss has no kernel.
         TypeError: the arguments do not fit the loss's signature.
     """
-    from autogen.binding import bind
     from autogen.compiler import compile_loss, kernels_in
     from autogen.decorator import autogen_loss, dispatcher_of
     from autogen.dispatch import needs_gradient
@@ -97,7 +96,7 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
     assert found is not None, "a decorated loss has a dispatcher"
     dispatcher, module = found
     name = dispatcher.name if module is None else type(module).__name__
-    binding = bind(dispatcher.function, dispatcher.signature, module, args, kwargs)
+    binding = dispatcher.bind(module, args, kwargs)
     needs = needs_gradient(binding)
     handwritten = dispatcher.handwritten(binding, module)
     if not isinstance(handwritten, str):
@@ -107,7 +106,7 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
             *(_of_launch(launch, name, "backward") for launch in (after.launches if after else ())),
         )
     compiled = compile_loss(name, binding, needs)
-    sizes = compiled.trace.domain.sizes(binding.tensors)
+    sizes = compiled.sizes(binding)
     assert sizes is not None, "a trace holds for the call that it was made from"
     backward = kernels_in(compiled.backward()) if any(needs) else ()
     return (

@@ -205,7 +205,7 @@ class Body:
     def _deserves_statement(self, node: Node) -> bool:
         if node.op in ("const", "index") or (node.op == "cast" and node.args[0].op in ("index", "const")):
             return False
-        if node.op in ("load", "reduce"):
+        if node.op in ("load", "reduce", "scalar"):
             return True
         if node.op == "cast" and node.args[0].op == "load":
             return False
@@ -217,6 +217,10 @@ class Body:
         match node.op:
             case "const":
                 return self._literal(node)
+            case "scalar":
+                # Triton's interpreter hands it over as a Python number.
+                text = self._style.sizes.text(node.attrs[0])
+                return f"tl.full((), {text}, {TRITON_DTYPES[node.dtype]})", Precedence.ATOM
             case "index":
                 text = self._style.tile.index_text(node.attrs[0])
                 return text, Precedence.ATOM if text.isidentifier() else Precedence.SUM

@@ -266,7 +266,8 @@ class Shell:
     def scalars(self) -> Body:
         """The values that there is one of, known from the start."""
         body = self.body()
-        for node in self.direct_loads(Level.SCALAR):
+        given = (node for node in ir.topological(root.node for root in self.kernel.roots) if node.op == "scalar")
+        for node in (*given, *self.direct_loads(Level.SCALAR)):
             body.state(node)
         return body
 

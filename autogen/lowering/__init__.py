@@ -117,6 +117,8 @@ class _Lowerer:
 
     def _lowered(self, node: torch.fx.Node, lowering: Lowering, args: Any, kwargs: dict[str, Any]) -> Any:
         geometry = node.meta["geometry"]
+        if any(dtype not in ir.STORED for _, dtype in geometry):
+            raise NotImplementedError(f"a result of {geometry[0][1]}")
         if node.target is masked_read:
             self._choose(geometry[0][0][args[2]], args[1])
         shapes = tuple(tuple(map(self._size, shape)) for shape, _ in geometry)
@@ -168,6 +170,8 @@ def _stored(buffer: ir.Buffer) -> Value:
     """
 
     def at(index: Index) -> ir.Node:
+        if buffer.dtype not in ir.STORED:
+            raise NotImplementedError(f"a tensor of {buffer.dtype}")
         if any(size == 0 for size in buffer.shape):
             return ir.const(0, ir.compute_dtype(buffer.dtype))
         entries = list(index)

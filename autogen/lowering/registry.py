@@ -90,6 +90,8 @@ def number(expression: sympy.Expr, dtype: torch.dtype) -> ir.Node:
         return ir.cast(expression.value.at((sympy.S.Zero,) * len(expression.value.shape)), dtype)
     if expression.is_integer and not expression.has(Chosen, Read):
         return ir.cast(ir.index(expression), dtype)
+    if expression.is_Symbol:
+        return ir.cast(ir.scalar(expression, torch.float32), dtype)
     args = [number(arg, dtype) for arg in expression.args]
     name = type(expression).__name__
     if name == "ToFloat":

@@ -24,9 +24,6 @@ _OWN_KERNELS = frozenset(
         "cumsum",
         "cumprod",
         "logcumsumexp",
-        "native_batch_norm",
-        "native_group_norm",
-        "native_layer_norm",
         "convolution",
         "convolution_backward",
         "avg_pool2d",
@@ -40,10 +37,6 @@ _OWN_KERNELS = frozenset(
         "embedding",
         "embedding_dense_backward",
         "_euclidean_dist",
-        "upsample_bilinear2d",
-        "upsample_bilinear2d_backward",
-        "upsample_nearest2d",
-        "upsample_nearest2d_backward",
     }
 )
 

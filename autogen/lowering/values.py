@@ -95,6 +95,8 @@ class Provenance:
             return buffer.name
         if node.op == "cast":
             return self.called(node.args[0])
+        if node.op == "scalar":
+            return f"{node.attrs[0]}_value"
         if node.op == "reduce":
             return f"{self.called(node.args[0])}_{node.attrs[0]}"
         if node.op in _WITH_NUMBER and any(arg.op == "const" for arg in node.args):

@@ -10,7 +10,7 @@ torch relied on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,13 +50,13 @@ class Domain:
     inputs: list[torch.fx.Node]
     constants: dict[torch.fx.Node, torch.Tensor]
 
-    def sizes(self, tensors: Sequence[torch.Tensor]) -> dict[str, int] | None:
-        """The sizes of a call by name, or None if the trace does not hold for it."""
-        sizes = self.guards.read(tensors)
+    def sizes(self, tensors: Sequence[torch.Tensor], floats: Sequence[float] = ()) -> dict[str, Any] | None:
+        """The sizes and floats of a call by name, or None if the trace does not hold for it."""
+        sizes = self.guards.read(tensors, floats)
         if sizes is None or not self.predicates:
             return sizes
         real = {node: tensor.detach() for node, tensor in zip(self.inputs, tensors, strict=True)} | self.constants
-        known = {sympy.Symbol(name, integer=True, positive=True): value for name, value in sizes.items()}
+        known = {symbol: sizes[str(symbol)] for symbol in self.guards.symbols}
 
         def size(value: Size) -> int | float:
             number = sympy.sympify(self.guards.expression(value).xreplace(known))
@@ -111,29 +111,33 @@ class _Number:
 
 
 def trace(
-    run: Callable[[Sequence[torch.Tensor]], Any],
+    run: Callable[[Sequence[torch.Tensor], Sequence[Any]], Any],
     names: Sequence[str],
     tensors: Sequence[torch.Tensor],
     needs_gradient: Sequence[bool],
     decompositions: dict[Any, Any],
     *,
+    floats: Mapping[str, float] | None = None,
     exact: bool = False,
+    static: bool = False,
 ) -> Trace:
     """Record `run(tensors)` and the gradients of its results.
 
     Args:
-        run: the loss, as a function of its tensors.
+        run: the loss, as a function of its tensors and of `floats`.
         names: what the user calls each tensor.
         tensors: the tensors of this call; only their metadata is looked at.
         needs_gradient: which of them are differentiated.
         decompositions: op → formula, for ops to be recorded in parts.
+        floats: numbers that differ from call to call.
         exact: whether the integers that the code reads are taken as they are, and are a condition of the trace.
+        static: whether sizes are taken as they are, too.
 
     Raises:
         AutogenError: a kind of code that cannot be traced, with the user's line.
         TraceError: the loss itself raised.
     """
-    tracing = _Tracing(names, tensors, needs_gradient, decompositions, exact=exact)
+    tracing = _Tracing(names, tensors, needs_gradient, decompositions, floats=floats or {}, exact=exact, static=static)
     try:
         with torch.inference_mode(False), torch.set_grad_enabled(any(needs_gradient)):
             leaves, structure = pytree.tree_flatten(tracing.forward(run))
@@ -194,7 +198,9 @@ class _Tracing:
         needs_gradient: Sequence[bool],
         decompositions: dict[Any, Any],
         *,
+        floats: Mapping[str, float],
         exact: bool,
+        static: bool,
     ) -> None:
         # Importing these pulls in torch._dynamo, about a second: only when a loss is really traced.
         from torch._subclasses.fake_tensor import FakeTensorMode
@@ -204,19 +210,30 @@ class _Tracing:
 
         self._names = names
         self._needs_gradient = needs_gradient
+        self._static = static
         self._shapes = ShapeEnv(duck_shape=False)
         self._mode = FakeTensorMode(shape_env=self._shapes, allow_non_fake_inputs=True)
         self._mode.cache_enabled = False  # every trace has symbols of its own: never a hit, and half of a trace's time
         self.recorder = Recorder({**decompositions, **CORRECTIONS}, exact=exact)
+        self._floats = [(name, self._symbolic(name, value)) for name, value in floats.items()]
         with torch.inference_mode(False):
             self.fakes = [self._fake_of(*each) for each in zip(tensors, names, needs_gradient, strict=True)]
         self._placeholders = [self.recorder.placeholder(*each) for each in zip(names, self.fakes, tensors, strict=True)]
+
+    def _symbolic(self, name: str, value: float) -> Any:
+        from torch._dynamo.source import ConstantSource
+        from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+        source = ConstantSource(name)
+        symbol = self._shapes.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+        return self._shapes.create_symfloatnode(symbol, hint=value, source=source)
 
     def _fake_of(self, tensor: torch.Tensor, name: str, needs: bool) -> torch.Tensor:
         from torch._dynamo.source import ConstantSource
         from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
-        dynamic = [DimDynamic.DYNAMIC if size > 1 else DimDynamic.STATIC for size in tensor.shape]
+        varies = [size > 1 and not self._static for size in tensor.shape]
+        dynamic = [DimDynamic.DYNAMIC if each else DimDynamic.STATIC for each in varies]
         context: Any = StatelessSymbolicContext(dynamic_sizes=dynamic)
         fake = self._mode.from_tensor(tensor.detach(), symbolic_context=context, source=ConstantSource(name))
         with self._mode:
@@ -229,16 +246,16 @@ class _Tracing:
 
     def domain(self) -> Domain:
         """The calls that take the way recorded so far."""
-        guards = Guards.of(self._shapes, list(zip(self._names, self.fakes, strict=True)))
+        guards = Guards.of(self._shapes, list(zip(self._names, self.fakes, strict=True)), self._floats)
         return Domain(guards, self.recorder.predicates, self._placeholders, self.recorder.constants)
 
-    def forward(self, run: Callable[[Sequence[torch.Tensor]], Any]) -> Any:
+    def forward(self, run: Callable[[Sequence[torch.Tensor], Sequence[Any]], Any]) -> Any:
         """Record the loss; returns what it returns."""
         from autogen.tracing.formulas import FormulaMode
 
         try:
             with self._mode, self.recorder, FormulaMode():
-                returned = run(self.fakes)
+                returned = run(self.fakes, [number for _, number in self._floats])
         except AutogenError:
             raise
         except GuardOnDataDependentSymNode as error:

@@ -32,7 +32,7 @@ class FormulaMode(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if func == _SET_DATA:
-            raise StateChangeError("the data of a tensor")
+            return _set_data(*args)
         return FORMULAS.get(func, func)(*args, **(kwargs or {}))
 
 
@@ -125,6 +125,13 @@ def _masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """`torch.masked_select` by an index, of which more is known."""
     input, mask = torch.broadcast_tensors(input, mask)
     return input[mask]
+
+
+def _set_data(tensor: Tensor, data: Tensor) -> None:
+    """`tensor.data = data`, where that changes nothing, as after a move to where it is."""
+    same = tensor.untyped_storage()._cdata == data.untyped_storage()._cdata and tensor.dtype == data.dtype
+    if not same or tensor.shape != data.shape or tensor.stride() != data.stride():
+        raise StateChangeError("the data of a tensor")
 
 
 _SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]

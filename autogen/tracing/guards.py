@@ -9,6 +9,7 @@ from typing import Any
 import sympy
 import torch
 
+from autogen.lowering.values import unique
 from autogen.tracing.recorder import Size
 
 _LETTERS = ("N", "C")
@@ -35,8 +36,10 @@ class Guards:
         self._read = _compile_reader(symbols, self.relations)
 
     @classmethod
-    def of(cls, shapes: Any, tensors: Sequence[tuple[str, torch.Tensor]]) -> Guards:
-        """Collect what a `ShapeEnv` learned while the `tensors` (by name) were traced."""
+    def of(
+        cls, shapes: Any, tensors: Sequence[tuple[str, torch.Tensor]], floats: Sequence[tuple[str, Any]] = ()
+    ) -> Guards:
+        """Collect what a `ShapeEnv` learned while the `tensors` and symbolic `floats` (by name) were traced."""
         home: dict[sympy.Symbol, tuple[int, int, str]] = {}
         geometry: list[tuple[int, int, str, sympy.Expr]] = []
         for position, (_, tensor) in enumerate(tensors):
@@ -51,6 +54,12 @@ class Guards:
         solved = {old: shapes.replace(old) for old in home}
         names = _name_symbols(home, solved, tensors)
         renamed = {old: sympy.Symbol(name, integer=True, positive=True) for old, name in names.items()}
+        for position, (name, number) in enumerate(floats):
+            old = number.node._expr
+            home[old], solved[old] = (position, 0, "float"), shapes.replace(old)
+            renamed[old] = sympy.Symbol(
+                unique(name.replace(".", "_"), {str(new) for new in renamed.values()}), real=True
+            )
         free = {old: place for old, place in home.items() if solved[old] == old}
         known = set(free)
         relations = [
@@ -81,9 +90,9 @@ class Guards:
             expression = replaced
         return self._settled.get(expression, expression)
 
-    def read(self, tensors: Sequence[torch.Tensor]) -> dict[str, int] | None:
-        """The sizes of a call by name, or None if the trace does not hold for it."""
-        return self._read(tensors)
+    def read(self, tensors: Sequence[torch.Tensor], floats: Sequence[float] = ()) -> dict[str, Any] | None:
+        """The sizes and floats of a call by name, or None if the trace does not hold for it."""
+        return self._read(tensors, floats)
 
 
 def _sympy(value: Any) -> sympy.Expr:
@@ -115,13 +124,18 @@ def _name_symbols(
 
 def _compile_reader(
     symbols: dict[sympy.Symbol, tuple[int, int, str]], relations: Iterable[sympy.Basic]
-) -> Callable[[Sequence[torch.Tensor]], dict[str, int] | None]:
+) -> Callable[[Sequence[torch.Tensor], Sequence[float]], dict[str, Any] | None]:
     from torch.utils._sympy.printers import PythonPrinter
 
     printer = PythonPrinter()
-    lines = ["def read(tensors):"]
+    places = {
+        "shape": "tensors[{position}].shape[{dim}]",
+        "stride": "tensors[{position}].stride()[{dim}]",
+        "float": "floats[{position}]",
+    }
+    lines = ["def read(tensors, floats):"]
     lines += [
-        f"    {symbol} = tensors[{position}].{'shape' if kind == 'shape' else 'stride()'}[{dim}]"
+        f"    {symbol} = {places[kind].format(position=position, dim=dim)}"
         for symbol, (position, dim, kind) in symbols.items()
     ]
     checks = " and ".join(f"({printer.doprint(relation)})" for relation in relations) or "True"

@@ -173,10 +173,15 @@ class Recorder(TorchDispatchMode):
         if varies and tensor.dtype.is_floating_point:  # it would rarely come again
             raise ValueBranchError(str(func), where=self._origin()[0])
         with torch.utils._python_dispatch._disable_current_modes():
-            value = evaluate(node, self.real, lambda size: size.hint)
+            value = evaluate(node, self.real, self._hint)
         if varies:
             self.predicates.append((node, value))
         return value
+
+    def _hint(self, size: Size) -> int | float:
+        if size.hint is None:  # it stands for a value itself
+            raise ValueBranchError("a size that depends on values", where=self._origin()[0])
+        return size.hint
 
     def _symbol(self, tensor: torch.Tensor) -> Any:
         """A number that stands for the value of a tensor."""
@@ -322,7 +327,7 @@ class Size:
     """A symbolic size among the arguments of a recorded op, with its value in the traced call."""
 
     expression: sympy.Expr
-    hint: int | float
+    hint: int | float | None
 
     @classmethod
     def of(cls, symbolic: Any) -> Size:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
+from typing import Any
 
 import sympy
 import torch
@@ -17,7 +18,7 @@ from autogen.ir import Axis, Node
 from autogen.lowering import Root
 from autogen.ops import OPS
 
-Sizes = Mapping[str, int]
+Sizes = Mapping[str, Any]
 Tensors = Mapping[str, torch.Tensor]
 Known = Mapping[sympy.Symbol, torch.Tensor]
 
@@ -110,6 +111,8 @@ class _Evaluation:
         match node.op:
             case "const":
                 return torch.full([1] * len(self.axes), node.attrs[0], dtype=node.dtype)
+            case "scalar":
+                return torch.tensor(self.sizes[str(node.attrs[0])], dtype=node.dtype)
             case "index":
                 return self.places(node.attrs[0])
             case "load":
