@@ -76,7 +76,8 @@ def dispatcher_of(loss: Any) -> tuple[Dispatcher, torch.nn.Module | None] | None
     if isinstance(loss, torch.nn.Module):
         method = type(loss).__call__ if entry_of(type(loss)) == "__call__" else loss.forward
         found = getattr(method, _DISPATCHER, None)
-        return None if found is None else (found, loss)
+        bound = isinstance(method, InstanceForward) and method.is_bound
+        return None if found is None else (found, None if bound else loss)
     found = getattr(loss, _DISPATCHER, None)
     return None if found is None else (found, None)
 
@@ -192,8 +193,12 @@ class InstanceForward:
         self.__signature__ = inspect.signature(function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # What an instance has put into the place of `forward` is bound already.
-        return getattr(self, _DISPATCHER)(None if self._own else self._module, args, kwargs)
+        return getattr(self, _DISPATCHER)(None if self.is_bound else self._module, args, kwargs)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the instance had put something into the place of `forward` itself: that takes no `self`."""
+        return self._own is not None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_own": self._own, "_module": self._module, "_policy": self._policy}

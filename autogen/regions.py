@@ -51,8 +51,10 @@ def alias_of(root: Root) -> str | None:
     if node.op != "load" or node.attrs[0].role != "torch" or node.args:
         return None
     buffer = node.attrs[0]
+    if (buffer.shape, buffer.dtype) != (root.buffer.shape, root.buffer.dtype):
+        return None
     same = all(size == 1 or at == own for size, at, own in zip(buffer.shape, node.attrs[1], root.index, strict=True))
-    return buffer.name if (buffer.shape, buffer.dtype) == (root.buffer.shape, root.buffer.dtype) and same else None
+    return buffer.name if same else None
 
 
 class _Regions:

@@ -20,6 +20,7 @@ from autogen.launch import Launcher
 from autogen.parts import PARTS, Parts
 from autogen.policies import Policy, resolve
 from autogen.sizes import Evaluator
+from autogen.torch_step import TorchStep
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class DirectionReport:
             it. A computed index counts one element per index. Of handwritten kernels, each tensor counts once.
         bytes_minimum: bytes of everything that must be read or written at least once, likewise.
         kernels: the names of the kernels.
+        torch_steps: what torch runs between them, each with the user's source line.
+        cuts: for every kernel but the first, why the one before could not do its work as well.
     """
 
     launches: int
@@ -40,6 +43,8 @@ class DirectionReport:
     bytes_moved: int
     bytes_minimum: int
     kernels: tuple[str, ...]
+    torch_steps: tuple[str, ...] = ()
+    cuts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,8 @@ class Report:
                     f"({', '.join(direction.kernels)}), {direction.bytes_moved:,} bytes moved, "
                     f"{ratio:.2f} times the minimum"
                 )
+                lines += [f"    torch runs {step}" for step in direction.torch_steps]
+                lines += [f"    cut, as {reason}" for reason in direction.cuts]
         for direction in (self.forward, self.backward):
             if direction is not None:
                 lines += ["", direction.source.rstrip()]
@@ -131,6 +138,8 @@ def _together(reports: Sequence[DirectionReport | None]) -> DirectionReport | No
         bytes_moved=sum(report.bytes_moved for report in found),
         bytes_minimum=sum(report.bytes_minimum for report in found),
         kernels=tuple(kernel for report in found for kernel in report.kernels),
+        torch_steps=tuple(step for report in found for step in report.torch_steps),
+        cuts=tuple(cut for report in found for cut in report.cuts),
     )
 
 
@@ -179,7 +188,13 @@ def describe(steps: Sequence[Step], sizes: Mapping[str, int]) -> DirectionReport
         bytes_moved=moved,
         bytes_minimum=_bytes_minimum(launchers, sources, sizes),
         kernels=tuple(source.name for source in sources),
+        torch_steps=tuple(_described(step) for step in steps if isinstance(step, TorchStep) and not step.is_view),
+        cuts=tuple(launcher.kernel.cut for launcher in launchers[1:]),
     )
+
+
+def _described(step: TorchStep) -> str:
+    return step.name if step.line is None else f"{step.name}, at {step.line}"
 
 
 def _bytes_moved(launcher: Launcher, source: KernelSource, sizes: Mapping[str, int]) -> int:

@@ -76,7 +76,9 @@ class Sizes:
             for each in rest:
                 first = f"tl.{name.lower()}imum({first}, {each})"
             return first, True
-        raise NotImplementedError(f"the size {expression}")
+        if any(symbol in self._variables for symbol in expression.free_symbols):
+            raise NotImplementedError(f"the size {expression}")
+        return self._argument(f"size_{len(self.arguments)}", expression), True  # computed before the launch
 
     def _term_order(self, term: sympy.Expr) -> tuple[int, str]:
         """Program and row before column, numbers last."""
