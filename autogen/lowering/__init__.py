@@ -12,6 +12,7 @@ import sympy
 import torch
 
 from autogen import ir
+from autogen.errors import ValueBranchError
 from autogen.lowering import indexing, losses, masks, pointwise, reductions, views  # noqa: F401  (they register)
 from autogen.lowering.program import Program, Root
 from autogen.lowering.registry import LOWERINGS, Context, Lowering
@@ -72,7 +73,7 @@ class _Lowerer:
             if upstream is not None:
                 self.values[upstream.node] = _stored(_buffer(upstream, "upstream"))
         self._symbols: dict[sympy.Symbol, Chosen | Read] = {}
-        self.torch = TorchParts(trace, self.values, self.variables, _stored)
+        self.torch = TorchParts(trace, self.values, self.variables, _stored, self._size)
 
     def run(self) -> Program:
         needed = _needed(self.trace)
@@ -135,7 +136,11 @@ class _Lowerer:
         expression = self.trace.domain.guards.expression(size)
         for symbol in expression.free_symbols & self.trace.numbers.keys():
             self._symbols.setdefault(symbol, Read(str(symbol), self.values[self.trace.numbers[symbol]]))
-        return expression.xreplace(self._symbols)
+        expression = expression.xreplace(self._symbols)
+        known = self.trace.domain.guards.symbols
+        if any(symbol not in known and not isinstance(symbol, (Chosen, Read)) for symbol in expression.free_symbols):
+            raise ValueBranchError("a size that depends on values")
+        return expression
 
     def _choose(self, size: torch.SymInt, mask: Value) -> None:
         """Note the size of what a mask chooses."""

@@ -65,6 +65,7 @@ class TorchParts:
         values: what has been lowered so far, by node.
         variables: nodes that the user's code gives a name.
         stored: a tensor in memory as a `Value`.
+        size_of: a torch size as an expression.
     """
 
     def __init__(
@@ -73,12 +74,13 @@ class TorchParts:
         values: Mapping[torch.fx.Node, Any],
         variables: Mapping[torch.fx.Node, str],
         stored: Callable[[ir.Buffer], Value],
+        size_of: Callable[[Any], sympy.Expr],
     ) -> None:
         self.steps: list[TorchStep] = []
         self.operands: list[Root] = []
         self._trace, self._values, self._variables = trace, values, variables
         self._stored = stored
-        self._size_of = trace.domain.guards.expression
+        self._size_of = size_of
         edge = [each for each in (*trace.inputs, *trace.constants, *trace.upstream) if each is not None]
         self._in_memory = {(each.node, 0): each.name for each in edge}
         results = [each for each in (*trace.outputs, *trace.gradients) if each is not None]
@@ -135,7 +137,7 @@ class TorchParts:
         if not isinstance(leaf, Size):
             return leaf
         expression = self._size_of(leaf)
-        if expression.free_symbols & self._trace.numbers.keys():
+        if expression.has(Read, Chosen):
             raise ValueBranchError("a number that torch has to be told")
         return SizeArgument(expression)
 

@@ -7,9 +7,10 @@ expression over the inputs.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import sympy
 import torch
@@ -138,18 +139,36 @@ def unique(name: str, taken: Collection[str]) -> str:
     return candidate
 
 
-class Read(sympy.Symbol):  # type: ignore[misc]  # sympy is untyped
+_serials = itertools.count()
+
+
+class _OfOneTrace(sympy.Symbol):  # type: ignore[misc]  # sympy is untyped
+    """A symbol that equals itself only: sympy must not hand out the like-named one of another trace from its caches."""
+
+    __slots__ = ("serial",)
+
+    def __new__(cls, name: str, **assumptions: bool) -> Any:
+        symbol = sympy.Symbol.__xnew__(cls, name, **assumptions)
+        symbol.serial = next(_serials)
+        return symbol
+
+    def _hashable_content(self) -> tuple[Any, ...]:
+        return (*super()._hashable_content(), self.serial)
+
+
+class Read(_OfOneTrace):
     """A number that the loss took from a tensor: `value` is the tensor's."""
 
     __slots__ = ("value",)
+    value: Value
 
     def __new__(cls, name: str, value: Value) -> Read:
-        symbol = sympy.Symbol.__xnew__(cls, name)
+        symbol: Read = super().__new__(cls, name)
         symbol.value = value
         return symbol
 
 
-class Chosen(sympy.Symbol):  # type: ignore[misc]  # sympy is untyped
+class Chosen(_OfOneTrace):
     """The number of elements that a mask chooses, as the size of a dimension.
 
     Such a dimension runs over all places of the mask, in the order of memory, `factors` being its loops; `holds(entry)`
@@ -157,9 +176,11 @@ class Chosen(sympy.Symbol):  # type: ignore[misc]  # sympy is untyped
     """
 
     __slots__ = ("factors", "holds")
+    factors: Shape
+    holds: Callable[[Entry], ir.Node]
 
     def __new__(cls, name: str, holds: Callable[[Entry], ir.Node], factors: Shape) -> Chosen:
-        size = sympy.Symbol.__xnew__(cls, name, integer=True, nonnegative=True)
+        size: Chosen = super().__new__(cls, name, integer=True, nonnegative=True)
         size.holds, size.factors = holds, factors
         return size
 

@@ -68,7 +68,7 @@ class Choices:
         key = self._key(node)
         if key not in self._sizes:
             size = shapes.create_unbacked_symint()
-            torch._check_is_size(size)
+            torch._check(size >= 0)
             self._sizes[key] = size
         return self._sizes[key]
 

@@ -1,0 +1,223 @@
+"""Losses of every structure: nested reductions, steps of torch, masks, writes in place, numbers that are read.
+
+Each case says on which path it runs, in how many launches, forward and backward; small, and as if it were large.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import autogen.kernel
+from autogen import autogen_loss, explain
+from tests.interpret.agreement import draw, labels
+from tests.interpret.launches import Launches
+
+
+@dataclass
+class Case:
+    """A loss, its inputs, the launches that it takes, and those if it were large; and what torch runs."""
+
+    loss: Callable[..., Any]
+    inputs: tuple[Tensor, ...]
+    launches: tuple[int, int] = (1, 1)
+    large: tuple[int, int] | None = None
+    steps: set[str] = field(default_factory=set)
+
+
+def x(*shape: int, seed: int = 0) -> Tensor:
+    return draw("real", *shape, seed=seed)
+
+
+def fixed(*shape: int, seed: int = 1) -> Tensor:
+    return draw("real", *shape, seed=seed).detach()
+
+
+def dice(dims: tuple[int, ...]) -> Callable[[Tensor, Tensor], Tensor]:
+    def loss(logits: Tensor, target: Tensor) -> Tensor:
+        prob = logits.softmax(1)
+        hot = F.one_hot(target, logits.shape[1]).movedim(-1, 1).to(prob.dtype)
+        overlap, total = (prob * hot).sum(dims), (prob + hot).sum(dims)
+        return 1 - ((2 * overlap + 1) / (total + 1)).mean()
+
+    return loss
+
+
+def image_mean(logits: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy(logits, target, reduction="none").mean((1, 2)).pow(2).sum()
+
+
+def pearson(a: Tensor, b: Tensor) -> Tensor:
+    a, b = a - a.mean(), b - b.mean()
+    return 1 - (a * b).sum() / (a.norm() * b.norm() + 1e-8)
+
+
+def clip(image: Tensor, text: Tensor) -> Tensor:
+    logits = F.normalize(image, dim=-1) @ F.normalize(text, dim=-1).t() * 10
+    own = torch.arange(image.shape[0])
+    return (F.cross_entropy(logits, own) + F.cross_entropy(logits.t(), own)) / 2
+
+
+def lovasz(margin: Tensor, sign: Tensor) -> Tensor:
+    errors, order = (1 - margin * sign).sort(0, descending=True)
+    truth = (sign[order] > 0).to(margin.dtype)
+    overlap, union = truth.sum() - truth.cumsum(0), truth.sum() + (1 - truth).cumsum(0)
+    jaccard = 1 - overlap / union
+    jaccard[1:] = jaccard[1:] - jaccard[:-1]
+    return torch.dot(errors.relu(), jaccard)
+
+
+def wing(a: Tensor, b: Tensor) -> Tensor:
+    error = (a - b).abs()
+    loss = torch.zeros_like(error)
+    near = error < 1
+    loss[near] = 2 * torch.log1p(error[near])
+    loss[~near] = error[~near] - 0.5
+    return loss.mean()
+
+
+def written(a: Tensor) -> Tensor:
+    table = torch.zeros_like(a)
+    table[:, 0] = a[:, 1] * 2
+    other = table.clone()
+    other[0] += 1
+    other.unsqueeze(-1).mul_(2)
+    return (table * other * a).sum()
+
+
+def metrics(a: Tensor, b: Tensor) -> tuple[Tensor, dict[str, Any]]:
+    loss = (a - b).abs().mean()
+    return loss, {"loss": loss.detach().item(), "percent": 100 * (a > b).float().mean().item(), "of": 1}
+
+
+def scaled_by_a_number(a: Tensor) -> Tensor:
+    largest = a.detach().abs().max().item()
+    return (a / largest).abs().mean() * (1 + largest)
+
+
+def terms(a: Tensor, b: Tensor) -> dict[str, Any]:
+    product = a @ b
+    return {"loss": product.pow(2).mean(), "product": product, "more": [a.abs().mean(), 3]}
+
+
+def tolist(a: Tensor) -> Tensor:
+    return a.exp().sum(torch.arange(1, a.dim()).tolist()).log().mean()
+
+
+class Uncertainty(nn.Module):
+    """Two terms weighed by learnt variances, between a module's own product and a mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 5)
+        self.log_variance = nn.Parameter(torch.tensor([0.1, -0.2]))
+
+    def forward(self, a: Tensor, target: Tensor) -> Tensor:
+        logits = self.layer(a)
+        parts = torch.stack([F.cross_entropy(logits, target), logits.pow(2).mean()])
+        return (parts * (-self.log_variance).exp() + self.log_variance).sum()
+
+
+class Centers(nn.Module):
+    """Distances to learnt centres of classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.centers = nn.Parameter(fixed(5, 6, seed=9))
+
+    def forward(self, a: Tensor, target: Tensor) -> Tensor:
+        distance = (a.unsqueeze(1) - self.centers).pow(2).sum(2)
+        return (distance * F.one_hot(target, 5)).sum(1).mean()
+
+
+SCALE = torch.tensor([0.5, 1.0, 2.0, 1.5, 1.0, 0.25], requires_grad=True)
+PIXELS = (x(2, 4, 5, 6), labels(4, 2, 5, 6))
+PAIR = (x(6, 7), x(6, 7, seed=1))
+MASK = fixed(6, 7, seed=3) > 0
+
+CASES: dict[str, Case] = {
+    "dice per class": Case(dice((0, 2, 3)), PIXELS, large=(2, 1)),
+    "dice per sample and class": Case(dice((2, 3)), PIXELS, large=(2, 1)),
+    "cross entropy per image": Case(image_mean, PIXELS, large=(2, 1)),
+    "a value of the whole loss in its elements": Case(pearson, (x(40), x(40, seed=1)), large=(2, 2)),
+    "two softmaxes": Case(lambda a: (a.softmax(0) * a.softmax(1)).sum(), (x(5, 6),), large=(2, 2)),
+    "differences along both axes": Case(
+        lambda a: a.diff(dim=0).abs().mean() + a.diff(dim=1).abs().mean(), (x(5, 6),), large=(2, 1)
+    ),
+    "tensors of two sizes": Case(lambda a, b: a.exp().mean() + b.abs().sum(), (x(5, 6), x(7)), large=(2, 2)),
+    "an outer difference": Case(lambda a, b: (a[:, None] - b).abs().mean(), (x(20), x(17)), large=(1, 2)),
+    "distances to learnt centres": Case(Centers(), (x(8, 6), labels(5, 8)), large=(2, 2)),
+    "a product, then two softmaxes": Case(clip, (x(6, 8), x(6, 8, seed=1)), (2, 2), (2, 2), {"mm"}),
+    "a layer inside": Case(Uncertainty(), (x(8, 6), labels(5, 8)), (1, 1), (1, 2), {"mm"}),
+    "sorted": Case(lambda a, b: (a.sort(0).values - b).abs().mean(), PAIR, steps={"sort", "scatter"}),
+    "a convolution": Case(
+        lambda a: F.conv2d(a, torch.full((1, 1, 3, 3), 1 / 9)).pow(2).mean(), (x(2, 1, 6, 6),),
+        (2, 1), steps={"convolution", "convolution_backward"},
+    ),
+    "Lovasz": Case(lovasz, (x(30), fixed(30).sign()), (3, 2), (4, 2), {"sort", "cumsum", "scatter"}),
+    "the mean of what a mask chooses": Case(lambda a: a[MASK].pow(2).mean(), (x(6, 7),)),
+    "rows that a mask chooses": Case(
+        lambda a, t: F.cross_entropy(a[t != 3], t[t != 3]), (x(6, 7), labels(7, 6)), large=(1, 1)
+    ),
+    "a mask that chooses nothing": Case(lambda a: a[a > 100].mean(), (x(6, 7),)),
+    "masked_select": Case(lambda a, b: a.masked_select(MASK).abs().sum() + b.mean(), PAIR, large=(2, 2)),
+    "what masks read and write": Case(wing, PAIR),
+    "a product by a mask": Case(lambda a: (a * MASK).sum() / MASK.sum(), (x(6, 7),)),
+    "writes to views": Case(written, (x(3, 4),)),
+    "numbers for a table of metrics": Case(metrics, PAIR),
+    "a number of a tensor in arithmetic": Case(scaled_by_a_number, (x(6, 7),), large=(2, 1)),
+    "the largest label as a size": Case(lambda a, t: (a[:, : t.max().item()]).exp().mean(), (x(6, 7), labels(7, 6))),
+    "a constant turned into numbers": Case(tolist, (x(3, 4, 2),)),
+    "a constant tensor": Case(lambda a: (a * torch.tensor([1.0, 2.0, 3.0])).abs().mean(), (x(4, 3),)),
+    "a tensor of the module, differentiated": Case(lambda a: (a * SCALE).pow(2).mean(), (x(4, 6),), large=(1, 2)),
+    "several results": Case(terms, (x(5, 4), x(4, 6)), (1, 2), (2, 2), {"mm"}),
+    "layer norm": Case(lambda a: F.layer_norm(a, a.shape[-1:]).pow(3).mean(), (x(5, 8),)),
+    "a distribution": Case(
+        lambda m, s, y: -torch.distributions.Normal(m, s.exp()).log_prob(y).mean(), (x(5, 6), x(5, 6), fixed(5, 6))
+    ),
+}  # fmt: skip
+
+
+def outcome(loss: Callable[..., Any], inputs: tuple[Tensor, ...], launches: Launches) -> tuple[list[Any], list[int]]:
+    """All results and gradients, and the launches of either direction."""
+    torch.manual_seed(0)
+    launches.take()
+    leaves = torch.utils._pytree.tree_leaves(loss(*inputs))
+    counted = [launches.take()]
+    wanted = [t for t in (*inputs, SCALE) if t.requires_grad]
+    wanted += list(loss.parameters()) if isinstance(loss, nn.Module) else []
+    results = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
+    seeds = [torch.arange(1, r.numel() + 1).reshape(r.shape).to(r.dtype) / r.numel() for r in results]
+    gradients = torch.autograd.grad(results, wanted, seeds, allow_unused=True)
+    return [*leaves, *gradients], [*counted, launches.take()]
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+@pytest.mark.parametrize("name", CASES)
+def test_case(name: str, size: str, launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = CASES[name]
+    if size == "large":
+        monkeypatch.setattr(autogen.kernel, "MAX_IN_ONE_PROGRAM", 0)
+    expected, _ = outcome(case.loss, case.inputs, launches)
+    loss = autogen_loss(copy.deepcopy(case.loss), policy="mandatory")
+    found, counted = outcome(loss, case.inputs, launches)
+    for own, their in zip(found, expected, strict=True):
+        if isinstance(their, (Tensor, float)):
+            torch.testing.assert_close(own, their, rtol=2e-5, atol=2e-6, equal_nan=True)
+        else:
+            assert own == their
+    wanted_launches = case.large if size == "large" and case.large else case.launches
+    report = explain(loss, *case.inputs)
+    assert report.forward is not None
+    assert report.path == ("partial" if case.steps else "generated")
+    steps = {*report.forward.torch_steps, *(report.backward.torch_steps if report.backward else ())}
+    assert {step.partition(",")[0] for step in steps} == case.steps
+    assert len(report.forward.cuts) == report.forward.launches - 1 and all(report.forward.cuts)
+    assert tuple(counted) == wanted_launches
