@@ -2,7 +2,8 @@
 
 A block marked `text`, or `py` if it is source code, is the output of the block marked `python` that it follows. The
 blocks run one after the other, as in one session. What lies between `<!-- coverage -->` and `<!-- /coverage -->` is the
-table of `examples.coverage`; between `<!-- demo -->` and `<!-- /demo -->`, it comes from a whole run of the demo.
+table of `examples.coverage`, between `<!-- beyond -->` and `<!-- /beyond -->` that of `examples.beyond`; between
+`<!-- demo -->` and `<!-- /demo -->`, it comes from a whole run of the demo.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ SCRIPT = "example.py"
 
 _BLOCK = re.compile(r"```python\n(?P<code>.*?)```\n(?:\n```(?:text|py)\n(?P<output>.*?)```\n)?", re.DOTALL)
 COVERAGE = re.compile(r"(?<=<!-- coverage -->\n).*?(?=<!-- /coverage -->)", re.DOTALL)
+BEYOND = re.compile(r"(?<=<!-- beyond -->\n).*?(?=<!-- /beyond -->)", re.DOTALL)
 _DEMO = re.compile(r"(?<=<!-- demo -->\n).*?(?=<!-- /demo -->)", re.DOTALL)
 
 
@@ -95,10 +97,11 @@ def main() -> None:
     parser.add_argument("--skip-demo", action="store_true", help="leave the demo's table alone, which takes a minute")
     options = parser.parse_args()
     os.environ["TRITON_INTERPRET"] = "1"
-    from examples.coverage import table
+    from examples import beyond, coverage
 
     text = with_outputs(README.read_text(encoding="utf-8"))
-    text = COVERAGE.sub(lambda _: table(), text)
+    text = COVERAGE.sub(lambda _: coverage.table(), text)
+    text = BEYOND.sub(lambda _: beyond.table(), text)
     if not options.skip_demo:
         section = demo_section()
         text = _DEMO.sub(lambda _: section, text)

@@ -78,7 +78,7 @@ PATHS = {
     "CIoULoss": ("generated", 1, 1),
     "CharbonnierLoss": ("generated", 1, 1),
     "CircleLoss": ("generated", 1, 1),
-    "CoxPHLoss": ("eager", 0, 0),  # the loss reduces over different axes in one expression
+    "CoxPHLoss": ("generated", 1, 1),
     "DIoULoss": ("generated", 1, 1),
     "DPOLoss": ("generated", 1, 1),
     "DiceLoss": ("generated", 1, 1),
@@ -89,7 +89,7 @@ PATHS = {
     "GIoULoss": ("generated", 1, 1),
     "GRPOLoss": ("generated", 1, 1),
     "IPOLoss": ("generated", 1, 1),
-    "InfoNCELoss": ("eager", 0, 0),  # aten.mm
+    "InfoNCELoss": ("partial", 2, 2),
     "IoULoss": ("generated", 1, 1),
     "JSDLoss": ("generated", 1, 1),
     "KTOLoss": ("generated", 1, 1),
@@ -103,10 +103,10 @@ PATHS = {
     "SigmoidFocalLoss": ("generated", 1, 1),
     "SimPOLoss": ("generated", 1, 1),
     "StudentTNLLLoss": ("generated", 1, 1),
-    "SupConLoss": ("eager", 0, 0),  # aten.mm
+    "SupConLoss": ("partial", 2, 2),
     "TotalVariationLoss": ("generated", 1, 1),
     "TverskyLoss": ("generated", 1, 1),
-    "VAELoss": ("eager", 0, 0),  # the loss reduces over different axes in one expression
+    "VAELoss": ("generated", 1, 1),
     "WingLoss": ("generated", 1, 1),
 }
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from examples.coverage import table
+from examples import beyond, coverage
 from examples.demo.cases import cases
-from examples.refresh_readme import COVERAGE, README, blocks, outputs
+from examples.refresh_readme import BEYOND, COVERAGE, README, blocks, outputs
 
 TEXT = README.read_text(encoding="utf-8")
 REMEDY = "run `python -m examples.refresh_readme --skip-demo`"
@@ -27,7 +27,16 @@ def test_coverage_is_current() -> None:
     if f"torch {torch.__version__.split('+')[0]}" not in TEXT:
         pytest.skip("this is another torch than the README's")
     (found,) = COVERAGE.findall(TEXT)
-    assert found == table(), REMEDY
+    assert found == coverage.table(), REMEDY
+
+
+def test_table_of_losses_beyond_torch_is_current() -> None:
+    (found,) = BEYOND.findall(TEXT)
+    assert found == beyond.table(), REMEDY
+    from autogen import losses
+
+    names = re.findall(r"^\| (\w+)", found, re.MULTILINE)[1:]
+    assert set(names) == {name for name in losses.__all__ if not hasattr(torch.nn, name)}
 
 
 def test_table_has_every_case() -> None:
