@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from autogen.lowering.values import unique
+from autogen.names import unique
 from autogen.reachable import Reachable
 
 _replaying = threading.local()

@@ -16,7 +16,8 @@ from autogen.errors import ScheduleError
 from autogen.ir import Node
 from autogen.kernel import Kernel, fit, memory_order, one_block
 from autogen.lowering.program import Root
-from autogen.lowering.values import Provenance, unique
+from autogen.lowering.values import Provenance
+from autogen.names import unique
 
 
 def kernels(name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance) -> tuple[Kernel, ...]:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("autogen")
 
-MOST_TRACES = 16  # of one kind of call: those differ by values that the loss reads, or relations between sizes
-MOST_KEYS = 256  # kinds of calls
+MOST_TRACES = 64  # of one kind of call: those differ by values that the loss reads, or relations between sizes
+MOST_KEYS = 1024  # kinds of calls
 
 _compiling = threading.RLock()
 

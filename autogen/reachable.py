@@ -7,6 +7,7 @@ everything else, which changes when anything changes that the loss may read.
 from __future__ import annotations
 
 import functools
+import math
 import types
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -60,7 +61,7 @@ class Reachable:
         if isinstance(value, torch.Tensor):
             return self._tensor(value, name, container, key)
         if isinstance(value, float):
-            if name in self._varying and container is not None:
+            if name in self._varying and container is not None and math.isfinite(value):
                 self.floats.append(Kept(name, value, container, key))
                 return float
             self.fixed[name] = value

@@ -12,7 +12,8 @@ from autogen.errors import ScheduleError
 from autogen.ir import Node
 from autogen.kernel import memory_order
 from autogen.lowering.program import Program, Root
-from autogen.lowering.values import Provenance, unique
+from autogen.lowering.values import Provenance
+from autogen.names import unique
 from autogen.regions import Direction, Step, alias_of, names_of, sequence
 from autogen.simplify import simplify
 from autogen.torch_step import TorchStep

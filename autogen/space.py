@@ -15,7 +15,7 @@ import sympy
 from autogen import ir
 from autogen.ir import Axis
 from autogen.kernel import Kernel, Level
-from autogen.lowering.values import unique
+from autogen.names import unique
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ expression over the inputs.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -129,14 +129,6 @@ class Provenance:
             if current not in self.origins and current.args:
                 self.origins[current] = origin
                 todo += current.args
-
-
-def unique(name: str, taken: Collection[str]) -> str:
-    """`name`, numbered if it is taken."""
-    candidate, copy = name, 2
-    while candidate in taken:
-        candidate, copy = f"{name}_{copy}", copy + 1
-    return candidate
 
 
 _serials = itertools.count()

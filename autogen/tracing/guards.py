@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 import torch
 
-from autogen.lowering.values import unique
+from autogen.names import unique
 from autogen.tracing.recorder import Size
 
 _LETTERS = ("N", "C")
@@ -127,7 +127,11 @@ def _compile_reader(
 ) -> Callable[[Sequence[torch.Tensor], Sequence[float]], dict[str, Any] | None]:
     from torch.utils._sympy.printers import PythonPrinter
 
-    printer = PythonPrinter()
+    class Printer(PythonPrinter):
+        def _print_Float(self, expr: sympy.Float) -> str:
+            return repr(float(expr))  # all digits, not sympy's fifteen
+
+    printer = Printer()
     places = {
         "shape": "tensors[{position}].shape[{dim}]",
         "stride": "tensors[{position}].stride()[{dim}]",

@@ -20,15 +20,18 @@ def labels(*shape: int, classes: int, seed: int = 0) -> Tensor:
     return torch.randint(0, classes, shape, generator=torch.Generator().manual_seed(seed))
 
 
+OWN_OPS = {"masked_read", "masked_write"}  # of tracing
+
+
 class TestRegistry:
-    @pytest.mark.parametrize("name", LOWERINGS)
+    @pytest.mark.parametrize("name", sorted(LOWERINGS.keys() - OWN_OPS))
     def test_every_entry_is_an_overload_of_aten(self, name: str) -> None:
         base, overload = name.split(".")
         assert overload in getattr(torch.ops.aten, base).overloads()
 
     def test_what_is_lowered_is_not_decomposed(self) -> None:
         own = lowered_ops()
-        assert len(own) == len(LOWERINGS)
+        assert len(own) == len(LOWERINGS.keys() - OWN_OPS)
         assert not own & set(decompositions())
 
     def test_an_in_place_form_of_what_is_lowered_is_not_decomposed(self) -> None:

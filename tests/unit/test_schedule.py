@@ -14,7 +14,7 @@ import autogen.kernel
 from autogen import ir, simplify
 from autogen.ir import Node
 from autogen.kernel import Kernel, Level
-from autogen.lowering.values import unique
+from autogen.names import unique
 from autogen.schedule import Plan, schedule
 from autogen.torch_step import TorchStep
 from tests.unit.pipeline import Loss, Reference, floats, plan_of, program_of

@@ -266,19 +266,18 @@ class TestValueBranches:
     @pytest.mark.parametrize(
         "loss",
         [
-            lambda x: x * x.sum().item(),
             lambda x: x * float(x.sum()),
             lambda x: x.sum() if x.sum() else x.mean(),
             lambda x: torch.tensor(x.sum().tolist()) * x,
         ],
-        ids=["item", "float", "truth of a float", "tolist"],
+        ids=["float", "truth of a float", "tolist"],
     )
     def test_values_that_become_python_numbers_are_refused(self, loss: Callable[..., Any]) -> None:
         with pytest.raises(ValueBranchError) as caught:
             trace_of(loss, floats(3))
         assert caught.value.where is not None and caught.value.where.filename == __file__
 
-    @pytest.mark.parametrize("loss", [lambda x: x[x > 0.5].sum(), lambda x: x.nonzero().sum()], ids=["mask", "nonzero"])
+    @pytest.mark.parametrize("loss", [lambda x: x[x > 0.5], lambda x: x.nonzero().sum()], ids=["mask", "nonzero"])
     def test_shapes_that_depend_on_values_are_refused(self, loss: Callable[..., Any]) -> None:
         with pytest.raises(AutogenError) as caught:
             program_of(loss, floats(3))
