@@ -10,7 +10,7 @@
 | rows, rows adjacent     | up to 128 rows; all columns while they fit, else steps of 32  | 4 - 8 |
 
 A tile that needs more than 32 values per thread and tensor spills on real devices, which bounds what "fits" means;
-double precision halves every tile.
+double precision halves every tile. Flat kernels and tiles with a `lgamma`, or a derivative of it, have twice the warps.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import sympy
 import torch
 
+from autogen import ir
 from autogen.emission import Variant
 from autogen.kernel import Kernel, Level
 from autogen.sizes import Evaluator, next_power_of_2
@@ -42,6 +43,10 @@ class Tiling:
     tiles: tuple[tuple[str, int], ...]
     programs: int
     num_warps: int
+
+
+# Ops of so many registers that a thread should have half as many elements.
+HEAVY = frozenset({"lgamma", "digamma", "trigamma", "tetragamma"})
 
 
 def alignment(n: int) -> int:
@@ -67,6 +72,8 @@ class Tiler:
             [sympy.Mul(*rows), rows[-1] if rows else sympy.S.One, columns, *sorted(extents, key=str)]
         )
         self._has_totals = bool(kernel.totals)
+        nodes = ir.topological(root.node for root in kernel.roots)
+        self._heavy = any(node.op in HEAVY for node in nodes)
         self._blocks = space.columns if kernel.one_block else None
 
     def tiling(self, sizes: Mapping[str, int]) -> Tiling:
@@ -94,7 +101,7 @@ class Tiler:
         block = 1024 if n <= 2**18 else 2048 if n <= 2**20 else 4096
         block = max(block >> self._double, 128)
         programs = max(1, -(-n // block))
-        warps = 8 if block >= 2048 else 4
+        warps = (8 if block >= 2048 else 4) << self._heavy
         return Tiling(Variant(wide=wide), (("BLOCK", block), *self._partials(programs)), programs, warps)
 
     def _tiles(self, rows: int, inner_rows: int, columns: int, wide: bool) -> Tiling:
@@ -109,7 +116,7 @@ class Tiler:
         programs = max(1, row_tiles * -(-columns // cols))
         align = alignment(columns if self._columns_adjacent else inner_rows)
         tiles = (("ROWS", block_rows), ("COLS", cols), ("ALIGN", align), *self._partials(programs))
-        return Tiling(Variant(wide=wide), tiles, programs, 4)
+        return Tiling(Variant(wide=wide), tiles, programs, 4 << self._heavy)
 
     def _rows(self, rows: int, inner_rows: int, columns: int, wide: bool) -> Tiling:
         whole = next_power_of_2(columns)

@@ -1,0 +1,166 @@
+"""What differs from call to call: floats become arguments of kernels, and nothing is compiled without end."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autogen.compiler
+import autogen.dispatch
+from autogen import TooManyTracesError, autogen_loss, explain, policy
+from tests.interpret.agreement import draw
+
+X, Y = draw("real", 6, 5), draw("real", 6, 5, seed=1).detach()
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The losses that were compiled, by name."""
+    names: list[str] = []
+    compile_loss = autogen.compiler.compile_loss
+
+    def counted(name: str, *args: Any) -> Any:
+        names.append(name)
+        return compile_loss(name, *args)
+
+    monkeypatch.setattr(autogen.compiler, "compile_loss", counted)
+    with policy("mandatory"):
+        yield names
+
+
+class Annealed(nn.Module):
+    """A weight in an attribute, another as an argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = 0.1
+
+    def forward(self, x: Tensor, y: Tensor, temperature: float = 1.0) -> Tensor:
+        error = (x - y) / temperature
+        mixed = self.weight * error.abs() + (1 - self.weight) * error**2
+        return mixed.mean() / (1 + self.weight) + error.clamp(min=self.weight).sum() * temperature**2
+
+
+def gradient(loss: Any, *args: Any) -> tuple[Tensor, Tensor]:
+    value = loss(*args)
+    return value.detach(), torch.autograd.grad(value, X)[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_float_that_changes_is_compiled_three_times_at_most(compiled: list[str], dtype: torch.dtype) -> None:
+    ours, theirs = autogen_loss(Annealed()), Annealed()
+    for step in range(10):
+        ours.weight = theirs.weight = 0.1 + 0.07 * step
+        inputs = (X if dtype == torch.float32 else X.to(dtype), Y.to(dtype), 1 + step / 10)
+        for own, their in zip(gradient(ours, *inputs), gradient(theirs, *inputs), strict=True):
+            near = {"rtol": 2e-6, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 0.02, "atol": 0.02}
+            torch.testing.assert_close(own, their, **near)
+    assert len(compiled) == 3
+
+
+def test_an_attribute_that_changes_once_is_honoured(compiled: list[str]) -> None:
+    ours, theirs = autogen_loss(Annealed()), Annealed()
+    for weight in (0.1, 0.1, 0.7, 0.7):
+        ours.weight = theirs.weight = weight
+        torch.testing.assert_close(gradient(ours, X, Y), gradient(theirs, X, Y))
+    assert len(compiled) == 2
+
+
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan"), 0.0, -0.0, 1e-30, 0.1 + 0.2])
+def test_odd_numbers_after_many_others(compiled: list[str], value: float) -> None:
+    def loss(x: Tensor, y: Tensor, scale: float) -> Tensor:
+        return (x * scale - y).abs().sum() + (x.abs() > scale).sum()
+
+    ours = autogen_loss(loss)
+    for scale in (1.5, 2.5, 3.5, 4.5, value):
+        torch.testing.assert_close(gradient(ours, X, Y, scale), gradient(loss, X, Y, scale), equal_nan=True)
+
+
+def test_a_branch_on_a_float_that_varies(compiled: list[str]) -> None:
+    def loss(x: Tensor, y: Tensor, scale: float) -> Tensor:
+        return (x * scale - y).abs().sum() if scale > 0.5 else (x - y).pow(2).sum() * scale
+
+    ours = autogen_loss(loss)
+    for scale in (0.1, 0.9, 0.2, 0.8, 0.3, 0.7, 0.5, 0.51):
+        torch.testing.assert_close(gradient(ours, X, Y, scale), gradient(loss, X, Y, scale))
+    assert len(compiled) <= 5
+
+
+def test_doubles_are_exact(compiled: list[str]) -> None:
+    def loss(x: Tensor, scale: float) -> Tensor:
+        return (x.double() * scale).sum()
+
+    ours = autogen_loss(lambda x, scale: (x * scale).sum())
+    for scale in (0.1, 0.2, 0.3, 0.4, 0.7):
+        torch.testing.assert_close(ours(X.double(), scale), loss(X, scale), rtol=1e-15, atol=0)
+
+
+def test_fifty_batch_sizes(compiled: list[str]) -> None:
+    ours = autogen_loss(Annealed())
+    for size in range(2, 52):
+        ours(draw("real", size, 5), torch.zeros(size, 5))
+    assert len(compiled) == 1
+
+
+def test_what_changes_with_every_call_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autogen.dispatch, "MOST_TRACES", 3)
+
+    def loss(x: Tensor, count: Tensor) -> Tensor:
+        return x[: max(1, int(count.item()))].exp().sum()
+
+    ours = autogen_loss(loss)
+    for count in (1, 2, 3, 4, 5, 1, 2):
+        torch.testing.assert_close(ours(X, torch.tensor(count)), loss(X, torch.tensor(count)))
+    assert explain(ours, X, torch.tensor(3)).path == "generated"
+    assert explain(ours, X, torch.tensor(6)).path == "eager"
+    with policy("mandatory"), pytest.raises(TooManyTracesError):
+        ours(X, torch.tensor(6))
+
+
+class Called(nn.Module):
+    """A loss in `__call__`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor([1.0, 2.0, 0.5, 1.0, 3.0]))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return (x * self.scale).pow(2).sum()
+
+
+def test_a_module_with_a_call_of_its_own(compiled: list[str]) -> None:
+    plain, ours = Called(), autogen_loss(Called())
+    assert isinstance(ours, Called) and explain(ours, X).path == explain(plain, X).path == "generated"
+    for each in (ours, copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        before = len(compiled)
+        value = each(X)
+        torch.testing.assert_close(value, plain(X))
+        torch.testing.assert_close(*(torch.autograd.grad(m(X), m.scale) for m in (each, plain)))
+        assert (each is ours) == (len(compiled) == before) and explain(each, X).path == "generated"
+
+
+def test_a_class_with_a_call_of_its_own(compiled: list[str]) -> None:
+    decorated = autogen_loss(type("Decorated", (Called,), {}))
+    torch.testing.assert_close(decorated()(X), Called()(X))
+    assert explain(decorated(), X).path == "generated"
+    assert explain(decorated(use_autogen=False), X).path == "eager"
+
+
+def test_an_instance_with_a_forward_of_its_own(compiled: list[str]) -> None:
+    class Chooses(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor = 2.0
+            self.forward = self.doubled
+
+        def doubled(self, x: Tensor) -> Tensor:
+            return (x * self.factor).exp().mean()
+
+    torch.testing.assert_close(autogen_loss(Chooses())(X), Chooses()(X))
+    assert explain(autogen_loss(Chooses()), X).path == "generated"

@@ -1,0 +1,77 @@
+"""Losses beyond torch, and graphs of other structures, compiled for real targets: nothing spills."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import autogen.kernel
+from autogen.aot import TARGETS, SpecializedKernel, compile_kernel, kernels_of
+from autogen.tiling import HEAVY
+from examples import beyond
+
+SLOW_SINE = 48  # bytes of stack for the sine of a large number, which lgamma of a negative one needs
+
+
+def dice(logits: Tensor, target: Tensor) -> Tensor:
+    prob = logits.softmax(1)
+    hot = F.one_hot(target, logits.shape[1]).movedim(-1, 1).to(prob.dtype)
+    overlap, total = (prob * hot).sum((0, 2, 3)), (prob + hot).sum((0, 2, 3))
+    return 1 - ((2 * overlap + 1) / (total + 1)).mean()
+
+
+def two_softmaxes(a: Tensor) -> Tensor:
+    return (a.softmax(0) * a.softmax(1)).sum()
+
+
+def clip(a: Tensor, b: Tensor) -> Tensor:
+    logits, own = a @ b.t(), torch.arange(a.shape[0])
+    return (F.cross_entropy(logits, own) + F.cross_entropy(logits.t(), own)) / 2
+
+
+def chosen(a: Tensor, mask: Tensor) -> Tensor:
+    return a[mask].pow(2).mean()
+
+
+def x(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.zeros(shape, dtype=dtype, requires_grad=True)
+
+
+GRAPHS: list[tuple[Any, tuple[Tensor, ...]]] = [
+    (dice, (x(2, 4, 5, 6), torch.zeros(2, 5, 6).long())),
+    (dice, (x(2, 8, 64, 64), torch.zeros(2, 64, 64).long())),
+    (dice, (x(2, 4, 16, 16, dtype=torch.bfloat16), torch.zeros(2, 16, 16).long())),
+    (two_softmaxes, (x(60, 60),)),
+    (two_softmaxes, (x(300, 400),)),
+    (clip, (x(64, 32), x(64, 32))),
+    (clip, (x(512, 32), x(512, 32))),
+    (chosen, (x(64, 32), torch.zeros(64, 32) > 0)),
+]
+
+
+def kernels() -> Iterator[SpecializedKernel]:
+    for loss, inputs in (*beyond.calls(), *GRAPHS):
+        yield from kernels_of(loss, *inputs)
+
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+def test_nothing_spills(target: str) -> None:
+    count = 0
+    for kernel in kernels():
+        spilled = compile_kernel(kernel, TARGETS[target]).spilled
+        allowed = SLOW_SINE if any(f"{op}(" in kernel.text for op in HEAVY) else 0
+        assert spilled <= allowed, f"{kernel.loss}, {kernel.direction}: {spilled} bytes"
+        count += 1
+    assert count > 80
+
+
+def test_a_block_that_is_too_large_spills(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the bound on what one program holds is known to be one."""
+    monkeypatch.setattr(autogen.kernel, "MAX_IN_ONE_PROGRAM", 2**18)
+    forward, _ = kernels_of(two_softmaxes, x(400, 500))
+    assert compile_kernel(forward, TARGETS["sm_90"]).spilled > 0
