@@ -7,8 +7,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import re
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +20,14 @@ import torch
 
 from autogen import ir
 from autogen.binding import Binding
-from autogen.errors import AutogenError, ScheduleError, StateChangeError, TraceError, UnsupportedOpError
+from autogen.errors import (
+    AutogenError,
+    ScheduleError,
+    StateChangeError,
+    TraceError,
+    UnsupportedOpError,
+    ValueBranchError,
+)
 from autogen.kernel import Kernel
 from autogen.launch import Launcher, Results
 from autogen.lowering import decompositions, lower
@@ -58,6 +68,11 @@ class CompiledLoss:
         """What torch runs between the kernels, without what costs nothing."""
         steps = (*self.forward, *self.backward())
         return tuple(step for step in steps if isinstance(step, TorchStep) and not step.is_view)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether a call draws random numbers."""
+        return any(step.is_random for step in self.forward if isinstance(step, TorchStep))
 
     @property
     def launches(self) -> str:
@@ -222,16 +237,19 @@ def _compile(
     name: str, binding: Binding, needs_gradient: Sequence[bool], *, exact: bool = False, static: bool = False
 ) -> CompiledLoss:
     """`compile_loss`; the integers that the loss reads are a condition of the trace if `exact`, sizes if `static`."""
-    traced = trace(
-        binding.replay,
-        binding.names,
-        binding.tensors,
-        needs_gradient,
-        decompositions(),
-        floats=binding.floats,
-        exact=exact,
-        static=static,
-    )
+    with _python_streams() as drawn:
+        traced = trace(
+            binding.replay,
+            binding.names,
+            binding.tensors,
+            needs_gradient,
+            decompositions(),
+            floats=binding.floats,
+            exact=exact,
+            static=static,
+        )
+    if drawn:
+        raise ValueBranchError(f"random numbers of {' and '.join(drawn)}")
     if binding.changed:
         raise StateChangeError(", ".join(dict.fromkeys(binding.changed)))
     hints = traced.domain.guards.read(binding.tensors, tuple(binding.floats.values()))
@@ -251,6 +269,23 @@ def _compile(
         error.reads_numbers = bool(traced.numbers)
         raise
     return compiled
+
+
+@contextlib.contextmanager
+def _python_streams() -> Iterator[list[str]]:
+    """Put back the random streams of Python and NumPy; the list names those that were drawn from: such a number is not
+    to be baked into a trace.
+    """
+    drawn: list[str] = []
+    numpy = sys.modules.get("numpy")
+    python, legacy = random.getstate(), None if numpy is None else numpy.random.get_state()
+    yield drawn
+    if random.getstate() != python:
+        random.setstate(python)
+        drawn.append("Python")
+    if numpy is not None and legacy is not None and numpy.random.get_state()[2] != legacy[2]:
+        numpy.random.set_state(legacy)
+        drawn.append("NumPy")
 
 
 def kernels_in(steps: Iterable[Step]) -> tuple[Launcher, ...]:

@@ -20,8 +20,12 @@ from autogen.lowering.values import Provenance
 from autogen.names import unique
 
 
-def kernels(name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance) -> tuple[Kernel, ...]:
+def kernels(
+    name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance, taken: set[str]
+) -> tuple[Kernel, ...]:
     """The kernels that compute all roots, in the order in which they run; none for results without elements.
+
+    What they store for each other gets names that are not `taken`, to which these are added.
 
     Raises:
         ScheduleError: a result fits into no kernel, nor do its parts.
@@ -39,7 +43,7 @@ def kernels(name: str, roots: Sequence[Root], hints: Mapping[str, int], provenan
     with contextlib.suppress(ScheduleError):
         return (one_block(name, roots, hints),)
     groups: list[list[Root]] = []
-    for root in _cut(roots, hints, provenance):
+    for root in _cut(roots, hints, provenance, taken):
         made = {each.buffer: k for k, group in enumerate(groups) for each in group}
         first = max((made[b] + 1 for b in _read(root) if b in made), default=0)
         for group in groups[first:]:
@@ -69,10 +73,9 @@ def _read(root: Root) -> set[ir.Buffer]:
     return {node.attrs[0] for node in ir.topological([root.node]) if node.op == "load"}
 
 
-def _cut(roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance) -> list[Root]:
+def _cut(roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance, taken: set[str]) -> list[Root]:
     """The roots, each of which fits alone, and before them the reductions that had to be stored for that."""
     found: list[Root] = []
-    taken = {root.buffer.name for root in roots}
     place = memory_order(ir.topological(root.node for root in roots), roots, hints)
     fitting: dict[Node, bool] = {}
     kept: dict[Node, Node] = {}

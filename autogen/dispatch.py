@@ -6,10 +6,11 @@ be compiled runs in torch, and the reason is kept so that nobody tries again.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -270,6 +271,7 @@ class _Fused(torch.autograd.Function):
         sizes: dict[str, int],
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
+        ctx.stream = _stream_of(tensors[0].device) if kernels.is_random else None
         outputs, saved = kernels.run_forward(tensors, sizes)
         ctx.kernels, ctx.replay, ctx.sizes, ctx.count = kernels, replay, sizes, len(tensors)
         ctx.save_for_backward(*tensors, *saved)
@@ -286,11 +288,32 @@ class _Fused(torch.autograd.Function):
         return None, None, None, *ctx.kernels.run_backward(tensors, saved, upstream, ctx.sizes)
 
 
+def _stream_of(device: torch.device) -> torch.Tensor:
+    """Where torch's random stream on a device is."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+@contextlib.contextmanager
+def _at(stream: torch.Tensor | None, device: torch.device) -> Iterator[None]:
+    """Draw random numbers from where a stream was, and leave the stream where it is."""
+    if stream is None:
+        yield
+        return
+    on_gpu = device.type == "cuda"
+    with torch.random.fork_rng([device] if on_gpu else []):
+        if on_gpu:
+            torch.cuda.set_rng_state(stream, device)
+        else:
+            torch.set_rng_state(stream)
+        yield
+
+
 def _differentiable_backward(
     ctx: Any, tensors: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor]
 ) -> list[torch.Tensor | None]:
     """The gradients by torch's formula, so that they can be differentiated again."""
-    returned = torch.utils._pytree.tree_leaves(ctx.replay(tensors))
+    with _at(ctx.stream, tensors[0].device):
+        returned = torch.utils._pytree.tree_leaves(ctx.replay(tensors))
     results = [leaf for leaf in returned if isinstance(leaf, torch.Tensor)]
     pairs = [(r, u) for r, u in zip(results, upstream, strict=False) if r.requires_grad]  # then come its numbers
     wanted = [k for k, tensor in enumerate(tensors) if ctx.needs_input_grad[3 + k]]

@@ -110,6 +110,7 @@ class BoundHandwritten:
     wanted: tuple[str, ...]
 
     path = "handwritten"
+    is_random = False
 
     @property
     def reason(self) -> str:

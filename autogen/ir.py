@@ -84,7 +84,7 @@ class Buffer:
 
     `role` is "input", "upstream" (the gradient that autograd hands to backward), "saved" (a
     statistic that forward keeps for backward), "scratch" (what one kernel stores for the next step),
-    "torch" (made by torch between kernels) or "output".
+    "torch" (made by torch between kernels), "view" (of one of these, or of an input) or "output".
     """
 
     name: str

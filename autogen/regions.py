@@ -46,7 +46,7 @@ def names_of(nodes: Iterable[Node]) -> list[str]:
 
 
 def alias_of(root: Root) -> str | None:
-    """The tensor of a step that a result simply is, if it is one."""
+    """The tensor of a step that a result simply is, if it is one; not a view, as that may be one of an input."""
     node = root.node
     if node.op != "load" or node.attrs[0].role != "torch" or node.args:
         return None
@@ -101,6 +101,9 @@ def sequence(
     found: list[Step] = []
     launches = 0
     waiting = list(kept)
+    everything = (*direction.roots, *kept)
+    taken = {*names_of(root.node for root in everything), *(root.buffer.name for root in everything)}
+    taken.update(name for step in direction.steps for name in (*step.reads, *step.writes))
     for region in range(regions.last + 1):
         steps = [step for step, before in zip(direction.steps, regions.runs_before, strict=True) if before == region]
         roots = [root for root in direction.operands if regions.stored_in.get(root.buffer.name) == region]
@@ -109,7 +112,7 @@ def sequence(
         now = [root for root in waiting if root.node in at_hand or regions.of_result(root) == region]
         waiting = [root for root in waiting if root not in now]
         name = f"{direction.name}_{launches + 1}" if launches else direction.name
-        made = kernels(name, [*roots, *now], hints, provenance)
+        made = kernels(name, [*roots, *now], hints, provenance, taken)
         if launches and made:
             ran = dict.fromkeys(step.name for step in steps if not step.is_view)
             made = (replace(made[0], cut=f"torch runs {', '.join(ran)} before it"), *made[1:])

@@ -180,8 +180,9 @@ def _statistics(
     ordered = [node for node in (*computed, *order) if node in wanted]
     called = Counter(provenance.called(node) for node in set(ordered))
     found: dict[Node, Root] = {}
-    taken = {root.buffer.name for root in (*forward.operands, *backward.operands)}
-    taken |= {name for step in (*forward.steps, *backward.steps) for name in step.writes}
+    taken = {*provenance.inputs, *(root.buffer.name for root in (*forward.roots, *backward.roots))}
+    taken.update(node.attrs[0].name for node in (*computed, *order) if node.op == "load")
+    taken.update(name for step in (*forward.steps, *backward.steps) for name in (*step.reads, *step.writes))
     for node in dict.fromkeys(ordered):
         alike = called[provenance.called(node)] > 1
         name = unique(provenance.qualified(node) if alike else provenance.called(node), taken)

@@ -95,7 +95,8 @@ class TorchStep:
             return next(numbers) if isinstance(leaf, SizeArgument) else leaf
 
         args, kwargs = pytree.tree_unflatten([real(leaf) for leaf in self._leaves], self._structure)
-        with torch.no_grad():
+        # The casts of autocast are steps of the trace already.
+        with torch.no_grad(), torch._C._DisableAutocast():
             returned = self.target(*args, **kwargs)
         parts = returned if isinstance(returned, (tuple, list)) else (returned,)
         for part, buffer, strides in zip(parts, self.results, self._strides, strict=True):

@@ -51,7 +51,7 @@ _RESERVED = (
 )
 
 _IDENTITY = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
-_ROLES = ("input", "torch", "saved", "scratch", "upstream", "output")
+_ROLES = ("input", "torch", "view", "saved", "scratch", "upstream", "output")
 
 
 @functools.cache

@@ -105,7 +105,8 @@ class TorchParts:
             shape, dtype = next(geometry)
             name = self._variables.get(node) or TorchStep.name_of(node.target)
             name = name if len(node.meta["strides"]) == 1 else f"{name}_{len(buffers)}"
-            buffers.append(self._buffer(name, "torch", dtype, self._sizes(shape), self._sizes(strides)))
+            role = "view" if is_view(node.target) else "torch"
+            buffers.append(self._buffer(name, role, dtype, self._sizes(shape), self._sizes(strides)))
         args, kwargs = pytree.tree_map(self._argument, (tuple(node.args), dict(node.kwargs)))
         step = TorchStep(node.target, (args, kwargs), buffers, node.meta["origin"], backward=node.meta["backward"])
         self.steps.append(step)

@@ -166,7 +166,8 @@ class Recorder(TorchDispatchMode):
         """
         node = self.node_of(tensor)
         varies = any(map(_varies, ancestors(node)))
-        if func not in _NUMBER_READS:
+        is_drawn = any(is_random(before.target) for before in ancestors(node))
+        if func not in _NUMBER_READS or (is_drawn and (self._exact or tensor.dtype == torch.bool)):
             raise ValueBranchError(str(func), where=self._origin()[0])
         if varies and tensor.dtype != torch.bool and not self._exact:
             return self._symbol(tensor)

@@ -6,10 +6,12 @@ Each case says on which path it runs, in how many launches, forward and backward
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -221,3 +223,77 @@ def test_case(name: str, size: str, launches: Launches, monkeypatch: pytest.Monk
     assert {step.partition(",")[0] for step in steps} == case.steps
     assert len(report.forward.cuts) == report.forward.launches - 1 and all(report.forward.cuts)
     assert tuple(counted) == wanted_launches
+
+
+def dropped(a: Tensor, weight: Tensor) -> Tensor:
+    return (F.dropout(a.sigmoid(), 0.5) @ weight + torch.rand(6, 3)).pow(2).sum()
+
+
+def test_random_draws_are_eagers(launches: Launches) -> None:
+    loss, a, weight = autogen_loss(dropped, policy="mandatory"), x(6, 4), x(4, 3)
+    for _ in range(2):
+        found, expected = [], []
+        for function, results in ((loss, found), (dropped, expected)):
+            torch.manual_seed(3)
+            value = function(a, weight)
+            (first,) = torch.autograd.grad(value, a, create_graph=True)
+            results += [value, first, torch.rand(1), *torch.autograd.grad(first.sum(), (a, weight)), torch.rand(1)]
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert explain(loss, a, weight).path == "partial"
+
+
+@pytest.mark.parametrize("draw_one", [random.random, np.random.random], ids=["Python", "NumPy"])
+def test_a_number_drawn_outside_of_torch_is_never_baked_in(draw_one: Callable[[], float]) -> None:
+    def loss(a: Tensor) -> Tensor:
+        return a.exp().sum() * draw_one()
+
+    random.seed(1), np.random.seed(1)
+    expected = [loss(X) for _ in range(3)]
+    random.seed(1), np.random.seed(1)
+    ours = autogen_loss(loss)
+    assert all(ours(X).equal(each) for each in expected)
+    assert "random numbers of" in explain(ours, X).reason
+
+
+X = x(5, 4)
+
+
+def test_under_autocast() -> None:
+    def loss(a: Tensor, weight: Tensor) -> Tensor:
+        return (a @ weight).float().pow(2).mean() + (a.double() @ weight.double()).pow(2).sum()
+
+    a, weight = x(8, 6), x(6, 4)
+    with torch.autocast("cpu", torch.float16):
+        value, expected = autogen_loss(loss, policy="mandatory")(a, weight), loss(a, weight)
+    assert value.dtype == expected.dtype
+    torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-6)
+    found, wanted = (torch.autograd.grad(each, (a, weight)) for each in (value, expected))
+    torch.testing.assert_close(found, wanted, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", ["prob_sum", "row_max", "sum_exp", "mm", "quotient_sum"])
+def test_names_that_kernels_would_give(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What kernels store for each other is not mistaken for a tensor of the user's that is called alike."""
+    monkeypatch.setattr(autogen.kernel, "MAX_IN_ONE_PROGRAM", 0)
+    scope: dict[str, Any] = {}
+    text = f"""def loss(a, {name}):
+        prob = a.softmax(1)
+        total = (prob * {name}).sum((0, 2)) / prob.sum((0, 2))
+        return ((total @ total) * {name}).softmax(2).pow(2).sum() + ({name} @ {name}.mT).logsumexp((0, 1)).sum()"""
+    exec(text, scope)
+    a, other = x(2, 3, 4), x(2, 3, 4, seed=1)
+    value, expected = autogen_loss(scope["loss"], policy="mandatory")(a, other), scope["loss"](a, other)
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(torch.autograd.grad(value, (a, other)), torch.autograd.grad(expected, (a, other)))
+
+
+def test_results_that_are_views_of_inputs(launches: Launches) -> None:
+    def loss(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        return (a.t() @ b).sum(), a.t()
+
+    ours, (a, b) = autogen_loss(loss, policy="mandatory"), (x(4, 3), x(4, 2))
+    value, turned = ours(a, b)
+    torch.testing.assert_close([value, turned], list(loss(a, b)))
+    assert turned.data_ptr() != a.data_ptr()
+    (value + turned.exp().sum()).backward()
+    torch.testing.assert_close(a.grad, a.detach().exp() + b.detach().sum(1, keepdim=True))
