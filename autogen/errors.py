@@ -100,6 +100,18 @@ class TraceError(AutogenError):
         self.__cause__ = cause
 
 
+class TooLargeError(AutogenError):
+    """The loss is made of more than `operations` operations, such as those of a Python loop over many elements."""
+
+    def __init__(self, operations: int, *, where: SourceLine | None = None) -> None:
+        self.operations = operations
+        super().__init__(
+            f"the loss and its gradient are more than {operations} operations",
+            remedy=f"Write loops over elements as operations on whole tensors. {_USE_DEFAULT_POLICY}",
+            where=where,
+        )
+
+
 class TooManyTracesError(AutogenError):
     """The loss `loss` would have to be traced again and again, as what it reads has another value each time."""
 

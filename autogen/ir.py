@@ -209,6 +209,11 @@ def load(buffer: Buffer, at: Sequence[sympy.Expr | Node]) -> Node:
     return _intern("load", tuple(args), compute_dtype(buffer.dtype), (buffer, tuple(entries)))
 
 
+def load_at(node: Node, args: Sequence[Node], entries: Sequence[sympy.Expr]) -> Node:
+    """The load `node` at other entries, in which `args` fill its holes."""
+    return _intern("load", tuple(args), node.dtype, (node.attrs[0], tuple(entries)))
+
+
 def reload(node: Node, buffer: Buffer) -> Node:
     """The element of `buffer` at the index of the load `node`."""
     args = iter(node.args)
@@ -375,10 +380,20 @@ def substitute(node: Node, values: Mapping[Axis, sympy.Expr | Node]) -> Node:
     return memo[node]
 
 
+@dataclass(frozen=True)
+class _In:
+    """Where a rule is broken; a listing of the node, made only if it is printed."""
+
+    node: Node
+
+    def __str__(self) -> str:
+        return f"in {self.node!r}"
+
+
 def verify(roots: Iterable[Node]) -> None:
     """Raise `AssertionError` if a graph breaks a rule of the IR; run after every pass in tests."""
     for node in topological(roots):
-        where = f"in {node!r}"
+        where = _In(node)
         assert node.dtype == compute_dtype(node.dtype), f"{node.dtype} is a storage dtype, {where}"
         if node.op == "const":
             assert not node.args and not node.axes, f"a constant depends on nothing, {where}"

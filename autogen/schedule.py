@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from autogen import ir
 from autogen.cuts import stored
+from autogen.equivalence import Equivalents
 from autogen.errors import ScheduleError
 from autogen.ir import Node
 from autogen.kernel import memory_order
@@ -72,7 +73,7 @@ def schedule(program: Program, name: str, hints: Mapping[str, int], *, training:
     backward = backward.on(simplify([root.node for root in backward.roots], provenance.moved))
     steps, statistics = _forward(forward, backward, hints, provenance)
     backward = backward.on(_read_back([root.node for root in backward.roots], statistics, provenance))
-    kept = {root.buffer.name: root.buffer for root in statistics.values()}
+    kept = {root.buffer.name: root.buffer for root in statistics.roots}
     made = {root.buffer.name: root.buffer for root in forward.operands}
     made |= {buffer.name: buffer for step in forward.steps for buffer in step.results if buffer is not None}
     kept |= {each: made[each] for each in _names_read(backward) if each in made}
@@ -144,6 +145,14 @@ def _aliases(results: Iterable[Root]) -> dict[str, str]:
     return {name: own for name, own in found.items() if own is not None}
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """Statistics that forward stores, and how each reduction in the gradients is read from them."""
+
+    roots: tuple[Root, ...] = ()
+    loads: Mapping[Node, Node] = field(default_factory=dict)
+
+
 def _statistics(
     forward: Direction,
     backward: Direction,
@@ -151,10 +160,11 @@ def _statistics(
     provenance: Provenance,
     *,
     at_hand: bool,
-) -> dict[Node, Root]:
+) -> _Kept:
     """The reductions in the gradients that do not wait for the upstream gradient, as results of forward.
 
-    All of them, or those that are `at_hand` as forward computes them anyway; in the order in which it does.
+    All of them, or those that are `at_hand` as forward computes them anyway; in the order in which it does. What is the
+    same under other axes is kept once.
     """
     computed = ir.topological(root.node for root in forward.roots)
     offered = set(computed)
@@ -166,6 +176,11 @@ def _statistics(
         upstream = node.op == "load" and (node.attrs[0].role == "upstream" or node.attrs[0].name in later)
         waits[node] = upstream or any(waits[arg] for arg in node.args)
     wanted: set[Node] = set()
+    read_as: dict[Node, tuple[Node, Mapping[ir.Axis, ir.Axis]]] = {}
+    known = Equivalents()
+    for node in computed:
+        if node.op == "reduce":
+            known.add(node)
     seen: set[Node] = set()
     todo = [root.node for root in backward.roots]
     while todo:
@@ -173,10 +188,15 @@ def _statistics(
         if node in seen:
             continue
         seen.add(node)
-        if node.op == "reduce" and not waits[node] and (node in offered or not at_hand):
-            wanted.add(node)
-        else:
-            todo += node.args
+        if node.op == "reduce" and not waits[node]:
+            if node not in offered and not at_hand:
+                known.add(node)
+            read_as[node] = (node, {}) if node in offered else known.find(node) or (node, {})
+            if read_as[node][0] in offered or not at_hand:
+                wanted.add(read_as[node][0])
+                continue
+            del read_as[node]
+        todo += node.args
     ordered = [node for node in (*computed, *order) if node in wanted]
     called = Counter(provenance.called(node) for node in set(ordered))
     found: dict[Node, Root] = {}
@@ -190,28 +210,31 @@ def _statistics(
         provenance.names[node] = name  # both kernels call it so
         provenance.sources[name] = tuple(dict.fromkeys(names_of([node])))
         found[node] = stored(node, name, "saved", sorted(node.axes, key=place))
-    return found
+    loads = {
+        node: ir.load(found[own].buffer, [under.get(axis, axis) for axis in found[own].index])
+        for node, (own, under) in read_as.items()
+    }
+    return _Kept(tuple(found.values()), loads)
 
 
 def _forward(
     forward: Direction, backward: Direction, hints: Mapping[str, int], provenance: Provenance
-) -> tuple[tuple[Step, ...], dict[Node, Root]]:
+) -> tuple[tuple[Step, ...], _Kept]:
     """The forward launches and the statistics that they keep, all or those computed anyway, if that costs no launch."""
     plain = sequence(forward, hints, provenance)
     for at_hand in (False, True):
         statistics = _statistics(forward, backward, hints, provenance, at_hand=at_hand)
         try:
-            steps = sequence(forward, hints, provenance, tuple(statistics.values()))
+            steps = sequence(forward, hints, provenance, statistics.roots)
         except ScheduleError:
             continue
         if len(steps) <= len(plain):
             return steps, statistics
-    return plain, {}
+    return plain, _Kept()
 
 
-def _read_back(nodes: Sequence[Node], kept: Mapping[Node, Root], provenance: Provenance) -> list[Node]:
+def _read_back(nodes: Sequence[Node], kept: _Kept, provenance: Provenance) -> list[Node]:
     """The gradients with kept statistics read from memory."""
-    loads = {node: ir.load(root.buffer, root.index) for node, root in kept.items()}
-    for node, read in loads.items():
+    for node, read in kept.loads.items():
         provenance.moved(node, read)
-    return ir.replace(nodes, loads, provenance.moved)
+    return ir.replace(nodes, kept.loads, provenance.moved)

@@ -28,13 +28,15 @@ from torch._subclasses.fake_tensor import (
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autogen.errors import SourceLine, UnsupportedOpError, ValueBranchError
+from autogen.errors import SourceLine, TooLargeError, UnsupportedOpError, ValueBranchError
 from autogen.torch_step import is_random
 from autogen.tracing import masks
 from autogen.tracing.aliases import Aliases, Call
 from autogen.tracing.source import current_statement
 
 aten = torch.ops.aten
+
+MOST_OPERATIONS = 2500  # of 303 real losses the largest has 1278
 
 _METADATA_OPS = {"prim.device.default", "prim.layout.default"}
 _INDEXED_ROWS = {aten.gather.default, aten.scatter.value, aten.scatter.src, aten.scatter_add.default}
@@ -66,6 +68,7 @@ class Recorder(TorchDispatchMode):
     def __init__(self, decompositions: dict[Any, Any], *, exact: bool = False) -> None:
         super().__init__()
         self._exact = exact
+        self._operations = 0
         self.numbers: dict[sympy.Symbol, torch.Tensor] = {}
         self.graph = torch.fx.Graph()
         self._decompositions = decompositions
@@ -228,6 +231,9 @@ class Recorder(TorchDispatchMode):
         """A node for an op whose result has the given shape."""
         args, kwargs = pytree.tree_map_only(_SYMBOLIC, Size.of, (args, kwargs))
         graph_args, graph_kwargs = pytree.tree_map_only(torch.Tensor, self.node_of, (args, kwargs))
+        self._operations += 1
+        if self._operations > MOST_OPERATIONS:
+            raise TooLargeError(MOST_OPERATIONS, where=self._origin()[0])
         node = self.graph.call_function(func, graph_args, graph_kwargs)
         parts = result if isinstance(result, (tuple, list)) else (result,)
         node.meta["origin"], node.meta["backward"] = self._origin()

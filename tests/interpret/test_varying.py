@@ -164,3 +164,15 @@ def test_an_instance_with_a_forward_of_its_own(compiled: list[str]) -> None:
 
     torch.testing.assert_close(autogen_loss(Chooses())(X), Chooses()(X))
     assert explain(autogen_loss(Chooses()), X).path == "generated"
+
+
+def test_a_loop_over_many_elements_is_not_compiled() -> None:
+    def loss(x: Tensor) -> Tensor:
+        total = x.sum() * 0
+        for _ in range(2000):
+            total = total * 0.5 + x.mean()
+        return total
+
+    reason = explain(autogen_loss(loss), X).reason
+    assert "more than 2500 operations" in reason and "total = total * 0.5 + x.mean()" in reason
+    torch.testing.assert_close(autogen_loss(loss)(X), loss(X))
