@@ -10,7 +10,8 @@ import contextlib
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,25 @@ class Decision:
         return "" if self.error is None else self.error.reason
 
 
+@dataclass
+class _History:
+    """The floats of the calls of one module, or of a function: last values and changes by name, and those that vary."""
+
+    floats: dict[str, tuple[str, int]] = field(default_factory=dict)
+    varying: set[str] = field(default_factory=set)
+
+    def note(self, floats: Mapping[str, float]) -> bool:
+        """Note the floats of a call; returns whether more vary than before."""
+        before = len(self.varying)
+        for name, value in floats.items():
+            last, changes = self.floats.get(name, (repr(value), 0))
+            changes += repr(value) != last
+            self.floats[name] = repr(value), changes
+            if changes >= 2:
+                self.varying.add(name)
+        return len(self.varying) > before
+
+
 class Dispatcher:
     """A loss function and everything that was compiled for it.
 
@@ -81,8 +101,8 @@ class Dispatcher:
         self._compiled: dict[Hashable, list[CompiledLoss]] = {}
         self._refused: dict[Hashable, list[AutogenError]] = {}
         self._said: set[str] = set()
-        self._floats: dict[str, tuple[str, int]] = {}
-        self._varying: set[str] = set()
+        self._plain = _History()
+        self._histories: weakref.WeakKeyDictionary[torch.nn.Module, _History] = weakref.WeakKeyDictionary()
 
     def __call__(
         self,
@@ -112,24 +132,25 @@ class Dispatcher:
             raise error.with_traceback(None)  # that of an earlier call would keep its tensors alive
         return self._eager(module, args, kwargs)
 
-    def bind(self, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Binding:
+    def bind(
+        self,
+        module: torch.nn.Module | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        is_call: bool = True,
+    ) -> Binding:
         """Take a call apart. A float that has changed twice is no part of the key any more: kernels are given it.
 
         Raises:
             TypeError: the arguments do not fit the signature.
         """
-        binding = bind(self.function, self.signature, module, args, kwargs, self._varying)
+        history = self._plain if module is None else self._histories.setdefault(module, _History())
+        binding = bind(self.function, self.signature, module, args, kwargs, history.varying)
         if any(tensor.dtype == torch.float64 for tensor in binding.tensors):  # Triton takes floats in single precision
             return bind(self.function, self.signature, module, args, kwargs) if binding.floats else binding
-        before = len(self._varying)
-        for name, value in binding.fixed.items():
-            last, changes = self._floats.get(name, (repr(value), 0))
-            changes += repr(value) != last
-            self._floats[name] = repr(value), changes
-            if changes >= 2:
-                self._varying.add(name)
-        if len(self._varying) > before:
-            binding = bind(self.function, self.signature, module, args, kwargs, self._varying)
+        if is_call and history.note(binding.fixed):
+            binding = bind(self.function, self.signature, module, args, kwargs, history.varying)
         return binding
 
     def decide(self, binding: Binding, module: torch.nn.Module | None, name: str) -> Decision:

@@ -88,6 +88,7 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
         AutogenError: some part of the loss has no kernel.
         TypeError: the arguments do not fit the loss's signature.
     """
+    from autogen.binding import bind
     from autogen.compiler import compile_loss, kernels_in
     from autogen.decorator import autogen_loss, dispatcher_of
     from autogen.dispatch import needs_gradient
@@ -96,7 +97,7 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
     assert found is not None, "a decorated loss has a dispatcher"
     dispatcher, module = found
     name = dispatcher.name if module is None else type(module).__name__
-    binding = dispatcher.bind(module, args, kwargs)
+    binding = bind(dispatcher.function, dispatcher.signature, module, args, kwargs)
     needs = needs_gradient(binding)
     handwritten = dispatcher.handwritten(binding, module)
     if not isinstance(handwritten, str):

@@ -176,3 +176,16 @@ def test_a_loop_over_many_elements_is_not_compiled() -> None:
     reason = explain(autogen_loss(loss), X).reason
     assert "more than 2500 operations" in reason and "total = total * 0.5 + x.mean()" in reason
     torch.testing.assert_close(autogen_loss(loss)(X), loss(X))
+
+
+def test_instances_do_not_share_what_varies(compiled: list[str]) -> None:
+    cls = autogen_loss(type("Shared", (Annealed,), {}))
+    one, other = cls(), cls()
+    for step in range(5):
+        one.weight = 0.1 * step
+        gradient(one, X, Y)
+    count = len(compiled)
+    other.weight = 0.9
+    source = explain(other, X, Y).forward.source
+    assert len(compiled) == count + 1 and "weight_value" not in source
+    assert "weight_value" in explain(one, X, Y).forward.source
