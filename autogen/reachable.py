@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 import types
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
 
 _DEPTH = 6
+_MOST_BYTES = 4096  # of an array whose contents are part of the key
 _MOST_GLOBALS = 64  # of a list or a dictionary that a module has under a name
 
 
@@ -97,7 +100,10 @@ class Reachable:
             return self.visit(value.func, name, depth=depth), self.visit(
                 (value.args, value.keywords), name, depth=depth
             )
-        if hasattr(value, "__dict__") and not isinstance(value, (type, types.ModuleType)) and not callable(value):
+        if hasattr(value, "tobytes") and getattr(value, "nbytes", _MOST_BYTES + 1) <= _MOST_BYTES:  # of NumPy
+            return type(value), str(value.dtype), value.shape, value.tobytes()
+        is_object = hasattr(value, "__dict__") and not isinstance(value, (type, types.ModuleType))
+        if is_object and not (callable(value) and _is_library(type(value).__module__)):
             return type(value), self._items(vars(value), name, depth)
         return _Identity(value)
 
@@ -119,7 +125,8 @@ class Reachable:
         prefix = f"{name}." if name else ""
         inner = tuple((key, self.visit(child, f"{prefix}{key}")) for key, child in module._modules.items())
         owner: Any = type(module)
-        return owner, *stores, rest, inner, self._globals(_methods(owner), depth)
+        constants = tuple((name, self.visit(getattr(owner, name, None))) for name in _class_constants(owner))
+        return owner, constants, *stores, rest, inner, self._globals(_methods(owner), depth)
 
     def _function(self, function: types.FunctionType, depth: int) -> Hashable:
         closure = []
@@ -190,6 +197,13 @@ def _methods(owner: Any) -> tuple[types.FunctionType, ...]:
 
 
 @functools.lru_cache(maxsize=1024)
+def _class_constants(owner: Any) -> tuple[str, ...]:
+    """The names of numbers and strings that a class and its bases that are not torch's have."""
+    bases = [base for base in owner.__mro__ if not _is_library(base.__module__)]
+    return tuple(name for base in bases for name, value in vars(base).items() if isinstance(value, (int, float, str)))
+
+
+@functools.lru_cache(maxsize=1024)
 def _globals_read(functions: tuple[types.FunctionType, ...]) -> tuple[tuple[dict[str, Any], str], ...]:
     """The values that some functions, and those that they call by a global name, may read by such a name."""
     found: dict[tuple[int, str], tuple[dict[str, Any], str]] = {}
@@ -201,12 +215,15 @@ def _globals_read(functions: tuple[types.FunctionType, ...]) -> tuple[tuple[dict
             continue
         seen.add(function.__code__)
         scope = function.__globals__
-        for name in _names(function.__code__):
-            value = scope.get(name)
+        names = _names(function.__code__)
+        modules = [scope[name] for name in names if isinstance(scope.get(name), types.ModuleType)]
+        scopes = [scope, *(vars(module) for module in modules if not _is_library(module.__name__))]
+        for place, name in product(scopes, names):
+            value = place.get(name)
             if isinstance(value, types.FunctionType):
                 todo.append(value)
             elif _is_value(value):
-                found[id(scope), name] = scope, name
+                found[id(place), name] = place, name
     return tuple(found.values())
 
 
@@ -225,8 +242,10 @@ def _is_value(value: Any) -> bool:
 
 def _is_library(module: str | None) -> bool:
     """Whether a module does not change while a program runs."""
-    return module is None or module.partition(".")[0] in ("torch", "autogen", "builtins")
+    return module is None or module.partition(".")[0] in _LIBRARIES
 
+
+_LIBRARIES = frozenset({"torch", "autogen", "numpy", *sys.stdlib_module_names}) - {"__main__"}
 
 # What every module keeps for torch's own use. Hooks run around `forward`, outside what is traced.
 _INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}

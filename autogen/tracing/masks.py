@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from autogen.torch_step import is_random
+
 aten = torch.ops.aten
 
 _READS = {aten.index.Tensor}
@@ -74,7 +76,7 @@ class Choices:
 
     def _key(self, node: torch.fx.Node) -> Hashable:
         """The same for nodes that compute the same."""
-        if node.op != "call_function":
+        if node.op != "call_function" or is_random(node.target):  # two draws are two
             return node
         if node not in self._keys:
             leaves, structure = pytree.tree_flatten((node.args, node.kwargs))

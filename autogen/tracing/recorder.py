@@ -192,7 +192,8 @@ class Recorder(TorchDispatchMode):
         shapes = tensor.fake_mode.shape_env  # type: ignore[attr-defined]
         integral = not tensor.dtype.is_floating_point
         symbol = shapes.create_unbacked_symint() if integral else shapes.create_unbacked_symfloat()
-        self.numbers[symbol.node.expr] = tensor
+        with self:
+            self.numbers[symbol.node.expr] = tensor.detach().clone()  # what is written to the tensor later is not read
         return symbol
 
     def _origin(self) -> tuple[SourceLine | None, bool]:

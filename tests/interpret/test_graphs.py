@@ -297,3 +297,25 @@ def test_results_that_are_views_of_inputs(launches: Launches) -> None:
     assert turned.data_ptr() != a.data_ptr()
     (value + turned.exp().sum()).backward()
     torch.testing.assert_close(a.grad, a.detach().exp() + b.detach().sum(1, keepdim=True))
+
+
+def test_a_number_is_that_of_the_moment() -> None:
+    def loss(a: Tensor) -> tuple[Tensor, float]:
+        count = (a > 0).float().sum()
+        before = count.item()
+        count += 100
+        return (a * before).sum() + count, before
+
+    value, number = autogen_loss(loss, policy="mandatory")(X)
+    torch.testing.assert_close(value, loss(X)[0])
+    assert number == loss(X)[1]
+
+
+def test_masks_that_are_drawn_are_two() -> None:
+    def loss(a: Tensor) -> Tensor:
+        return a[torch.rand(5, 4) > 0.5].mean() - 3 * a[torch.rand(5, 4) > 0.5].mean()
+
+    torch.manual_seed(5)
+    value = autogen_loss(loss, policy="mandatory")(X)
+    torch.manual_seed(5)
+    torch.testing.assert_close(value, loss(X))

@@ -10,11 +10,13 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from autogen.binding import bind, is_replaying
+from tests.unit import evaluate
 from tests.unit.pipeline import binding_of
 
 T = torch.zeros(3)
@@ -334,3 +336,54 @@ class TestCaptured:
         binding.replay(binding.tensors)
         assert binding.changed
         assert loss.last == 0 and not history and not table and count == 0 and not loss.mean.any()
+
+
+class Schedule:
+    """A callable object with a state."""
+
+    def __init__(self) -> None:
+        self.value = 1.0
+
+    def __call__(self) -> float:
+        return self.value
+
+
+class Constants(nn.Module):
+    factor = 2.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor
+
+
+def test_the_state_of_a_callable_is_part_of_the_key() -> None:
+    schedule = Schedule()
+    function = lambda x: x * schedule()  # noqa: E731
+    before = binding_of(function, T).statics
+    assert binding_of(function, T).statics == before
+    schedule.value = 2.0
+    assert binding_of(function, T).statics != before
+
+
+def test_an_array_is_part_of_the_key() -> None:
+    array = np.ones(3)
+    function = lambda x: x * float(array.sum())  # noqa: E731
+    before = binding_of(function, T).statics
+    assert binding_of(function, T).statics == before
+    array[0] = 5
+    assert binding_of(function, T).statics != before
+
+
+def test_a_constant_of_a_class_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = binding_of(Constants(), T).statics
+    assert binding_of(Constants(), T).statics == before
+    monkeypatch.setattr(Constants, "factor", 3.0)
+    assert binding_of(Constants(), T).statics != before
+
+
+def test_a_name_in_another_module_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    function = lambda x: x * evaluate.EXAMPLE  # type: ignore[attr-defined]  # noqa: E731
+    monkeypatch.setattr(evaluate, "EXAMPLE", 1.0, raising=False)
+    before = binding_of(function, T).statics
+    assert binding_of(function, T).statics == before
+    monkeypatch.setattr(evaluate, "EXAMPLE", 2.0)
+    assert binding_of(function, T).statics != before
