@@ -3,21 +3,6 @@
 Each takes the argument `use_autogen` besides, which is true by default.
 """
 
-from autogen.losses import (
-    audio,
-    boxes,
-    classification,
-    contrastive,
-    distillation,
-    likelihood,
-    policy_gradient,
-    preference,
-    projected,
-    regression,
-    segmentation,
-    survival,
-    torch_losses,
-)
 from autogen.losses.audio import *  # noqa: F403
 from autogen.losses.boxes import *  # noqa: F403
 from autogen.losses.classification import *  # noqa: F403
@@ -32,19 +17,4 @@ from autogen.losses.segmentation import *  # noqa: F403
 from autogen.losses.survival import *  # noqa: F403
 from autogen.losses.torch_losses import *  # noqa: F403
 
-_FILES = (
-    audio,
-    boxes,
-    classification,
-    contrastive,
-    distillation,
-    likelihood,
-    policy_gradient,
-    preference,
-    projected,
-    regression,
-    segmentation,
-    survival,
-    torch_losses,
-)
-__all__ = sorted(name for file in _FILES for name in file.__all__)
+__all__ = sorted(name for name, value in list(globals().items()) if isinstance(value, type))

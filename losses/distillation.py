@@ -16,7 +16,7 @@ __all__ = ["DistillationLoss", "JSDLoss", "TotalVariationLoss"]
 class _DistributionLoss(ReducedLoss):
     """A distance of two softmaxes."""
 
-    def __init__(self, dim: int, reduction: str) -> None:
+    def __init__(self, dim: int = -1, reduction: str = "mean") -> None:
         super().__init__(reduction)
         self.dim = int(dim)
 
@@ -39,9 +39,6 @@ class JSDLoss(_DistributionLoss):
     Raises:
         ValueError: an unknown reduction, or the shapes differ.
     """
-
-    def __init__(self, dim: int = -1, reduction: str = "mean") -> None:
-        super().__init__(dim, reduction)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """The loss of two sets of logits."""
@@ -70,9 +67,6 @@ class TotalVariationLoss(_DistributionLoss):
     Raises:
         ValueError: an unknown reduction, or the shapes differ.
     """
-
-    def __init__(self, dim: int = -1, reduction: str = "mean") -> None:
-        super().__init__(dim, reduction)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """The loss of two sets of logits."""

@@ -20,6 +20,7 @@ from autogen.lowering.torch_parts import TorchParts, is_draw, is_torchs_own, ref
 from autogen.lowering.values import Chosen, Index, Origin, Provenance, Read, Value, fresh_index
 from autogen.tracing import Trace, TracedTensor
 from autogen.tracing.masks import masked_read
+from autogen.tracing.recorder import ancestors
 from autogen.tracing.source import is_torchs
 
 _ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)\s*(?::[^=]+)?[-+*/]?=(?!=)")
@@ -203,13 +204,7 @@ def _needed(trace: Trace) -> set[torch.fx.Node]:
     todo = [each.node for each in (*trace.outputs, *trace.gradients) if each is not None]
     todo += [node for node in trace.graph.nodes if node.op == "call_function" and is_draw(node)]
     todo += trace.numbers.values()
-    needed: set[torch.fx.Node] = set()
-    while todo:
-        node = todo.pop()
-        if node not in needed:
-            needed.add(node)
-            todo += node.all_input_nodes
-    return needed
+    return ancestors(*todo)
 
 
 def _variables(graph: torch.fx.Graph) -> dict[torch.fx.Node, str]:

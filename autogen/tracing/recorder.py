@@ -343,10 +343,10 @@ class Size:
         return cls(symbolic.node.expr, symbolic.node.hint)
 
 
-def ancestors(node: torch.fx.Node) -> set[torch.fx.Node]:
-    """A node and all that it is computed from."""
+def ancestors(*nodes: torch.fx.Node) -> set[torch.fx.Node]:
+    """Some nodes and all that they are computed from."""
     found: set[torch.fx.Node] = set()
-    todo = [node]
+    todo = list(nodes)
     while todo:
         current = todo.pop()
         if current not in found:
