@@ -8,6 +8,7 @@ stored by a kernel of its own, and read back.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -15,9 +16,14 @@ from autogen import ir
 from autogen.errors import ScheduleError
 from autogen.ir import Node
 from autogen.kernel import Kernel, fit, memory_order, one_block
+from autogen.last_block import with_last_block
 from autogen.lowering.program import Root
 from autogen.lowering.values import Provenance
 from autogen.names import unique
+from autogen.sizes import Evaluator
+
+FEW_ROWS = 128
+LONG_ROWS = 16384
 
 
 def kernels(
@@ -34,25 +40,21 @@ def kernels(
     if not roots:
         return ()
     try:
-        kernel = fit(name, roots, hints)
-        if kernel.holds(hints):
-            return (kernel,)
-        reason = "the loss is too large for one program"
+        return (_one(name, roots, hints, provenance),)
     except ScheduleError as error:
         reason = error.reason
-    with contextlib.suppress(ScheduleError):
-        return (one_block(name, roots, hints),)
     groups: list[list[Root]] = []
     for root in _cut(roots, hints, provenance, taken):
         made = {each.buffer: k for k, group in enumerate(groups) for each in group}
         first = max((made[b] + 1 for b in _read(root) if b in made), default=0)
         for group in groups[first:]:
-            if _fits(name, [*group, root], hints):
+            if _fits(name, [*group, root], hints, provenance):
                 group.append(root)
                 break
         else:
             groups.append([root])
-    found = [fit(name if k == 0 else f"{name}_{k + 1}", group, hints) for k, group in enumerate(groups)]
+    names = [name if k == 0 else f"{name}_{k + 1}" for k in range(len(groups))]
+    found = [_streaming(name, group, hints, provenance) for name, group in zip(names, groups, strict=True)]
     return tuple(replace(kernel, cut=reason if k else "") for k, kernel in enumerate(found))
 
 
@@ -62,11 +64,53 @@ def stored(node: Node, name: str, role: str, axes: Sequence[ir.Axis]) -> Root:
     return Root(ir.Buffer(name, node.dtype, shape, ir.contiguous_strides(shape), role), tuple(axes), node)
 
 
-def _fits(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> bool:
+def _one(name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance) -> Kernel:
+    """One kernel for all roots; a single program for what is small, rather than a last block with much to do."""
     try:
-        return fit(name, roots, hints).holds(hints)
+        return _streaming(name, roots, hints, provenance, simple=True)
+    except ScheduleError as error:
+        with contextlib.suppress(ScheduleError):
+            return one_block(name, roots, hints)
+        with contextlib.suppress(ScheduleError):
+            return _streaming(name, roots, hints, provenance)
+        raise error
+
+
+def _streaming(
+    name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance, *, simple: bool = False
+) -> Kernel:
+    """A kernel of many programs for all roots; if it is to be `simple`, its last block only combines numbers."""
+    try:
+        kernel = fit(name, roots, hints)
+        if not kernel.holds(hints):
+            raise ScheduleError("the loss is too large for one program")
+    except ScheduleError as error:
+        if not simple:
+            with contextlib.suppress(ScheduleError):
+                return with_last_block(name, roots, hints, provenance)
+        raise error
+    if _has_few_long_rows(kernel, hints):
+        with contextlib.suppress(ScheduleError):
+            split = with_last_block(name, roots, hints, provenance)
+            if not split.whole_rows:
+                return split
+    return kernel
+
+
+def _has_few_long_rows(kernel: Kernel, hints: Mapping[str, int]) -> bool:
+    """Whether there are so few rows, and these so long, that a program for each would leave a device idle."""
+    rows, columns = (
+        math.prod(Evaluator([axis.size for axis in axes])(hints)) for axes in (kernel.rows, kernel.columns)
+    )
+    return kernel.whole_rows and rows < FEW_ROWS and columns > LONG_ROWS
+
+
+def _fits(name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance) -> bool:
+    try:
+        _streaming(name, roots, hints, provenance)
     except ScheduleError:
         return False
+    return True
 
 
 def _read(root: Root) -> set[ir.Buffer]:
@@ -82,17 +126,19 @@ def _cut(roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance
 
     def fits_alone(node: Node) -> bool:
         if node not in fitting:
-            fitting[node] = _fits("part", [stored(node, "part", "scratch", sorted(node.axes, key=place))], hints)
+            fitting[node] = _fits(
+                "part", [stored(node, "part", "scratch", sorted(node.axes, key=place))], hints, provenance
+            )
         return fitting[node]
 
     for root in roots:
-        if not _fits("whole", [root], hints) and kept:  # what others have stored need not be computed again
+        if not _fits("whole", [root], hints, provenance) and kept:  # what others have stored need not be computed again
             (node,) = ir.replace([root.node], {n: k for n, k in kept.items() if n is not root.node}, provenance.moved)
             root = replace(root, node=node)
-        while not _fits("whole", [root], hints):
+        while not _fits("whole", [root], hints, provenance):
             part = _largest_part(root.node, fits_alone)
             if part is None:
-                fit("whole", [root], hints)  # which says why
+                _one("whole", [root], hints, provenance)  # which says why
             assert part is not None
             name = unique(provenance.called(part), taken)
             taken.add(name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -25,6 +25,10 @@ from autogen.sizes import Evaluator, next_power_of_2
 
 MAX_IN_ONE_PROGRAM = 16384  # elements
 MAX_RANK = 6
+
+# Sizes that the launch decides: how many programs there are, and how many of them share the rows of one result.
+PROGRAMS = sympy.Symbol("programs", integer=True, positive=True)
+CHUNKS = sympy.Symbol("chunks", integer=True, positive=True)
 
 
 class Level(Enum):
@@ -45,6 +49,9 @@ class Kernel:
     its rows. `stores` are results per element or row, `finals` the scalars that the last block stores from `totals`,
     the reductions over everything. `cut` says why the kernel before it could not do its work as well. `one_block` means
     that a single program computes everything, with a tile dimension per axis: all axes are columns, all roots stores.
+
+    Where the last block has more to do (`last_block`), it computes `finals` of any shape, and `totals` may be one per
+    column and per `kept` row; these rows are counted by the program number and are not among `rows`.
     """
 
     name: str
@@ -56,6 +63,13 @@ class Kernel:
     totals: tuple[Node, ...]
     cut: str = ""
     one_block: bool = False
+    kept: tuple[Axis, ...] = ()
+    last_block: LastBlock | None = None
+
+    @property
+    def computed(self) -> tuple[Node, ...]:
+        """What all programs compute."""
+        return (*self.totals, *(root.node for root in (self.stores if self.last_block else self.roots)))
 
     @property
     def roots(self) -> tuple[Root, ...]:
@@ -72,7 +86,7 @@ class Kernel:
 
     def level_of_axes(self, axes: Iterable[Axis]) -> Level:
         """The level of a value that mentions the given axes."""
-        axes = set(axes)
+        axes = set(axes) - set(self.kept)
         in_columns, in_rows = bool(axes & set(self.columns)), bool(axes & set(self.rows))
         if in_columns:
             return Level.ELEMENT if in_rows else Level.COLUMN
@@ -84,9 +98,15 @@ class Kernel:
         if self.one_block:
             order = ir.topological(root.node for root in self.roots)
             return tuple(Evaluator([axis.size for axis in sorted(axes, key=str)]) for axes in _spaces(order))
-        if self.whole_rows and not self.rows:
-            return (Evaluator([axis.size for axis in self.columns]),)
-        return ()
+        within = self.last_block.kernel._in_one_program if self.last_block else ()
+        if self.whole_rows and (not self.rows or self.keeps_columns):
+            return (*within, Evaluator([axis.size for axis in self.columns]))
+        return within
+
+    @property
+    def keeps_columns(self) -> bool:
+        """Whether some total has one value per column."""
+        return any(node.axes & set(self.columns) for node in self.totals)
 
     @property
     def is_limited(self) -> bool:
@@ -95,10 +115,7 @@ class Kernel:
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether the kernel is made for the given sizes: what one program has to hold must not be much."""
-        return all(
-            math.prod(next_power_of_2(size) for size in sizes_of(sizes)) <= MAX_IN_ONE_PROGRAM
-            for sizes_of in self._in_one_program
-        )
+        return all(_fits_one_program(sizes_of(sizes)) for sizes_of in self._in_one_program)
 
     def is_final(self, node: Node) -> bool:
         """Whether a node needs a reduction over all rows."""
@@ -107,7 +124,34 @@ class Kernel:
 
     def loads(self) -> list[Node]:
         """The distinct loads, in the order of their first use."""
-        return [node for node in ir.topological(root.node for root in self.roots) if node.op == "load"]
+        return [node for node in ir.topological(self.computed) if node.op == "load"]
+
+    def row_reductions(self) -> list[Node]:
+        """The reductions over columns, innermost first."""
+        rows = {*self.rows, *self.kept}
+        targets = [*self.totals, *(root.node for root in self.stores)]
+        return [node for node in ir.topological(targets) if node.op == "reduce" and rows.isdisjoint(node.attrs[1])]
+
+
+@dataclass(frozen=True)
+class LastBlock:
+    """What the last block computes from the `partials` that all programs have stored, one for each of their totals.
+
+    They have a line for each chunk of a result's rows if they are `chunked`, and else are whole.
+    """
+
+    kernel: Kernel
+    partials: tuple[Root, ...]
+    chunked: bool
+
+
+def is_small(axes: Iterable[Axis], hints: Mapping[str, int]) -> bool:
+    """Whether one program may hold a value per place of some axes."""
+    return _fits_one_program(Evaluator([axis.size for axis in axes])(hints))
+
+
+def _fits_one_program(sizes: Sequence[int]) -> bool:
+    return math.prod(map(next_power_of_2, sizes)) <= MAX_IN_ONE_PROGRAM
 
 
 def fit(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Kernel:
@@ -121,10 +165,7 @@ def fit(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Kernel:
         assert root.node.axes <= root.index_axes, f"{root.buffer.name} is not one value per index"
     reductions = [node for node in order if node.op == "reduce"]
     inner = _inner_reductions(roots, reductions)
-    columns = frozenset().union(*(node.attrs[1] for node in inner))
-    for node in inner:
-        if set(node.attrs[1]) != columns or node.axes & columns:
-            raise ScheduleError("the loss reduces over different axes in one expression")
+    columns = columns_of_reductions(inner)
     outer = [node for node in reductions if node not in inner]
     everything = frozenset().union(
         *(root.node.axes for root in roots),
@@ -182,6 +223,19 @@ def one_block(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Ker
     if len(columns) > MAX_RANK or not kernel.holds(hints):
         raise ScheduleError("the loss is too large for one program")
     return kernel
+
+
+def columns_of_reductions(inner: Collection[Node]) -> frozenset[Axis]:
+    """The axes that reductions inside a kernel run over.
+
+    Raises:
+        ScheduleError: not all of them over the same.
+    """
+    columns = frozenset().union(*(node.attrs[1] for node in inner))
+    for node in inner:
+        if set(node.attrs[1]) != columns or node.axes & columns:
+            raise ScheduleError("the loss reduces over different axes in one expression")
+    return columns
 
 
 def _spaces(order: Sequence[Node]) -> set[frozenset[Axis]]:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from autogen import build, ir
-from autogen.emission import KernelSource, Variant, emit
+from autogen.emission import KernelSource, Partial, Variant, emit
 from autogen.errors import CompileError
-from autogen.kernel import Kernel
+from autogen.kernel import CHUNKS, PROGRAMS, Kernel
 from autogen.lowering.values import Provenance
 from autogen.sizes import Evaluator
 from autogen.space import Space
@@ -47,6 +47,7 @@ class Launcher:
         self._tiler = Tiler(kernel, self._space)
         self._sources: dict[Variant, KernelSource] = {}
         self._arguments: dict[Variant, Evaluator] = {}
+        self._counts: dict[Variant, Evaluator] = {}
 
     def tiling(self, sizes: Mapping[str, int]) -> Tiling:
         """The launch parameters for the given sizes."""
@@ -58,7 +59,15 @@ class Launcher:
         if source is None:
             source = self._sources[variant] = emit(self.kernel, self._space, variant, self._provenance)
             self._arguments[variant] = Evaluator([size for _, size in source.sizes])
+            self._counts[variant] = Evaluator([partial.count for partial in source.partials])
         return source
+
+    def partials(self, sizes: Mapping[str, int]) -> list[tuple[Partial, int]]:
+        """What programs store for the last block, and how many values."""
+        tiling = self.tiling(sizes)
+        source = self.source(tiling.variant)
+        launched = {**sizes, str(PROGRAMS): tiling.programs, str(CHUNKS): tiling.chunks}
+        return list(zip(source.partials, self._counts[tiling.variant](launched), strict=True))
 
     def __call__(self, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int], device: torch.device) -> None:
         """Launch once: read from and write to `tensors`, by name."""
@@ -66,8 +75,8 @@ class Launcher:
         source = self.source(tiling.variant)
         function = build.load_function(source.name, source.text)
         arguments: list[Any] = [tensors[buffer.name] for buffer in source.buffers]
-        for partial in source.partials:
-            arguments.append(torch.empty(tiling.programs, dtype=partial.dtype, device=device))
+        for partial, count in self.partials(sizes):
+            arguments.append(torch.empty(count, dtype=partial.dtype, device=device))
         if source.partials:
             arguments.append(ticket_counter(device))
         arguments += self._arguments[tiling.variant](sizes)

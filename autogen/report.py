@@ -200,8 +200,7 @@ def _described(step: TorchStep) -> str:
 def _bytes_moved(launcher: Launcher, source: KernelSource, sizes: Mapping[str, int]) -> int:
     moved = sum(passes * _read(node, sizes) for node, passes in source.loads)
     moved += sum(_whole(root.buffer, sizes) for root in launcher.kernel.roots)
-    programs = launcher.tiling(sizes).programs
-    return moved + sum(2 * programs * partial.dtype.itemsize for partial in source.partials)
+    return moved + sum(2 * count * each.dtype.itemsize for each, count in launcher.partials(sizes))
 
 
 def _bytes_minimum(launchers: Sequence[Launcher], sources: Sequence[KernelSource], sizes: Mapping[str, int]) -> int:

@@ -37,7 +37,7 @@ class Group:
 
 
 class Space:
-    """The merged rows and columns of a kernel.
+    """The merged rows and columns of a kernel, and the rows that a last block keeps.
 
     `columns_adjacent` says whether neighbouring columns, rather than neighbouring rows, are neighbours in memory. In a
     flat kernel all groups share one line of elements. In a kernel with columns the last group of rows is tiled
@@ -47,12 +47,15 @@ class Space:
     def __init__(self, kernel: Kernel) -> None:
         accesses = [node.attrs for node in kernel.loads()]
         accesses += [(root.buffer, root.index) for root in kernel.stores]
+        if kernel.last_block and not kernel.last_block.chunked:
+            accesses += [(root.buffer, root.index) for root in kernel.last_block.partials]
         self._offsets = [buffer.offset(index) for buffer, index in accesses]
         alone = {axis for expression in _index_expressions(kernel) for axis in expression.free_symbols}
         reductions = [node for node in _nodes(kernel) if node.op == "reduce"] if kernel.one_block else []
         self._reduced = [set(node.attrs[1]) for node in reductions]
-        row_name = "row" if kernel.columns else "element"
+        row_name = "row" if kernel.columns or kernel.last_block else "element"
         self.rows = self._merge(kernel.rows, alone, row_name)
+        self.kept = self._merge(kernel.kept, alone, "outer")
         self.columns = self._merge(kernel.columns, alone, "" if kernel.one_block else "col")
         self.columns_adjacent = self._columns_adjacent(kernel)
 
@@ -69,7 +72,7 @@ class Space:
                 label = re.sub(r"\W+", "_", "_".join(map(str, run)))
                 sizes = {str(symbol) for axis in axes for symbol in axis.size.free_symbols}
                 label = unique(f"{label}_index" if label in sizes else label, {str(group.axis) for group in groups})
-            elif name == "col":
+            elif name in ("col", "outer"):
                 label = name if len(runs) == 1 else f"{name}{position}"
             elif position == len(runs) - 1:
                 label = name
@@ -94,7 +97,7 @@ class Space:
 
     def merged(self, expression: sympy.Expr) -> sympy.Expr:
         """An offset or index over the kernel's axes, as one over the merged axes."""
-        for group in (*self.rows, *self.columns):
+        for group in (*self.rows, *self.kept, *self.columns):
             if len(group.parts) == 1:
                 expression = expression.xreplace({group.parts[0]: group.axis})
             else:
@@ -122,7 +125,7 @@ class Space:
 
 
 def _nodes(kernel: Kernel) -> list[ir.Node]:
-    return ir.topological(root.node for root in kernel.roots)
+    return ir.topological(kernel.computed)
 
 
 def _index_expressions(kernel: Kernel) -> Iterable[sympy.Expr]:

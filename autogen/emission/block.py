@@ -24,21 +24,22 @@ class Block(Shell):
     template = "block.jinja"
 
     def __init__(self, kernel: Kernel, space: Space, variant: Variant, provenance: Provenance) -> None:
-        self._groups = space.columns
-        variables = {group.axis: str(group.axis) for group in self._groups}
+        self.groups = space.columns
+        variables = {group.axis: str(group.axis) for group in self.groups}
         super().__init__(kernel, space, variant, provenance, variables, {})
-        self.tiles = tuple(group.tile for group in self._groups)
+        self.tiles = tuple(group.tile for group in self.groups)
 
     def summary(self) -> str:
         return "everything in one program."
 
     def _subscript(self, position: int) -> str:
         """The subscript by which a vector becomes a dimension of the tiles."""
-        places = [":" if k == position else "None" for k in range(len(self._groups))]
+        places = [":" if k == position else "None" for k in range(len(self.groups))]
         return f"[{', '.join(places)}]" if len(places) > 1 else ""
 
     def fill(self) -> dict[str, Any]:
         body = self.scalars()
+        self.start(body)
         for node in self.direct_loads(Level.COLUMN):
             body.state(node)
         for node in ir.topological(root.node for root in self.kernel.roots):
@@ -47,31 +48,34 @@ class Block(Shell):
         stores = []
         for root in self.kernel.stores:
             parts = self.store_text(root, body)
-            mask = self._mask(root.index_axes)
+            mask = self.mask(root.index_axes)
             stores.append(f"tl.store({parts['pointer']}, {parts['value']}{f', mask={mask}' if mask else ''})")
         axes = []
         wide = ".to(tl.int64)" if self.variant.wide else ""
-        for position, group in enumerate(self._groups):
+        for position, group in enumerate(self.groups):
             axes.append(f"{group.axis} = tl.arange(0, {group.tile}){self._subscript(position)}{wide}")
             axes.append(f"{group.axis}_mask = {group.axis} < {self.sizes.text(group.size)}")
         return {"axes": axes, "body": "\n".join([*body.lines, *stores]), "totals": []}
 
-    def _mask(self, axes: Iterable[Axis]) -> str:
+    def start(self, body: Body) -> None:
+        """What comes before all else."""
+
+    def mask(self, axes: Iterable[Axis]) -> str:
         """Where values that depend on some axes exist."""
         wanted = set(axes)
-        return " & ".join(f"{group.axis}_mask" for group in self._groups if wanted & set(group.parts))
+        return " & ".join(f"{group.axis}_mask" for group in self.groups if wanted & set(group.parts))
 
     def load_mask(self, node: Node) -> str | None:
-        return self._mask(node.axes) or None
+        return self.mask(node.axes) or None
 
     def _reduced(self, node: Node, body: Body) -> str:
         kind, axes = node.attrs
         (value,) = node.args
-        text = f"tl.where({self._mask(value.axes | set(axes))}, {body.value(value)[0]}, {identity(kind, node.dtype)})"
-        for position, group in reversed(list(enumerate(self._groups))):
+        text = f"tl.where({self.mask(value.axes | set(axes))}, {body.value(value)[0]}, {identity(kind, node.dtype)})"
+        for position, group in reversed(list(enumerate(self.groups))):
             if not node.axes:  # down to a scalar
                 text = self.along(kind, text, position)
             elif set(group.parts) & set(axes):
-                kept = ", ".join("None" if k == position else ":" for k in range(len(self._groups)))
+                kept = ", ".join("None" if k == position else ":" for k in range(len(self.groups)))
                 text = f"{self.along(kind, text, position)}[{kept}]"
         return text

@@ -57,7 +57,7 @@ class Flat(Shell):
             name = self.style.name(node)
             loads.append({"name": name, **self.load_parts(node)})
             body.know(node, name)
-        totals = [self.total_parts(node, body) for node in self.kernel.totals]
+        totals = self.totals(body)
         stores = [self.store_text(root, body) for root in self.kernel.stores if root.index_axes]
         scalar_stores = [self.store_text(root, scalars) for root in self.kernel.stores if not root.index_axes]
         return {

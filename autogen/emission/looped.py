@@ -23,8 +23,7 @@ class Looped(Rows):
         return f"{rows}, in steps of COLS columns."
 
     def fill(self) -> dict[str, Any]:
-        roots = [*self.kernel.totals, *(root.node for root in self.kernel.stores)]
-        reductions = [node for node in ir.topological(roots) if node.op == "reduce" and node not in self.kernel.totals]
+        reductions = self.kernel.row_reductions()
         self.passes = dict.fromkeys(self.kernel.loads(), 0)
         body = self.scalars()
         self.preload(body, Level.ROW)
@@ -45,7 +44,7 @@ class Looped(Rows):
         for load in self.kernel.loads():
             if self.kernel.level(load) in (Level.SCALAR, Level.ROW):
                 self.passes[load] = 1
-        totals = [self.total_parts(node, body) for node in self.kernel.totals]
+        totals = self.totals(body)
         body.lines += self.store_rows(body)
         return {
             **self.head(),

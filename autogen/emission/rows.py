@@ -11,7 +11,6 @@ from typing import Any
 
 import sympy
 
-from autogen import ir
 from autogen.emission.body import Body
 from autogen.emission.shell import Shell, Variant, identity
 from autogen.ir import Node
@@ -26,12 +25,15 @@ class Rows(Shell):
     """What the row shells share; `row_program` is the variable that counts row tiles."""
 
     row_program = "program"
+    part = "program"  # which of the programs that share no rows
+    shared_by = ""  # columns, if rows are shared
     row_store_mask = "row_mask"
 
     def __init__(self, kernel: Kernel, space: Space, variant: Variant, provenance: Provenance) -> None:
         columns = sympy.Mul(*(group.size for group in space.columns))
-        variables = {group.axis: str(group.axis) for group in (*space.rows, *space.columns)}
-        known = {columns: "n_cols"}
+        variables = {group.axis: str(group.axis) for group in (*space.rows, *space.kept, *space.columns)}
+        kept = sympy.Mul(*(group.size for group in space.kept))
+        known = {columns: "n_cols", kept: "n_outer"}
         # Where an outer dimension is empty there are no rows at all, but one program.
         is_empty = any(group.size == 0 for group in space.rows)
         if space.rows and not is_empty:
@@ -40,8 +42,12 @@ class Rows(Shell):
         super().__init__(kernel, space, variant, provenance, variables, known)
         if space.rows:
             self.sizes.arguments["n_rows"] = sympy.S.Zero if is_empty else space.rows[-1].size
-        self.sizes.arguments["n_cols"] = columns
-        self.tiles = ("ROWS", "COLS", "ALIGN") if space.rows else ("COLS", "ALIGN")
+        if space.columns:
+            self.sizes.arguments["n_cols"] = columns
+        self._n_kept = kept
+        self.tiles = (*(("ROWS",) if space.rows else ()), *(("COLS",) if space.columns else ()), "ALIGN")
+        if self.is_chunked and self.row_program == "program":
+            self.row_program = "chunk"
 
     def mask_of(self, level: Level) -> str | None:
         return {Level.ROW: "row_mask", Level.COLUMN: "col_mask", Level.ELEMENT: "mask"}.get(level)
@@ -74,9 +80,29 @@ class Rows(Shell):
             "has_rows": bool(self.space.rows),
             "adjacent": "n_cols" if self.space.columns_adjacent else "n_rows",
             "row_program": self.row_program,
+            "kept": self._kept_lines(),
             "outer": self._outer_lines(),
             "inner": self._inner_lines(),
         }
+
+    def _kept_lines(self) -> list[str]:
+        """Which result a program works for, and at which chunk of its rows."""
+        if not self.is_chunked:
+            return []
+        if not self.space.kept:
+            return [f"chunks = tl.num_programs(0){self.shared_by}", f"chunk = {self.part}"]
+        lines = [
+            f"chunks = tl.num_programs(0){self.shared_by} // {self.sizes.divisor(self._n_kept)}",
+            f"chunk = {self.part} % chunks",
+        ]
+        rest = f"{self.part} // chunks"
+        for position, group in reversed(list(enumerate(self.space.kept))):
+            if position == 0:
+                lines.append(f"{group.axis} = {rest}")
+            else:
+                lines.append(f"{group.axis} = {rest} % {self.sizes.divisor(group.size)}")
+                rest = f"{rest} // {self.sizes.divisor(group.size)}"
+        return lines
 
     def _outer_lines(self) -> list[str]:
         """The indices of rows that are counted by the program number."""
@@ -119,6 +145,13 @@ class Rows(Shell):
         """Values of a level reduced over the columns."""
         return self.along(kind, value, 1 if level == Level.ELEMENT else 0)
 
+    def reduce_rows(self, body: Body) -> None:
+        """What is reduced along the columns, all of which are there."""
+        for node in self.kernel.row_reductions():
+            kind, reduced = node.attrs[0], node.args[0]
+            masked = self.masked(reduced, body, identity(kind, node.dtype))
+            body.assign(node, self.along_columns(kind, masked, self.kernel.level(reduced)))
+
     def store_rows(self, body: Body) -> list[str]:
         """The stores of results per row, and of scalars that need no other program."""
         lines = []
@@ -157,7 +190,7 @@ class Tiled(Rows):
     def fill(self) -> dict[str, Any]:
         body = self.scalars()
         self.preload(body, Level.ROW, Level.COLUMN, Level.ELEMENT)
-        totals = [self.total_parts(node, body) for node in self.kernel.totals]
+        totals = self.totals(body)
         stores = self.store_rows(body) + self.store_elements(body)
         return {
             **self.head(),
@@ -178,13 +211,8 @@ class Resident(Rows):
     def fill(self) -> dict[str, Any]:
         body = self.scalars()
         self.preload(body, Level.ROW, Level.COLUMN, Level.ELEMENT)
-        roots = [*self.kernel.totals, *(root.node for root in self.kernel.stores)]
-        for node in ir.topological(roots):
-            if node.op == "reduce" and node not in self.kernel.totals:
-                kind, body_node = node.attrs[0], node.args[0]
-                masked = self.masked(body_node, body, identity(kind, node.dtype))
-                body.assign(node, self.along_columns(kind, masked, self.kernel.level(body_node)))
-        totals = [self.total_parts(node, body) for node in self.kernel.totals]
+        self.reduce_rows(body)
+        totals = self.totals(body)
         stores = self.store_rows(body) + self.store_elements(body)
         return {
             **self.head(),

@@ -15,9 +15,9 @@ import autogen.templates
 from autogen import ir
 from autogen.emission.body import TRITON_DTYPES, Body, Names, Style, wrapped
 from autogen.emission.sizes import Sizes
-from autogen.emission.source import KernelSource, Partial
+from autogen.emission.source import Function, KernelSource, Partial
 from autogen.ir import Axis, Node
-from autogen.kernel import Kernel, Level
+from autogen.kernel import CHUNKS, PROGRAMS, Kernel, Level
 from autogen.lowering.program import Root
 from autogen.lowering.values import Provenance
 from autogen.ops import OPS
@@ -51,7 +51,7 @@ _RESERVED = (
 )
 
 _IDENTITY = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
-_ROLES = ("input", "torch", "view", "saved", "scratch", "upstream", "output")
+_ROLES = ("input", "torch", "view", "saved", "scratch", "upstream", "partial", "output")
 
 
 @functools.cache
@@ -113,55 +113,75 @@ class Shell:
     ) -> None:
         self.kernel, self.space, self.variant = kernel, space, variant
         self.sizes = Sizes(known, variables)
-        read = list(dict.fromkeys(load.attrs[0] for load in kernel.loads()))
+        self.last: Function | None = None
+        loads = [*kernel.loads(), *(kernel.last_block.kernel.loads() if kernel.last_block else ())]
+        shared = [root.buffer for root in kernel.last_block.partials] if kernel.last_block else []
+        read = list(dict.fromkeys(load.attrs[0] for load in loads if load.attrs[0] not in shared))
         order = {name: position for position, name in enumerate(provenance.inputs)}
         read.sort(key=lambda buffer: (_ROLES.index(buffer.role), order.get(buffer.name, 0), buffer.name))
         written = sorted((root.buffer for root in kernel.roots), key=lambda buffer: -_ROLES.index(buffer.role))
         self.buffers = [*read, *written]
-        pointers = [f"{buffer.name}_ptr" for buffer in self.buffers]
+        pointers = [f"{buffer.name}_ptr" for buffer in (*self.buffers, *shared)]
         functions = {helper for op in OPS.values() for helper in op.helpers}
         lengths = {str(s) for b in self.buffers for size in (*b.shape, *b.strides) for s in size.free_symbols}
-        lengths |= {str(s) for axis in (*kernel.rows, *kernel.columns) for s in axis.size.free_symbols}
+        axes = (*kernel.rows, *kernel.kept, *kernel.columns)
+        lengths |= {str(s) for axis in axes for s in axis.size.free_symbols}
         self.names = Names([*_RESERVED, *functions, *pointers, *variables.values(), *lengths])
-        self.style = Style([r.node for r in kernel.roots], provenance, self.sizes, self.names, self)
+        self.style = Style(kernel.computed, provenance, self.sizes, self.names, self)
         self.passes: dict[Node, int] = dict.fromkeys(kernel.loads(), 1)
 
-    def emit(self) -> KernelSource:
-        """The kernel's module."""
+    def emit(self, last: Function | None = None) -> KernelSource:
+        """The kernel's module; `last` is what its last block calls, if that is more than combining numbers."""
+        kernel = self.function(last)
+        text = render(
+            "module.py.jinja",
+            title=f"{self.kernel.name}: {self.summary()}",
+            source=self.style.provenance.loss,
+            helpers=sorted(kernel.helpers | (last.helpers if last else frozenset())),
+            functions=[last.text, kernel.text] if last else [kernel.text],
+        )
+        return KernelSource(
+            self.kernel.name,
+            wrapped(text.rstrip("\n")) + "\n",
+            tuple(self.buffers),
+            kernel.partials,
+            tuple(kernel.sizes.items()),
+            kernel.tiles,
+            (*kernel.loads, *(last.loads if last else ())),
+        )
+
+    def function(self, last: Function | None = None) -> Function:
+        """The kernel's function."""
+        self.last = last
+        if last:
+            self.sizes.arguments |= {name: size for name, size in last.sizes.items() if size != CHUNKS}
         context = self.fill()
         totals = context["totals"]
         sizes = dict(self.sizes.arguments)
-        tiles = (*self.tiles, *(("PARTIALS",) if totals else ()))
+        tiles = (*self.tiles, *(last.tiles if last else ("PARTIALS",) if totals else ()))
         parameters = [f"{buffer.name}_ptr" for buffer in self.buffers]
         parameters += [total["pointer"] for total in totals]
         parameters += ["counter_ptr"] if totals else []
         parameters += sizes
-        parameters += [f"{tile}: tl.constexpr" for tile in tiles]
-        kernel = render(
+        constants = [f"{tile}: tl.constexpr" for tile in tiles]
+        text = render(
             self.template,
             name=self.kernel.name,
-            parameters=parameters,
+            parameters=parameters + constants,
             summary=self.summary(),
             documentation=self._documentation(totals),
             wide=".to(tl.int64)" if self.variant.wide else "",
             **context,
         )
-        text = render(
-            "module.py.jinja",
-            title=f"{self.kernel.name}: {self.summary()}",
-            source=self.style.provenance.loss,
-            helpers=sorted(self.style.helpers),
-            kernel=kernel.strip("\n"),
-        )
-        partials = tuple(Partial(t["name"], t["torch_dtype"], t["kind"]) for t in totals)
-        return KernelSource(
+        return Function(
             self.kernel.name,
-            wrapped(text.rstrip("\n")) + "\n",
-            tuple(self.buffers),
-            partials,
-            tuple(sizes.items()),
+            text.strip("\n"),
+            (*parameters, *tiles),
+            sizes,
             tiles,
+            frozenset(self.style.helpers),
             tuple(self.passes.items()),
+            tuple(Partial(total["name"], total["torch_dtype"], total["count"]) for total in totals),
         )
 
     def index_text(self, expression: sympy.Expr) -> str:
@@ -192,7 +212,7 @@ class Shell:
             note = " (written)" if buffer in written else ""
             lines.append(f"{buffer.name}_ptr: {buffer.describe()}{note}")
         for total in totals:
-            lines.append(f"{total['pointer']}: {str(total['torch_dtype'])[6:]} (programs,), one partial result each")
+            lines.append(f"{total['pointer']}: {total['described']}")
         if totals:
             lines.append("counter_ptr: int32 scalar, 0 before and after")
         for name, size in self.sizes.arguments.items():
@@ -266,7 +286,7 @@ class Shell:
     def scalars(self) -> Body:
         """The values that there is one of, known from the start."""
         body = self.body()
-        given = (node for node in ir.topological(root.node for root in self.kernel.roots) if node.op == "scalar")
+        given = (node for node in ir.topological(self.kernel.computed) if node.op == "scalar")
         for node in (*given, *self.direct_loads(Level.SCALAR)):
             body.state(node)
         return body
@@ -301,13 +321,51 @@ class Shell:
         return {
             "name": name,
             "pointer": pointer,
-            "partial": partial,
+            "described": f"{str(node.dtype)[6:]} (programs,), one partial result each",
+            "count": PROGRAMS,
+            "store": f"tl.store({pointer} + program, {partial})",
             "start": f"tl.full([PARTIALS], {start}, {TRITON_DTYPES[node.dtype]})",
             "combine": f"{name} += {part}" if kind == "sum" else f"{name} = {self.combine(kind, name, part)}",
             "finish": self.along(kind, name, 0),
             "torch_dtype": node.dtype,
-            "kind": kind,
             "node": node,
+        }
+
+    def totals(self, body: Body) -> list[dict[str, Any]]:
+        """What this program has for the last block: a share of each total, or some of the totals."""
+        last = self.kernel.last_block
+        if last is None:
+            return [self.total_parts(node, body) for node in self.kernel.totals]
+        return [self.share(root, body) for root in last.partials]
+
+    def share(self, root: Root, body: Body) -> dict[str, Any]:
+        """What this program stores for the last block: its part of a total, or whole totals, one per row."""
+        if not self.is_chunked:
+            return self.shared(
+                root.buffer, self.pointer(root.buffer, root.index, Level.ROW), body.state(root.node), "row_mask"
+            )
+        kind, level = root.node.attrs[0], self.kernel.level(root.node.args[0])
+        masked = (
+            f"tl.where({self.mask_of(level)}, {body.value(root.node.args[0])[0]}, {identity(kind, root.node.dtype)})"
+        )
+        value = body.assign(root.node, self.whole(kind, masked, level), root.buffer.name)
+        return self.shared(root.buffer, f"{root.buffer.name}_ptr + program", value)
+
+    @property
+    def is_chunked(self) -> bool:
+        """Whether the last block combines what programs store of each total."""
+        return self.kernel.last_block is not None and self.kernel.last_block.chunked
+
+    def shared(self, buffer: ir.Buffer, pointer: str, value: str, mask: str | None = None) -> dict[str, Any]:
+        """The context of what programs store for the last block."""
+        lines = CHUNKS if self.is_chunked else 1
+        return {
+            "name": buffer.name,
+            "pointer": f"{buffer.name}_ptr",
+            "described": f"{buffer.describe()}, partial results",
+            "count": buffer.numel() * lines,
+            "store": f"tl.store({pointer}, {value}{f', mask={mask}' if mask else ''})",
+            "torch_dtype": buffer.dtype,
         }
 
     def combine(self, kind: str, a: str, b: str) -> str:
@@ -325,10 +383,12 @@ class Shell:
 
     def last_block(self, totals: Sequence[dict[str, Any]], outer: Body) -> dict[str, Any]:
         """The context of `last_block.jinja`."""
+        if self.last is not None:
+            return {"totals": totals, "call": f"{self.last.name}({', '.join(self.last.parameters)})"}
         finals = self.body(outer)
         for total in totals:
             finals.know(total["node"], total["name"])
         for root in self.kernel.finals:
             store = self.store_text(root, finals)
             finals.lines.append(f"tl.store({store['pointer']}, {store['value']})")
-        return {"totals": totals, "finals": "\n".join(finals.lines)}
+        return {"totals": totals, "call": "", "finals": "\n".join(finals.lines)}

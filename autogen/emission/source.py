@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import sympy
@@ -12,11 +13,25 @@ from autogen import ir
 
 @dataclass(frozen=True)
 class Partial:
-    """One value per program: `kind` reduces them to the whole loss's."""
+    """What programs store for the last block: `count` values, in terms of sizes, `PROGRAMS` and `CHUNKS`."""
 
     name: str
     dtype: torch.dtype
-    kind: str
+    count: sympy.Expr
+
+
+@dataclass(frozen=True)
+class Function:
+    """A generated function by itself, and what it is called with: see `KernelSource`."""
+
+    name: str
+    text: str
+    parameters: tuple[str, ...]
+    sizes: Mapping[str, sympy.Expr]
+    tiles: tuple[str, ...]
+    helpers: frozenset[str]
+    loads: tuple[tuple[ir.Node, int], ...]
+    partials: tuple[Partial, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -24,7 +39,7 @@ class KernelSource:
     """A generated kernel.
 
     The kernel is called with the `buffers`, then the `partials` and the counter if there are any, then the values of
-    `sizes`, then the tile sizes named in `tiles`. `passes` counts, for each load, how often a whole tensor is read.
+    `sizes`, then the tile sizes named in `tiles`. `loads` counts, for each load, how often a whole tensor is read.
     """
 
     name: str

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from autogen.errors import AutogenError, TraceError, ValueBranchError
 from autogen.ir import contiguous_strides
-from autogen.tracing.guards import Guards
+from autogen.tracing.guards import Guards, settle_factors
 from autogen.tracing.recorder import Recorder, Size, evaluate
 from autogen.tracing.source import statement_that_raised
 
@@ -209,6 +209,7 @@ class _Tracing:
         from autogen.tracing.formulas import CORRECTIONS
 
         self._names = names
+        self._tensors = tensors
         self._needs_gradient = needs_gradient
         self._static = static
         self._shapes = ShapeEnv(duck_shape=False)
@@ -246,6 +247,7 @@ class _Tracing:
 
     def domain(self) -> Domain:
         """The calls that take the way recorded so far."""
+        settle_factors(self._shapes, self.fakes, self._tensors)
         guards = Guards.of(self._shapes, list(zip(self._names, self.fakes, strict=True)), self._floats)
         return Domain(guards, self.recorder.predicates, self._placeholders, self.recorder.constants)
 

@@ -95,6 +95,30 @@ class Guards:
         return self._read(tensors, floats)
 
 
+def settle_factors(shapes: Any, fakes: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
+    """Where two products of sizes have turned out equal, as after `a.flatten(0, 1) + b.flatten()`, take their factors
+    for equal, if in this call they are: the two then have the same axes.
+    """
+    hints = {
+        size.node.expr: real
+        for fake, tensor in zip(fakes, tensors, strict=True)
+        for size, real in zip(fake.shape, tensor.shape, strict=True)
+        if isinstance(size, torch.SymInt)
+    }
+    for guard in list(shapes.guards):
+        if not isinstance(guard.expr, sympy.Eq):
+            continue
+        sides = [sympy.Mul.make_args(shapes.replace(side)) for side in guard.expr.args]
+        if any(factor not in hints for side in sides for factor in side):
+            continue
+        (left, right) = ([factor for factor in side if factor not in other] for side, other in (sides, sides[::-1]))
+        for factor in left:
+            alike = next((each for each in right if hints[each] == hints[factor]), None)
+            if alike is not None:
+                right.remove(alike)
+                shapes.evaluate_expr(sympy.Eq(factor, alike))
+
+
 def _sympy(value: Any) -> sympy.Expr:
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return value.node.expr

@@ -1,0 +1,72 @@
+"""The chunked shell: a program adds up a chunk of the rows that belong to one result, for the last block to combine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autogen.emission.body import TRITON_DTYPES, Body
+from autogen.emission.rows import Rows
+from autogen.emission.shell import Variant, identity
+from autogen.kernel import Kernel, Level
+from autogen.lowering.program import Root
+from autogen.lowering.values import Provenance
+from autogen.space import Space
+
+
+class Chunked(Rows):
+    """Prints a kernel whose totals have several results."""
+
+    template = "rows_chunked.jinja"
+    row_program = "row_tile"
+
+    def __init__(self, kernel: Kernel, space: Space, variant: Variant, provenance: Provenance) -> None:
+        self._tiles_columns = bool(space.columns) and not kernel.whole_rows
+        if self._tiles_columns:
+            self.part, self.shared_by = "part", " // col_tiles"
+            self.row_store_mask = "row_mask & (program % col_tiles == 0)"
+        super().__init__(kernel, space, variant, provenance)
+
+    def summary(self) -> str:
+        return "a chunk of the rows of one result per program."
+
+    def fill(self) -> dict[str, Any]:
+        before = self.scalars()
+        self.preload(before, Level.COLUMN)
+        body = self.body(before)
+        self.preload(body, Level.ROW, Level.ELEMENT)
+        self.reduce_rows(body)
+        after: list[str] = []
+        assert self.kernel.last_block is not None
+        totals = [self._accumulated(root, before, body, after) for root in self.kernel.last_block.partials]
+        stores = self.store_rows(body) + self.store_elements(body)
+        return {
+            **self.head(),
+            "has_columns": bool(self.space.columns),
+            "tiles_columns": self._tiles_columns,
+            "tiles": self._row_tiles(),
+            "before": "\n".join(before.lines),
+            "body": "\n".join([*body.lines, *stores]),
+            "after": "\n".join(after),
+            **self.last_block(totals, before),
+        }
+
+    def _row_tiles(self) -> str:
+        """How many tiles of rows a result has."""
+        outer = [self.sizes.factor(group.size) for group in self.space.rows[:-1]]
+        return " * ".join([*outer, "row_tiles"])
+
+    def _accumulated(self, root: Root, before: Body, body: Body, after: list[str]) -> dict[str, Any]:
+        """A total that a program adds up in a tile, and then stores."""
+        node = root.node
+        kind, reduced = node.attrs[0], node.args[0]
+        level = self.kernel.level(reduced)
+        start = identity(kind, node.dtype)
+        name = self.style.name(node, root.buffer.name)
+        shape = "[ROWS, COLS]" if level == Level.ELEMENT else "[ROWS]"
+        before.lines.append(f"{name} = tl.full({shape}, {start}, {TRITON_DTYPES[node.dtype]})")
+        masked = f"tl.where({self.mask_of(level)}, {body.value(reduced)[0]}, {start})"
+        body.lines.append(f"{name} = {self.combine(kind, name, masked)}" if kind != "sum" else f"{name} += {masked}")
+        after.append(f"{name} = {self.along(kind, name, 0)}")
+        if node.axes & set(self.kernel.columns):
+            return self.shared(root.buffer, f"{root.buffer.name}_ptr + {self.part} * n_cols + col", name, "col_mask")
+        return self.shared(root.buffer, f"{root.buffer.name}_ptr + {self.part}", name)
