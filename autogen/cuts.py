@@ -15,15 +15,16 @@ from dataclasses import replace
 from autogen import ir
 from autogen.errors import ScheduleError
 from autogen.ir import Node
-from autogen.kernel import Kernel, fit, memory_order, one_block
+from autogen.kernel import ROWS_ADJACENT, Kernel, fit, memory_order, one_block
 from autogen.last_block import with_last_block
 from autogen.lowering.program import Root
 from autogen.lowering.values import Provenance
 from autogen.names import unique
 from autogen.sizes import Evaluator
 
-FEW_ROWS = 128
-LONG_ROWS = 16384
+# As many programs should there be, if each of them has to walk so many elements.
+MANY_PROGRAMS = 128
+LONG_WALK = 32768
 
 
 def kernels(
@@ -89,7 +90,7 @@ def _streaming(
             with contextlib.suppress(ScheduleError):
                 return with_last_block(name, roots, hints, provenance)
         raise error
-    if _has_few_long_rows(kernel, hints):
+    if _leaves_a_device_idle(kernel, hints):
         with contextlib.suppress(ScheduleError):
             split = with_last_block(name, roots, hints, provenance)
             if not split.whole_rows:
@@ -97,12 +98,16 @@ def _streaming(
     return kernel
 
 
-def _has_few_long_rows(kernel: Kernel, hints: Mapping[str, int]) -> bool:
-    """Whether there are so few rows, and these so long, that a program for each would leave a device idle."""
+def _leaves_a_device_idle(kernel: Kernel, hints: Mapping[str, int]) -> bool:
+    """Whether there are so few rows, and these so long, that it takes a long time to walk them."""
+    if not kernel.whole_rows or not kernel.rows:
+        return False
     rows, columns = (
         math.prod(Evaluator([axis.size for axis in axes])(hints)) for axes in (kernel.rows, kernel.columns)
     )
-    return kernel.whole_rows and rows < FEW_ROWS and columns > LONG_ROWS
+    place = memory_order(ir.topological(kernel.computed), kernel.roots, hints)
+    together = ROWS_ADJACENT if place(kernel.rows[-1]) > place(kernel.columns[-1]) else 1
+    return rows < together * MANY_PROGRAMS and columns * min(rows, together) > LONG_WALK
 
 
 def _fits(name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance) -> bool:

@@ -25,6 +25,7 @@ from autogen.sizes import Evaluator, next_power_of_2
 
 MAX_IN_ONE_PROGRAM = 16384  # elements
 MAX_RANK = 6
+ROWS_ADJACENT = 128  # rows in a tile, where neighbouring rows are neighbours in memory
 
 # Sizes that the launch decides: how many programs there are, and how many of them share the rows of one result.
 PROGRAMS = sympy.Symbol("programs", integer=True, positive=True)

@@ -53,7 +53,8 @@ class Space:
         alone = {axis for expression in _index_expressions(kernel) for axis in expression.free_symbols}
         reductions = [node for node in _nodes(kernel) if node.op == "reduce"] if kernel.one_block else []
         self._reduced = [set(node.attrs[1]) for node in reductions]
-        row_name = "row" if kernel.columns or kernel.last_block else "element"
+        is_chunked = kernel.last_block is not None and kernel.last_block.chunked
+        row_name = "row" if kernel.columns or is_chunked else "element"
         self.rows = self._merge(kernel.rows, alone, row_name)
         self.kept = self._merge(kernel.kept, alone, "outer")
         self.columns = self._merge(kernel.columns, alone, "" if kernel.one_block else "col")

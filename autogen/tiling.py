@@ -25,7 +25,7 @@ import torch
 
 from autogen import ir
 from autogen.emission import Variant
-from autogen.kernel import Kernel, Level
+from autogen.kernel import ROWS_ADJACENT, Kernel, Level
 from autogen.sizes import Evaluator, next_power_of_2
 from autogen.space import Space
 
@@ -35,8 +35,6 @@ MAX_RESIDENT = 32768
 MAX_PARTIALS = 4096
 MAX_PROGRAMS = 1024
 MAX_SHARED = 2**18
-LAST_BLOCK_ELEMENTS = 8192
-ROWS_ADJACENT = 128
 
 
 @dataclass(frozen=True)
@@ -64,9 +62,10 @@ class Tiler:
 
     def __init__(self, kernel: Kernel, space: Space) -> None:
         nodes = [node for node in kernel.loads() if kernel.level(node) == Level.ELEMENT]
-        self._is_flat = not kernel.columns and not kernel.last_block
+        is_chunked = kernel.last_block is not None and kernel.last_block.chunked
+        self._is_chunked = is_chunked
+        self._is_flat = not kernel.columns and not is_chunked
         self._whole_rows = kernel.whole_rows
-        self._is_chunked = kernel.last_block is not None and kernel.last_block.chunked
         self._keeps_columns = kernel.keeps_columns
         self._live = max(1, len(nodes) + len(kernel.stores) - 1 + (len(kernel.totals) if self._is_chunked else 0))
         self._double = any(root.node.dtype == torch.float64 for root in kernel.roots)
@@ -94,8 +93,8 @@ class Tiler:
         if self._blocks is not None:
             return self._block(sizes, wide)
         if self._is_flat:
-            return self._flat(rows, wide)
-        if self._is_chunked:
+            tiling = self._flat(rows, wide)
+        elif self._is_chunked:
             tiling = self._chunks(rows, inner_rows, columns, kept, wide)
         else:
             tiling = (self._rows if self._whole_rows else self._tiles)(rows, inner_rows, columns, wide)
@@ -104,10 +103,11 @@ class Tiler:
     def _with_last_block(self, tiling: Tiling, extents: Sequence[int]) -> Tiling:
         """A tiling with the tiles of the last block: every axis whole, and as many chunks as go with that."""
         tiles = tuple(zip(self._last_tiles, map(next_power_of_2, extents), strict=True))
+        elements = math.prod(size for _, size in tiles)
+        warps = max(tiling.num_warps, min(elements // 1024, 32))
         if self._is_chunked:
-            room = max(LAST_BLOCK_ELEMENTS // math.prod(size for _, size in tiles), 1)
-            tiles += (("CHUNKS", min(next_power_of_2(tiling.chunks), room)),)
-        return replace(tiling, tiles=tiling.tiles + tiles)
+            tiles += (("CHUNKS", min(next_power_of_2(tiling.chunks), max(512 * warps // elements, 1))),)
+        return replace(tiling, tiles=tiling.tiles + tiles, num_warps=warps)
 
     def _partials(self, programs: int) -> tuple[tuple[str, int], ...]:
         return (("PARTIALS", min(next_power_of_2(programs), MAX_PARTIALS)),) if self._has_totals else ()

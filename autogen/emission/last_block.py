@@ -62,7 +62,11 @@ class Finish(Block):
             mask = " & ".join([f"arrived{places}", *([self.mask(node.axes)] if node.axes else [])])
             pointer = self.pointer(buffer, index, Level.COLUMN)
             part = f'tl.load({pointer} + {step}, mask={mask}, other={start}, cache_modifier=".cg")'
-            inside.append(f"{name} = {self.combine(kind, name, self.along(kind, part, 0))}")
+            combined = self.along(kind, "share", 0)
+            inside.append(f"share = {part}")
+            inside.append(
+                f"{name} += {combined}" if kind == "sum" else f"{name} = {self.combine(kind, name, combined)}"
+            )
             body.know(node, name)
         self.sizes.arguments[str(CHUNKS)] = CHUNKS
         body.lines.append("for first in range(0, chunks, CHUNKS):")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 
 import autogen.templates
 from autogen import ir
-from autogen.emission.body import TRITON_DTYPES, Body, Names, Style, wrapped
+from autogen.emission.body import MAX_WIDTH, TRITON_DTYPES, Body, Names, Style, wrapped
 from autogen.emission.sizes import Sizes
 from autogen.emission.source import Function, KernelSource, Partial
 from autogen.ir import Axis, Node
@@ -43,6 +44,10 @@ _RESERVED = (
     "n_cols",
     "col_tiles",
     "row_tile",
+    "part",
+    "chunk",
+    "chunks",
+    "share",
     "counter_ptr",
     "BLOCK",
     "ROWS",
@@ -68,6 +73,14 @@ def _environment() -> jinja2.Environment:
 def render(template: str, **context: Any) -> str:
     """A template of `templates/`, filled in."""
     return _environment().get_template(template).render(**context)
+
+
+def _call(function: Function) -> str:
+    """A call whose arguments are called like the parameters."""
+    arguments = ", ".join(function.parameters)
+    if len(arguments) > MAX_WIDTH:
+        arguments = f"\n{textwrap.fill(arguments, MAX_WIDTH, initial_indent='    ', subsequent_indent='    ')}\n"
+    return f"{function.name}({arguments})"
 
 
 def identity(kind: str, dtype: torch.dtype) -> str:
@@ -384,7 +397,7 @@ class Shell:
     def last_block(self, totals: Sequence[dict[str, Any]], outer: Body) -> dict[str, Any]:
         """The context of `last_block.jinja`."""
         if self.last is not None:
-            return {"totals": totals, "call": f"{self.last.name}({', '.join(self.last.parameters)})"}
+            return {"totals": totals, "call": _call(self.last)}
         finals = self.body(outer)
         for total in totals:
             finals.know(total["node"], total["name"])

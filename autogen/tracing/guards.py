@@ -100,10 +100,9 @@ def settle_factors(shapes: Any, fakes: Sequence[torch.Tensor], tensors: Sequence
     for equal, if in this call they are: the two then have the same axes.
     """
     hints = {
-        size.node.expr: real
+        _sympy(size): real
         for fake, tensor in zip(fakes, tensors, strict=True)
         for size, real in zip(fake.shape, tensor.shape, strict=True)
-        if isinstance(size, torch.SymInt)
     }
     for guard in list(shapes.guards):
         if not isinstance(guard.expr, sympy.Eq):

@@ -11,9 +11,10 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class Source:
-    """The text of a generated module."""
+    """The text of a generated module, and of its functions the one that is looked at."""
 
     text: str
+    position: int = -1
 
     @cached_property
     def kernels(self) -> list[ast.FunctionDef]:
@@ -23,9 +24,14 @@ class Source:
 
     @cached_property
     def kernel(self) -> ast.FunctionDef:
-        """The only kernel."""
-        (kernel,) = self.kernels
-        return kernel
+        """The function that is looked at: the kernel is the last."""
+        return self.kernels[self.position]
+
+    @cached_property
+    def handed_on(self) -> set[str]:
+        """What the kernel gives to another function of the module."""
+        calls = [call for other in self.kernels for call in self.calls(other.name)]
+        return {ast.unparse(argument) for call in calls for argument in call.args}
 
     @cached_property
     def parameters(self) -> list[str]:

@@ -38,6 +38,19 @@ def chosen(a: Tensor, mask: Tensor) -> Tensor:
     return a[mask].pow(2).mean()
 
 
+def of_sequences(logits: Tensor, target: Tensor) -> Tensor:
+    loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none")
+    return loss.view_as(target).mean(1).pow(2).mean()
+
+
+def scaled(a: Tensor, scale: Tensor) -> Tensor:
+    return (a * scale).tanh().pow(2).mean()
+
+
+def spread(a: Tensor) -> Tensor:
+    return a.norm(dim=1).std()
+
+
 def x(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.zeros(shape, dtype=dtype, requires_grad=True)
 
@@ -51,6 +64,12 @@ GRAPHS: list[tuple[Any, tuple[Tensor, ...]]] = [
     (clip, (x(64, 32), x(64, 32))),
     (clip, (x(512, 32), x(512, 32))),
     (chosen, (x(64, 32), torch.zeros(64, 32) > 0)),
+    # Finished by the last block.
+    (dice, (x(8, 19, 256, 256, dtype=torch.bfloat16), torch.zeros(8, 256, 256).long())),
+    (of_sequences, (x(4, 1024, 32000, dtype=torch.bfloat16), torch.zeros(4, 1024).long())),
+    (of_sequences, (x(4, 1024, 1000), torch.zeros(4, 1024).long())),
+    (scaled, (x(65536, 512), x(512))),
+    (spread, (x(8192, 1024),)),
 ]
 
 
