@@ -40,7 +40,8 @@ def compiled(kernel: SpecializedKernel, target: str) -> CompiledKernel:
 
 
 def tiles_of(kernel: SpecializedKernel) -> dict[str, int]:
-    parameters = re.findall(r"^    (\w+)(?:: tl\.constexpr)?,$", kernel.text, re.MULTILINE)
+    _, _, text = kernel.text.partition(f"def {kernel.name}(")
+    parameters = re.findall(r"^    (\w+)(?:: tl\.constexpr)?,$", text, re.MULTILINE)
     values = {name: each.value for name, each in zip(parameters, kernel.parameters, strict=True)}
     return {name: values[name] or 1 for name in TILES if name in values}
 
@@ -88,7 +89,8 @@ def test_accesses_are_as_wide_as_can_be(launch: tuple[Case, str]) -> None:
             accesses = [each for each in result.accesses if re.fullmatch(r"\w+ \+ offsets", each.address)]
             accesses = [each for each in accesses if each.mask is None]
         else:
-            accesses = [each for each in result.accesses if re.search(r"\bcol\b", each.address)]
+            walked = "col" if "COLS" in tiles_of(kernel) else "row"
+            accesses = [each for each in result.accesses if re.search(rf"\b{walked}\b", each.address)]
         assert accesses, kernel.text
         for access in accesses:
             # The same access on both sides of an `if` may have been made one.

@@ -95,7 +95,8 @@ class TestFields:
     def test_launches_are_those_of_the_plan(self) -> None:
         report = explain(autogen_loss(lambda x: (x.sum(0), x.sum(1))), torch.rand(300, 400))
         assert report.forward is not None
-        assert report.forward.launches == len(report.forward.kernels) == report.forward.source.count("@triton.jit") == 2
+        assert report.forward.launches == len(report.forward.kernels) == 2
+        assert all(f"def {name}(" in report.forward.source for name in report.forward.kernels)
 
     def test_backward_is_none_where_nothing_asks_for_a_gradient(self) -> None:
         x, t = pair(N)
