@@ -6,7 +6,8 @@ from typing import Any
 
 import sympy
 
-from autogen.emission.shell import Shell, Variant
+from autogen.emission.shell import Variant
+from autogen.emission.streaming import Streaming
 from autogen.ir import Axis
 from autogen.kernel import Kernel, Level
 from autogen.lowering.values import Provenance
@@ -15,7 +16,7 @@ from autogen.space import Space
 OFFSETS = "offsets"
 
 
-class Flat(Shell):
+class Flat(Streaming):
     """Prints a kernel without columns."""
 
     template = "flat.jinja"

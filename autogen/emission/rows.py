@@ -12,7 +12,8 @@ from typing import Any
 import sympy
 
 from autogen.emission.body import Body
-from autogen.emission.shell import Shell, Variant, identity
+from autogen.emission.shell import Variant, identity
+from autogen.emission.streaming import Streaming
 from autogen.ir import Node
 from autogen.kernel import Kernel, Level
 from autogen.lowering.values import Provenance
@@ -21,7 +22,7 @@ from autogen.space import Space
 _SUBSCRIPTS = {Level.ROW: "[:, None]", Level.COLUMN: "[None, :]"}
 
 
-class Rows(Shell):
+class Rows(Streaming):
     """What the row shells share; `row_program` is the variable that counts row tiles."""
 
     row_program = "program"

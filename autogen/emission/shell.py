@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +13,11 @@ import torch
 
 import autogen.templates
 from autogen import ir
-from autogen.emission.body import MAX_WIDTH, TRITON_DTYPES, Body, Names, Style, wrapped
+from autogen.emission.body import TRITON_DTYPES, Body, Names, Style, wrapped
 from autogen.emission.sizes import Sizes
 from autogen.emission.source import Function, KernelSource, Partial
 from autogen.ir import Axis, Node
-from autogen.kernel import CHUNKS, PROGRAMS, Kernel, Level
+from autogen.kernel import CHUNKS, Kernel, Level
 from autogen.lowering.program import Root
 from autogen.lowering.values import Provenance
 from autogen.ops import OPS
@@ -73,14 +72,6 @@ def _environment() -> jinja2.Environment:
 def render(template: str, **context: Any) -> str:
     """A template of `templates/`, filled in."""
     return _environment().get_template(template).render(**context)
-
-
-def _call(function: Function) -> str:
-    """A call whose arguments are called like the parameters."""
-    arguments = ", ".join(function.parameters)
-    if len(arguments) > MAX_WIDTH:
-        arguments = f"\n{textwrap.fill(arguments, MAX_WIDTH, initial_indent='    ', subsequent_indent='    ')}\n"
-    return f"{function.name}({arguments})"
 
 
 def identity(kind: str, dtype: torch.dtype) -> str:
@@ -320,67 +311,6 @@ class Shell:
         """The subscript that broadcasts a value of a level to another."""
         return ""
 
-    def total_parts(self, node: Node, body: Body) -> dict[str, Any]:
-        """A reduction over all rows: this program's part of it, and how the last block combines the parts."""
-        kind = node.attrs[0]
-        name = self.style.name(node)
-        partial = self.names.new(f"{name}_partial")
-        start = identity(kind, node.dtype)
-        level = self.kernel.level(node.args[0])
-        masked = f"tl.where({self.mask_of(level)}, {body.value(node.args[0])[0]}, {start})"
-        body.lines.append(f"{partial} = {self.whole(kind, masked, level)}")
-        pointer = f"{partial}_ptr"
-        part = f'tl.load({pointer} + partial, mask=arrived, other={start}, cache_modifier=".cg")'
-        return {
-            "name": name,
-            "pointer": pointer,
-            "described": f"{str(node.dtype)[6:]} (programs,), one partial result each",
-            "count": PROGRAMS,
-            "store": f"tl.store({pointer} + program, {partial})",
-            "start": f"tl.full([PARTIALS], {start}, {TRITON_DTYPES[node.dtype]})",
-            "combine": f"{name} += {part}" if kind == "sum" else f"{name} = {self.combine(kind, name, part)}",
-            "finish": self.along(kind, name, 0),
-            "torch_dtype": node.dtype,
-            "node": node,
-        }
-
-    def totals(self, body: Body) -> list[dict[str, Any]]:
-        """What this program has for the last block: a share of each total, or some of the totals."""
-        last = self.kernel.last_block
-        if last is None:
-            return [self.total_parts(node, body) for node in self.kernel.totals]
-        return [self.share(root, body) for root in last.partials]
-
-    def share(self, root: Root, body: Body) -> dict[str, Any]:
-        """What this program stores for the last block: its part of a total, or whole totals, one per row."""
-        if not self.is_chunked:
-            return self.shared(
-                root.buffer, self.pointer(root.buffer, root.index, Level.ROW), body.state(root.node), "row_mask"
-            )
-        kind, level = root.node.attrs[0], self.kernel.level(root.node.args[0])
-        masked = (
-            f"tl.where({self.mask_of(level)}, {body.value(root.node.args[0])[0]}, {identity(kind, root.node.dtype)})"
-        )
-        value = body.assign(root.node, self.whole(kind, masked, level), root.buffer.name)
-        return self.shared(root.buffer, f"{root.buffer.name}_ptr + program", value)
-
-    @property
-    def is_chunked(self) -> bool:
-        """Whether the last block combines what programs store of each total."""
-        return self.kernel.last_block is not None and self.kernel.last_block.chunked
-
-    def shared(self, buffer: ir.Buffer, pointer: str, value: str, mask: str | None = None) -> dict[str, Any]:
-        """The context of what programs store for the last block."""
-        lines = CHUNKS if self.is_chunked else 1
-        return {
-            "name": buffer.name,
-            "pointer": f"{buffer.name}_ptr",
-            "described": f"{buffer.describe()}, partial results",
-            "count": buffer.numel() * lines,
-            "store": f"tl.store({pointer}, {value}{f', mask={mask}' if mask else ''})",
-            "torch_dtype": buffer.dtype,
-        }
-
     def combine(self, kind: str, a: str, b: str) -> str:
         """Two partial results made one."""
         return f"{a} + {b}" if kind == "sum" else f"{self.style.helper(f'{kind}imum')}({a}, {b})"
@@ -388,20 +318,3 @@ class Shell:
     def along(self, kind: str, value: str, axis: int) -> str:
         """A tile reduced along one of its axes."""
         return f"{'tl.sum' if kind == 'sum' else self.style.helper(f'{kind}_over')}({value}, {axis})"
-
-    def whole(self, kind: str, value: str, level: Level) -> str:
-        """A tile of a level reduced to one value."""
-        inner = self.along(kind, value, 1) if level == Level.ELEMENT and self.kernel.columns else value
-        return self.along(kind, inner, 0)
-
-    def last_block(self, totals: Sequence[dict[str, Any]], outer: Body) -> dict[str, Any]:
-        """The context of `last_block.jinja`."""
-        if self.last is not None:
-            return {"totals": totals, "call": _call(self.last)}
-        finals = self.body(outer)
-        for total in totals:
-            finals.know(total["node"], total["name"])
-        for root in self.kernel.finals:
-            store = self.store_text(root, finals)
-            finals.lines.append(f"tl.store({store['pointer']}, {store['value']})")
-        return {"totals": totals, "call": "", "finals": "\n".join(finals.lines)}
