@@ -94,3 +94,15 @@ def test_a_block_that_is_too_large_spills(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(autogen.kernel, "MAX_IN_ONE_PROGRAM", 2**18)
     forward, _ = kernels_of(two_softmaxes, x(400, 500))
     assert compile_kernel(forward, TARGETS["sm_90"]).spilled > 0
+
+
+def _is_ordered(kernel: SpecializedKernel) -> bool:
+    """Whether all threads of a block have stored before one of them draws the ticket."""
+    asm = compile_kernel(kernel, TARGETS["sm_90"]).asm
+    before, _, _ = asm.partition("atom.")
+    return before.rindex("bar.sync") > before.rindex("st.global")
+
+
+def test_all_threads_store_before_the_ticket_is_drawn() -> None:
+    finished = [k for loss, inputs in GRAPHS[-5:] for k in kernels_of(loss, *inputs) if "_last_block(" in k.text]
+    assert len(finished) == 5 and all(map(_is_ordered, finished))
