@@ -294,7 +294,7 @@ class Shell:
         partial = self.names.new(f"{name}_partial")
         start = identity(kind, node.dtype)
         level = self.kernel.level(node.args[0])
-        masked = f"tl.where({self.mask_of(level)}, {body.value(node.args[0])[0]}, {start})"
+        masked = f"tl.where({self.mask_of(level)}, {body.term(node.args[0])}, {start})"
         body.lines.append(f"{partial} = {self.whole(kind, masked, level)}")
         pointer = f"{partial}_ptr"
         part = f'tl.load({pointer} + partial, mask=arrived, other={start}, cache_modifier=".cg")'
