@@ -102,6 +102,15 @@ def min_over(x: tl.tensor, axis: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
+def one_condition(x: tl.tensor) -> tl.tensor:
+    """A condition that there is one of, beside many: the interpreter makes floats of the result of comparing floats."""
+    if _INTERPRETED:
+        return x.to(tl.int32) != 0
+    else:
+        return x
+
+
+@triton.jit
 def round_to_float16(x: tl.tensor) -> tl.tensor:
     """`x`, rounded to single and then to half precision, ties to even."""
     return x.to(tl.float32).to(tl.float16).to(x.dtype)

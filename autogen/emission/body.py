@@ -283,6 +283,8 @@ class Body:
     def _infix_argument(self, node: Node, into: Node) -> tuple[str, int]:
         if _is_to_widen(node, into):
             return self._widened(node) + self._style.tile.expansion(node, into), Precedence.ATOM
+        if node.dtype == torch.bool and not node.axes and into.axes:
+            return f"{self._style.helper('one_condition')}({self.value(node)[0]})", Precedence.ATOM
         # Beside a tensor an integer size is promoted as a cast would, beside a number to float32.
         if _is_size(node) and (node.dtype != torch.float64 or not all(map(_is_number, into.args))):
             return self.value(node.args[0])

@@ -302,7 +302,8 @@ class Recorder(TorchDispatchMode):
                 node = self.graph.get_attr(f"constant_{len(self.constants)}")
                 self.constants[node] = self.real[node] = value.detach().clone()
         node.meta["origin"], node.meta["backward"] = self._origin()
-        node.meta.update(geometry=[(tuple(result.shape), result.dtype)], strides=[result.stride()], is_tuple=False)
+        node.meta.update(geometry=[(tuple(result.shape), result.dtype)], strides=[result.stride()])
+        node.meta.update(is_tuple=False, of_formula=False)
         self._track(result, node)
 
 
