@@ -27,6 +27,7 @@ from autogen.errors import (
     TraceError,
     UnsupportedOpError,
     ValueBranchError,
+    defects_of,
 )
 from autogen.kernel import Kernel
 from autogen.launch import Launcher, Results
@@ -171,7 +172,8 @@ class CompiledLoss:
                 if layout != _DENSE:
                     buffer = ir.Buffer(each.name, each.dtype, each.shape, each.strides, "upstream")
                     buffers[each.name] = replace(buffer, strides=_strides(buffer, layout))
-            steps = _launchers(self.plan.backward(buffers), self.plan)
+            with defects_of(self.plan.provenance.loss):
+                steps = _launchers(self.plan.backward(buffers), self.plan)
             results = _results(steps, [root.buffer for root in self.plan.gradients], self.plan)
             backward = self._backwards[layouts] = Backward(steps, results)
         return backward

@@ -7,6 +7,7 @@ be compiled runs in torch, and the reason is kept so that nobody tries again.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import logging
 import threading
@@ -19,7 +20,15 @@ import torch
 
 from autogen import availability
 from autogen.binding import Binding, bind, is_replaying
-from autogen.errors import AutogenError, CompileError, InternalError, RefusedError, TooManyTracesError, TraceError
+from autogen.errors import (
+    AutogenError,
+    CompileError,
+    InternalError,
+    RefusedError,
+    TooManyTracesError,
+    TraceError,
+    defects_of,
+)
 from autogen.policies import Policy, resolve
 
 if TYPE_CHECKING:
@@ -122,10 +131,12 @@ class Dispatcher:
         decision = self.decide(binding, module, name or self.name)
         error = decision.error
         if decision.kernels is not None:
+            needs = needs_gradient(binding)
+            failed = functools.partial(self._refuse, binding, needs, policy)
             try:
-                return run(decision.kernels, binding, decision.sizes)
-            except CompileError as refused:
-                error = self._refuse(binding, refused)
+                return run(decision.kernels, binding, decision.sizes, needs, failed)
+            except (CompileError, InternalError) as refused:
+                error = failed(refused)
         if policy is Policy.MANDATORY and error is not None:
             if isinstance(error, (TraceError, RefusedError)):
                 self._eager(module, args, kwargs)  # a fault of the call itself is torch's to report
@@ -214,15 +225,13 @@ class Dispatcher:
     def _compile(self, binding: Binding, needs: Sequence[bool], key: Hashable, name: str) -> Decision:
         from autogen.compiler import compile_loss
 
-        error: AutogenError
         try:
             if len(self._compiled.get(key, ())) >= MOST_TRACES or len(self._compiled) >= MOST_KEYS:
                 raise TooManyTracesError(name)
-            compiled = compile_loss(name, binding, needs)
+            with defects_of(name):
+                compiled = compile_loss(name, binding, needs)
         except AutogenError as refused:
             error = refused
-        except Exception as fault:  # a defect here must not stop a training run; it is logged as what it is
-            error = InternalError(name, cause=fault)
         else:
             self._compiled.setdefault(key, []).append(compiled)
             logger.info("%s runs on generated kernels: %s launches, forward + backward", name, compiled.launches)
@@ -234,12 +243,19 @@ class Dispatcher:
         self._refused.setdefault(key, []).append(_without_frames(error))
         return Decision(error=error)
 
-    def _refuse(self, binding: Binding, error: CompileError) -> CompileError:
-        """Triton does not compile what was generated: such calls run in torch from now on."""
-        key = self._key(binding, needs_gradient(binding))
-        self._compiled.pop(key, None)
-        logger.warning("%s runs in torch: %s", self.name, error.reason, exc_info=error)
-        self._refused.setdefault(key, []).append(_without_frames(error))
+    def _refuse(self, binding: Binding, needs: Sequence[bool], policy: Policy, error: AutogenError) -> AutogenError:
+        """What was generated cannot be compiled, or a kernel not be printed: such calls run in torch from now on.
+
+        Raises:
+            AutogenError: `error`, under the policy "mandatory".
+        """
+        key = self._key(binding, needs)
+        if self._compiled.pop(key, None) is not None or error.reason not in self._said:
+            self._said.add(error.reason)
+            logger.warning("%s runs in torch: %s", self.name, error.reason, exc_info=error)
+            self._refused.setdefault(key, []).append(_without_frames(error))
+        if policy is Policy.MANDATORY:
+            raise error.with_traceback(None)
         return error
 
     def _eager(self, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -271,10 +287,12 @@ def needs_gradient(binding: Binding) -> list[bool]:
     return [enabled and tensor.requires_grad for tensor in binding.tensors]
 
 
-def run(kernels: Kernels, binding: Binding, sizes: dict[str, int]) -> Any:
-    """Launch a loss's kernels on a call; returns what the loss returns."""
-    if any(needs_gradient(binding)):
-        outputs = _Fused.apply(kernels, binding.replay, sizes, *binding.tensors)
+def run(
+    kernels: Kernels, binding: Binding, sizes: dict[str, int], needs: Sequence[bool], failed: Callable[..., Any]
+) -> Any:
+    """Launch a loss's kernels on a call; returns what the loss returns. `failed` hears of an error in backward."""
+    if any(needs):
+        outputs = _Fused.apply(kernels, binding.replay, sizes, failed, *binding.tensors)
     else:
         with torch.no_grad():
             outputs, _ = kernels.run_forward(binding.tensors, sizes)
@@ -290,11 +308,12 @@ class _Fused(torch.autograd.Function):
         kernels: Kernels,
         replay: Callable[[Sequence[torch.Tensor]], Any],
         sizes: dict[str, int],
+        failed: Callable[..., Any],
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         ctx.stream = _stream_of(tensors[0].device) if kernels.is_random else None
         outputs, saved = kernels.run_forward(tensors, sizes)
-        ctx.kernels, ctx.replay, ctx.sizes, ctx.count = kernels, replay, sizes, len(tensors)
+        ctx.kernels, ctx.replay, ctx.sizes, ctx.failed, ctx.count = kernels, replay, sizes, failed, len(tensors)
         ctx.save_for_backward(*tensors, *saved)
         constant = [each for each, varies in zip(outputs, kernels.differentiable, strict=True) if not varies]
         ctx.mark_non_differentiable(*constant)
@@ -305,8 +324,19 @@ class _Fused(torch.autograd.Function):
         everything = ctx.saved_tensors
         tensors, saved = everything[: ctx.count], everything[ctx.count :]
         if torch.is_grad_enabled():
-            return None, None, None, *_differentiable_backward(ctx, tensors, upstream)
-        return None, None, None, *ctx.kernels.run_backward(tensors, saved, upstream, ctx.sizes)
+            return *_NO_GRADIENTS, *_gradients_of_torch(ctx, tensors, upstream)
+        try:
+            return *_NO_GRADIENTS, *ctx.kernels.run_backward(tensors, saved, upstream, ctx.sizes)
+        except (CompileError, InternalError) as error:
+            ctx.failed(error)
+        with torch.enable_grad():
+            wanted = ctx.needs_input_grad[len(_NO_GRADIENTS) :]
+            leaves = [tensor.detach().requires_grad_(needs) for tensor, needs in zip(tensors, wanted, strict=True)]
+            found = _gradients_of_torch(ctx, leaves, upstream)
+        return *_NO_GRADIENTS, *(None if gradient is None else gradient.detach() for gradient in found)
+
+
+_NO_GRADIENTS = (None, None, None, None)  # of what `_Fused.forward` takes beside tensors
 
 
 def _stream_of(device: torch.device) -> torch.Tensor:
@@ -329,15 +359,15 @@ def _at(stream: torch.Tensor | None, device: torch.device) -> Iterator[None]:
         yield
 
 
-def _differentiable_backward(
+def _gradients_of_torch(
     ctx: Any, tensors: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor]
 ) -> list[torch.Tensor | None]:
-    """The gradients by torch's formula, so that they can be differentiated again."""
+    """The gradients by torch's formula, which can be differentiated again."""
     with _at(ctx.stream, tensors[0].device):
         returned = torch.utils._pytree.tree_leaves(ctx.replay(tensors))
     results = [leaf for leaf in returned if isinstance(leaf, torch.Tensor)]
     pairs = [(r, u) for r, u in zip(results, upstream, strict=False) if r.requires_grad]  # then come its numbers
-    wanted = [k for k, tensor in enumerate(tensors) if ctx.needs_input_grad[3 + k]]
+    wanted = [k for k, tensor in enumerate(tensors) if ctx.needs_input_grad[len(_NO_GRADIENTS) + k]]
     gradients: list[torch.Tensor | None] = [None] * len(tensors)
     found = torch.autograd.grad(
         [r for r, _ in pairs],

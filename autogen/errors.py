@@ -6,6 +6,8 @@ All of them pickle, so they survive the way back from a worker process.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,6 +173,20 @@ class InternalError(AutogenError):
             remedy=f"This is a defect of autogen: please report it with the loss. {_USE_DEFAULT_POLICY}",
         )
         self.__cause__ = cause
+
+
+@contextlib.contextmanager
+def defects_of(loss: str) -> Iterator[None]:
+    """Turn whatever the compiler raises that is no error of this package into an `InternalError`.
+
+    A defect must not stop a training run: it is logged as what it is, and the loss runs in torch.
+    """
+    try:
+        yield
+    except AutogenError:
+        raise
+    except Exception as fault:
+        raise InternalError(loss, cause=fault) from fault
 
 
 class CompileError(AutogenError):

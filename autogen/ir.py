@@ -221,7 +221,7 @@ def reload(node: Node, buffer: Buffer) -> Node:
 
 
 def cast(node: Node, dtype: torch.dtype) -> Node:
-    """`node` in `dtype`. Half precision is a storage format here, so casting to it changes nothing."""
+    """`node` in `dtype`. Half precision is a storage format here: casting to it changes nothing, `rounded` does."""
     dtype = compute_dtype(dtype)
     if node.dtype == dtype:
         return node
@@ -232,6 +232,20 @@ def cast(node: Node, dtype: torch.dtype) -> Node:
         if dtype in (*_FLOATS, torch.bool) or math.isfinite(value):
             return const(value, dtype)
     return _intern("cast", (node,), dtype, ())
+
+
+ROUNDINGS = {torch.float16: "round_to_float16", torch.bfloat16: "round_to_bfloat16"}
+
+
+def rounded(node: Node, dtype: torch.dtype) -> Node:
+    """`node` in `dtype`, and if that is half precision, rounded to it: in single precision first, as torch does it."""
+    node = cast(node, dtype)
+    return apply(ROUNDINGS[dtype], node) if dtype in ROUNDINGS else node
+
+
+def to_store(node: Node, dtype: torch.dtype) -> Node:
+    """`node` as what is stored in `dtype`, which rounds it."""
+    return cast(node.args[0] if node.op == ROUNDINGS.get(dtype) else node, dtype)
 
 
 def apply(op: str, *args: Node) -> Node:

@@ -11,7 +11,7 @@ import torch
 
 from autogen import build, ir
 from autogen.emission import KernelSource, Partial, Variant, emit
-from autogen.errors import CompileError
+from autogen.errors import CompileError, defects_of
 from autogen.kernel import CHUNKS, PROGRAMS, Kernel
 from autogen.lowering.values import Provenance
 from autogen.sizes import Evaluator
@@ -57,7 +57,8 @@ class Launcher:
         """The kernel's text in a variant."""
         source = self._sources.get(variant)
         if source is None:
-            source = self._sources[variant] = emit(self.kernel, self._space, variant, self._provenance)
+            with defects_of(self._provenance.loss):
+                source = self._sources[variant] = emit(self.kernel, self._space, variant, self._provenance)
             self._arguments[variant] = Evaluator([size for _, size in source.sizes])
             self._counts[variant] = Evaluator([partial.count for partial in source.partials])
         return source

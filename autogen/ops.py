@@ -197,6 +197,11 @@ def _tetragamma(x: torch.Tensor) -> torch.Tensor:
     return result.masked_fill(x == math.inf, 0).masked_fill(x == -math.inf, math.nan)
 
 
+def _through(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Rounding to the values that a dtype has, in single precision first."""
+    return lambda x: x.float().to(dtype).to(x.dtype)
+
+
 def _rows() -> Iterator[Op]:
     number, real, compare, logical, bitwise, predicate, select = Rule
     inf, nan = math.inf, math.nan
@@ -238,6 +243,10 @@ def _rows() -> Iterator[Op]:
     yield _row("trunc",        "trunc({0})",              real,   every,    0,   ties=((-0.5, -0.0),))
     yield _row("round",        "round({0})",              real,   every,    0,
                ties=((0.5, 0), (1.5, 2), (2.5, 2), (-0.5, -0.0), (-1.5, -2)))
+    yield _row("round_to_float16", "round_to_float16({0})", real, every, 0, (), twin=_through(torch.float16),
+               ties=((1 + 2**-11, 1), (1 + 3 * 2**-11, 1 + 2**-9), (65520, inf), (65519, 65504)))
+    yield _row("round_to_bfloat16", "round_to_bfloat16({0})", real, every, 0, (), twin=_through(torch.bfloat16),
+               ties=((1 + 2**-8, 1), (1 + 3 * 2**-8, 1 + 2**-6), (-3.3961776e38, -inf)))
 
     # roots, powers, exponentials and logarithms
     yield _row("sqrt",         "sqrt({0})",               real,   positive, 0.5, ties=((-0.0, -0.0),))

@@ -16,6 +16,7 @@ from autogen.ops import OPS
 Pass = Callable[[Node], Node]
 
 _FLOATS = (torch.float32, torch.float64)
+_SMALL = (torch.bool, torch.uint8, torch.int8)  # of which half precision has every value
 _OPPOSITE = {"eq": "ne", "ne": "eq"}  # nan makes no other pair opposites
 
 
@@ -81,11 +82,29 @@ def fold(node: Node) -> Node:
             return apply(_OPPOSITE[args[0].op], *args[0].args)
         case "logical_not" if args[0].op == "logical_not":
             return args[0].args[0]
+        case "round_to_float16" | "round_to_bfloat16" if _is_rounded(args[0], node.op):
+            return args[0]
     if node.op in OPS and None not in numbers:
         # Rounded as the kernel would round it.
         values = [torch.tensor(number, dtype=arg.dtype) for number, arg in zip(numbers, args, strict=True)]
         return const(OPS[node.op].twin(*values).item(), node.dtype)
     return node
+
+
+def _is_rounded(node: Node, rounding: str) -> bool:
+    """Whether the op `rounding` leaves a value as it is, as far as can be seen."""
+    choices = node.args[1:] if node.op == "where" else (node,)
+    return all(_fits(each, rounding) for each in choices)
+
+
+def _fits(node: Node, rounding: str) -> bool:
+    while node.op == "cast" and node.args[0].dtype not in _SMALL:
+        node = node.args[0]
+    if node.op == "const":
+        value = torch.tensor(float(node.attrs[0]))
+        return bool(OPS[rounding].twin(value) == value)
+    is_stored_so = node.op == "load" and ir.ROUNDINGS.get(node.attrs[0].dtype) == rounding
+    return is_stored_so or node.op == rounding or node.op == "cast"
 
 
 def sums(node: Node) -> Node:

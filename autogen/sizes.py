@@ -34,6 +34,18 @@ class Evaluator:
         return self._evaluate(sizes)  # type: ignore[operator]
 
 
+def magnitude(expression: sympy.Expr) -> sympy.Expr:
+    """What the absolute value of an integer expression over axes and sizes, and of all its parts, does not exceed."""
+    if expression.is_Integer:
+        return abs(expression)
+    if expression.is_Symbol:
+        return getattr(expression, "size", expression)  # an axis stays below its size
+    parts = [magnitude(each) for each in expression.args]
+    if expression.is_Mul:
+        return sympy.Mul(*parts)
+    return parts[0] ** expression.exp if expression.is_Pow else sympy.Add(*parts)
+
+
 def next_power_of_2(n: int) -> int:
     """The smallest power of two that is at least `n` and 1."""
     return 1 << max(n - 1, 0).bit_length()

@@ -26,7 +26,7 @@ import torch
 from autogen import ir
 from autogen.emission import Variant
 from autogen.kernel import ROWS_ADJACENT, Kernel, Level
-from autogen.sizes import Evaluator, next_power_of_2
+from autogen.sizes import Evaluator, magnitude, next_power_of_2
 from autogen.space import Space
 
 INT32_MAX = 2**31 - 1
@@ -72,6 +72,8 @@ class Tiler:
         self._columns_adjacent = space.columns_adjacent
         buffers = [load.attrs[0] for load in kernel.loads()] + [root.buffer for root in kernel.roots]
         extents = {sum((n - 1) * s for n, s in zip(b.shape, b.strides, strict=True)) + 1 for b in buffers if b.shape}
+        roots = [root.node for root in kernel.roots]
+        extents |= {magnitude(node.attrs[0]) for node in ir.topological(roots) if node.op == "index" and node.axes}
         rows = [group.size for group in space.rows]
         kept = sympy.Mul(*(group.size for group in space.kept))
         columns = sympy.Mul(*(group.size for group in space.columns))

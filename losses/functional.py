@@ -122,4 +122,5 @@ if hasattr(F, "linear_cross_entropy"):  # torch has had it since 2.12
         return F.linear_cross_entropy(*args, **kwargs) if isinstance(parts, str) else parts.calls[0]()
 
     linear_cross_entropy.__module__ = "autogen.functional"
+    linear_cross_entropy_parts.__qualname__ = "linear_cross_entropy"  # whose arguments it takes, as errors say
     setattr(linear_cross_entropy, PARTS, linear_cross_entropy_parts)

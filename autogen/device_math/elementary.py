@@ -102,6 +102,30 @@ def min_over(x: tl.tensor, axis: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
+def one_condition(x: tl.tensor) -> tl.tensor:
+    """A condition that there is one of, beside many: the interpreter makes floats of the result of comparing floats."""
+    if _INTERPRETED:
+        return x.to(tl.int32) != 0
+    else:
+        return x
+
+
+@triton.jit
+def round_to_float16(x: tl.tensor) -> tl.tensor:
+    """`x`, rounded to single and then to half precision, ties to even."""
+    return x.to(tl.float32).to(tl.float16).to(x.dtype)
+
+
+@triton.jit
+def round_to_bfloat16(x: tl.tensor) -> tl.tensor:
+    """`x`, rounded to single precision and then to bfloat16, ties to even: on the bits, as the interpreter cuts."""
+    single = x.to(tl.float32)
+    bits = single.to(tl.int32, bitcast=True)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
+    return tl.where(single != single, single, rounded.to(tl.float32, bitcast=True)).to(x.dtype)
+
+
+@triton.jit
 def relu(x: tl.tensor) -> tl.tensor:
     """`maximum(x, 0)`."""
     return maximum(x, 0).to(x.dtype)

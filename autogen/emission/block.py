@@ -71,7 +71,7 @@ class Block(Shell):
     def _reduced(self, node: Node, body: Body) -> str:
         kind, axes = node.attrs
         (value,) = node.args
-        text = f"tl.where({self.mask(value.axes | set(axes))}, {body.value(value)[0]}, {identity(kind, node.dtype)})"
+        text = f"tl.where({self.mask(value.axes | set(axes))}, {body.term(value)}, {identity(kind, node.dtype)})"
         for position, group in reversed(list(enumerate(self.groups))):
             if not node.axes:  # down to a scalar
                 text = self.along(kind, text, position)

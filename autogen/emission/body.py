@@ -75,6 +75,18 @@ def _is_number(node: Node) -> bool:
     return node.op == "const" or _is_size(node)
 
 
+# What may be printed as a value of 32 bits although it is one of 64.
+_NARROW = ("const", "index")
+
+
+def _is_to_widen(node: Node, into: Node) -> bool:
+    """Whether an argument has to be made one of 64 bits, as no other makes the arithmetic so: the first then is."""
+    if into.dtype != torch.int64 or into.op == "load":
+        return False
+    values = [arg for arg in into.args if arg.dtype == torch.int64]
+    return node is values[0] and all(arg.op in _NARROW for arg in values)
+
+
 class Names:
     """The identifiers of one kernel, each given out once."""
 
@@ -255,7 +267,24 @@ class Body:
             return text, precedence
         return f"{text if precedence >= Precedence.ATOM else f'({text})'}{subscript}", Precedence.ATOM
 
+    def term(self, node: Node) -> str:
+        """The text of a value that is to be reduced."""
+        if node.dtype == torch.int64 and node.op in _NARROW:
+            return self._widened(node)
+        return self.value(node)[0]
+
+    def _widened(self, node: Node) -> str:
+        """A position, size or number in 64 bits; Triton keeps it in 32 if it fits."""
+        text, precedence = self.value(node)
+        if not node.axes:
+            return f"tl.full((), {text}, tl.int64)"
+        return f"{text if precedence >= Precedence.ATOM else f'({text})'}.to(tl.int64)"
+
     def _infix_argument(self, node: Node, into: Node) -> tuple[str, int]:
+        if _is_to_widen(node, into):
+            return self._widened(node) + self._style.tile.expansion(node, into), Precedence.ATOM
+        if node.dtype == torch.bool and not node.axes and into.axes:
+            return f"{self._style.helper('one_condition')}({self.value(node)[0]})", Precedence.ATOM
         # Beside a tensor an integer size is promoted as a cast would, beside a number to float32.
         if _is_size(node) and (node.dtype != torch.float64 or not all(map(_is_number, into.args))):
             return self.value(node.args[0])
@@ -265,6 +294,8 @@ class Body:
         if node.op == "const" and node.dtype == torch.float64:
             # A Python number in a call would become float32 first.
             return f"tl.full((), {self._literal(node)[0]}, tl.float64)"
+        if _is_to_widen(node, into):
+            return self._widened(node) + self._style.tile.expansion(node, into)
         return self.broadcast(node, into)[0]
 
     def _literal(self, node: Node) -> tuple[str, int]:

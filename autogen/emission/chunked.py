@@ -64,7 +64,7 @@ class Chunked(Rows):
         name = self.style.name(node, root.buffer.name)
         shape = "[ROWS, COLS]" if level == Level.ELEMENT else "[ROWS]"
         before.lines.append(f"{name} = tl.full({shape}, {start}, {TRITON_DTYPES[node.dtype]})")
-        masked = f"tl.where({self.mask_of(level)}, {body.value(reduced)[0]}, {start})"
+        masked = f"tl.where({self.mask_of(level)}, {body.term(reduced)}, {start})"
         body.lines.append(f"{name} = {self.combine(kind, name, masked)}" if kind != "sum" else f"{name} += {masked}")
         after.append(f"{name} = {self.along(kind, name, 0)}")
         if node.axes & set(self.kernel.columns):

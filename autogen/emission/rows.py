@@ -39,6 +39,7 @@ class Rows(Streaming):
         is_empty = any(group.size == 0 for group in space.rows)
         if space.rows and not is_empty:
             known[space.rows[-1].size] = "n_rows"
+            known.setdefault(sympy.Mul(columns, *(group.size for group in space.rows)), "n_elements")
         self._tiled_axes = [group.axis for group in (*space.rows[-1:], *space.columns)]
         super().__init__(kernel, space, variant, provenance, variables, known)
         if space.rows:
@@ -140,7 +141,7 @@ class Rows(Streaming):
     def masked(self, node: Node, body: Body, start: str) -> str:
         """A value with its reduction's identity in columns that do not exist."""
         condition = "col_mask[None, :]" if self.kernel.level(node) == Level.ELEMENT else "col_mask"
-        return f"tl.where({condition}, {body.value(node)[0]}, {start})"
+        return f"tl.where({condition}, {body.term(node)}, {start})"
 
     def along_columns(self, kind: str, value: str, level: Level) -> str:
         """Values of a level reduced over the columns."""

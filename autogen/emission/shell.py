@@ -52,6 +52,9 @@ _RESERVED = (
     "ROWS",
     "COLS",
     "PARTIALS",
+    "max_over",
+    "min_over",
+    "one_condition",
 )
 
 _IDENTITY = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}

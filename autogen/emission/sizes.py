@@ -62,6 +62,8 @@ class Sizes:
                 part = self._print(-term if negative else term)[0]
                 text += f" {'-' if negative else '+'} {part}"
             return text, False
+        if (expression.is_Mul or expression.is_Pow) and not expression.free_symbols & self._variables.keys():
+            return self._argument(self._unnamed(expression), expression), True  # 32 bits may not hold it here
         if expression.is_Mul:
             return " * ".join(self.factor(each) for each in self._factors(expression)), True
         name = type(expression).__name__
@@ -78,7 +80,12 @@ class Sizes:
             return first, True
         if any(symbol in self._variables for symbol in expression.free_symbols):
             raise NotImplementedError(f"the size {expression}")
-        return self._argument(f"size_{len(self.arguments)}", expression), True  # computed before the launch
+        return self._argument(self._unnamed(expression), expression), True  # computed before the launch
+
+    def _unnamed(self, expression: sympy.Expr) -> str:
+        """The name of an argument that is no size of a tensor; the same for the same expression."""
+        found = (name for name, known in self.arguments.items() if known == expression)
+        return next(found, f"size_{len(self.arguments)}")
 
     def _term_order(self, term: sympy.Expr) -> tuple[int, str]:
         """Program and row before column, numbers last."""

@@ -25,7 +25,7 @@ class Streaming(Shell):
         partial = self.names.new(f"{name}_partial")
         start = identity(kind, node.dtype)
         level = self.kernel.level(node.args[0])
-        masked = f"tl.where({self.mask_of(level)}, {body.value(node.args[0])[0]}, {start})"
+        masked = f"tl.where({self.mask_of(level)}, {body.term(node.args[0])}, {start})"
         body.lines.append(f"{partial} = {self.whole(kind, masked, level)}")
         pointer = f"{partial}_ptr"
         part = f'tl.load({pointer} + partial, mask=arrived, other={start}, cache_modifier=".cg")'
@@ -56,9 +56,7 @@ class Streaming(Shell):
                 root.buffer, self.pointer(root.buffer, root.index, Level.ROW), body.state(root.node), "row_mask"
             )
         kind, level = root.node.attrs[0], self.kernel.level(root.node.args[0])
-        masked = (
-            f"tl.where({self.mask_of(level)}, {body.value(root.node.args[0])[0]}, {identity(kind, root.node.dtype)})"
-        )
+        masked = f"tl.where({self.mask_of(level)}, {body.term(root.node.args[0])}, {identity(kind, root.node.dtype)})"
         value = body.assign(root.node, self.whole(kind, masked, level), root.buffer.name)
         return self.shared(root.buffer, f"{root.buffer.name}_ptr + program", value)
 

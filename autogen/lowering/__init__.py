@@ -95,7 +95,7 @@ class _Lowerer:
         value = self.values[tensor.node]
         refuse_unknown_sizes(value, tensor.node)
         index = fresh_index(value)
-        return Root(_buffer(tensor, "output"), index, ir.cast(value.at(index), tensor.dtype))
+        return Root(_buffer(tensor, "output"), index, ir.to_store(value.at(index), tensor.dtype))
 
     def _lower(self, node: torch.fx.Node) -> Any:
         args, kwargs = torch.utils._pytree.tree_map_only(
@@ -124,7 +124,8 @@ class _Lowerer:
         if node.target is masked_read:
             self._choose(geometry[0][0][args[2]], args[1])
         shapes = tuple(tuple(map(self._size, shape)) for shape, _ in geometry)
-        context = Context(shapes, tuple(dtype for _, dtype in geometry), self._size, self.provenance)
+        dtypes = tuple(dtype for _, dtype in geometry)
+        context = Context(shapes, dtypes, self._size, self.provenance, node.meta["of_formula"])
         kwargs = {key: value for key, value in kwargs.items() if key not in _PLACEMENT}
         result = lowering(context, *args, **kwargs)
         # Asking for the nodes now, not only when a root needs them, keeps the recursion shallow, and what is not

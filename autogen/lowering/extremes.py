@@ -47,7 +47,7 @@ def _extreme(context: Context, kind: str, value: Value, dims: Any, keepdim: bool
     return reduction(kind, value, dims, keepdim), places
 
 
-def _counted(value: Value) -> Value:
+def comparable(value: Value) -> Value:
     """A tensor whose elements can be compared."""
     return elementwise(value.shape, torch.int32, lambda x: x, value) if value.dtype == torch.bool else value
 
@@ -55,34 +55,36 @@ def _counted(value: Value) -> Value:
 @lowers("max.dim")
 def max_dim(context: Context, value: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     """The largest element over a dimension and its place, the first of several; nan wins."""
-    found, places = _extreme(context, "max", _counted(value), dim, keepdim)
+    found, places = _extreme(context, "max", comparable(value), dim, keepdim)
     return elementwise(found.shape, context.dtype, lambda x: x, found), places
 
 
 @lowers("min.dim")
 def min_dim(context: Context, value: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     """The smallest element over a dimension and its place, the first of several; nan wins."""
-    found, places = _extreme(context, "min", _counted(value), dim, keepdim)
+    found, places = _extreme(context, "min", comparable(value), dim, keepdim)
     return elementwise(found.shape, context.dtype, lambda x: x, found), places
 
 
 @lowers("argmax.default")
 def argmax(context: Context, value: Value, dim: int | None = None, keepdim: bool = False) -> Value:
     """The first place of the largest element."""
-    return _extreme(context, "max", _counted(value), dim, keepdim)[1]
+    return _extreme(context, "max", comparable(value), dim, keepdim)[1]
 
 
 @lowers("argmin.default")
 def argmin(context: Context, value: Value, dim: int | None = None, keepdim: bool = False) -> Value:
     """The first place of the smallest element."""
-    return _extreme(context, "min", _counted(value), dim, keepdim)[1]
+    return _extreme(context, "min", comparable(value), dim, keepdim)[1]
 
 
 @lowers("aminmax.default")
 def aminmax(context: Context, value: Value, dim: int | None = None, keepdim: bool = False) -> tuple[Value, Value]:
     """The smallest and the largest element."""
     dims = all_dims(value, dim)
-    return reduction("min", value, dims, keepdim), reduction("max", value, dims, keepdim)
+    both = (reduction(kind, comparable(value), dims, keepdim) for kind in ("min", "max"))
+    least, largest = (elementwise(each.shape, context.dtype, lambda x: x, each) for each in both)
+    return least, largest
 
 
 # Variance.

@@ -256,8 +256,14 @@ def masked_fill(context: Context, value: Value, mask: Value, fill: Any) -> Value
 
 @lowers("_to_copy.default", "copy.default")
 def to_copy(context: Context, value: Value, source: Value | None = None, **_: Any) -> Value:
-    """Another dtype; of two arguments the second, broadcast to the first."""
-    return elementwise(context.shape, context.dtype, lambda x: x, value if source is None else source)
+    """Another dtype; of two arguments the second, broadcast to the first.
+
+    A cast to half precision rounds if the loss asks for it. One in torch's formula for an op only says how the op's
+    result is stored.
+    """
+    source = value if source is None else source
+    rounds = source.dtype != context.dtype and not context.of_formula
+    return elementwise(context.shape, context.dtype, lambda x: ir.rounded(x, context.dtype) if rounds else x, source)
 
 
 @lowers("log_sigmoid_forward.default")

@@ -8,7 +8,7 @@ import sympy
 import torch
 
 from autogen import ir
-from autogen.lowering.extremes import all_dims
+from autogen.lowering.extremes import all_dims, comparable
 from autogen.lowering.pointwise import apply_op
 from autogen.lowering.registry import Context, lowers, number
 from autogen.lowering.unrolling import reduction
@@ -36,16 +36,21 @@ def mean(context: Context, value: Value, dims: Any = None, keepdim: bool = False
     return elementwise(total.shape, context.dtype, lambda x: ir.apply("div", x, number(count, compute)), total)
 
 
+def _extreme(context: Context, kind: str, value: Value, dims: Any, keepdim: bool) -> Value:
+    found = reduction(kind, comparable(value), all_dims(value, dims), keepdim)
+    return elementwise(found.shape, context.dtype, lambda x: x, found)
+
+
 @lowers("amax.default", "max.default")
 def amax(context: Context, value: Value, dims: Any = None, keepdim: bool = False) -> Value:
     """The largest element over `dims`; nan wins."""
-    return _reduce(context, "max", value, dims, keepdim)
+    return _extreme(context, "max", value, dims, keepdim)
 
 
 @lowers("amin.default", "min.default")
 def amin(context: Context, value: Value, dims: Any = None, keepdim: bool = False) -> Value:
     """The smallest element over `dims`; nan wins."""
-    return _reduce(context, "min", value, dims, keepdim)
+    return _extreme(context, "min", value, dims, keepdim)
 
 
 _NORM_TOTALS = {2.0: "squared_norm", 1.0: "norm", 0.0: "norm", float("inf"): "norm", -float("inf"): "norm"}

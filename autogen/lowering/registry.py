@@ -21,13 +21,15 @@ LOWERINGS: dict[str, Lowering] = {}
 @dataclass
 class Context:
     """What a lowering may want to know of the node it lowers: its result's `shape` and `dtype` (of every part, for
-    an op with several results), `size_of` to turn a torch size into an expression, and `provenance` for names.
+    an op with several results), `size_of` to turn a torch size into an expression, `provenance` for names, and
+    whether the op is `of_formula`: a part of torch's formula for another.
     """
 
     shapes: tuple[Shape, ...]
     dtypes: tuple[torch.dtype, ...]
     size_of: Callable[[Any], sympy.Expr]
     provenance: Provenance = field(repr=False)
+    of_formula: bool = False
 
     @property
     def shape(self) -> Shape:

@@ -44,6 +44,8 @@ _NOUNS = {
     "le": "at_most",
     "gt": "is_greater",
     "ge": "at_least",
+    "round_to_float16": "rounded",
+    "round_to_bfloat16": "rounded",
     "logical_and": "both",
     "logical_or": "either",
     "logical_not": "is_not",

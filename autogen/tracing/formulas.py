@@ -1,8 +1,8 @@
 """torch functions whose fake implementation is missing or differs from the real one: how they are traced.
 
 `multi_margin_loss` cannot be traced as it stands, as torch has no fake implementation of its backward. While a
-loss is traced, a call to it runs the formula below; outside a trace nothing changes. Other ops can be traced, but their
-fake implementation takes what the real one refuses, or gives another dtype.
+loss is traced, a call to it runs the formula below; outside a trace nothing changes. Of other ops the fake
+implementation takes what the real one refuses, gives another dtype, or is missing.
 """
 
 from __future__ import annotations
@@ -199,6 +199,31 @@ def _positive_beta(input: Tensor, target: Tensor, reduction: int = 1, beta: floa
     return NotImplemented
 
 
+def _shrink_backward(grad: Tensor, input: Tensor, lambd: float) -> Tensor:
+    """The gradient of `hardshrink` and `softshrink`, whose ops refuse symbolic sizes."""
+    return grad.masked_fill(input.abs() <= lambd, 0)
+
+
+def _rrelu(
+    input: Tensor,
+    noise: Tensor,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: Any = None,
+) -> Tensor:
+    """`rrelu_with_noise`, which writes the slopes that it draws to `noise`: to be read by its gradient."""
+    if not training:
+        return aten.leaky_relu(input, (lower + upper) / 2)
+    result, drawn = aten.rrelu_with_noise_functional(input, noise, lower, upper, training, generator)
+    noise.copy_(drawn)
+    return result
+
+
+def _rrelu_(input: Tensor, *options: Any, **more: Any) -> Tensor:
+    return input.copy_(_rrelu(input, *options, **more))
+
+
 def _refuse(condition: Any, message: str, error: type[Exception] = RuntimeError) -> None:
     """Raise on a condition that torch raises on: the call then runs in torch, which says it in its own words."""
     if condition:
@@ -215,16 +240,20 @@ def _all(*formulas: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
-# Ops whose fake implementation takes what the real one refuses, or gives another dtype. A check of values is made where
-# torch makes it on the CPU; on a GPU it would wait for the device.
+# Ops whose fake implementation is missing, takes what the real one refuses, or gives another dtype. A check of values
+# is made where torch makes it on the CPU; on a GPU it would wait for the device.
 CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.binary_cross_entropy.default: _all(
         _of_one_dtype(0, 1), _in_unit_interval, _in_dtype_of_first(aten.binary_cross_entropy.default, 2)
     ),
+    aten.hardshrink_backward.default: _shrink_backward,
     aten.huber_loss.default: _huber_loss,
     aten.huber_loss_backward.default: _of_one_dtype(1, 2),
     aten.nll_loss_forward.default: _all(_of_one_dtype(0, 2), _of_class_index(torch.int64, torch.uint8)),
     aten.nll_loss2d_forward.default: _all(_of_one_dtype(0, 2), _of_class_index(torch.int64)),
+    aten.rrelu_with_noise.default: _rrelu,
+    aten.rrelu_with_noise_.default: _rrelu_,
     aten.smooth_l1_loss.default: _positive_beta,
     aten.soft_margin_loss.default: _in_dtype_of_first(aten.soft_margin_loss.default, 1),
+    aten.softshrink_backward.default: _shrink_backward,
 }

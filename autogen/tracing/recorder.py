@@ -50,8 +50,8 @@ class Recorder(TorchDispatchMode):
     """Records ATen calls on fake tensors into `graph`.
 
     Nodes carry in `meta`: `geometry` (shape and dtype of each tensor in the result, as it was then), `strides` (of
-    each part of the result, None for what is no tensor), `is_tuple`, `origin` (the user's source line or None) and
-    `backward` (whether autograd made the call).
+    each part of the result, None for what is no tensor), `is_tuple`, `origin` (the user's source line or None),
+    `backward` (whether autograd made the call) and `of_formula` (whether torch's formula for another op did).
 
     `predicates` are the booleans and integers that the code took into Python, with the value that each had in this run;
     `constants` the tensors that it built from numbers; `real` the tensors of this call.
@@ -69,6 +69,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self._exact = exact
         self._operations = 0
+        self._formulas = 0  # that are being run, one within another
         self.numbers: dict[sympy.Symbol, torch.Tensor] = {}
         self.graph = torch.fx.Graph()
         self._decompositions = decompositions
@@ -127,8 +128,12 @@ class Recorder(TorchDispatchMode):
         if func in _VALUE_READS:
             return self._read_value(func, args[0])
         if func in self._decompositions:
-            with self:
-                result = self._decompositions[func](*args, **kwargs)
+            self._formulas += 1
+            try:
+                with self:
+                    result = self._decompositions[func](*args, **kwargs)
+            finally:
+                self._formulas -= 1
             if result is not NotImplemented:
                 return result
         if _is_composite(func):  # a formula of torch's may call an op that only stands for others
@@ -241,6 +246,7 @@ class Recorder(TorchDispatchMode):
         node.meta["geometry"] = [(tuple(p.shape), p.dtype) for p in parts if isinstance(p, torch.Tensor)]
         node.meta["strides"] = [p.stride() if isinstance(p, torch.Tensor) else None for p in parts]
         node.meta["is_tuple"] = not isinstance(result, torch.Tensor)
+        node.meta["of_formula"] = self._formulas > 0
         return node
 
     def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -296,7 +302,8 @@ class Recorder(TorchDispatchMode):
                 node = self.graph.get_attr(f"constant_{len(self.constants)}")
                 self.constants[node] = self.real[node] = value.detach().clone()
         node.meta["origin"], node.meta["backward"] = self._origin()
-        node.meta.update(geometry=[(tuple(result.shape), result.dtype)], strides=[result.stride()], is_tuple=False)
+        node.meta.update(geometry=[(tuple(result.shape), result.dtype)], strides=[result.stride()])
+        node.meta.update(is_tuple=False, of_formula=False)
         self._track(result, node)
 
 

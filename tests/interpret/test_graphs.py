@@ -6,6 +6,7 @@ Each case says on which path it runs, in how many launches, forward and backward
 from __future__ import annotations
 
 import copy
+import operator
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -177,6 +178,7 @@ CASES: dict[str, Case] = {
     "a number of a tensor in arithmetic": Case(scaled_by_a_number, (x(6, 7),), large=(2, 1)),
     "the largest label as a size": Case(lambda a, t: (a[:, : t.max().item()]).exp().mean(), (x(6, 7), labels(7, 6))),
     "a constant turned into numbers": Case(tolist, (x(3, 4, 2),)),
+    "constant numbers": Case(lambda a: (a * torch.tensor(2.0) + torch.tensor([3]).half()).abs().mean(), PAIR[:1]),
     "a constant tensor": Case(lambda a: (a * torch.tensor([1.0, 2.0, 3.0])).abs().mean(), (x(4, 3),)),
     "a tensor of the module, differentiated": Case(lambda a: (a * SCALE).pow(2).mean(), (x(4, 6),), large=(1, 2)),
     "several results": Case(terms, (x(5, 4), x(4, 6)), (1, 2), (2, 2), {"mm"}),
@@ -309,6 +311,25 @@ def test_a_number_is_that_of_the_moment() -> None:
     value, number = autogen_loss(loss, policy="mandatory")(X)
     torch.testing.assert_close(value, loss(X)[0])
     assert number == loss(X)[1]
+
+
+@pytest.mark.parametrize("most", [autogen.kernel.MAX_IN_ONE_PROGRAM, 0])
+@pytest.mark.parametrize("combine", [operator.and_, operator.or_, operator.xor])
+def test_conditions_of_the_whole_loss(combine: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside each other and beside those of elements."""
+    monkeypatch.setattr(autogen.kernel, "MAX_IN_ONE_PROGRAM", most)
+
+    def loss(a: Tensor, b: Tensor) -> Tensor:
+        whole = combine(a.sum() > 0, b.sum() > 0)
+        is_long = a.new_full((), a.shape[0]) > 2.5
+        chosen = torch.where(whole, a.softmax(1).softmax(0), b)
+        return chosen.where(combine(whole, b > 0), 2).where(combine(b > 0.5, is_long), 3).mean()
+
+    for sign in (1, -1):
+        a, b = x(3, 30), x(3, 30, seed=1) * sign
+        found, expected = (each(a, b) for each in (autogen_loss(loss, policy="mandatory"), loss))
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(*(torch.autograd.grad(each, a, allow_unused=True) for each in (found, expected)))
 
 
 def test_masks_that_are_drawn_are_two() -> None:

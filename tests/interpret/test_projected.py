@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -70,6 +71,15 @@ def test_linear_cross_entropy_errors() -> None:
         with pytest.raises(expected.type) as found:
             ours(*call)
         assert str(found.value) == str(expected.value)
+
+
+@pytest.mark.skipif(not hasattr(nn, "LinearCrossEntropyLoss"), reason="torch has it since 2.12")
+def test_wrong_arguments_are_those_of_the_public_function() -> None:
+    call: Any
+    for call in (autogen.functional.linear_cross_entropy, partial(explain, autogen.functional.linear_cross_entropy)):
+        for arguments, options in (((inputs(N),), {}), ((inputs(N), inputs(CLASSES), labels(N)), {"margin": 1})):
+            with pytest.raises(TypeError, match=r"linear_cross_entropy\(\)"):
+                call(*arguments, **options)
 
 
 @pytest.mark.parametrize("options", [{}, {"div_value": 2.0, "head_bias": True}], ids=str)

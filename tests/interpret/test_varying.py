@@ -189,3 +189,19 @@ def test_instances_do_not_share_what_varies(compiled: list[str]) -> None:
     source = explain(other, X, Y).forward.source
     assert len(compiled) == count + 1 and "weight_value" not in source
     assert "weight_value" in explain(one, X, Y).forward.source
+
+
+def test_callers_of_a_function_with_constants_of_their_own(compiled: list[str]) -> None:
+    """They share what is known of its floats: one kernel serves them all in the end, with the numbers of each."""
+
+    def scaled(x: Tensor, weight: float = 1.0, margin: float = 0.0) -> Tensor:
+        loss = (x * weight - margin).relu().mean()
+        return loss / weight if weight > 0.25 else loss * margin
+
+    ours = autogen_loss(scaled)
+    callers = [(0.3, 0.0), (0.7, 0.1), (1.0, -0.5), (0.1, 0.2)]
+    for _ in range(3):
+        for constants in callers:
+            found, expected = gradient(ours, X, *constants), gradient(scaled, X, *constants)
+            torch.testing.assert_close(found, expected, rtol=2e-6, atol=1e-7)
+    assert len(compiled) <= 4  # twice with constants, then once for either side of the branch

@@ -51,6 +51,17 @@ def spread(a: Tensor) -> Tensor:
     return a.norm(dim=1).std()
 
 
+def conditions(a: Tensor, b: Tensor) -> Tensor:
+    whole = (a.sum() > 0) & (b.sum() > 0)
+    return torch.where(whole, a.softmax(1).softmax(0), b).where(whole & (b > 0), 2).mean()
+
+
+def positions(a: Tensor) -> Tensor:
+    place = torch.arange(a.shape[1])
+    chosen = torch.where(a > 0, a.shape[0], 7) * torch.where(a > 0, place, a.shape[1] * a.shape[0])
+    return (a.bfloat16().float() * chosen * place * place).sum() + place.expand(a.shape).where(a > 0, 9).amin(1).sum()
+
+
 def x(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.zeros(shape, dtype=dtype, requires_grad=True)
 
@@ -64,6 +75,10 @@ GRAPHS: list[tuple[Any, tuple[Tensor, ...]]] = [
     (clip, (x(64, 32), x(64, 32))),
     (clip, (x(512, 32), x(512, 32))),
     (chosen, (x(64, 32), torch.zeros(64, 32) > 0)),
+    (conditions, (x(60, 60), x(60, 60))),
+    (conditions, (x(300, 400), x(300, 400))),
+    (positions, (x(60, 60),)),
+    (positions, (x(300, 40000),)),
     # Finished by the last block.
     (dice, (x(8, 19, 256, 256, dtype=torch.bfloat16), torch.zeros(8, 256, 256).long())),
     (of_sequences, (x(4, 1024, 32000, dtype=torch.bfloat16), torch.zeros(4, 1024).long())),

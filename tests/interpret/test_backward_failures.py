@@ -1,0 +1,118 @@
+"""A kernel of backward that cannot be built: torch's formula gives the gradients, and one warning says so."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import autogen.compiler
+import autogen.launch
+from autogen import CompileError, autogen_loss, explain, policy
+from autogen.errors import InternalError
+from autogen.launch import Launcher
+from tests.interpret.agreement import draw
+from tests.interpret.launches import Launches
+
+X, W = draw("real", 6, 8), draw("real", 8, seed=1)
+
+
+def plain(x: Tensor, w: Tensor) -> Tensor:
+    return (x * w).tanh().pow(2).mean(1)
+
+
+def random(x: Tensor, w: Tensor) -> Tensor:
+    return F.dropout(x * w, 0.5).pow(2).mean(1)
+
+
+def refuse_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton refuses every kernel of a gradient."""
+    launch = Launcher.__call__
+
+    def refused(self: Launcher, *args: Any) -> None:
+        if "backward" in self.kernel.name:
+            raise CompileError(self.kernel.name, cause=RuntimeError("no"))
+        launch(self, *args)
+
+    monkeypatch.setattr(Launcher, "__call__", refused)
+
+
+def break_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning fails for gradients that autograd hands over in a layout of their own."""
+    plan = autogen.compiler.Plan.backward
+
+    def broken(self: Any, buffers: Any = None) -> Any:
+        if buffers:
+            raise RuntimeError("no")
+        return plan(self, buffers)
+
+    monkeypatch.setattr(autogen.compiler.Plan, "backward", broken)
+
+
+def break_printing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variant for other sizes cannot be printed."""
+
+    def broken(*args: Any) -> Any:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(autogen.launch, "emit", broken)
+
+
+FAILURES: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], type[Exception]]] = {
+    "Triton": (refuse_backward, CompileError),
+    "planning": (break_layouts, InternalError),
+}
+
+
+def gradients(loss: Callable[..., Tensor], *, twice: bool = False) -> list[Tensor]:
+    torch.manual_seed(2)
+    value = loss(X, W)
+    found = list(torch.autograd.grad(value.sum(), (X, W), create_graph=twice))  # an upstream gradient of stride 0
+    if twice:
+        found += torch.autograd.grad(sum(each.pow(2).sum() for each in found), (X, W))
+    return [value.detach(), *found, torch.rand(1)]
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("function", [plain, random])
+def test_torch_takes_over(
+    function: Callable[..., Tensor],
+    failure: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    launches: Launches,
+) -> None:
+    FAILURES[failure][0](monkeypatch)
+    loss, expected = autogen_loss(function), gradients(function)
+    with caplog.at_level(logging.WARNING, "autogen"):
+        torch.testing.assert_close(gradients(loss), expected)
+        assert launches.take() >= 1  # of forward
+        torch.testing.assert_close(gradients(loss), expected)
+        torch.testing.assert_close(gradients(loss, twice=True), gradients(function, twice=True))
+    assert launches.take() == 0
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and "runs in torch" in record.getMessage()
+    assert explain(loss, X, W).path == "eager"
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_it_raises_when_mandatory(failure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    FAILURES[failure][0](monkeypatch)
+    with policy("mandatory"):
+        value = autogen_loss(plain)(X, W)
+    with pytest.raises(FAILURES[failure][1]):
+        value.sum().backward()
+
+
+def test_a_variant_that_cannot_be_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels for longer rows are printed when the first of them comes."""
+    loss = autogen_loss(lambda x: x.softmax(1).pow(2).sum())
+    loss(X)
+    break_printing(monkeypatch)
+    longer = draw("real", 2, 40_000)
+    torch.testing.assert_close(loss(longer), longer.softmax(1).pow(2).sum())

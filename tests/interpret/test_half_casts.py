@@ -1,0 +1,105 @@
+"""Casts to half precision that the loss asks for round as torch's do; what is stored in half precision does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from autogen import autogen_loss, explain
+from tests.interpret.agreement import draw
+
+HALVES = [torch.float16, torch.bfloat16]
+POINTS = [1 / 3, -1 / 3, 70000.0, -1e30, 1e-6, 6e-8, -2e-8, 65519.9, 65520.0, torch.inf, -torch.inf, torch.nan, 0.0]
+POINTS += [1 + 2**-11, 1 + 3 * 2**-11, 1 + 2**-8, 1 + 3 * 2**-8, 3.3895e38]
+
+
+def both(loss: Callable[..., Tensor], *inputs: Tensor) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    """Value and gradients, ours and torch's."""
+    found: list[list[Tensor | None]] = []
+    wanted = [each for each in inputs if each.requires_grad]
+    for function in (autogen_loss(loss, policy="mandatory"), loss):
+        value = function(*inputs)
+        gradients = torch.autograd.grad(value.sum(), wanted) if value.requires_grad else ()
+        found.append([value.detach(), *gradients])
+    return found[0], found[1]
+
+
+def same(loss: Callable[..., Tensor], *inputs: Tensor) -> None:
+    """Ours is torch's to the bit."""
+    torch.testing.assert_close(*both(loss, *inputs), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("wide", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("half", HALVES, ids=str)
+def test_there_and_back(half: torch.dtype, wide: torch.dtype) -> None:
+    x = torch.cat([torch.tensor(POINTS, dtype=wide), draw("real", 50, dtype=wide).detach()]).requires_grad_()
+    same(lambda x: x.to(half).to(wide) * 0.37, x)
+    same(lambda x: (x.to(half).float() - x.float()).abs(), x)
+
+
+@pytest.mark.parametrize("half", HALVES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.int8, torch.bool], ids=str)
+def test_integers(half: torch.dtype, dtype: torch.dtype) -> None:
+    numbers = torch.tensor([0, 1, -1, 127, 255, 257, 2049, 2051, 65519, 70000, 2**31 - 1], dtype=torch.int64).to(dtype)
+    same(lambda n: n.to(half).float() * 3, numbers)
+
+
+def test_one_half_precision_to_the_other() -> None:
+    x = torch.tensor([1e30, -3.0, 1e-7, 70000.0, torch.nan]).bfloat16()
+    same(lambda x: x.half().float() * 3, x)
+    same(lambda x: x.bfloat16().float() * 3, torch.tensor([1 / 3, 65504.0, 1e-7, torch.inf]).half())
+
+
+@pytest.mark.parametrize("half", HALVES, ids=str)
+def test_beside_tensors_in_half_precision(half: torch.dtype) -> None:
+    x, h = draw("real", 6, 8), (2.0 ** torch.arange(-2, 6)).to(half)
+    same(lambda x, h: (x.to(half) * h).float(), x, h)
+    same(lambda x, h: torch.empty_like(h).expand(6, 8).clone().copy_(x).float() * 3, x, h)
+
+
+@pytest.mark.parametrize("half", HALVES, ids=str)
+def test_in_a_reduction(half: torch.dtype) -> None:
+    x = draw("real", 6, 40)
+
+    def loss(x: Tensor) -> Tensor:
+        return x.to(half).float().logsumexp(1).mean() + (x.type(half) != x).float().mean()
+
+    torch.testing.assert_close(*both(loss, x), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("half", HALVES, ids=str)
+def test_gradients_in_half_precision_on_their_way(half: torch.dtype) -> None:
+    """The gradient of a cast to single precision is a cast to half precision, and rounds."""
+    h, x = draw("real", 40, dtype=half), draw("real", 40)
+
+    def loss(x: Tensor, h: Tensor) -> Tensor:
+        return (x.to(half) * 2).float() * 0.37 + (h * 0.5).float() * 0.37
+
+    ours, theirs = both(loss, x, h)
+    torch.testing.assert_close(ours[:2], theirs[:2], rtol=0, atol=0)
+    torch.testing.assert_close(ours[2], theirs[2], rtol=torch.finfo(half).eps, atol=0)  # bfloat16 stored is cut here
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "in single precision": lambda x, t: F.mse_loss(x.float(), t.float()),
+    "and back": lambda x, t: F.log_softmax(x.float(), 1).to(x.dtype),
+    "as it is": lambda x, t: F.huber_loss(x, t),
+    "by formulas of torch": lambda x, t: (F.gelu(x) * F.softplus(t) + F.silu(t)).mean(),
+    "one hot": lambda x, t: (x * F.one_hot(t.argmax(1), 8).to(x.dtype)).sum(),
+    "a mask": lambda x, t: (x * (t > 0).to(x.dtype)).sum(),
+    "a cast to itself": lambda x, t: (x.float().to(x.dtype) * t).sum(),
+    "a choice": lambda x, t: (t * torch.where(t > 0, x.float(), 0.0).to(x.dtype)).sum(),
+}
+
+
+@pytest.mark.parametrize("half", HALVES, ids=str)
+@pytest.mark.parametrize("name", LOSSES)
+def test_what_is_stored_in_half_precision_is_computed_in_single(name: str, half: torch.dtype) -> None:
+    x, t = draw("real", 6, 8, dtype=half), draw("real", 6, 8, dtype=half, seed=1).detach()
+    report = explain(LOSSES[name], x, t)
+    assert report.path == "generated" and "round_to" not in str(report)
+    torch.testing.assert_close(*both(LOSSES[name], x, t), rtol=0.03, atol=0.02)

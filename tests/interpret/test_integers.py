@@ -1,0 +1,123 @@
+"""Integers in losses: extremes of every dtype in every shell, and arithmetic that 32 bits do not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import autogen.kernel
+from autogen import autogen_loss
+from autogen.compiler import CompiledLoss, kernels_in
+from autogen.dispatch import Dispatcher
+from autogen.sizes import Evaluator
+from tests.interpret.agreement import draw
+
+SIGNED = [torch.int8, torch.int32, torch.int64]
+CASES = [*((dtype, sign) for dtype in SIGNED for sign in (1, -1)), (torch.uint8, 1), (torch.bool, 1), (torch.bool, -1)]
+
+
+def integers(dtype: torch.dtype, shape: tuple[int, int], sign: int) -> Tensor:
+    """Numbers that are all on one side of 0, where there are two."""
+    numbers = torch.randint(3, 100, shape, generator=torch.Generator().manual_seed(0))
+    if dtype == torch.bool:
+        return numbers % 7 != 0 if sign > 0 else numbers < 50
+    return (numbers if dtype == torch.uint8 else sign * numbers).to(dtype)
+
+
+def positions(t: Tensor) -> Tensor:
+    return torch.arange(t.shape[1]).expand(t.shape).where(t.bool(), t.shape[1])
+
+
+REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "amin of rows": lambda t: t.amin(1),
+    "amax of rows": lambda t: t.amax(1),
+    "amin of columns": lambda t: t.amin(0),
+    "amax of columns": lambda t: t.amax(0),
+    "amin": lambda t: t.amin(),
+    "amax": lambda t: t.amax(),
+    "both": lambda t: torch.stack(t.aminmax()),
+    "both of rows": lambda t: torch.stack(t.aminmax(dim=1)),
+    "min and its place": lambda t: t.min(1).values * t.min(1).indices,
+    "max and its place": lambda t: t.max(0).values * t.max(0).indices,
+    "the place of the least": lambda t: t.int().argmin(1),
+    "the place of the greatest": lambda t: t.int().argmax(0),
+    "the first that is not 0": lambda t: positions(t).amin(1),
+    "the last that is not 0": lambda t: (-positions(t)).amax(1),
+    "a position": lambda t: torch.arange(t.shape[1]).expand(t.shape).amin(1) + positions(t).amax(),
+    "sum": lambda t: t.sum(1) + t.sum(),
+    "any and all": lambda t: t.any(1) & t.all(),
+}  # fmt: skip
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "alone": lambda x, r: r * 1,
+    "a factor": lambda x, r: (x.sum() * r).sum(),
+    "nested": lambda x, r: ((x - x.mean()) * r.float().mean()).exp().sum() + r.sum(),
+}
+
+
+@pytest.mark.parametrize(("dtype", "sign"), CASES, ids=str)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_reductions(reduction: str, dtype: torch.dtype, sign: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for shape, most in (((5, 7), autogen.kernel.MAX_IN_ONE_PROGRAM), ((3, 300), 0)):
+        monkeypatch.setattr(autogen.kernel, "MAX_IN_ONE_PROGRAM", most)
+        x, t = draw("real", *shape).detach() * 0.1, integers(dtype, shape, sign)
+        for name, loss in LOSSES.items():
+            if name == "nested" and not most:
+                continue
+
+            def whole(x: Tensor, t: Tensor, loss: Callable[[Tensor, Tensor], Tensor] = loss) -> Tensor:
+                return loss(x, REDUCTIONS[reduction](t))
+
+            expected = whole(x, t)
+            found = autogen_loss(whole, policy="mandatory")(x, t)
+            assert found.dtype == expected.dtype
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def place(x: Tensor) -> Tensor:
+    return torch.arange(x.shape[0])
+
+
+LARGE: dict[str, Callable[[Tensor], Tensor]] = {
+    "a square": lambda x: x * (place(x) * place(x)),
+    "a power": lambda x: x * (place(x) + 1) ** 2,
+    "a multiple": lambda x: x * (place(x) * 50_000),
+    "a multiple in steps": lambda x: x * torch.arange(0, 50_000 * x.shape[0], 50_000),
+    "a number of elements": lambda x: x * (x.shape[0] * 300_000),
+    "a number of pairs": lambda x: x.abs().sum() / (x.shape[0] * x.shape[0]),
+    "from the end": lambda x: x * (50_000 * x.shape[0] - 50_000 * place(x)),
+    "a choice": lambda x: x * (place(x).where(x > 0, 7) * place(x).where(x > 0, 7)),
+    "a choice of numbers": lambda x: x * (torch.where(x > 0, 60_000, 7) * torch.where(x > 0, 60_000, 7)),
+    "a choice of sizes": lambda x: x * (torch.where(x > 0, x.shape[0], 7) * torch.where(x > 0, x.shape[0], 7)),
+    "negated": lambda x: x * (-place(x) * place(x)),
+    "a sum": lambda x: x + place(x).sum(),
+    "a sum of a row": lambda x: x.view(1, -1).softmax(1) * place(x).expand(1, -1).sum(1),
+    "an outer product": lambda x: x.view(250, -1) * ((torch.arange(250) * 1000)[:, None] * torch.arange(280) * 100),
+    "labels": lambda x: x * (x > 0).int().long().cumsum(0) * 50_000,
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_more_than_32_bits(name: str) -> None:
+    x = torch.linspace(-1, 1, 70_000)
+    torch.testing.assert_close(autogen_loss(LARGE[name])(x), LARGE[name](x), rtol=1e-5, atol=0)
+
+
+def test_the_number_of_elements_of_a_large_tensor() -> None:
+    """A product of sizes is computed before the launch: an argument of 64 bits, if it needs them."""
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return F.kl_div(x.log_softmax(1), y.softmax(1), reduction="mean")
+
+    dispatcher = Dispatcher(loss, "loss")
+    x, y = draw("real", 3, 4), draw("real", 3, 4, seed=1)
+    kernels = dispatcher.decide(dispatcher.bind(None, (x, y), {}), None, "loss").kernels
+    assert isinstance(kernels, CompiledLoss)
+    huge = {"N": 2**17, "C": 2**15}
+    for step in kernels_in((*kernels.forward, *kernels.backward())):
+        variant = step.tiling(huge).variant
+        sizes = dict(step.source(variant).sizes)
+        assert variant.wide and Evaluator([sizes["n_elements"]])(huge) == (2**32,)
