@@ -38,10 +38,11 @@ _compiling = threading.RLock()
 
 @dataclass(frozen=True)
 class Decision:
-    """How a call runs: on `kernels`, for `sizes`, or in torch because of `error`."""
+    """How a call runs: on `kernels`, for `sizes` and with the tensors `found` ahead, or in torch because of `error`."""
 
     kernels: Kernels | None = None
     sizes: dict[str, int] = field(default_factory=dict)
+    found: tuple[torch.Tensor, ...] = ()
     error: AutogenError | None = None
 
     @property
@@ -123,7 +124,7 @@ class Dispatcher:
         error = decision.error
         if decision.kernels is not None:
             try:
-                return run(decision.kernels, binding, decision.sizes)
+                return run(decision.kernels, binding, decision.sizes, decision.found)
             except CompileError as refused:
                 error = self._refuse(binding, refused)
         if policy is Policy.MANDATORY and error is not None:
@@ -202,9 +203,9 @@ class Dispatcher:
     def _known(self, binding: Binding, key: Hashable) -> Decision | None:
         """What was found before for calls like this one."""
         for compiled in self._compiled.get(key, ()):
-            sizes = compiled.sizes(binding)
-            if sizes is not None:
-                return Decision(compiled, sizes)
+            bound = compiled.bind(binding)
+            if bound is not None:
+                return Decision(compiled, bound.sizes, bound.found)
         floats = tuple(binding.floats.values())
         for refused in self._refused.get(key, ()):
             if refused.domain is None or refused.domain.sizes(binding.tensors, floats) is not None:
@@ -216,7 +217,8 @@ class Dispatcher:
 
         error: AutogenError
         try:
-            if len(self._compiled.get(key, ())) >= MOST_TRACES or len(self._compiled) >= MOST_KEYS:
+            traces = len(self._compiled.get(key, ())) + len(self._refused.get(key, ()))
+            if traces >= MOST_TRACES or len(self._compiled) >= MOST_KEYS:
                 raise TooManyTracesError(name)
             compiled = compile_loss(name, binding, needs)
         except AutogenError as refused:
@@ -226,7 +228,9 @@ class Dispatcher:
         else:
             self._compiled.setdefault(key, []).append(compiled)
             logger.info("%s runs on generated kernels: %s launches, forward + backward", name, compiled.launches)
-            return Decision(compiled, compiled.sizes(binding) or {})
+            bound = compiled.bind(binding)
+            assert bound is not None, "kernels are made for the call that they were compiled from"
+            return Decision(compiled, bound.sizes, bound.found)
         level = logging.WARNING if isinstance(error, InternalError) else logging.INFO
         logger.log(
             level, "%s runs in torch: %s", name, error.reason, exc_info=error if level == logging.WARNING else None
@@ -271,14 +275,15 @@ def needs_gradient(binding: Binding) -> list[bool]:
     return [enabled and tensor.requires_grad for tensor in binding.tensors]
 
 
-def run(kernels: Kernels, binding: Binding, sizes: dict[str, int]) -> Any:
+def run(kernels: Kernels, binding: Binding, sizes: dict[str, int], found: tuple[torch.Tensor, ...] = ()) -> Any:
     """Launch a loss's kernels on a call; returns what the loss returns."""
+    tensors, own = (*binding.tensors, *found), len(binding.tensors)
     if any(needs_gradient(binding)):
-        outputs = _Fused.apply(kernels, binding.replay, sizes, *binding.tensors)
+        outputs = _Fused.apply(kernels, lambda given: binding.replay(given[:own]), sizes, *tensors)
     else:
         with torch.no_grad():
-            outputs, _ = kernels.run_forward(binding.tensors, sizes)
-    return kernels.result(outputs)
+            outputs, _ = kernels.run_forward(tensors, sizes)
+    return kernels.result(outputs, sizes)
 
 
 class _Fused(torch.autograd.Function):

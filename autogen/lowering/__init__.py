@@ -19,8 +19,8 @@ from autogen.lowering.registry import LOWERINGS, Context, Lowering
 from autogen.lowering.torch_parts import TorchParts, is_draw, is_torchs_own, refuse_unknown_sizes
 from autogen.lowering.values import Chosen, Index, Origin, Provenance, Read, Value, fresh_index
 from autogen.tracing import Trace, TracedTensor
+from autogen.tracing.ahead import ancestors
 from autogen.tracing.masks import masked_read
-from autogen.tracing.recorder import ancestors
 from autogen.tracing.source import is_torchs
 
 _ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)\s*(?::[^=]+)?[-+*/]?=(?!=)")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import sympy
 
 from autogen import ir
+from autogen.lowering.entries import as_index
 from autogen.lowering.registry import Context, lowers
 from autogen.lowering.values import Chosen, Entry, Index, Shape, Value, aligned
 from autogen.lowering.views import divide
@@ -57,15 +58,24 @@ def masked_read(context: Context, value: Value, mask: Value, before: int) -> Val
 
 
 @lowers("masked_write")
-def masked_write(context: Context, value: Value, mask: Value, before: int, values: Value, accumulate: bool) -> Value:
-    """`value` with `values` where the mask is true, or added there."""
+def masked_write(
+    context: Context,
+    value: Value,
+    mask: Value,
+    before: int,
+    values: Value,
+    accumulate: bool,
+    order: Value | None = None,
+) -> Value:
+    """`value` with `values` where the mask is true, or added there; at each place the one that `order` tells."""
     after = before + len(mask.shape)
 
     def at(index: Index) -> ir.Node:
-        place = _flattened(index[before:after], mask.shape)
+        inner = index[before:after]
+        place = _flattened(inner, mask.shape) if order is None else as_index(order.at(inner))
         new = ir.cast(values.at(aligned((*index[:before], place, *index[after:]), values.shape)), value.dtype)
         old = value.at(index)
         new = ir.apply("add", old, new) if accumulate else new
-        return ir.apply("where", mask.at(index[before:after]), new, old)
+        return ir.apply("where", mask.at(inner), new, old)
 
     return Value(context.shape, value.dtype, at, value.factors)

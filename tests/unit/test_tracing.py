@@ -156,7 +156,7 @@ class TestResult:
         traced = trace_of(loss, floats(3))
         assert [each.name for each in traced.outputs] == ["loss_0", "loss_1"]
         total, double = torch.ones(()), torch.ones(3)
-        assert traced.result([total, double]) == {"loss": total, "parts": (double, "note", 3)}
+        assert traced.result([total, double], {}) == {"loss": total, "parts": (double, "note", 3)}
 
     def test_that_is_no_tensor_is_refused(self) -> None:
         with pytest.raises(TraceError, match="it returned float"):
@@ -244,13 +244,13 @@ class TestValueBranches:
 
     def test_become_predicates_that_later_calls_must_meet(self) -> None:
         traced = trace_of(self.branching, floats(3))
-        assert [value for _, value in traced.domain.predicates] == [False]
+        assert [each.value for each in traced.domain.predicates] == [False]
         assert holds(traced, floats(5)) and not holds(traced, -floats(5))
         assert "abs.default" not in ops_of(traced)
 
     def test_follow_the_branch_that_this_call_takes(self) -> None:
         traced = trace_of(self.branching, (-floats(3)).detach().requires_grad_())
-        assert [value for _, value in traced.domain.predicates] == [True]
+        assert [each.value for each in traced.domain.predicates] == [True]
         assert holds(traced, -floats(5)) and not holds(traced, floats(5))
         assert "abs.default" in ops_of(traced)
 
