@@ -103,6 +103,16 @@ def hardest(x: Tensor, mask: Tensor) -> Tensor:
     return kept.mean() if kept.numel() > 1 else losses.sum()
 
 
+def easiest(x: Tensor, mask: Tensor) -> Tensor:
+    """Mining by rank."""
+    losses = x.exp().sum(1)
+    ranked, order = losses.detach()[mask].sort()
+    if ranked.numel() == 0:
+        return x.sum() * 0
+    limit = ranked[min(2, ranked.numel() - 1)]
+    return losses[mask][order][ranked <= max(limit, 4.0)].mean()
+
+
 def classes(x: Tensor, mask: Tensor) -> Tensor:
     label = mask.long() + mask.cumsum(0) // 2
     found, own, counts = label.unique(return_inverse=True, return_counts=True)
@@ -157,6 +167,7 @@ CASES = [
     Case(mask_and_index, 3, "generated"),
     Case(pairs, 5),
     Case(hardest, 4),
+    Case(easiest, 8),
     Case(classes, 3),
     Case(balanced, 1),
     Case(counted, 3, "generated"),

@@ -176,6 +176,10 @@ CASES: dict[str, Case] = {
     "numbers for a table of metrics": Case(metrics, PAIR),
     "a number of a tensor in arithmetic": Case(scaled_by_a_number, (x(6, 7),), large=(2, 1)),
     "the largest label as a size": Case(lambda a, t: (a[:, : t.max().item()]).exp().mean(), (x(6, 7), labels(7, 6))),
+    "a computed place per image": Case(
+        lambda a, w: (a.logsumexp(2) * w[(torch.arange(a.shape[0]) + 1).clamp(max=a.shape[0] - 1)][:, None]).sum(),
+        (x(3, 5, 7), fixed(3)),
+    ),
     "a constant turned into numbers": Case(tolist, (x(3, 4, 2),)),
     "a constant tensor": Case(lambda a: (a * torch.tensor([1.0, 2.0, 3.0])).abs().mean(), (x(4, 3),)),
     "a tensor of the module, differentiated": Case(lambda a: (a * SCALE).pow(2).mean(), (x(4, 6),), large=(1, 2)),
