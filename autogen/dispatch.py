@@ -221,6 +221,8 @@ class Dispatcher:
             if traces >= MOST_TRACES or len(self._compiled) >= MOST_KEYS:
                 raise TooManyTracesError(name)
             compiled = compile_loss(name, binding, needs)
+            bound = compiled.bind(binding)
+            assert bound is not None, "kernels are made for the call that they were compiled from"
         except AutogenError as refused:
             error = refused
         except Exception as fault:  # a defect here must not stop a training run; it is logged as what it is
@@ -228,8 +230,6 @@ class Dispatcher:
         else:
             self._compiled.setdefault(key, []).append(compiled)
             logger.info("%s runs on generated kernels: %s launches, forward + backward", name, compiled.launches)
-            bound = compiled.bind(binding)
-            assert bound is not None, "kernels are made for the call that they were compiled from"
             return Decision(compiled, bound.sizes, bound.found)
         level = logging.WARNING if isinstance(error, InternalError) else logging.INFO
         logger.log(

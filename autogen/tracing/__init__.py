@@ -277,7 +277,7 @@ class _Tracing:
             elif isinstance(entry, Number):
                 floats.append(Known(entry.name, entry.symbolic, stage))
         guards = Guards.of(self._shapes, tensors, floats)
-        return Domain(guards, entries, self._placeholders, self.recorder.constants)
+        return Domain(guards, list(entries), self._placeholders, self.recorder.constants)
 
     def refuse_fixed_floats(self) -> None:
         """Raise if the trace holds for one value of a float that it has read: that would rarely come again."""

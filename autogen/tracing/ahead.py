@@ -24,6 +24,8 @@ from autogen.tracing.symbols import Symbols
 
 aten = torch.ops.aten
 
+MOST_SIZES = 16  # that values decide: each of them may be 0, 1 or more, and is another trace then
+
 # Ops whose results have as many elements as values tell, and no gradient.
 OF_UNKNOWN_SIZE = frozenset(
     {
@@ -240,6 +242,8 @@ class Ahead:
         """The tensors that a node returns, as inputs of the trace; of known sizes if there are `fakes` for them."""
         key = self.keys.of(node)
         if key not in self._found:
+            if sum(each.fresh for each in self._found.values()) >= MOST_SIZES:
+                raise ValueBranchError(f"more than {MOST_SIZES} sizes", where=where)
             order = self._order(node, where)
             with _in_torch():
                 real = self.values.tensors(node, order)
