@@ -180,6 +180,9 @@ CASES: dict[str, Case] = {
         lambda a, w: (a.logsumexp(2) * w[(torch.arange(a.shape[0]) + 1).clamp(max=a.shape[0] - 1)][:, None]).sum(),
         (x(3, 5, 7), fixed(3)),
     ),
+    "an element whose place is a size": Case(
+        lambda a, b: (a.narrow(0, b.shape[0], 1) * b).softmax(1).pow(2).sum(), (fixed(9), x(6, 7))
+    ),
     "a constant turned into numbers": Case(tolist, (x(3, 4, 2),)),
     "a constant tensor": Case(lambda a: (a * torch.tensor([1.0, 2.0, 3.0])).abs().mean(), (x(4, 3),)),
     "a tensor of the module, differentiated": Case(lambda a: (a * SCALE).pow(2).mean(), (x(4, 6),), large=(1, 2)),
