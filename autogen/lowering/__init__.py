@@ -125,6 +125,7 @@ class _Lowerer:
             self._choose(geometry[0][0][args[2]], args[1])
         shapes = tuple(tuple(map(self._size, shape)) for shape, _ in geometry)
         context = Context(shapes, tuple(dtype for _, dtype in geometry), self._size, self.provenance)
+        masks.refuse_order(_op_name(node.target), lowering, args, kwargs, shapes)
         kwargs = {key: value for key, value in kwargs.items() if key not in _PLACEMENT}
         result = lowering(context, *args, **kwargs)
         # Asking for the nodes now, not only when a root needs them, keeps the recursion shallow, and what is not

@@ -176,6 +176,34 @@ CASES = [
 ]
 
 
+def with_the_first_changed(x: Tensor) -> Tensor:
+    y = x * 1
+    y[0] = x[1] * 5
+    return y.pow(2)
+
+
+# By name: what an element gives depends on which of the chosen ones it is.
+ORDERED: dict[str, Callable[[Tensor], Tensor]] = {
+    "arange": lambda c: c * torch.arange(c.shape[0])[:, None],
+    "the first": lambda c: c[0].exp(),
+    "the last": lambda c: c[-1].exp(),
+    "a slice": lambda c: c[1:].exp() - c[:-1],
+    "every other": lambda c: c[::2].exp(),
+    "backwards": lambda c: c * c.flip(0),
+    "rolled": lambda c: c * c.roll(1, 0),
+    "joined": lambda c: torch.cat([c, c[:1]]) * torch.cat([c[:1] * 2, c]),
+    "padded": lambda c: F.pad(c, (0, 0, 1, 0))[:-1] * c,
+    "written": with_the_first_changed,
+    "unbound": lambda c: c.t().unbind(0)[1].exp() * c[:, 0],
+    "columns of rows": lambda c: c.reshape(COLUMNS, -1).softmax(0).pow(2),
+    "triangle": lambda c: (c @ c.t()).tril(),
+    "one matrix": lambda c: c * torch.eye(c.shape[0])[:, :1],
+    "differences": lambda c: c.diff(dim=0).abs(),
+    "the place of the largest": lambda c: c * c.argmax(0),
+    "pairs": lambda c: (c[:, None] - c[None]).triu(1).abs().sum(),
+}
+
+
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The losses that were compiled, by name; none may run in torch."""
@@ -224,6 +252,16 @@ def test_in_double_precision_and_without_a_gradient(case: Case, traced: list[str
         agree(ours, case.loss, x, mask)
         with torch.no_grad():
             torch.testing.assert_close(ours(x, mask), case.loss(x, mask), equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ORDERED)
+def test_the_order_of_what_a_mask_chooses(name: str) -> None:
+    def loss(x: Tensor, mask: Tensor) -> Tensor:
+        return ORDERED[name](x[mask]).sum() + x.mean()
+
+    ours = autogen_loss(loss)
+    for seed, chosen in enumerate((5, 3, ROWS, 2)):
+        agree(ours, loss, draw("real", ROWS, COLUMNS, seed=seed), rows(chosen, seed))
 
 
 def test_batches_of_other_sizes_share_a_trace(traced: list[str]) -> None:
