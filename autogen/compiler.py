@@ -35,7 +35,8 @@ from autogen.lowering import decompositions, lower
 from autogen.schedule import Plan, schedule
 from autogen.sizes import Evaluator
 from autogen.torch_step import TorchStep
-from autogen.tracing import Trace, trace
+from autogen.tracing import Bound, Trace, trace
+from autogen.tracing.recorder import Reads
 
 Sizes = dict[str, int]
 
@@ -65,6 +66,11 @@ class CompiledLoss:
     _backwards: dict[tuple[str, ...], Backward] = field(default_factory=dict)
 
     @property
+    def ahead(self) -> tuple[torch.fx.Node, ...]:
+        """What torch runs before the kernels, to know how large tensors are."""
+        return tuple(dict.fromkeys(step for entry in self.trace.domain.found for step in entry.steps))
+
+    @property
     def torch_steps(self) -> tuple[TorchStep, ...]:
         """What torch runs between the kernels, without what costs nothing."""
         steps = (*self.forward, *self.backward())
@@ -83,30 +89,32 @@ class CompiledLoss:
     @property
     def path(self) -> str:
         """The path's name in reports."""
-        return "partial" if self.torch_steps else "generated"
+        return "partial" if self.ahead or self.torch_steps else "generated"
 
     @property
     def reason(self) -> str:
         """Why the call takes this path."""
-        if not self.torch_steps:
+        before = [f"{_listed(TorchStep.name_of(step.target) for step in self.ahead)} before"] if self.ahead else []
+        between = [f"{_listed(step.name for step in self.torch_steps)} between"] if self.torch_steps else []
+        if not before and not between:
             return "every operation of the loss has a kernel"
-        return f"torch runs {', '.join(dict.fromkeys(step.name for step in self.torch_steps))} between kernels"
+        return f"torch runs {', and '.join((*before, *between))} kernels"
 
     @property
     def differentiable(self) -> tuple[bool, ...]:
         """Which outputs have a gradient."""
         return tuple(upstream is not None for upstream in self.trace.upstream)
 
-    def sizes(self, binding: Binding) -> Sizes | None:
-        """The sizes and floats of a call by name, None if the kernels are not made for it."""
-        sizes = self.trace.domain.sizes(binding.tensors, tuple(binding.floats.values()))
-        if sizes is None or not all(step.kernel.holds(sizes) for step in self._limited):
+    def bind(self, binding: Binding) -> Bound | None:
+        """A call's sizes and floats by name, and what is computed ahead; None if the kernels are not made for it."""
+        bound = self.trace.domain.bind(binding.tensors, tuple(binding.floats.values()))
+        if bound is None or not all(step.kernel.holds(bound.sizes) for step in self._limited):
             return None
-        return sizes
+        return bound
 
-    def result(self, outputs: Sequence[torch.Tensor]) -> Any:
+    def result(self, outputs: Sequence[torch.Tensor], sizes: Sizes) -> Any:
         """The loss's own return value around its outputs."""
-        return self.trace.result(outputs)
+        return self.trace.result(outputs, sizes)
 
     def __post_init__(self) -> None:
         constants = self.trace.domain.constants.values()
@@ -197,6 +205,10 @@ class CompiledLoss:
         return _STRIDED if any(strides) else _EXPANDED
 
 
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(names))
+
+
 # The layouts in which backward distinguishes upstream gradients.
 _DENSE, _EXPANDED, _STRIDED = "dense", "expanded", "strided"
 
@@ -220,25 +232,31 @@ def compile_loss(name: str, binding: Binding, needs_gradient: Sequence[bool]) ->
     Raises:
         AutogenError: some part of the loss has no kernel; the subclass says which.
     """
-    try:
-        return _compile(name, binding, needs_gradient)
-    except TraceError as error:
-        # Not all of torch can be traced with symbols for sizes. What is at fault in itself fails again.
-        first: AutogenError = error
-    except AutogenError as error:
-        if not error.reads_numbers:
-            raise
-        return _compile(name, binding, needs_gradient, exact=True)
-    try:
-        return _compile(name, binding, needs_gradient, exact=True, static=True)
+    reads = Reads()
+    while True:
+        try:
+            return _compile(name, binding, needs_gradient, reads)
+        except AutogenError as error:
+            # What could not be done without knowing a value is tried with it: numbers first, as masks seldom need it.
+            if error.unknown is not None and error.unknown.numbers:
+                reads = replace(reads, numbers=True)
+            elif error.unknown is not None and error.unknown.masks:
+                reads = replace(reads, masks=True)
+            elif isinstance(error, TraceError):
+                first = error
+                break
+            else:
+                raise
+    try:  # not all of torch can be traced with symbols for sizes
+        return _compile(name, binding, needs_gradient, Reads(numbers=True, masks=True), static=True)
     except AutogenError:
         raise first from first.__cause__
 
 
 def _compile(
-    name: str, binding: Binding, needs_gradient: Sequence[bool], *, exact: bool = False, static: bool = False
+    name: str, binding: Binding, needs_gradient: Sequence[bool], reads: Reads, *, static: bool = False
 ) -> CompiledLoss:
-    """`compile_loss`; the integers that the loss reads are a condition of the trace if `exact`, sizes if `static`."""
+    """`compile_loss`; the values that the loss `reads` are known ahead, and sizes are taken as they are if `static`."""
     with _python_streams() as drawn:
         traced = trace(
             binding.replay,
@@ -247,14 +265,14 @@ def _compile(
             needs_gradient,
             decompositions(),
             floats=binding.floats,
-            exact=exact,
+            reads=reads,
             static=static,
         )
     if drawn:
         raise ValueBranchError(f"random numbers of {' and '.join(drawn)}")
     if binding.changed:
         raise StateChangeError(", ".join(dict.fromkeys(binding.changed)))
-    hints = traced.domain.guards.read(binding.tensors, tuple(binding.floats.values()))
+    hints = traced.domain.sizes(binding.tensors, tuple(binding.floats.values()))
     assert hints is not None, "a trace holds for the call that it was made from"
     try:
         plan = schedule(lower(traced, name), kernel_name(name), hints, training=any(needs_gradient))
@@ -268,7 +286,7 @@ def _compile(
             raise UnsupportedOpError(first.name, where=first.line)
     except AutogenError as error:
         error.domain = traced.domain
-        error.reads_numbers = bool(traced.numbers)
+        error.unknown = traced.unknown
         raise
     return compiled
 

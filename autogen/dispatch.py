@@ -47,10 +47,11 @@ _compiling = threading.RLock()
 
 @dataclass(frozen=True)
 class Decision:
-    """How a call runs: on `kernels`, for `sizes`, or in torch because of `error`."""
+    """How a call runs: on `kernels`, for `sizes` and with the tensors `found` ahead, or in torch because of `error`."""
 
     kernels: Kernels | None = None
     sizes: dict[str, int] = field(default_factory=dict)
+    found: tuple[torch.Tensor, ...] = ()
     error: AutogenError | None = None
 
     @property
@@ -134,7 +135,7 @@ class Dispatcher:
             needs = needs_gradient(binding)
             failed = functools.partial(self._refuse, binding, needs, policy)
             try:
-                return run(decision.kernels, binding, decision.sizes, needs, failed)
+                return run(decision.kernels, binding, decision.sizes, needs, failed, decision.found)
             except (CompileError, InternalError) as refused:
                 error = failed(refused)
         if policy is Policy.MANDATORY and error is not None:
@@ -213,9 +214,9 @@ class Dispatcher:
     def _known(self, binding: Binding, key: Hashable) -> Decision | None:
         """What was found before for calls like this one."""
         for compiled in self._compiled.get(key, ()):
-            sizes = compiled.sizes(binding)
-            if sizes is not None:
-                return Decision(compiled, sizes)
+            bound = compiled.bind(binding)
+            if bound is not None:
+                return Decision(compiled, bound.sizes, bound.found)
         floats = tuple(binding.floats.values())
         for refused in self._refused.get(key, ()):
             if refused.domain is None or refused.domain.sizes(binding.tensors, floats) is not None:
@@ -226,16 +227,19 @@ class Dispatcher:
         from autogen.compiler import compile_loss
 
         try:
-            if len(self._compiled.get(key, ())) >= MOST_TRACES or len(self._compiled) >= MOST_KEYS:
+            traces = len(self._compiled.get(key, ())) + len(self._refused.get(key, ()))
+            if traces >= MOST_TRACES or len(self._compiled) >= MOST_KEYS:
                 raise TooManyTracesError(name)
             with defects_of(name):
                 compiled = compile_loss(name, binding, needs)
+                bound = compiled.bind(binding)
+                assert bound is not None, "kernels are made for the call that they were compiled from"
         except AutogenError as refused:
             error = refused
         else:
             self._compiled.setdefault(key, []).append(compiled)
             logger.info("%s runs on generated kernels: %s launches, forward + backward", name, compiled.launches)
-            return Decision(compiled, compiled.sizes(binding) or {})
+            return Decision(compiled, bound.sizes, bound.found)
         level = logging.WARNING if isinstance(error, InternalError) else logging.INFO
         logger.log(
             level, "%s runs in torch: %s", name, error.reason, exc_info=error if level == logging.WARNING else None
@@ -288,15 +292,21 @@ def needs_gradient(binding: Binding) -> list[bool]:
 
 
 def run(
-    kernels: Kernels, binding: Binding, sizes: dict[str, int], needs: Sequence[bool], failed: Callable[..., Any]
+    kernels: Kernels,
+    binding: Binding,
+    sizes: dict[str, int],
+    needs: Sequence[bool],
+    failed: Callable[..., Any],
+    found: tuple[torch.Tensor, ...] = (),
 ) -> Any:
     """Launch a loss's kernels on a call; returns what the loss returns. `failed` hears of an error in backward."""
+    tensors, own = (*binding.tensors, *found), len(binding.tensors)
     if any(needs):
-        outputs = _Fused.apply(kernels, binding.replay, sizes, failed, *binding.tensors)
+        outputs = _Fused.apply(kernels, lambda given: binding.replay(given[:own]), sizes, failed, *tensors)
     else:
         with torch.no_grad():
-            outputs, _ = kernels.run_forward(binding.tensors, sizes)
-    return kernels.result(outputs)
+            outputs, _ = kernels.run_forward(tensors, sizes)
+    return kernels.result(outputs, sizes)
 
 
 class _Fused(torch.autograd.Function):

@@ -32,11 +32,11 @@ class AutogenError(RuntimeError):
     `reason` is one sentence that names the source line where there is one, `where` is that line, and
     `remedy` is what the user can do. The message is the reason, then the remedy on a line of its own.
     `domain` are the calls for which the error would come again (an `autogen.tracing.Domain`), None if unknown;
-    `reads_numbers` tells that the loss had read integers, whose values might have made the difference.
+    `unknown` are the values that the loss had read without knowing them (an `autogen.tracing.Reads`).
     """
 
     domain: Any = None
-    reads_numbers = False
+    unknown: Any = None
 
     def __init__(self, reason: str, *, remedy: str, where: SourceLine | None = None) -> None:
         self.reason = reason if where is None else f"{reason}, at {where}"
@@ -46,7 +46,7 @@ class AutogenError(RuntimeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # BaseException would call the class with the message alone, which no subclass here accepts.
-        state = {name: value for name, value in self.__dict__.items() if name != "domain"}
+        state = {name: value for name, value in self.__dict__.items() if name not in ("domain", "unknown")}
         return _rebuild, (type(self), self.args), state
 
 

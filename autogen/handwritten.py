@@ -122,7 +122,7 @@ class BoundHandwritten:
         """Which outputs have a gradient."""
         return (True,)
 
-    def result(self, outputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    def result(self, outputs: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> torch.Tensor:
         """The loss's return value around its output."""
         return outputs[0]
 

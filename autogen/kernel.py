@@ -308,7 +308,7 @@ def memory_order(
     accesses = [node.attrs for node in order if node.op == "load"]
     accesses += [(root.buffer, root.index) for root in roots]
     for buffer, index in accesses:
-        offset = buffer.offset(index).xreplace(numbers)
+        offset = sympy.sympify(buffer.offset(index).xreplace(numbers))  # of a symbol alone it makes a number
         for axis in offset.free_symbols:
             if isinstance(axis, Axis):
                 step = offset.subs(axis, 1) - offset.subs(axis, 0)

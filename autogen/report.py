@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -15,6 +15,7 @@ from autogen.compiler import Step, kernels_in
 from autogen.decorator import autogen_loss, dispatcher_of, entry_of
 from autogen.dispatch import Decision, Dispatcher, needs_gradient
 from autogen.emission import KernelSource
+from autogen.errors import SourceLine
 from autogen.handwritten import BoundHandwritten, Launch
 from autogen.launch import Launcher
 from autogen.parts import PARTS, Parts
@@ -34,7 +35,7 @@ class DirectionReport:
             it. A computed index counts one element per index. Of handwritten kernels, each tensor counts once.
         bytes_minimum: bytes of everything that must be read or written at least once, likewise.
         kernels: the names of the kernels.
-        torch_steps: what torch runs between them, each with the user's source line.
+        torch_steps: what torch runs before or between them, each with the user's source line.
         cuts: for every kernel but the first, why the one before could not do its work as well.
     """
 
@@ -155,7 +156,10 @@ def _directions(decision: Decision, binding: Binding) -> tuple[DirectionReport |
         gradients = backward.gradients.values()
         return _of_launches(forward.launches, results), _of_launches(backward.launches, (*results, *gradients))
     steps = kernels.backward() if any(needs_gradient(binding)) else ()
-    return describe(kernels.forward, decision.sizes), describe(steps, decision.sizes) if steps else None
+    report = describe(kernels.forward, decision.sizes)
+    before = tuple(_with_line(TorchStep.name_of(node.target), node.meta["origin"]) for node in kernels.ahead)
+    report = replace(report, torch_steps=(*before, *report.torch_steps))
+    return report, describe(steps, decision.sizes) if steps else None
 
 
 def _of_launches(launches: Sequence[Launch], necessary: Iterable[torch.Tensor]) -> DirectionReport:
@@ -188,13 +192,15 @@ def describe(steps: Sequence[Step], sizes: Mapping[str, int]) -> DirectionReport
         bytes_moved=moved,
         bytes_minimum=_bytes_minimum(launchers, sources, sizes),
         kernels=tuple(source.name for source in sources),
-        torch_steps=tuple(_described(step) for step in steps if isinstance(step, TorchStep) and not step.is_view),
+        torch_steps=tuple(
+            _with_line(step.name, step.line) for step in steps if isinstance(step, TorchStep) and not step.is_view
+        ),
         cuts=tuple(launcher.kernel.cut for launcher in launchers[1:]),
     )
 
 
-def _described(step: TorchStep) -> str:
-    return step.name if step.line is None else f"{step.name}, at {step.line}"
+def _with_line(name: str, line: SourceLine | None) -> str:
+    return name if line is None else f"{name}, at {line}"
 
 
 def _bytes_moved(launcher: Launcher, source: KernelSource, sizes: Mapping[str, int]) -> int:

@@ -58,6 +58,9 @@ class TorchStep:
     @staticmethod
     def name_of(target: Any) -> str:
         """An op's name without its overload, such as `mm`."""
+        if not isinstance(target, torch._ops.OpOverload):
+            name: str = target.__name__
+            return name
         return str(target).removeprefix("aten.").partition(".")[0].lstrip("_")
 
     @property

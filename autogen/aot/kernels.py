@@ -107,8 +107,9 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
             *(_of_launch(launch, name, "backward") for launch in (after.launches if after else ())),
         )
     compiled = compile_loss(name, binding, needs)
-    sizes = compiled.sizes(binding)
-    assert sizes is not None, "a trace holds for the call that it was made from"
+    bound = compiled.bind(binding)
+    assert bound is not None, "a trace holds for the call that it was made from"
+    sizes = bound.sizes
     backward = kernels_in(compiled.backward()) if any(needs) else ()
     return (
         *(specialize(launcher, sizes, name, "forward") for launcher in kernels_in(compiled.forward)),

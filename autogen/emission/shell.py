@@ -194,7 +194,7 @@ class Shell:
     def index_text(self, expression: sympy.Expr) -> str:
         """The value of an integer expression over the kernel's axes."""
         level = self.kernel.level_of_axes(symbol for symbol in expression.free_symbols if isinstance(symbol, Axis))
-        return self.sizes.text(self.offset(self.space.merged(expression)), self.broadcast_variables(level))
+        return self._in_shape(self.offset(self.space.merged(expression)), level, self.broadcast_variables(level))
 
     def broadcast_variables(self, level: Level) -> dict[sympy.Symbol, str]:
         """The kernel's variables in the shape that values of a level have, where it differs from their own."""
@@ -237,11 +237,14 @@ class Shell:
         filled: dict[sympy.Symbol, str] = {ir.hole(k): text for k, text in enumerate(computed)}
         filled |= self.broadcast_variables(level)
         expression = self.offset(self.space.merged(buffer.offset(index)))
-        offset = self.sizes.text(expression, filled)
-        missing = None if computed else self.missing_axis(expression, level)
-        if missing is not None:
-            offset += f" + 0 * {filled.get(missing, missing)}"
+        offset = self.sizes.text(expression, filled) if computed else self._in_shape(expression, level, filled)
         return f"{buffer.name}_ptr" if offset == "0" else f"{buffer.name}_ptr + {offset}"
+
+    def _in_shape(self, expression: sympy.Expr, level: Level, filled: Mapping[sympy.Symbol, str]) -> str:
+        """An expression over the shell's variables as text, in the shape of a level."""
+        missing = self.missing_axis(expression, level)
+        text = self.sizes.text(expression, filled)
+        return text if missing is None else f"{text} + 0 * {filled.get(missing, str(missing))}"
 
     def missing_axis(self, offset: sympy.Expr, level: Level) -> sympy.Symbol | None:
         """The axis without which an offset has not the shape of its level."""

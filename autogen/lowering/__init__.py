@@ -19,8 +19,8 @@ from autogen.lowering.registry import LOWERINGS, Context, Lowering
 from autogen.lowering.torch_parts import TorchParts, is_draw, is_torchs_own, refuse_unknown_sizes
 from autogen.lowering.values import Chosen, Index, Origin, Provenance, Read, Value, fresh_index
 from autogen.tracing import Trace, TracedTensor
+from autogen.tracing.ahead import ancestors
 from autogen.tracing.masks import masked_read
-from autogen.tracing.recorder import ancestors
 from autogen.tracing.source import is_torchs
 
 _ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)\s*(?::[^=]+)?[-+*/]?=(?!=)")
@@ -126,6 +126,7 @@ class _Lowerer:
         shapes = tuple(tuple(map(self._size, shape)) for shape, _ in geometry)
         dtypes = tuple(dtype for _, dtype in geometry)
         context = Context(shapes, dtypes, self._size, self.provenance, node.meta["of_formula"])
+        masks.refuse_order(_op_name(node.target), lowering, args, kwargs, shapes)
         kwargs = {key: value for key, value in kwargs.items() if key not in _PLACEMENT}
         result = lowering(context, *args, **kwargs)
         # Asking for the nodes now, not only when a root needs them, keeps the recursion shallow, and what is not

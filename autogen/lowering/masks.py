@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import sympy
+from torch.utils import _pytree as pytree
 
 from autogen import ir
-from autogen.lowering.registry import Context, lowers
+from autogen.lowering.entries import as_index
+from autogen.lowering.registry import Context, Lowering, lowers
 from autogen.lowering.values import Chosen, Entry, Index, Shape, Value, aligned
 from autogen.lowering.views import divide
 
@@ -19,6 +22,51 @@ def chosen(name: str, mask: Value) -> Chosen:
         return mask.at(_unflattened(entry, mask.shape))
 
     return Chosen(name, holds, tuple(factor for factors in mask.factors for factor in factors))
+
+
+# Lowerings that treat all that a mask chooses alike: those of a whole file, and some. They may ask for it in another
+# order, which `masked_read` refuses.
+_ALIKE = {"pointwise", "reductions", "losses", "masks", "extremes", "views"}
+_ALIKE_TOO = {
+    *("zeros", "zeros_like", "new_zeros", "zero", "ones", "ones_like", "new_ones", "_efficientzerotensor"),
+    *("full", "full_like", "new_full", "fill", "empty", "empty_like", "new_empty", "empty_permuted", "scalar_tensor"),
+    *("split", "split_with_sizes", "unsafe_split", "unbind", "cat", "stack", "flip", "gather", "index", "index_select"),
+    *("nll_loss_forward", "nll_loss2d_forward", "nll_loss_backward", "nll_loss2d_backward"),
+}
+# Lowerings that write to places along a dimension, and which of their arguments that is.
+_ALONG = {"slice_backward": 2, "select_backward": 2, "slice_scatter": 2, "select_scatter": 2}
+
+
+def refuse_order(
+    name: str, lowering: Lowering, args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[Shape]
+) -> None:
+    """Raise if a lowering may tell which of the elements that a mask chooses is which: it would see their places."""
+    values = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Value)]
+    if not any(size.has(Chosen) for shape in (*shapes, *(value.shape for value in values)) for size in shape):
+        return
+    name = name.partition(".")[0]
+    if lowering.__module__.rpartition(".")[2] in _ALIKE or name in _ALIKE_TOO:
+        return
+    if name in _ALONG:
+        dim = args[_ALONG[name]] if len(args) > _ALONG[name] else kwargs.get("dim", 0)
+        if not shapes[0][dim].has(Chosen):
+            return
+    raise NotImplementedError(f"{name} of what a mask chooses")
+
+
+def _require_all_places(entry: sympy.Expr, factors: Shape) -> None:
+    """Raise unless an index runs over all places, each at its own: what is chosen has no other order that is known."""
+    rest = sympy.expand(entry)
+    step: sympy.Expr = sympy.S.One
+    axes = {symbol for symbol in rest.free_symbols if isinstance(symbol, ir.Axis)}
+    while axes:
+        axis = next((each for each in axes if sympy.expand(rest.coeff(each, 1) - step) == 0), None)
+        if axis is None:
+            break
+        axes.remove(axis)
+        rest, step = sympy.expand(rest - step * axis), sympy.expand(step * axis.size)
+    if axes or rest != 0 or sympy.expand(step - sympy.Mul(*factors)) != 0:
+        raise NotImplementedError("some of what a mask chooses")
 
 
 def _unflattened(entry: Entry, shape: Shape) -> list[Entry]:
@@ -50,6 +98,9 @@ def masked_read(context: Context, value: Value, mask: Value, before: int) -> Val
     assert isinstance(size, Chosen)
 
     def at(index: Index) -> ir.Node:
+        if isinstance(index[before], ir.Node):
+            raise NotImplementedError("a computed index into what a mask chooses")
+        _require_all_places(index[before], size.factors)
         return value.at((*index[:before], *_unflattened(index[before], mask.shape), *index[before + 1 :]))
 
     factors = [*value.factors[:before], size.factors, *value.factors[after:]]
@@ -57,15 +108,24 @@ def masked_read(context: Context, value: Value, mask: Value, before: int) -> Val
 
 
 @lowers("masked_write")
-def masked_write(context: Context, value: Value, mask: Value, before: int, values: Value, accumulate: bool) -> Value:
-    """`value` with `values` where the mask is true, or added there."""
+def masked_write(
+    context: Context,
+    value: Value,
+    mask: Value,
+    before: int,
+    values: Value,
+    accumulate: bool,
+    order: Value | None = None,
+) -> Value:
+    """`value` with `values` where the mask is true, or added there; at each place the one that `order` tells."""
     after = before + len(mask.shape)
 
     def at(index: Index) -> ir.Node:
-        place = _flattened(index[before:after], mask.shape)
+        inner = index[before:after]
+        place = _flattened(inner, mask.shape) if order is None else as_index(order.at(inner))
         new = ir.cast(values.at(aligned((*index[:before], place, *index[after:]), values.shape)), value.dtype)
         old = value.at(index)
         new = ir.apply("add", old, new) if accumulate else new
-        return ir.apply("where", mask.at(index[before:after]), new, old)
+        return ir.apply("where", mask.at(inner), new, old)
 
     return Value(context.shape, value.dtype, at, value.factors)

@@ -16,14 +16,16 @@ from typing import Any
 
 import sympy
 import torch
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from autogen.errors import AutogenError, TraceError, ValueBranchError
 from autogen.ir import contiguous_strides
-from autogen.tracing.guards import Guards, settle_factors
-from autogen.tracing.recorder import Recorder, Size, evaluate
+from autogen.tracing.ahead import Entry, Found, Number, Predicate, Values
+from autogen.tracing.guards import Guards, Known, settle_factors
+from autogen.tracing.recorder import Reads, Recorder
 from autogen.tracing.source import statement_that_raised
+from autogen.tracing.symbols import Symbols
 
 
 @dataclass(frozen=True)
@@ -38,32 +40,66 @@ class TracedTensor:
 
 
 @dataclass(frozen=True)
+class Bound:
+    """A call that a trace holds for: its sizes and floats by name, and the tensors that were found ahead."""
+
+    sizes: dict[str, Any]
+    found: tuple[torch.Tensor, ...] = ()
+
+
+@dataclass(frozen=True)
 class Domain:
     """The calls that a trace holds for: sizes and strides that pass its guards, and the same branches taken.
 
-    `predicates` are the numbers that the code took into Python, with their values, over the tensors of `inputs` and
-    the `constants` of the trace.
+    `ahead` is what has to be known for that, and for the kernels, over the tensors of `inputs` and the `constants` of
+    the trace.
     """
 
     guards: Guards
-    predicates: list[tuple[torch.fx.Node, bool | int]]
+    ahead: list[Entry]
     inputs: list[torch.fx.Node]
     constants: dict[torch.fx.Node, torch.Tensor]
 
+    @property
+    def predicates(self) -> list[Predicate]:
+        """The numbers that the code took into Python."""
+        return [entry for entry in self.ahead if isinstance(entry, Predicate)]
+
+    @property
+    def found(self) -> list[Found]:
+        """The tensors that torch computes ahead."""
+        return [entry for entry in self.ahead if isinstance(entry, Found)]
+
     def sizes(self, tensors: Sequence[torch.Tensor], floats: Sequence[float] = ()) -> dict[str, Any] | None:
         """The sizes and floats of a call by name, or None if the trace does not hold for it."""
-        sizes = self.guards.read(tensors, floats)
-        if sizes is None or not self.predicates:
-            return sizes
-        real = {node: tensor.detach() for node, tensor in zip(self.inputs, tensors, strict=True)} | self.constants
-        known = {symbol: sizes[str(symbol)] for symbol in self.guards.symbols}
+        bound = self.bind(tensors, floats)
+        return None if bound is None else bound.sizes
 
-        def size(value: Size) -> int | float:
-            number = sympy.sympify(self.guards.expression(value).xreplace(known))
-            return int(number) if number.is_integer else float(number)
-
-        holds = all(evaluate(node, real, size) == value for node, value in self.predicates)
-        return sizes if holds else None
+    def bind(self, tensors: Sequence[torch.Tensor], floats: Sequence[float] = ()) -> Bound | None:
+        """A call with all that is known ahead, or None if the trace does not hold for it."""
+        known = self.guards.read(tensors, floats)
+        if known is None or not self.ahead:
+            return None if known is None else Bound(known)
+        sizes, tensors, floats, count = known, list(tensors), list(floats), len(tensors)
+        values = Values(lambda size: self.guards.value(size, sizes))
+        values.put(self.inputs, tensors)
+        values.put(list(self.constants), list(self.constants.values()))
+        for stage, entry in enumerate(self.ahead, 1):
+            if isinstance(entry, Found):
+                found = values.tensors(entry.node, entry.order)
+                values.put(entry.placeholders, found)
+                tensors += found
+            else:
+                value = values.number(entry.node, entry.order)
+                if isinstance(entry, Predicate) and not entry.holds(value):
+                    return None
+                if isinstance(entry, Number):
+                    floats.append(value)
+            known = self.guards.read(tensors, floats, stage=stage, sizes=sizes)
+            if known is None:
+                return None
+            sizes = known
+        return Bound(sizes, tuple(tensors[count:]))
 
 
 @dataclass
@@ -71,7 +107,8 @@ class Trace:
     """The joint graph of one loss, for one class of inputs.
 
     `upstream[i]` is the gradient that backward is given for `outputs[i]`, `gradients[i]` the one that it returns
-    for `inputs[i]`; each is None where there is none. `constants` are tensors that the loss builds from numbers.
+    for `inputs[i]`; each is None where there is none. Last among the inputs are the tensors that are found ahead.
+    `constants` are tensors that the loss builds from numbers; `unknown` tells of values that have stayed symbols.
     """
 
     graph: torch.fx.Graph
@@ -84,23 +121,26 @@ class Trace:
     structure: pytree.TreeSpec
     others: list[Any]
     numbers: dict[sympy.Symbol, torch.fx.Node]
+    unknown: Reads
 
-    def result(self, tensors: Sequence[torch.Tensor]) -> Any:
+    def result(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, Any]) -> Any:
         """The loss's own return value around the given output tensors; last among them are those of its numbers."""
         rest = iter(tensors)
         leaves = [next(rest) if leaf is _TENSOR else leaf for leaf in self.others]
         if any(isinstance(leaf, _Number) for leaf in leaves):
             known = dict(zip(self.numbers, (tensor.item() for tensor in rest), strict=True))
+            known |= {symbol: sizes[str(symbol)] for symbol in self.domain.guards.symbols}
             leaves = [leaf.value(known) if isinstance(leaf, _Number) else leaf for leaf in leaves]
         return pytree.tree_unflatten(leaves, self.structure)
 
 
 _TENSOR = object()
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 @dataclass(frozen=True)
 class _Number:
-    """A number in the result of a loss, which it took from tensors."""
+    """A number in the result of a loss: what it took from tensors, or their sizes."""
 
     expression: sympy.Expr
 
@@ -118,7 +158,7 @@ def trace(
     decompositions: dict[Any, Any],
     *,
     floats: Mapping[str, float] | None = None,
-    exact: bool = False,
+    reads: Reads | None = None,
     static: bool = False,
 ) -> Trace:
     """Record `run(tensors)` and the gradients of its results.
@@ -130,30 +170,32 @@ def trace(
         needs_gradient: which of them are differentiated.
         decompositions: op → formula, for ops to be recorded in parts.
         floats: numbers that differ from call to call.
-        exact: whether the integers that the code reads are taken as they are, and are a condition of the trace.
-        static: whether sizes are taken as they are, too.
+        reads: which of the values that the code reads are known ahead.
+        static: whether sizes are taken as they are.
 
     Raises:
         AutogenError: a kind of code that cannot be traced, with the user's line.
         TraceError: the loss itself raised.
     """
-    tracing = _Tracing(names, tensors, needs_gradient, decompositions, floats=floats or {}, exact=exact, static=static)
+    reads = reads or Reads()
+    tracing = _Tracing(names, tensors, needs_gradient, decompositions, floats=floats or {}, reads=reads, static=static)
     try:
         with torch.inference_mode(False), torch.set_grad_enabled(any(needs_gradient)):
             leaves, structure = pytree.tree_flatten(tracing.forward(run))
             results = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
             outputs = [_output_name(k, len(results)) for k in range(len(results))]
             upstream, gradients = tracing.backward(outputs, results)
-            others = [_TENSOR if isinstance(leaf, torch.Tensor) else _number(leaf) for leaf in leaves]
-            if any(isinstance(leaf, _Number) for leaf in others):
+            if any(isinstance(leaf, _SYMBOLS) for leaf in leaves):
                 results += tracing.numbers()
                 outputs += [f"number_{k}" for k in range(len(results) - len(outputs))]
                 upstream += [None] * (len(results) - len(upstream))
+            tracing.refuse_fixed_floats()
+            domain = tracing.domain()
+            others = [_TENSOR if isinstance(leaf, torch.Tensor) else _number(leaf, domain.guards) for leaf in leaves]
     except AutogenError as error:
         error.domain = tracing.domain()
-        error.reads_numbers = bool(tracing.recorder.numbers)
+        error.unknown = tracing.recorder.unknown
         raise
-    domain = tracing.domain()
 
     def traced(name: str, tensor: torch.Tensor | None, dense: bool = True) -> TracedTensor | None:
         if tensor is None:
@@ -174,7 +216,7 @@ def trace(
     return Trace(
         graph=tracing.recorder.graph,
         domain=domain,
-        inputs=all_of(names, tracing.fakes, dense=False),
+        inputs=all_of(names, tracing.fakes, dense=False) + tracing.found(domain),
         constants=[
             TracedTensor(str(node.target), each.dtype, _integers(each.shape), _integers(each.stride()), node)
             for node, each in domain.constants.items()
@@ -185,6 +227,7 @@ def trace(
         structure=structure,
         others=others,
         numbers={symbol: tracing.recorder.node_of(each) for symbol, each in tracing.recorder.numbers.items()},
+        unknown=tracing.recorder.unknown,
     )
 
 
@@ -199,46 +242,24 @@ class _Tracing:
         decompositions: dict[Any, Any],
         *,
         floats: Mapping[str, float],
-        exact: bool,
+        reads: Reads,
         static: bool,
     ) -> None:
-        # Importing these pulls in torch._dynamo, about a second: only when a loss is really traced.
-        from torch._subclasses.fake_tensor import FakeTensorMode
-        from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
         from autogen.tracing.formulas import CORRECTIONS
 
         self._names = names
         self._tensors = tensors
         self._needs_gradient = needs_gradient
-        self._static = static
-        self._shapes = ShapeEnv(duck_shape=False)
-        self._mode = FakeTensorMode(shape_env=self._shapes, allow_non_fake_inputs=True)
-        self._mode.cache_enabled = False  # every trace has symbols of its own: never a hit, and half of a trace's time
-        self.recorder = Recorder({**decompositions, **CORRECTIONS}, exact=exact)
-        self._floats = [(name, self._symbolic(name, value)) for name, value in floats.items()]
+        symbols = Symbols(static=static)
+        self._shapes, self._mode = symbols.shapes, symbols.mode
+        self.recorder = Recorder(symbols, {**decompositions, **CORRECTIONS}, reads)
+        self._floats = [(name, symbols.number(name, value)) for name, value in floats.items()]
         with torch.inference_mode(False):
-            self.fakes = [self._fake_of(*each) for each in zip(tensors, names, needs_gradient, strict=True)]
+            self.fakes = [
+                symbols.tensor(tensor, name, needs_gradient=needs)
+                for tensor, name, needs in zip(tensors, names, needs_gradient, strict=True)
+            ]
         self._placeholders = [self.recorder.placeholder(*each) for each in zip(names, self.fakes, tensors, strict=True)]
-
-    def _symbolic(self, name: str, value: float) -> Any:
-        from torch._dynamo.source import ConstantSource
-        from torch.fx.experimental.symbolic_shapes import DimDynamic
-
-        source = ConstantSource(name)
-        symbol = self._shapes.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
-        return self._shapes.create_symfloatnode(symbol, hint=value, source=source)
-
-    def _fake_of(self, tensor: torch.Tensor, name: str, needs: bool) -> torch.Tensor:
-        from torch._dynamo.source import ConstantSource
-        from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
-
-        varies = [size > 1 and not self._static for size in tensor.shape]
-        dynamic = [DimDynamic.DYNAMIC if each else DimDynamic.STATIC for each in varies]
-        context: Any = StatelessSymbolicContext(dynamic_sizes=dynamic)
-        fake = self._mode.from_tensor(tensor.detach(), symbolic_context=context, source=ConstantSource(name))
-        with self._mode:
-            return fake.detach().requires_grad_(needs)
 
     def numbers(self) -> list[torch.Tensor]:
         """The tensors whose values the code took into Python, as results of the loss."""
@@ -248,15 +269,40 @@ class _Tracing:
     def domain(self) -> Domain:
         """The calls that take the way recorded so far."""
         settle_factors(self._shapes, self.fakes, self._tensors)
-        guards = Guards.of(self._shapes, list(zip(self._names, self.fakes, strict=True)), self._floats)
-        return Domain(guards, self.recorder.predicates, self._placeholders, self.recorder.constants)
+        tensors = [Known(*each) for each in zip(self._names, self.fakes, strict=True)]
+        floats = [Known(*each) for each in self._floats]
+        entries = self.recorder.ahead.entries
+        for stage, entry in enumerate(entries, 1):
+            if isinstance(entry, Found):
+                each = zip(entry.names, entry.fakes, strict=True)
+                tensors += [Known(name, fake, stage, is_computed=not entry.fresh) for name, fake in each]
+            elif isinstance(entry, Number):
+                floats.append(Known(entry.name, entry.symbolic, stage))
+        guards = Guards.of(self._shapes, tensors, floats)
+        return Domain(guards, list(entries), self._placeholders, self.recorder.constants)
+
+    def refuse_fixed_floats(self) -> None:
+        """Raise if the trace holds for one value of a float that it has read: that would rarely come again."""
+        floats = [entry for entry in self.recorder.ahead.numbers if isinstance(entry.symbolic, torch.SymFloat)]
+        for entry in floats:
+            if self._shapes.replace(entry.symbolic.node._expr).is_number:
+                raise ValueBranchError("float()", where=entry.line)
+
+    def found(self, domain: Domain) -> list[TracedTensor]:
+        """What is found ahead, as inputs of the kernels."""
+        tensors = []
+        for entry in domain.found:
+            for name, fake, node in zip(entry.names, entry.fakes, entry.placeholders, strict=True):
+                shape = tuple(map(domain.guards.expression, fake.shape))
+                tensors.append(TracedTensor(name, fake.dtype, shape, contiguous_strides(shape), node))
+        return tensors
 
     def forward(self, run: Callable[[Sequence[torch.Tensor], Sequence[Any]], Any]) -> Any:
         """Record the loss; returns what it returns."""
-        from autogen.tracing.formulas import FormulaMode
+        from autogen.tracing.formulas import FormulaMode, symbolic_lengths
 
         try:
-            with self._mode, self.recorder, FormulaMode():
+            with self._mode, self.recorder, FormulaMode(), symbolic_lengths():
                 returned = run(self.fakes, [number for _, number in self._floats])
         except AutogenError:
             raise
@@ -300,13 +346,11 @@ class _Tracing:
         return upstream, gradients
 
 
-def _number(leaf: Any) -> Any:
+def _number(leaf: Any, guards: Guards) -> Any:
     """What is no tensor in the result of a loss; symbols are to be read once the loss has run."""
-    if isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        if isinstance(leaf, torch.SymBool) or leaf.node.expr.free_symbols != free_unbacked_symbols(leaf):
-            raise ValueBranchError("a number in its result")
-        return _Number(leaf.node.expr)
-    return leaf
+    if isinstance(leaf, torch.SymBool):
+        raise ValueBranchError("a number in its result")
+    return _Number(guards.expression(leaf)) if isinstance(leaf, _SYMBOLS) else leaf
 
 
 def _integers(sizes: Sequence[int]) -> tuple[sympy.Expr, ...]:

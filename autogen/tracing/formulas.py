@@ -7,13 +7,16 @@ implementation takes what the real one refuses, gives another dtype, or is missi
 
 from __future__ import annotations
 
+import builtins
+import contextlib
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from autogen.errors import StateChangeError
@@ -34,6 +37,24 @@ class FormulaMode(TorchFunctionMode):
         if func == _SET_DATA:
             return _set_data(*args)
         return FORMULAS.get(func, func)(*args, **(kwargs or {}))
+
+
+_len = len
+
+
+def _length(value: Any) -> Any:
+    is_symbolic = isinstance(value, FakeTensor) and value.dim() > 0
+    return value.shape[0] if is_symbolic else _len(value)
+
+
+@contextlib.contextmanager
+def symbolic_lengths() -> Iterator[None]:
+    """Have `len(tensor)` be the symbol that `tensor.shape[0]` is; Python's own would fix it, as it gives an int."""
+    builtins.len = _length
+    try:
+        yield
+    finally:
+        builtins.len = _len
 
 
 def multi_margin_loss(

@@ -3,65 +3,99 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import sympy
 import torch
 
 from autogen.names import unique
-from autogen.tracing.recorder import Size
+from autogen.tracing.ahead import Size
 
 _LETTERS = ("N", "C")
+
+# Where a size is read: tensor, dimension, "shape" or "stride"; a float: its position, 0, "float".
+Place: TypeAlias = tuple[int, int, str]
+
+
+@dataclass(frozen=True)
+class Known:
+    """A symbolic tensor or float of a trace, and the stage at which it is known. What `is_computed` has no size that
+    is not known from others.
+    """
+
+    name: str
+    value: Any
+    stage: int = 0
+    is_computed: bool = False
 
 
 class Guards:
     """Names for the sizes of a trace, and the check that a later call may use it.
 
-    `symbols` maps every free size to where it is read: (tensor, dimension, "shape" or "stride").
+    `symbols` maps every free size to where it is read. Tensors and floats that are found only when others are known
+    have a *stage* of their own: relations are checked as early as they can be.
     """
 
     def __init__(
         self,
-        symbols: dict[sympy.Symbol, tuple[int, int, str]],
+        symbols: dict[sympy.Symbol, Place],
         relations: Sequence[sympy.Basic],
         renamed: dict[sympy.Symbol, sympy.Expr],
+        read_as: dict[sympy.Symbol, sympy.Symbol],
+        stages: Mapping[sympy.Symbol, int],
     ) -> None:
         self.symbols = symbols
         self.relations = list(relations)
-        self._renamed = renamed
+        self._renamed, self._read_as = renamed, read_as
         # Sizes that the code or torch has compared with a number, such as a slice that turned out to have one element.
         pairs = [pair for r in self.relations if isinstance(r, sympy.Eq) for pair in (r.args, r.args[::-1])]
         self._settled = {left: right for left, right in pairs if right.is_Integer}
-        self._read = _compile_reader(symbols, self.relations)
+
+        def stage(relation: sympy.Basic) -> int:
+            return max((stages.get(symbol, 0) for symbol in relation.free_symbols), default=0)
+
+        self._read = {
+            k: _compile_reader(
+                {symbol: place for symbol, place in symbols.items() if stages.get(symbol, 0) == k},
+                [relation for relation in self.relations if stage(relation) == k],
+            )
+            for k in {0, *stages.values()}
+        }
 
     @classmethod
     def of(
-        cls, shapes: Any, tensors: Sequence[tuple[str, torch.Tensor]], floats: Sequence[tuple[str, Any]] = ()
+        cls,
+        shapes: Any,
+        tensors: Sequence[Known],
+        floats: Sequence[Known] = (),
     ) -> Guards:
-        """Collect what a `ShapeEnv` learned while the `tensors` and symbolic `floats` (by name) were traced."""
-        home: dict[sympy.Symbol, tuple[int, int, str]] = {}
-        geometry: list[tuple[int, int, str, sympy.Expr]] = []
-        for position, (_, tensor) in enumerate(tensors):
-            for kind, values in (("shape", tensor.shape), ("stride", tensor.stride())):
+        """Collect what a `ShapeEnv` learned while symbolic `tensors` and `floats` were traced."""
+        home: dict[sympy.Symbol, Place] = {}
+        stages: dict[sympy.Symbol, int] = {}
+        geometry: list[tuple[Place, sympy.Expr]] = []
+        for position, known in enumerate(tensors):
+            if known.is_computed:
+                continue
+            for kind, values in (("shape", known.value.shape), ("stride", known.value.stride())):
                 for dim, value in enumerate(values):
                     # Before replacement: a size that turned out to equal another still is read here.
                     expression = value.node._expr if isinstance(value, torch.SymInt) else sympy.sympify(value)
-                    if kind == "shape" or tensor.shape[dim] != 1:  # a dimension of size 1 is never stepped
-                        geometry.append((position, dim, kind, expression))
+                    if kind == "shape" or known.value.shape[dim] != 1:  # a dimension of size 1 is never stepped
+                        geometry.append(((position, dim, kind), expression))
                     if expression.is_Symbol:
                         home.setdefault(expression, (position, dim, kind))
         solved = {old: shapes.replace(old) for old in home}
         names = _name_symbols(home, solved, tensors)
         renamed = {old: sympy.Symbol(name, integer=True, positive=True) for old, name in names.items()}
-        for position, (name, number) in enumerate(floats):
-            old = number.node._expr
+        for position, known in enumerate(floats):
+            old = known.value.node._expr
             home[old], solved[old] = (position, 0, "float"), shapes.replace(old)
-            renamed[old] = sympy.Symbol(
-                unique(name.replace(".", "_"), {str(new) for new in renamed.values()}), real=True
-            )
+            name = unique(known.name.replace(".", "_"), {str(new) for new in renamed.values()})
+            is_size = isinstance(known.value, torch.SymInt)
+            renamed[old] = sympy.Symbol(name, integer=True, positive=True) if is_size else sympy.Symbol(name, real=True)
         free = {old: place for old, place in home.items() if solved[old] == old}
-        known = set(free)
         relations = [
             sympy.Eq(renamed[old], expression.xreplace(renamed), evaluate=False)
             for old, expression in solved.items()
@@ -72,13 +106,19 @@ class Guards:
             if relation not in (sympy.true, *relations):
                 relations.append(relation)
         mapping = {old: expression.xreplace(renamed) for old, expression in solved.items()}
-        for position, dim, kind, expression in geometry:
-            if expression not in known or home[expression] != (position, dim, kind):
+        read_as = dict(renamed)
+        for (position, dim, kind), expression in geometry:
+            if expression not in free or home[expression] != (position, dim, kind):
                 there = sympy.Symbol(f"{kind}_{position}_{dim}", integer=True, nonnegative=True)
                 home[there] = (position, dim, kind)
                 renamed[there] = there
                 relations.append(sympy.Eq(there, shapes.replace(expression).xreplace(renamed), evaluate=False))
-        return cls({renamed[old]: place for old, place in home.items()}, relations, mapping)
+        for old, (position, _, kind) in home.items():
+            stages[renamed[old]] = (floats if kind == "float" else tensors)[position].stage
+            if stages[renamed[old]] and kind == "shape" and old in read_as:
+                # The key of a call says this of its arguments: sizes of 0 and 1 are no symbols.
+                relations.append(sympy.Ge(renamed[old], 2, evaluate=False))
+        return cls({renamed[old]: place for old, place in home.items()}, relations, mapping, read_as, stages)
 
     def expression(self, value: Any) -> sympy.Expr:
         """A size (a number, a torch symbol or a recorded `Size`) as an expression over the named sizes."""
@@ -90,9 +130,25 @@ class Guards:
             expression = replaced
         return self._settled.get(expression, expression)
 
-    def read(self, tensors: Sequence[torch.Tensor], floats: Sequence[float] = ()) -> dict[str, Any] | None:
-        """The sizes and floats of a call by name, or None if the trace does not hold for it."""
-        return self._read(tensors, floats)
+    def read(
+        self,
+        tensors: Sequence[torch.Tensor],
+        floats: Sequence[float] = (),
+        *,
+        stage: int = 0,
+        sizes: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any] | None:
+        """The sizes and floats of a call by name, or None if the trace does not hold for it; of a later stage, given
+        the tensors, floats and `sizes` of those before.
+        """
+        read = self._read.get(stage)
+        return dict(sizes or {}) if read is None else read(tensors, floats, sizes or {})
+
+    def value(self, size: Size, sizes: Mapping[str, Any]) -> int | float:
+        """The value of a recorded size, given those that had been read before it."""
+        symbols = {old: sizes[str(new)] for old, new in self._read_as.items() if str(new) in sizes}
+        number = sympy.sympify(size.expression.xreplace(symbols))
+        return int(number) if number.is_integer else float(number)
 
 
 def settle_factors(shapes: Any, fakes: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
@@ -127,27 +183,27 @@ def _sympy(value: Any) -> sympy.Expr:
 
 
 def _name_symbols(
-    home: dict[sympy.Symbol, tuple[int, int, str]],
+    home: dict[sympy.Symbol, Place],
     solved: dict[sympy.Symbol, sympy.Expr],
-    tensors: Sequence[tuple[str, torch.Tensor]],
+    tensors: Sequence[Known],
 ) -> dict[sympy.Symbol, str]:
     """N, C, D1, D2 … for the first tensor that has dimensions; `weight_size0`, `input_stride1` for the rest.
 
     Of sizes that are equal, the one that stands for all gets the letter.
     """
-    leading = next((k for k, (_, tensor) in enumerate(tensors) if tensor.dim()), 0)
+    leading = next((k for k, known in enumerate(tensors) if known.value.dim()), 0)
     names: dict[sympy.Symbol, str] = {}
     for symbol, (position, dim, kind) in home.items():
         if kind == "shape" and position == leading and solved[symbol].is_Symbol:
             names.setdefault(solved[symbol], _LETTERS[dim] if dim < len(_LETTERS) else f"D{dim - 1}")
     for symbol, (position, dim, kind) in home.items():
-        names.setdefault(symbol, f"{tensors[position][0]}_{kind.replace('shape', 'size')}{dim}")
+        names.setdefault(symbol, f"{tensors[position].name}_{kind.replace('shape', 'size')}{dim}")
     return names
 
 
 def _compile_reader(
-    symbols: dict[sympy.Symbol, tuple[int, int, str]], relations: Iterable[sympy.Basic]
-) -> Callable[[Sequence[torch.Tensor], Sequence[float]], dict[str, Any] | None]:
+    symbols: Mapping[sympy.Symbol, Place], relations: Sequence[sympy.Basic]
+) -> Callable[[Sequence[torch.Tensor], Sequence[float], Mapping[str, Any]], dict[str, Any] | None]:
     from torch.utils._sympy.printers import PythonPrinter
 
     class Printer(PythonPrinter):
@@ -160,15 +216,17 @@ def _compile_reader(
         "stride": "tensors[{position}].stride()[{dim}]",
         "float": "floats[{position}]",
     }
-    lines = ["def read(tensors, floats):"]
+    lines = ["def read(tensors, floats, sizes):"]
     lines += [
         f"    {symbol} = {places[kind].format(position=position, dim=dim)}"
         for symbol, (position, dim, kind) in symbols.items()
     ]
+    before = {symbol for relation in relations for symbol in relation.free_symbols} - symbols.keys()
+    lines += [f"    {symbol} = sizes[{str(symbol)!r}]" for symbol in sorted(before, key=str)]
     checks = " and ".join(f"({printer.doprint(relation)})" for relation in relations) or "True"
     lines.append(f"    if not ({checks}):")
     lines.append("        return None")
-    lines.append(f"    return {{{', '.join(f'{str(s)!r}: {s}' for s in symbols)}}}")
+    lines.append(f"    return {{**sizes, {', '.join(f'{str(s)!r}: {s}' for s in symbols)}}}")
     scope: dict[str, Any] = {"math": math, "torch": torch}
     exec(compile("\n".join(lines), "<guards>", "exec"), scope)
     return scope["read"]

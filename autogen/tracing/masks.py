@@ -2,18 +2,18 @@
 
 `x[mask]` is recorded as `masked_read`, whose result has a dimension of unknown size: one size per mask, so that what is
 chosen by equal masks goes together. `x[mask] = y` is recorded as `masked_write`. Lowering never chooses: it walks the
-whole tensor, and what the mask leaves out does not count.
+whole tensor, and what the mask leaves out does not count. Where that cannot be done, the loss is traced again, and the
+places where a mask holds are known ahead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
-from autogen.torch_step import is_random
+from autogen.tracing.ahead import Keys
 
 aten = torch.ops.aten
 
@@ -25,6 +25,7 @@ _WRITES = {
     aten._index_put_impl.default,
     aten._index_put_impl_.default,
 }
+DTYPES = {torch.bool, torch.uint8}
 IN_PLACE = {aten.index_put_.default, aten._index_put_impl_.default}
 
 
@@ -34,9 +35,16 @@ def masked_read(tensor: torch.Tensor, mask: torch.Tensor, before: int) -> torch.
 
 
 def masked_write(
-    tensor: torch.Tensor, mask: torch.Tensor, before: int, values: torch.Tensor, accumulate: bool
+    tensor: torch.Tensor,
+    mask: torch.Tensor,
+    before: int,
+    values: torch.Tensor,
+    accumulate: bool,
+    order: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """A copy of `tensor` in which `values` stand where the mask is true, or are added there."""
+    """A copy of `tensor` in which `values` stand where the mask is true, or are added there; `order` tells, if it is
+    known, which of the values goes where.
+    """
     return tensor.index_put((None,) * before + (mask,), values, accumulate)
 
 
@@ -59,27 +67,20 @@ def writes(func: Any) -> bool:
 
 
 class Choices:
-    """The sizes of what masks choose, in one trace."""
+    """The sizes of what masks choose, in one trace, where they are not known ahead; masks of equal keys are equal."""
 
-    def __init__(self) -> None:
-        self._sizes: dict[Hashable, torch.SymInt] = {}
-        self._keys: dict[torch.fx.Node, Hashable] = {}
+    def __init__(self, keys: Keys) -> None:
+        self._sizes: dict[int, torch.SymInt] = {}
+        self._keys = keys
+
+    def __bool__(self) -> bool:
+        return bool(self._sizes)
 
     def size(self, node: torch.fx.Node, shapes: Any) -> torch.SymInt:
         """The number of places where a mask, a node of the graph, is true; of equal masks it is the same."""
-        key = self._key(node)
+        key = self._keys.of(node)
         if key not in self._sizes:
             size = shapes.create_unbacked_symint()
             torch._check(size >= 0)
             self._sizes[key] = size
         return self._sizes[key]
-
-    def _key(self, node: torch.fx.Node) -> Hashable:
-        """The same for nodes that compute the same."""
-        if node.op != "call_function" or is_random(node.target):  # two draws are two
-            return node
-        if node not in self._keys:
-            leaves, structure = pytree.tree_flatten((node.args, node.kwargs))
-            keys = [self._key(leaf) if isinstance(leaf, torch.fx.Node) else repr(leaf) for leaf in leaves]
-            self._keys[node] = (node.target, tuple(keys), str(structure))
-        return self._keys[node]

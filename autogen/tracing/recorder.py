@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,14 +25,16 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     UnsupportedOperatorException,
 )
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autogen.errors import SourceLine, TooLargeError, UnsupportedOpError, ValueBranchError
-from autogen.torch_step import is_random
 from autogen.tracing import masks
+from autogen.tracing.ahead import OF_UNKNOWN_SIZE, Ahead, Found, Size, ancestors, varies
 from autogen.tracing.aliases import Aliases, Call
 from autogen.tracing.source import current_statement
+from autogen.tracing.symbols import Symbols
 
 aten = torch.ops.aten
 
@@ -46,6 +48,18 @@ _VALUE_READS = {*_NUMBER_READS, aten.equal.default}
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
+@dataclass(frozen=True)
+class Reads:
+    """Which values are known ahead: the `numbers` that the code reads, and how many elements `masks` choose.
+
+    What is not is kept a symbol, which kernels can often do with; predicates, and what `nonzero` and the like find,
+    always are.
+    """
+
+    numbers: bool = False
+    masks: bool = False
+
+
 class Recorder(TorchDispatchMode):
     """Records ATen calls on fake tensors into `graph`.
 
@@ -53,33 +67,33 @@ class Recorder(TorchDispatchMode):
     each part of the result, None for what is no tensor), `is_tuple`, `origin` (the user's source line or None),
     `backward` (whether autograd made the call) and `of_formula` (whether torch's formula for another op did).
 
-    `predicates` are the booleans and integers that the code took into Python, with the value that each had in this run;
-    `constants` the tensors that it built from numbers; `real` the tensors of this call.
+    `ahead` are the values that have to be known before the loss runs; `constants` the tensors that the code built from
+    numbers.
 
     Args:
+        symbols: makes what stands for tensors and numbers.
         decompositions: op → torch's own formula in simpler ops, for ops that have no lowering.
-        exact: whether integers that the code reads become predicates, rather than symbols in `numbers`.
+        reads: how what depends on values is recorded.
 
     Raises:
         ValueBranchError: the code reads a tensor's value, or a shape depends on one.
         UnsupportedOpError: a tensor from nowhere, or a write that cannot be made functional.
     """
 
-    def __init__(self, decompositions: dict[Any, Any], *, exact: bool = False) -> None:
+    def __init__(self, symbols: Symbols, decompositions: dict[Any, Any], reads: Reads) -> None:
         super().__init__()
-        self._exact = exact
+        self._reads = reads
         self._operations = 0
         self._formulas = 0  # that are being run, one within another
         self.numbers: dict[sympy.Symbol, torch.Tensor] = {}
         self.graph = torch.fx.Graph()
         self._decompositions = decompositions
-        self.predicates: list[tuple[torch.fx.Node, bool | int]] = []
+        self.ahead = Ahead(self.graph, symbols)
         self.constants: dict[torch.fx.Node, torch.Tensor] = {}
-        self.real: dict[torch.fx.Node, torch.Tensor] = {}
         self._nodes: dict[int, torch.fx.Node] = {}
         self._alive: list[torch.Tensor] = []  # an id means something only while its tensor lives
         self._aliases = Aliases()
-        self._choices = masks.Choices()
+        self._choices = masks.Choices(self.ahead.keys)
         self._inputs: set[int] = set()
         self._forward_lines: dict[int, SourceLine | None] = {}
 
@@ -89,7 +103,7 @@ class Recorder(TorchDispatchMode):
         self._track(fake, node)
         self._inputs.add(id(fake))
         if real is not None:
-            self.real[node] = real
+            self.ahead.know(node, real)
         return node
 
     def node_of(self, tensor: torch.Tensor) -> torch.fx.Node:
@@ -139,10 +153,16 @@ class Recorder(TorchDispatchMode):
         if _is_composite(func):  # a formula of torch's may call an op that only stands for others
             with self:
                 return func.decompose(*args, **kwargs)
+        if func in OF_UNKNOWN_SIZE:
+            return self._find(func, args, kwargs)
         if masks.reads(func) or masks.writes(func):
             found = masks.mask_of(args[1])
             if found is not None:
                 return self._record_mask(func, args, *found)
+            if not _has_no_mask(args[1]):  # several, or one among indices: each stands for the places where it holds
+                given = [[i] if i is None or i.dtype not in masks.DTYPES else self._places(i) for i in args[1]]
+                with self:
+                    return func(args[0], [index for each in given for index in each], *args[2:], **kwargs)
         if func in _INDEXED_ROWS or _functional(func) in _INDEXED_ROWS:
             # The index may have fewer rows than the tensor. Comparing settles it: equal sizes become one symbol.
             for size, indexed in zip(args[0].shape, args[2].shape, strict=True):
@@ -168,29 +188,43 @@ class Recorder(TorchDispatchMode):
             self._record(func, args, kwargs, result)
         return result
 
-    def _read_value(self, func: Any, tensor: torch.Tensor) -> Any:
-        """The number that the code asks for. A constant is what it is; a boolean, or what shall be `exact`, is noted as
-        a predicate of the trace; any other stays a symbol, and is read when the loss returns it.
-        """
-        node = self.node_of(tensor)
-        varies = any(map(_varies, ancestors(node)))
-        is_drawn = any(is_random(before.target) for before in ancestors(node))
-        if func not in _NUMBER_READS or (is_drawn and (self._exact or tensor.dtype == torch.bool)):
-            raise ValueBranchError(str(func), where=self._origin()[0])
-        if varies and tensor.dtype != torch.bool and not self._exact:
-            return self._symbol(tensor)
-        if varies and tensor.dtype.is_floating_point:  # it would rarely come again
-            raise ValueBranchError(str(func), where=self._origin()[0])
-        with torch.utils._python_dispatch._disable_current_modes():
-            value = evaluate(node, self.real, self._hint)
-        if varies:
-            self.predicates.append((node, value))
-        return value
+    @property
+    def unknown(self) -> Reads:
+        """The values that the trace was recorded without knowing."""
+        return Reads(numbers=bool(self.numbers), masks=bool(self._choices))
 
-    def _hint(self, size: Size) -> int | float:
-        if size.hint is None:  # it stands for a value itself
+    def _read_value(self, func: Any, tensor: torch.Tensor) -> Any:
+        """The number that the code asks for. A constant is what it is; a boolean is a predicate of the trace; any other
+        stays a symbol, and is read when the loss returns it, or is known ahead.
+        """
+        node, where = self.node_of(tensor), self._origin()[0]
+        if func not in _NUMBER_READS:
+            raise ValueBranchError(str(func), where=where)
+        if tensor.dtype == torch.bool or not any(map(varies, ancestors(node))):
+            return self.ahead.predicate(node, where)
+        return self.ahead.number(node, where) if self._reads.numbers else self._symbol(tensor)
+
+    def _find(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The results of an op that only values tell the sizes of: further inputs of the trace."""
+        if isinstance(args[0], torch.Tensor) and args[0].dtype == torch.bool:
+            self._settle(args[0])
+        found = self.ahead.tensors(self._call(func, args, kwargs, ()), self._origin()[0])
+        results = []
+        for fake, place in zip(found.fakes, found.placeholders, strict=True):
+            results.append(torch.empty_like(fake))  # a tensor of its own, which may be written to
+            self._track(results[-1], place)
+        return results[0] if len(func._schema.returns) == 1 else tuple(results)
+
+    def _settle(self, tensor: torch.Tensor) -> Found | None:
+        """Have a tensor without a gradient computed ahead, as what is known ahead depends on it."""
+        node = self.node_of(tensor)
+        if node.op != "call_function":
+            return None
+        if any(free_unbacked_symbols(size) for size in tensor.shape):
             raise ValueBranchError("a size that depends on values", where=self._origin()[0])
-        return size.hint
+        found = self.ahead.tensors(node, self._origin()[0], (tensor,))
+        self._nodes[id(tensor)] = found.placeholders[0]
+        return found
 
     def _symbol(self, tensor: torch.Tensor) -> Any:
         """A number that stands for the value of a tensor."""
@@ -219,19 +253,42 @@ class Recorder(TorchDispatchMode):
         for size, own in zip(mask.shape, rest, strict=True):
             if size != own:
                 raise IndexError(f"a mask of shape {tuple(mask.shape)} for dimensions of {tuple(rest)}")
+        known = self._places(mask) if self._reads.masks else None
+        chosen = (
+            self._choices.size(self.node_of(mask), tensor.fake_mode.shape_env) if known is None else known[0].shape[0]
+        )
+        shape = (*tensor.shape[:before], chosen, *tensor.shape[before + mask.dim() :])
         if masks.writes(func):
             values, accumulate = args[2], bool(args[3]) if len(args) > 3 else False
+            _require_broadcast(values.shape, shape)
             result = tensor if func in masks.IN_PLACE else torch.empty_like(tensor)
-            recorded: Call = masks.masked_write, (tensor, mask, before, values, accumulate), {}
+            order = None if known is None or values.numel() == 1 else self._order(mask)
+            recorded: Call = masks.masked_write, (tensor, mask, before, values, accumulate, order), {}
             if func in masks.IN_PLACE:
                 self._write(recorded, tensor)
             else:
                 self._track(result, self._call(*recorded, result))
             return result
-        chosen = self._choices.size(self.node_of(mask), tensor.fake_mode.shape_env)
-        result = tensor.new_empty((*tensor.shape[:before], chosen, *tensor.shape[before + mask.dim() :]))
+        if known is not None:
+            with self:
+                return func(tensor, [None] * before + known)
+        result = tensor.new_empty(shape)
         self._track(result, self._call(masks.masked_read, (tensor, mask, before), {}, result))
         return result
+
+    def _places(self, mask: torch.Tensor) -> list[torch.Tensor]:
+        """Where a mask holds: an index per dimension of it."""
+        if not mask.dim():  # which would add a dimension
+            raise ValueBranchError("a mask without dimensions", where=self._origin()[0])
+        with self:
+            return list(mask.nonzero().unbind(1))
+
+    def _order(self, mask: torch.Tensor) -> torch.Tensor:
+        """Of each place of a mask, the how manyth it is among those that are chosen."""
+        with self:
+            order = mask.reshape(-1).cumsum(0).reshape(mask.shape) - 1
+        self._settle(order)
+        return order
 
     def _call(self, func: Any, args: Any, kwargs: Any, result: Any) -> torch.fx.Node:
         """A node for an op whose result has the given shape."""
@@ -300,7 +357,8 @@ class Recorder(TorchDispatchMode):
                 node = self.graph.call_function(aten.full.default, ([1] * value.dim(), number), {"dtype": value.dtype})
             else:
                 node = self.graph.get_attr(f"constant_{len(self.constants)}")
-                self.constants[node] = self.real[node] = value.detach().clone()
+                self.constants[node] = value.detach().clone()
+                self.ahead.know(node, self.constants[node])
         node.meta["origin"], node.meta["backward"] = self._origin()
         node.meta.update(geometry=[(tuple(result.shape), result.dtype)], strides=[result.stride()])
         node.meta.update(is_tuple=False, of_formula=False)
@@ -334,48 +392,14 @@ def _fills_its_memory(tensor: torch.Tensor) -> bool:
 
 
 def _has_no_mask(indices: Any) -> bool:
-    return all(index is None or index.dtype != torch.bool for index in indices)
+    return all(index is None or index.dtype not in masks.DTYPES for index in indices)
 
 
-@dataclass(frozen=True)
-class Size:
-    """A symbolic size among the arguments of a recorded op, with its value in the traced call."""
-
-    expression: sympy.Expr
-    hint: int | float | None
-
-    @classmethod
-    def of(cls, symbolic: Any) -> Size:
-        """From a `SymInt`, `SymFloat` or `SymBool`."""
-        return cls(symbolic.node.expr, symbolic.node.hint)
-
-
-def ancestors(*nodes: torch.fx.Node) -> set[torch.fx.Node]:
-    """Some nodes and all that they are computed from."""
-    found: set[torch.fx.Node] = set()
-    todo = list(nodes)
-    while todo:
-        current = todo.pop()
-        if current not in found:
-            found.add(current)
-            todo += current.all_input_nodes
-    return found
-
-
-def _varies(node: torch.fx.Node) -> bool:
-    """Whether a node may have another value in another call."""
-    sizes = pytree.tree_leaves((node.args, node.kwargs))
-    return node.op == "placeholder" or is_random(node.target) or any(isinstance(size, Size) for size in sizes)
-
-
-def evaluate(node: torch.fx.Node, inputs: dict[torch.fx.Node, torch.Tensor], size: Callable[[Size], Any]) -> Any:
-    """The number of a recorded node, computed by torch from real inputs; `size` gives a symbolic size its value."""
-    values: dict[torch.fx.Node, Any] = dict(inputs)
-    needed = ancestors(node)
-    with torch.no_grad():
-        for current in node.graph.nodes:
-            if current in needed and current not in values:
-                args, kwargs = pytree.tree_map_only(torch.fx.Node, values.__getitem__, (current.args, current.kwargs))
-                args, kwargs = pytree.tree_map_only(Size, size, (args, kwargs))
-                values[current] = current.target(*args, **kwargs)
-    return values[node].item()
+def _require_broadcast(shape: Sequence[Any], wanted: Sequence[Any]) -> None:
+    """Raise if a tensor of one shape cannot be written where another is chosen."""
+    if len(shape) > len(wanted):
+        raise RuntimeError(f"values of shape {tuple(shape)} in the place of {tuple(wanted)}")
+    for own, size in zip(reversed(shape), reversed(wanted), strict=False):
+        is_same = isinstance(own, torch.SymInt) and isinstance(size, torch.SymInt) and own.node.expr == size.node.expr
+        if not is_same and own != 1 and own != size:
+            raise RuntimeError(f"values of shape {tuple(shape)} in the place of {tuple(wanted)}")

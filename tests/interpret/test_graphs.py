@@ -177,6 +177,13 @@ CASES: dict[str, Case] = {
     "numbers for a table of metrics": Case(metrics, PAIR),
     "a number of a tensor in arithmetic": Case(scaled_by_a_number, (x(6, 7),), large=(2, 1)),
     "the largest label as a size": Case(lambda a, t: (a[:, : t.max().item()]).exp().mean(), (x(6, 7), labels(7, 6))),
+    "a computed place per image": Case(
+        lambda a, w: (a.logsumexp(2) * w[(torch.arange(a.shape[0]) + 1).clamp(max=a.shape[0] - 1)][:, None]).sum(),
+        (x(3, 5, 7), fixed(3)),
+    ),
+    "an element whose place is a size": Case(
+        lambda a, b: (a.narrow(0, b.shape[0], 1) * b).softmax(1).pow(2).sum(), (fixed(9), x(6, 7))
+    ),
     "a constant turned into numbers": Case(tolist, (x(3, 4, 2),)),
     "constant numbers": Case(lambda a: (a * torch.tensor(2.0) + torch.tensor([3]).half()).abs().mean(), PAIR[:1]),
     "a constant tensor": Case(lambda a: (a * torch.tensor([1.0, 2.0, 3.0])).abs().mean(), (x(4, 3),)),

@@ -11,9 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autogen.errors import AutogenError, SourceLine, TraceError, UnsupportedOpError, ValueBranchError
+from autogen.lowering import decompositions
 from autogen.sizes import Evaluator
-from autogen.tracing import Trace
+from autogen.tracing import Trace, trace
 from autogen.tracing.formulas import multi_margin_loss
+from autogen.tracing.recorder import Reads
 from autogen.tracing.source import statement_at
 from tests.unit.pipeline import Reference, binding_of, ops_of, plan_of, program_of, trace_of
 
@@ -156,7 +158,7 @@ class TestResult:
         traced = trace_of(loss, floats(3))
         assert [each.name for each in traced.outputs] == ["loss_0", "loss_1"]
         total, double = torch.ones(()), torch.ones(3)
-        assert traced.result([total, double]) == {"loss": total, "parts": (double, "note", 3)}
+        assert traced.result([total, double], {}) == {"loss": total, "parts": (double, "note", 3)}
 
     def test_that_is_no_tensor_is_refused(self) -> None:
         with pytest.raises(TraceError, match="it returned float"):
@@ -244,13 +246,13 @@ class TestValueBranches:
 
     def test_become_predicates_that_later_calls_must_meet(self) -> None:
         traced = trace_of(self.branching, floats(3))
-        assert [value for _, value in traced.domain.predicates] == [False]
+        assert [each.value for each in traced.domain.predicates] == [False]
         assert holds(traced, floats(5)) and not holds(traced, -floats(5))
         assert "abs.default" not in ops_of(traced)
 
     def test_follow_the_branch_that_this_call_takes(self) -> None:
         traced = trace_of(self.branching, (-floats(3)).detach().requires_grad_())
-        assert [value for _, value in traced.domain.predicates] == [True]
+        assert [each.value for each in traced.domain.predicates] == [True]
         assert holds(traced, -floats(5)) and not holds(traced, floats(5))
         assert "abs.default" in ops_of(traced)
 
@@ -277,11 +279,69 @@ class TestValueBranches:
             trace_of(loss, floats(3))
         assert caught.value.where is not None and caught.value.where.filename == __file__
 
-    @pytest.mark.parametrize("loss", [lambda x: x[x > 0.5], lambda x: x.nonzero().sum()], ids=["mask", "nonzero"])
-    def test_shapes_that_depend_on_values_are_refused(self, loss: Callable[..., Any]) -> None:
-        with pytest.raises(AutogenError) as caught:
-            program_of(loss, floats(3))
+    def test_shapes_of_results_that_depend_on_values_are_refused(self) -> None:
+        with pytest.raises(ValueBranchError) as caught:
+            program_of(lambda x: x[x > 0.5], floats(3))
         assert caught.value.where is not None and caught.value.where.filename == __file__
+
+
+class TestAhead:
+    @staticmethod
+    def found(x: Tensor) -> Tensor:
+        places = (x > 0).nonzero()[:, 0]
+        return x[places].exp().sum() if len(places) > 0 else x.sum()
+
+    def test_what_is_found_is_an_input_of_its_own_size(self) -> None:
+        traced = trace_of(self.found, torch.tensor([1.0, -1.0, 2.0, 3.0], requires_grad=True))
+        assert [each.name for each in traced.inputs] == ["x", "gt", "nonzero"]
+        assert "nonzero.default" not in ops_of(traced)[ops_of(traced).index("index.Tensor") :]
+        bound = traced.domain.bind((torch.tensor([-1.0, 2.0, 3.0, 4.0, -5.0]),))
+        assert bound is not None and (bound.sizes["N"], bound.sizes["nonzero_size0"]) == (5, 3)
+        assert [each.tolist() for each in bound.found] == [[False, True, True, True, False], [[1], [2], [3]]]
+
+    def test_sizes_of_0_and_1_are_other_traces(self) -> None:
+        for number in range(4):
+            traced = trace_of(self.found, torch.tensor([1.0] * number + [-1.0] * (5 - number), requires_grad=True))
+            for other in range(4):
+                call = torch.tensor([1.0] * other + [-1.0] * (6 - other))
+                assert holds(traced, call) == (min(number, 2) == min(other, 2))
+
+    def test_relations_are_checked_before_more_is_computed(self) -> None:
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            a, b = (x > 0).nonzero()[:, 0], (y > 0).nonzero()[:, 0]
+            return x[(a + b).clamp(max=2).unique()].sum()
+
+        positive, mixed = torch.ones(4, requires_grad=True), torch.tensor([1.0, 1.0, -1.0, -1.0, 1.0])
+        traced = trace_of(loss, positive, torch.ones(4))
+        assert holds(traced, mixed, mixed) and not holds(traced, mixed, torch.ones(7))
+
+    @pytest.mark.parametrize("same", [True, False])
+    def test_what_is_computed_alike_is_computed_once(self, same: bool) -> None:
+        def loss(x: Tensor) -> Tensor:
+            return x[(x > 0).nonzero()[:, 0]].sum() + (x > (0 if same else 1)).nonzero().sum()
+
+        traced = trace_of(loss, floats(4))
+        assert len([each for each in traced.inputs if each.name.startswith("nonzero")]) == (1 if same else 2)
+
+    def test_the_key_of_a_long_chain(self) -> None:
+        def loss(x: Tensor) -> Tensor:
+            y = x.detach()
+            for _ in range(1000):
+                y = y + y
+            return x[(y > 0).nonzero()[:, 0]].sum()
+
+        assert holds(trace_of(loss, floats(4)), floats(5))
+
+    def test_numbers_are_symbols_only_where_they_have_to_be_known(self) -> None:
+        def loss(x: Tensor, count: Tensor) -> Tensor:
+            return x[: count.item()].sum()
+
+        binding = binding_of(loss, floats(9), torch.tensor(4))
+        reads = Reads(numbers=True)
+        known = trace(binding.replay, binding.names, binding.tensors, [True, False], decompositions(), reads=reads)
+        assert known.domain.predicates == []
+        assert known.domain.sizes((floats(9), torch.tensor(7))) is not None
+        assert known.domain.sizes((floats(9), torch.tensor(1))) is None
 
 
 class TestInPlace:

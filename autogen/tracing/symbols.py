@@ -1,0 +1,51 @@
+"""What stands for the tensors and numbers of a call while a loss is traced: fake tensors, whose sizes are symbols."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class Symbols:
+    """The symbols of one trace.
+
+    Args:
+        static: whether sizes are taken as they are.
+    """
+
+    def __init__(self, *, static: bool) -> None:
+        # Importing these pulls in torch._dynamo, about a second: only when a loss is really traced.
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+        self.static = static
+        self.shapes = ShapeEnv(duck_shape=False)
+        self.mode = FakeTensorMode(shape_env=self.shapes, allow_non_fake_inputs=True)
+        self.mode.cache_enabled = False  # every trace has symbols of its own: never a hit, and half of a trace's time
+
+    def number(self, name: str, value: float) -> Any:
+        """A symbol for a float, or for an integer of at least 2."""
+        from torch._dynamo.source import ConstantSource
+        from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+        source = ConstantSource(name)
+        symbol = self.shapes.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+        if isinstance(value, float):
+            return self.shapes.create_symfloatnode(symbol, hint=value, source=source)
+        number = self.shapes.create_symintnode(symbol, hint=value, source=source)
+        torch._check(number >= 2)
+        return number
+
+    def tensor(self, tensor: torch.Tensor, name: str, *, needs_gradient: bool = False) -> torch.Tensor:
+        """A fake tensor; its sizes of 0 and 1 are no symbols."""
+        from torch._dynamo.source import ConstantSource
+        from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+        varies = [size > 1 and not self.static for size in tensor.shape]
+        dynamic = [DimDynamic.DYNAMIC if each else DimDynamic.STATIC for each in varies]
+        context: Any = StatelessSymbolicContext(dynamic_sizes=dynamic)
+        with torch.utils._python_dispatch._disable_current_modes():
+            fake = self.mode.from_tensor(tensor.detach(), symbolic_context=context, source=ConstantSource(name))
+            with self.mode:
+                return fake.detach().requires_grad_(needs_gradient)
