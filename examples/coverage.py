@@ -77,10 +77,6 @@ def falling_back() -> dict[str, Callable[[], Call]]:
             losses.MultiLabelMarginLoss(),
             (wide(1, 40_000), -torch.ones(1, 40_000).long()),
         ),
-        "LinearCrossEntropyLoss": lambda: (
-            losses.LinearCrossEntropyLoss(5, 7, options=nn.LinearCrossEntropyOptions()),
-            (wide(6, 5), torch.zeros(6).long()),
-        ),
     }
 
 

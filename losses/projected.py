@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.adaptive import _ASMoutput
 
-from autogen.decorator import takes_use_autogen
+from autogen.decorator import autogen_loss, takes_use_autogen
 from autogen.losses import functional
 from autogen.parts import FusedCall, Parts
 
@@ -67,30 +67,9 @@ def _rows(logits: Tensor, labels: Tensor) -> FusedCall:
 if hasattr(nn, "LinearCrossEntropyLoss"):  # torch has had it since 2.12
     __all__ += ["LinearCrossEntropyLoss"]
 
-    @takes_use_autogen
+    @autogen_loss
     class LinearCrossEntropyLoss(nn.LinearCrossEntropyLoss):
         """`cross_entropy(linear(input), target)`; see `torch.nn.LinearCrossEntropyLoss`.
 
         With `options`, torch computes it in chunks of its own.
         """
-
-        use_autogen: bool
-
-        def forward(self, input: Tensor, target: Tensor) -> Tensor:
-            """The loss of (N, features) inputs and their labels or class probabilities."""
-            parts = self.__autogen_parts__(input, target) if self.use_autogen else ""
-            return super().forward(input, target) if isinstance(parts, str) else parts.calls[0]()
-
-        def __autogen_parts__(self, input: Tensor, target: Tensor) -> Parts | str:
-            shape, bias = (self.num_classes, *self.out_features), self.linear.bias
-            return functional.linear_cross_entropy_parts(
-                input,
-                self.linear.weight.reshape(*shape, self.linear.in_features),
-                target,
-                linear_bias=None if bias is None else bias.reshape(shape),
-                weight=self.weight,
-                reduction=self.reduction,
-                ignore_index=self.ignore_index,
-                label_smoothing=self.label_smoothing,
-                options=self.options,
-            )

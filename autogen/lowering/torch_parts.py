@@ -166,7 +166,7 @@ class TorchParts:
         name = self._variables.get(node) or (TorchStep.name_of(node.target) if "geometry" in node.meta else "part")
         buffer = self._buffer(name, "scratch", value.dtype, value.shape)
         index = fresh_index(value)
-        self.operands.append(Root(buffer, index, ir.to_store(value.at(index), value.dtype)))
+        self.operands.append(Root(buffer, index, ir.cast(value.at(index), value.dtype)))
         return buffer.name
 
 
