@@ -52,6 +52,8 @@ def require(tensors: Sequence[torch.Tensor]) -> None:
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.dtype not in (*_FLOATS, *_OTHERS):
             kind = "quantized" if tensor.is_quantized else f"{str(tensor.dtype)[6:]}, {str(tensor.layout)[6:]}"
             raise UnavailableError(f"no kernel reads a tensor that is {kind}", remedy="Convert it first.")
+        if tensor.is_neg():  # its memory holds the values with the other sign, as that of `x.conj().imag`
+            raise UnavailableError("no kernel reads a tensor that is a negative view", remedy="Call resolve_neg on it.")
     devices = {tensor.device for tensor in tensors}
     if len(devices) > 1:
         found = ", ".join(sorted(map(str, devices)))

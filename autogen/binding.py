@@ -89,7 +89,7 @@ def bind(
     state = Reachable(varying)
     statics: list[Hashable] = [str(structure)]
     if module is not None:
-        statics.append(state.visit(module))
+        statics.append(state.visit_self(module))
     for position, leaf in enumerate(leaves):
         if leaf is not module and not isinstance(leaf, torch.Tensor):
             name = next((each for each, value in arguments.items() if value is leaf), f"argument_{position}")

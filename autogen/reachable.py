@@ -1,79 +1,86 @@
 """What a loss reaches beside its arguments: the state of its module, its closure, and names of the modules it is from.
 
-One walk finds the tensors, with the place where each is kept, so that another can be put there; and makes a key of
-everything else, which changes when anything changes that the loss may read.
+One walk finds the tensors, with the place where each is kept, so that another can be put there; makes a key of
+everything else, which changes when anything changes that the loss may read; and notes every place that it looked at.
 """
 
 from __future__ import annotations
 
+import argparse
+import collections
+import dis
 import functools
 import math
 import sys
+import threading
 import types
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import torch
 
-_DEPTH = 6
+from autogen.names import unique
+from autogen.places import MISSING, Attribute, Cell, Entries, Items, Kept, Name, Place, contents
+
+MOST_VALUES = 20_000  # that a loss reaches
 _MOST_BYTES = 4096  # of an array whose contents are part of the key
-_MOST_GLOBALS = 64  # of a list or a dictionary that a module has under a name
 
-
-@dataclass(frozen=True)
-class Kept:
-    """A tensor or a float, and where it is kept: `container[key]`, or the contents of a cell."""
-
-    name: str
-    value: Any
-    container: Any
-    key: Any
-
-    def put(self, value: Any) -> Any:
-        """Keep another value there; returns what was there."""
-        if isinstance(self.container, types.CellType):
-            before, self.container.cell_contents = self.container.cell_contents, value
-        else:
-            before, self.container[self.key] = self.container[self.key], value
-        return before
+_CONSTANTS = (int, str, bytes, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 class Reachable:
     """The walk over one call.
 
     `tensors` are those that were found, in order, and `floats` the numbers that are known to vary, by the names in
-    `varying`; `fixed` are all other floats by name. `changed` names what the loss has changed when it last ran.
+    `varying`; `fixed` are all other floats by name. `places` are all places where something was read, `is_plain` says
+    whether they tell of every change, and `is_endless` that there is too much to look at. `changed` names what the loss
+    has changed when it last ran.
     """
 
     def __init__(self, varying: Collection[str] = ()) -> None:
         self.tensors: list[Kept] = []
         self.floats: list[Kept] = []
         self.fixed: dict[str, float] = {}
-        self._varying = varying
+        self.places: list[Place] = []
+        self.is_plain = True
+        self.is_endless = False
         self.changed: list[str] = []
+        self._varying = varying
         self._seen: dict[int, int] = {}
-        self._watched: list[tuple[Any, Any]] = []
+        self._alive: list[Any] = []  # whose ids must not be given to others during the walk
+        self._attributes: frozenset[str] = frozenset()
+        self._modules_seen: set[tuple[int, frozenset[str]]] = set()
+        self._outermost: torch.nn.Module | None = None
+        self._count = 0
 
-    def visit(
-        self, value: Any, name: str = "", container: Any = None, key: Any = None, depth: int = _DEPTH
-    ) -> Hashable:
+    def visit_self(self, module: torch.nn.Module) -> Hashable:
+        """`visit`, of the module whose method the loss is."""
+        self._outermost = module
+        return self.visit(module)
+
+    def visit(self, value: Any, name: str = "", container: Any = None, key: Any = None) -> Hashable:
         """A key for a value; the tensors below it are noted, if they are in a `container`."""
+        self._count += 1
         if isinstance(value, torch.Tensor):
             return self._tensor(value, name, container, key)
         if isinstance(value, float):
-            if name in self._varying and container is not None and math.isfinite(value):
+            if container is None:
+                return float, repr(value)
+            name = unique(name, self.fixed.keys() | {each.name for each in self.floats})
+            if name in self._varying and math.isfinite(value):
                 self.floats.append(Kept(name, value, container, key))
                 return float
             self.fixed[name] = value
             return float, repr(value)  # nan equals itself here, and 0.0 differs from -0.0
-        if value is None or isinstance(value, (int, str, bytes, complex, torch.dtype, torch.device)):
+        if value is None or value is MISSING or isinstance(value, _CONSTANTS):
             return type(value), value
         if id(value) in self._seen:
             return "seen", self._seen[id(value)]
-        return self._composite(value, name, depth - 1) if depth else _Identity(value)
+        if self._count > MOST_VALUES:
+            self.is_endless = True
+            return _Identity(value)
+        return self._composite(value, name)
 
     def _tensor(self, tensor: torch.Tensor, name: str, container: Any, key: Any) -> Hashable:
         if container is None:
@@ -81,69 +88,142 @@ class Reachable:
         self.tensors.append(Kept(name or "tensor", tensor, container, key))
         return torch.Tensor
 
-    def _composite(self, value: Any, name: str, depth: int) -> Hashable:
+    def _composite(self, value: Any, name: str) -> Hashable:
+        if isinstance(value, types.ModuleType):
+            return self._python_module(value)
         if isinstance(value, tuple):
-            return type(value), self._parts(value, None, name, depth)
-        if isinstance(value, list):
-            self._watched.append((value, list(value)))
-            return list, self._parts(value, value, name, depth)
-        if isinstance(value, dict):
-            return dict, self._items(value, name, depth)
+            return type(value), tuple(self.visit(item, f"{name}_{k}") for k, item in enumerate(value))
         self._seen[id(value)] = len(self._seen)
+        self._alive.append(value)
+        if isinstance(value, (list, collections.deque)):
+            self.places.append(Items(value, list(value)))
+            return type(value), tuple(self.visit(item, f"{name}_{k}", value, k) for k, item in enumerate(value))
+        if isinstance(value, (set, frozenset)):
+            if isinstance(value, set):
+                self.places.append(Items(value, list(value)))
+            return type(value), frozenset(map(self.visit, value))
+        if isinstance(value, (dict, types.MappingProxyType)):
+            return type(value), self._entries(value, name), self._object(value, name)
         if isinstance(value, torch.nn.Module):
-            return self._module(value, name, depth)
+            return self._module(value, name)
         if isinstance(value, types.FunctionType):
-            return self._function(value, depth)
+            return self._function(value)
         if isinstance(value, types.MethodType):
-            return self.visit(value.__func__, name, depth=depth), self.visit(value.__self__, name, depth=depth)
+            return self.visit(value.__func__, name), self.visit(value.__self__, name)
         if isinstance(value, functools.partial):
-            return self.visit(value.func, name, depth=depth), self.visit(
-                (value.args, value.keywords), name, depth=depth
-            )
-        if hasattr(value, "tobytes") and getattr(value, "nbytes", _MOST_BYTES + 1) <= _MOST_BYTES:  # of NumPy
-            return type(value), str(value.dtype), value.shape, value.tobytes()
-        is_object = hasattr(value, "__dict__") and not isinstance(value, (type, types.ModuleType))
-        if is_object and not (callable(value) and _is_library(type(value).__module__)):
-            return type(value), self._items(vars(value), name, depth)
-        return _Identity(value)
+            return self.visit(value.func, name), self.visit(value.args, name), self.visit(value.keywords, name)
+        if isinstance(value, type):
+            return self._class(value)
+        if isinstance(value, (staticmethod, classmethod)):
+            return type(value), self.visit(value.__func__, name)
+        if isinstance(value, property):
+            return property, self.visit(value.fget, name)
+        if isinstance(value, functools.cached_property):
+            return functools.cached_property, self.visit(value.func, name)
+        if hasattr(value, "tobytes") or isinstance(value, bytearray):  # of NumPy, and the like
+            return self._array(value)
+        return self._object(value, name)
 
-    def _parts(self, items: Sequence[Any], container: Any, name: str, depth: int) -> Hashable:
-        return tuple(self.visit(item, f"{name}_{k}", container, k, depth) for k, item in enumerate(items))
+    def _array(self, value: Any) -> Hashable:
+        self.is_plain = False
+        content = bytes(value) if isinstance(value, bytearray) else value.tobytes()
+        if len(content) > _MOST_BYTES:
+            return _Identity(value)
+        return type(value), str(getattr(value, "dtype", "")), getattr(value, "shape", ()), content
 
-    def _items(self, items: dict[Any, Any], name: str, depth: int, skipped: frozenset[str] = frozenset()) -> Hashable:
-        self._watched.append((items, dict(items)))
+    def _object(self, value: Any, name: str) -> Hashable:
+        """The attributes of an object and of its class, if it is not one with a life of its own."""
+        kind: Any = type(value)
+        if _is_library(kind.__module__) and not (
+            kind in _OPEN or (kind.__module__.partition(".")[0] == "torch" and not callable(value))
+        ):
+            return kind if isinstance(value, dict) else _Identity(value)
+        parts: list[Hashable] = [kind, self.visit(kind)]
+        if not isinstance(value, torch.nn.Module):
+            self.places.append(Attribute(value, "__class__", kind, is_state=False))
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(attributes, dict):
+            self.places.append(Attribute(value, "__dict__", attributes, is_state=False))
+            parts.append(self._entries(attributes, name))
+        for slot in _slots(kind):
+            item = getattr(value, slot, MISSING)
+            self.places.append(Attribute(value, slot, item))
+            parts.append((slot, self.visit(item, f"{name}.{slot}" if name else slot, value, slot)))
+        if attributes is None and len(parts) == 2:
+            return _Identity(value), *parts
+        return tuple(parts)
+
+    def _entries(
+        self, items: Any, name: str, skipped: frozenset[str] = frozenset(), owner: Any = None
+    ) -> tuple[Hashable, ...]:
+        self.places.append(Entries(items, dict(items), skipped, owner))
         prefix = f"{name}." if name else ""
+        owner = owner or (items if isinstance(items, dict) else None)
         return tuple(
-            (key if isinstance(key, str) else repr(key), self.visit(item, f"{prefix}{key}", items, key, depth))
+            (key if isinstance(key, str) else repr(key), self.visit(item, f"{prefix}{key}", owner, key))
             for key, item in list(items.items())
             if key not in skipped
         )
 
-    def _module(self, module: Any, name: str, depth: int) -> Hashable:
-        stores = tuple(self._items(store, name, depth) for store in (module._parameters, module._buffers))
-        rest = self._items(module.__dict__, name, depth, _INTERNALS)
+    def _module(self, module: Any, name: str) -> Hashable:
+        owner: Any = type(module)
+        self.places.append(Attribute(module, "__class__", owner, is_state=False))
+        self.places.append(Attribute(module, "__dict__", module.__dict__, is_state=False))
+        stores = [self._entries(store, name) for store in (module._parameters, module._buffers)]
+        rest = self._entries(module.__dict__, name, _INTERNALS)
+        for store in ("_parameters", "_buffers", "_modules"):
+            self.places.append(Attribute(module, store, getattr(module, store), is_state=False))
+        # Hooks of the outermost module run around `forward`, outside what is traced; those of the others inside.
+        hooks = () if module is self._outermost else _HOOKS
+        hooked = tuple(self._entries(module.__dict__[hook], hook) for hook in hooks)
+        self.places.append(Entries(module._modules, dict(module._modules)))
         prefix = f"{name}." if name else ""
         inner = tuple((key, self.visit(child, f"{prefix}{key}")) for key, child in module._modules.items())
-        owner: Any = type(module)
-        constants = tuple((name, self.visit(getattr(owner, name, None))) for name in _class_constants(owner))
-        return owner, constants, *stores, rest, inner, self._globals(_methods(owner), depth)
+        return owner, self.visit(owner), *stores, rest, hooked, inner
 
-    def _function(self, function: types.FunctionType, depth: int) -> Hashable:
+    def _class(self, owner: Any) -> Hashable:
+        """What a class and its bases have, but for those of libraries, which do not change."""
+        parts: list[Hashable] = [_Identity(owner)]
+        for base in owner.__mro__:
+            if not _is_library(base.__module__):
+                entries = vars(base)
+                skipped = frozenset(key for key, item in entries.items() if _is_about_class(key, item))
+                parts.append(self._entries(entries, "", skipped, base))
+        return tuple(parts)
+
+    def _function(self, function: types.FunctionType) -> Hashable:
+        scope = function.__globals__
+        is_library = _is_library(scope.get("__name__"))
+        if is_library and function.__closure__ is None:
+            return _Identity(function)
+        if hasattr(function, "__autogen_dispatcher__"):
+            return self.visit(function.__wrapped__)  # type: ignore[attr-defined]
+        outside, self._attributes = self._attributes, _attributes_in(function.__code__)
+        for attribute in ("__code__", "__defaults__", "__kwdefaults__"):
+            self.places.append(Attribute(function, attribute, getattr(function, attribute), is_state=False))
         closure = []
         for cell, name in zip(function.__closure__ or (), function.__code__.co_freevars, strict=True):
-            contents = _contents(cell)
-            self._watched.append((cell, contents))
-            closure.append(self.visit(contents, name, cell, None, depth))
-        defaults = self.visit((function.__defaults__, function.__kwdefaults__), depth=depth)
-        return function.__code__, tuple(closure), defaults, self._globals((function,), depth)
+            held = contents(cell)
+            self.places.append(Cell(cell, held))
+            closure.append(self.visit(held, name, cell))
+        defaults = self.visit(function.__defaults__), self.visit(function.__kwdefaults__)
+        names = () if is_library else _globals_in(function.__code__)
+        found = tuple(self._global(scope, name) for name in names)
+        self._attributes = outside
+        return function.__code__, tuple(closure), defaults, found
 
-    def _globals(self, functions: tuple[types.FunctionType, ...], depth: int) -> Hashable:
-        found = []
-        for scope, name in _globals_read(functions):
-            value = scope.get(name)
-            self._watched.append((scope, {name: value}))
-            found.append(self.visit(value, name, scope, name, depth))
-        return tuple(found)
+    def _global(self, scope: dict[str, Any], name: str) -> Hashable:
+        value = scope.get(name, MISSING)
+        self.places.append(Name(scope, name, value))
+        return self.visit(value, name, scope, name)
+
+    def _python_module(self, module: types.ModuleType) -> Hashable:
+        """What the function that is being looked at may read of a module."""
+        names = () if _is_library(module.__name__) else sorted(self._attributes & vars(module).keys())
+        if not names or (id(module), self._attributes) in self._modules_seen:
+            return _Identity(module)
+        self._modules_seen.add((id(module), self._attributes))
+        return _Identity(module), tuple(self._global(vars(module), each) for each in names)
 
     @contextmanager
     def swapped(self, values: Sequence[Any]) -> Iterator[None]:
@@ -158,86 +238,42 @@ class Reachable:
             for kept, value in reversed(placed):
                 if kept.put(kept.value) is not value:
                     self.changed.append(kept.name)
-            self._put_back()
-
-    def _put_back(self) -> None:
-        for container, before in self._watched:
-            if isinstance(container, types.CellType):
-                if _contents(container) is not before:
-                    container.cell_contents = before
-                    self.changed.append("a variable of an enclosing function")
-                continue
-            if isinstance(container, list):
-                if len(container) != len(before) or any(a is not b for a, b in zip(container, before, strict=True)):
-                    container[:] = before
-                    self.changed.append("a list")
-                continue
-            is_scope = "__builtins__" in container
-            for key in [] if is_scope else [key for key in container if key not in before]:
-                del container[key]
-                self.changed.append(str(key))
-            for key, value in before.items():
-                if container.get(key) is not value:
-                    container[key] = value
-                    self.changed.append(str(key))
+            for place in self.places:
+                self.changed += place.put_back()
 
 
-def _contents(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return None
+@functools.lru_cache(maxsize=4096)
+def _slots(owner: Any) -> tuple[str, ...]:
+    """The attributes of an object that are not in its `__dict__`."""
+    found: list[str] = []
+    for base in owner.__mro__:
+        if "__slots__" in vars(base):  # else they are those of a class written in C
+            found += (name for name, item in vars(base).items() if isinstance(item, types.MemberDescriptorType))
+    return tuple(found)
 
 
-@functools.lru_cache(maxsize=1024)
-def _methods(owner: Any) -> tuple[types.FunctionType, ...]:
-    """The functions of a class and of its bases that are not torch's."""
-    bases = [base for base in owner.__mro__ if not _is_library(base.__module__)]
-    return tuple(each for base in bases for each in vars(base).values() if isinstance(each, types.FunctionType))
+@functools.lru_cache(maxsize=4096)
+def _globals_in(code: types.CodeType) -> tuple[str, ...]:
+    """The global names that code reads or writes, inner functions included."""
+    found = [each.argval for each in dis.get_instructions(code) if each.opname.endswith(("_GLOBAL", "_NAME"))]
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            found += _globals_in(inner)
+    return tuple(dict.fromkeys(found))
 
 
-@functools.lru_cache(maxsize=1024)
-def _class_constants(owner: Any) -> tuple[str, ...]:
-    """The names of numbers and strings that a class and its bases that are not torch's have."""
-    bases = [base for base in owner.__mro__ if not _is_library(base.__module__)]
-    return tuple(name for base in bases for name, value in vars(base).items() if isinstance(value, (int, float, str)))
-
-
-@functools.lru_cache(maxsize=1024)
-def _globals_read(functions: tuple[types.FunctionType, ...]) -> tuple[tuple[dict[str, Any], str], ...]:
-    """The values that some functions, and those that they call by a global name, may read by such a name."""
-    found: dict[tuple[int, str], tuple[dict[str, Any], str]] = {}
-    todo = list(functions)
-    seen: set[types.CodeType] = set()
-    while todo:
-        function = todo.pop()
-        if function.__code__ in seen or _is_library(function.__module__):
-            continue
-        seen.add(function.__code__)
-        scope = function.__globals__
-        names = _names(function.__code__)
-        modules = [scope[name] for name in names if isinstance(scope.get(name), types.ModuleType)]
-        scopes = [scope, *(vars(module) for module in modules if not _is_library(module.__name__))]
-        for place, name in product(scopes, names):
-            value = place.get(name)
-            if isinstance(value, types.FunctionType):
-                todo.append(value)
-            elif _is_value(value):
-                found[id(place), name] = place, name
-    return tuple(found.values())
-
-
-def _names(code: types.CodeType) -> set[str]:
-    """The global names and attributes that code mentions, inner functions included."""
+@functools.lru_cache(maxsize=4096)
+def _attributes_in(code: types.CodeType) -> frozenset[str]:
+    """The attributes that code mentions, and its global names, inner functions included."""
     inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
-    return set(code.co_names).union(*map(_names, inner))
+    return frozenset(code.co_names).union(*map(_attributes_in, inner))
 
 
-def _is_value(value: Any) -> bool:
-    """Whether a global is data: not a module, a class or an object with a life of its own."""
-    if isinstance(value, (list, tuple, dict)):
-        return len(value) <= _MOST_GLOBALS
-    return isinstance(value, (bool, int, float, complex, str, torch.Tensor, torch.nn.Module))
+def _is_about_class(key: str, item: Any) -> bool:
+    """Whether an entry of a class is Python's own, such as its name."""
+    return (key.startswith("__") and key.endswith("__") and not isinstance(item, types.FunctionType)) or isinstance(
+        item, (types.MemberDescriptorType, types.GetSetDescriptorType)
+    )
 
 
 def _is_library(module: str | None) -> bool:
@@ -247,8 +283,12 @@ def _is_library(module: str | None) -> bool:
 
 _LIBRARIES = frozenset({"torch", "autogen", "numpy", *sys.stdlib_module_names}) - {"__main__"}
 
-# What every module keeps for torch's own use. Hooks run around `forward`, outside what is traced.
+# Classes of Python's library whose objects hold nothing but what others put there.
+_OPEN = frozenset({types.SimpleNamespace, argparse.Namespace, threading.local})
+
+# What every module keeps for torch's own use.
 _INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
 class _Identity:

@@ -1,0 +1,231 @@
+"""Places that a loss reads or may write to, as they were when they were looked at.
+
+What the loss has changed there is put back. And each place tells, as Python text, how to see that it has not changed:
+`autogen.shortcut` makes one function of that, which is much cheaper than looking at everything again.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+MISSING = object()
+_FEW = 8  # items that are compared one by one
+_BY_VALUE = (int, float, str)  # an equal one of these is the same, but for zeros and nan
+
+Namer = Callable[[Any], str]
+"""Gives an object a name in the text."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A tensor or a float, and where it is kept: `container[key]`, an attribute, or the contents of a cell."""
+
+    name: str
+    value: Any
+    container: Any
+    key: Any
+
+    def put(self, value: Any) -> Any:
+        """Keep another value there; returns what was there."""
+        if isinstance(self.container, types.CellType):
+            before, self.container.cell_contents = self.container.cell_contents, value
+        elif _has_items(self.container):
+            before, self.container[self.key] = self.container[self.key], value
+        else:
+            before = getattr(self.container, self.key)
+            setattr(self.container, self.key, value)
+        return before
+
+    def text(self, name: Namer) -> str:
+        """How to read it."""
+        container = name(self.container)
+        if isinstance(self.container, types.CellType):
+            return f"{container}.cell_contents"
+        return f"{container}[{_literal(self.key, name)}]" if _has_items(self.container) else f"{container}.{self.key}"
+
+
+def _has_items(container: Any) -> bool:
+    return isinstance(container, (list, MutableMapping)) and not isinstance(container, torch.nn.Module)
+
+
+class Place(ABC):
+    """One place. `kept`, where it is asked for, are the (container's id, key) of what may change freely."""
+
+    @abstractmethod
+    def put_back(self) -> list[str]:
+        """Put back what was there; returns the names of what had changed."""
+
+    @abstractmethod
+    def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
+        """Python expressions that are true while nothing has changed."""
+
+
+@dataclass(frozen=True)
+class Cell(Place):
+    """A variable of an enclosing function."""
+
+    cell: types.CellType
+    before: Any
+
+    def put_back(self) -> list[str]:
+        if contents(self.cell) is self.before:
+            return []
+        self.cell.cell_contents = self.before
+        return ["a variable of an enclosing function"]
+
+    def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
+        if (id(self.cell), None) not in kept:
+            # An empty cell raises, which is a change; one that was empty is never taken for unchanged.
+            yield _is(f"{name(self.cell)}.cell_contents", self.before, name)
+
+
+@dataclass(frozen=True)
+class Items(Place):
+    """The items of a list, a set or a deque."""
+
+    container: Any
+    before: list[Any]
+
+    def put_back(self) -> list[str]:
+        now = list(self.container)
+        if len(now) == len(self.before) and all(a is b for a, b in zip(now, self.before, strict=True)):
+            return []
+        self.container.clear()
+        (self.container.update if isinstance(self.container, set) else self.container.extend)(self.before)
+        return [f"a {type(self.container).__name__}"]
+
+    def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
+        container = name(self.container)
+        yield f"len({container}) == {len(self.before)}"
+        free = [(id(self.container), k) in kept for k in range(len(self.before))]
+        if isinstance(self.container, set) or (len(self.before) > _FEW and not any(free)):
+            yield f"all(map({name(operator.is_)}, {container}, {name(self.before)}))"
+            return
+        for k, (value, is_free) in enumerate(zip(self.before, free, strict=True)):
+            if not is_free:
+                yield _is(f"{container}[{k}]", value, name)
+
+
+@dataclass(frozen=True)
+class Entries(Place):
+    """The entries of a dictionary, or of a class; all but those whose keys are `skipped`."""
+
+    container: Mapping[Any, Any]
+    before: dict[Any, Any]
+    skipped: Collection[Any] = ()
+    owner: Any = None  # of a class's entries, which are changed through it
+
+    def put_back(self) -> list[str]:
+        added = [key for key in self.container if key not in self.before and not self._is_pythons(key)]
+        changed = [key for key, value in self.before.items() if self.container.get(key, MISSING) is not value]
+        for key in added:
+            self._delete(key)
+        for key in changed:
+            self._put(key, self.before[key])
+        return [str(key) for key in (*added, *changed)]
+
+    def _is_pythons(self, key: Any) -> bool:
+        return self.owner is not None and key.startswith("__")
+
+    def _put(self, key: Any, value: Any) -> None:
+        if self.owner is not None:
+            setattr(self.owner, key, value)
+        else:
+            self.container[key] = value  # type: ignore[index]
+
+    def _delete(self, key: Any) -> None:
+        if self.owner is not None:
+            delattr(self.owner, key)
+        else:
+            del self.container[key]  # type: ignore[attr-defined]
+
+    def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
+        container = name(self.container)
+        yield f"len({container}) == {len(self.before)}" if self.before else f"not {container}"
+        place = id(self.container if self.owner is None else self.owner)
+        free = {key for key in self.before if (place, key) in kept or key in self.skipped}
+        if len(self.before) > 4 * _FEW and not free:
+            yield f"all(map({name(operator.is_)}, {container}.values(), {name(list(self.before.values()))}))"
+            return
+        for key, value in self.before.items():
+            if key not in free:
+                yield _is(f"{container}[{_literal(key, name)}]", value, name)
+
+
+@dataclass(frozen=True)
+class Name(Place):
+    """A global name, which need not be there."""
+
+    scope: dict[str, Any]
+    name: str
+    before: Any
+
+    def put_back(self) -> list[str]:
+        if self.scope.get(self.name, MISSING) is self.before:
+            return []
+        if self.before is MISSING:
+            del self.scope[self.name]
+        else:
+            self.scope[self.name] = self.before
+        return [self.name]
+
+    def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
+        if (id(self.scope), self.name) not in kept:
+            yield _is(f"{name(self.scope)}.get({self.name!r}, {name(MISSING)})", self.before, name)
+
+
+@dataclass(frozen=True)
+class Attribute(Place):
+    """An attribute of an object, as it is found from outside; `type` is its class."""
+
+    owner: Any
+    name: str
+    before: Any
+    is_state: bool = True  # whether the loss may change it at all
+
+    def put_back(self) -> list[str]:
+        if not self.is_state or getattr(self.owner, self.name, MISSING) is self.before:
+            return []
+        if self.before is MISSING:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self.before)
+        return [self.name]
+
+    def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
+        owner = name(self.owner)
+        if (id(self.owner), self.name) in kept:
+            return
+        if self.name == "__class__":
+            yield f"type({owner}) is {name(self.before)}"
+        elif self.before is MISSING:
+            yield f"not hasattr({owner}, {self.name!r})"
+        else:
+            yield _is(f"{owner}.{self.name}", self.before, name)
+
+
+def contents(cell: types.CellType) -> Any:
+    """What a cell holds; None if its variable is not assigned yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _literal(key: Any, name: Namer) -> str:
+    return repr(key) if type(key) in (int, str) else name(key)
+
+
+def _is(text: str, value: Any, name: Namer) -> str:
+    """That what `text` reads is `value`, or a number or string that equals it in all."""
+    if type(value) in _BY_VALUE and value and value == value:
+        kind = type(value).__name__
+        return f"((v := {text}) is {name(value)} or type(v) is {kind} and v == {name(value)})"
+    return f"{text} is {name(value)}"

@@ -1,0 +1,224 @@
+"""What a loss reaches through names, classes and objects is part of its key; what it changes there is put back."""
+
+from __future__ import annotations
+
+import collections
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from autogen.places import MISSING
+from autogen.reachable import MOST_VALUES, Reachable
+from tests.unit.pipeline import binding_of
+
+T = torch.zeros(3)
+THIS = sys.modules[__name__]
+
+
+class Slotted:
+    __slots__ = ("margin", "table")
+
+    def __init__(self) -> None:
+        self.margin = 1.0
+
+
+class Plain:
+    factor = 1.0
+
+    def __init__(self) -> None:
+        self.margin = 1.0
+
+
+class Flags:
+    is_on = False
+    table = (1.0, 2.0)
+
+
+class Named(dict[str, float]):
+    """A dictionary with attributes."""
+
+
+def helper(x: Any) -> Any:
+    return 2 * x
+
+
+def other_helper(x: Any) -> Any:
+    return 3 * x
+
+
+NOTHING = None
+SLOTTED, PLAIN, NAMED = Slotted(), Plain(), Named()
+NAMESPACE = types.SimpleNamespace(margin=1.0)
+LONG = list(range(200))
+SET, QUEUE = {1}, collections.deque([1])
+BYTES = bytearray(b"ab")
+INNER = nn.Linear(3, 3)
+DEEP: Any = [[[[[[[[[[1.0]]]]]]]]]]
+
+
+def reads_names(x: Any) -> Any:
+    if Flags.is_on or MAYBE:  # type: ignore[name-defined]  # noqa: F821
+        return x
+    return helper(x), NOTHING, SLOTTED, PLAIN, NAMED, NAMESPACE, LONG, SET, QUEUE, BYTES, INNER(x), DEEP
+
+
+class Loss(nn.Module):
+    constant: float | None = None
+    table: Any = (1.0,)
+
+    def scaled(self, x: Any) -> Any:
+        return x
+
+    @staticmethod
+    def fixed(x: Any) -> Any:
+        return x
+
+    @property
+    def margin(self) -> float:
+        return 1.0
+
+    def forward(self, x: Any) -> Any:
+        return self.fixed(self.scaled(x)) * self.margin
+
+
+def bottom(values: Any) -> Any:
+    return bottom(values[0]) if isinstance(values[0], list) else values
+
+
+class _Sequence(dict[int, Any]):
+    """A sequence as `monkeypatch.setitem` takes one."""
+
+    def __init__(self, sequence: Any) -> None:
+        super().__init__(enumerate(sequence))
+        self.sequence = sequence
+
+    def __setitem__(self, key: int, value: Any) -> None:
+        self.sequence[key] = value
+
+
+def _set(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, value: Any) -> None:
+    monkeypatch.setattr(owner, name, value, raising=False)
+
+
+CHANGES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "function by name": lambda m: _set(m, THIS, "helper", other_helper),
+    "code of a function": lambda m: _set(m, helper, "__code__", other_helper.__code__),
+    "defaults of a function": lambda m: _set(m, helper, "__defaults__", (1,)),
+    "name that was None": lambda m: _set(m, THIS, "NOTHING", 1.0),
+    "name that was not there": lambda m: _set(m, THIS, "MAYBE", True),
+    "name that hides a builtin": lambda m: _set(m, THIS, "len", lambda x: 0),
+    "constant of a class by name": lambda m: _set(m, Flags, "is_on", True),
+    "new constant of a class": lambda m: _set(m, Flags, "added", True),
+    "slot": lambda m: _set(m, SLOTTED, "margin", 2.0),
+    "slot that was empty": lambda m: _set(m, SLOTTED, "table", 2.0),
+    "attribute of an object by name": lambda m: _set(m, PLAIN, "margin", 2.0),
+    "constant of an object's class": lambda m: _set(m, Plain, "factor", 2.0),
+    "class of an object": lambda m: _set(m, PLAIN, "__class__", Flags),
+    "attribute of a dictionary": lambda m: _set(m, NAMED, "margin", 2.0),
+    "namespace": lambda m: _set(m, NAMESPACE, "margin", 2.0),
+    "long list": lambda m: m.setitem(_Sequence(LONG), 150, -1),
+    "set": lambda m: _set(m, THIS, "SET", {1, 2}),
+    "queue": lambda m: m.setitem(_Sequence(QUEUE), 0, 5),
+    "bytes": lambda m: m.setitem(_Sequence(BYTES), 0, 5),
+    "hook of an inner module": lambda m: m.setitem(INNER._forward_hooks, 0, print),
+    "far down": lambda m: m.setitem(_Sequence(bottom(DEEP)), 0, 2.0),
+}
+
+
+def uses_len(x: Any) -> Any:
+    return len(x), reads_names(x)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_changes_the_key(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = binding_of(uses_len, T).statics
+    assert binding_of(uses_len, T).statics == before
+    CHANGES[change](monkeypatch)
+    assert binding_of(uses_len, T).statics != before
+    monkeypatch.undo()
+    assert binding_of(uses_len, T).statics == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("constant", 1.0),
+        ("table", [2.0]),
+        ("scaled", lambda self, x: 2 * x),
+        ("fixed", staticmethod(lambda x: 0 * x)),
+        ("margin", property(lambda self: 2.0)),
+        ("added", 0),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_change_of_a_class_changes_the_key(name: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = Loss()
+    before = binding_of(loss, T).statics
+    assert binding_of(loss, T).statics == before
+    monkeypatch.setattr(Loss, name, value, raising=False)
+    assert binding_of(loss, T).statics != before
+
+
+def test_what_another_module_has_is_reached_through_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    package, inner = types.ModuleType("package"), types.ModuleType("package.inner")
+    package.inner, inner.CONSTANT = inner, 1.0  # type: ignore[attr-defined]
+    monkeypatch.setattr(THIS, "package", package, raising=False)
+    function = lambda x: x * package.inner.CONSTANT  # type: ignore[attr-defined]  # noqa: E731
+    before = binding_of(function, T).statics
+    monkeypatch.setattr(inner, "CONSTANT", 2.0)
+    assert binding_of(function, T).statics != before
+
+
+def test_two_floats_of_one_name_are_two() -> None:
+    class Part:
+        def __init__(self, eps: float) -> None:
+            self.eps = eps
+
+    function = lambda x, one, other: x * one.eps * other.eps  # noqa: E731
+    binding = binding_of(function, T, Part(2.0), Part(3.0))
+    assert sorted(binding.fixed.values()) == [2.0, 3.0]
+
+
+def test_tensors_of_classes_and_slots_are_inputs() -> None:
+    class Weights:
+        weight = torch.full((3,), 2.0)
+
+    slotted = Slotted()
+    slotted.table = torch.full((3,), 3.0)
+    binding = binding_of(lambda x: x + Weights.weight + slotted.table, T)
+    assert set(binding.names) == {"x", "weight", "slotted_table"}
+    torch.testing.assert_close(binding.replay([2 * each for each in binding.tensors]), T + 10)
+    assert Weights.weight.sum() == 6 and slotted.table.sum() == 9
+
+
+CALLS = 0
+
+
+def counts(x: Any) -> Any:
+    global CALLS
+    CALLS += 1
+    Flags.is_on = True
+    SLOTTED.margin = 7.0
+    SLOTTED.table = 7.0
+    SET.add(7)
+    QUEUE.append(7)
+    return x
+
+
+def test_what_the_loss_changes_is_put_back_and_named() -> None:
+    binding = binding_of(counts, T)
+    binding.replay(binding.tensors)
+    assert set(binding.changed) == {"CALLS", "is_on", "margin", "table", "a set", "a deque"}
+    assert CALLS == 0 and not Flags.is_on and SLOTTED.margin == 1.0 and len(SET) == 1 and list(QUEUE) == [1]
+    assert getattr(SLOTTED, "table", MISSING) is MISSING
+
+
+def test_too_much_to_look_at_is_given_up() -> None:
+    state = Reachable()
+    state.visit([[] for _ in range(MOST_VALUES + 1)])
+    assert state.is_endless
