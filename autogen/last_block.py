@@ -10,7 +10,8 @@ split into chunks, one for each program. Where no rows are left, a program store
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +24,11 @@ from autogen.kernel import CHUNKS, Kernel, LastBlock, columns_of_reductions, fit
 from autogen.lowering.program import Root
 from autogen.lowering.values import Provenance
 from autogen.names import unique
+from autogen.sizes import Evaluator
+
+# A program that works for one result should have something to do, where there are many.
+MANY_RESULTS = 64
+SHORT_CHUNK = 512
 
 
 def with_last_block(name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance) -> Kernel:
@@ -67,7 +73,14 @@ def with_last_block(name: str, roots: Sequence[Root], hints: Mapping[str, int], 
     )
     if not kernel.holds(hints):
         raise ScheduleError("the loss is too large for one program")
+    if _places(kernel.kept, hints) > MANY_RESULTS and _places(space.chunked | space.columns, hints) < SHORT_CHUNK:
+        raise ScheduleError("there are too many results of too few elements")
     return kernel
+
+
+def _places(axes: Iterable[Axis], hints: Mapping[str, int]) -> int:
+    """How many values some axes have together."""
+    return math.prod(Evaluator([axis.size for axis in axes])(hints))
 
 
 def _with_first_block(name: str, streamed: Sequence[Root], small: Sequence[Root], hints: Mapping[str, int]) -> Kernel:
