@@ -183,6 +183,8 @@ def fit(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Kernel:
     totals = tuple(dict.fromkeys(node for node in split.values() if rows and set(node.attrs[1]) == rows))
 
     finals = tuple(root for root in roots if not root.index_axes and _mentions(root.node, totals))
+    if any(node.op == "reduce" for node in _above(totals, [root.node for root in finals])):
+        raise ScheduleError("the loss reduces over different axes in one expression")
     stores = tuple(root for root in roots if root not in finals)
     whole_rows = bool(columns)
     in_memory = sorted(everything, key=place)
@@ -263,6 +265,18 @@ def _broadcast_columns(accesses: Sequence[frozenset[Axis]], in_memory: Sequence[
         return strays, apart, in_memory[-1] not in columns, places
 
     return min(choices, key=badness, default=frozenset())
+
+
+def _above(cut: Sequence[Node], roots: Sequence[Node]) -> set[Node]:
+    """The nodes that roots are computed from once those of the cut are known."""
+    found: set[Node] = set()
+    todo = list(roots)
+    while todo:
+        node = todo.pop()
+        if node not in found and node not in cut:
+            found.add(node)
+            todo += node.args
+    return found
 
 
 def _mentions(node: Node, wanted: Sequence[Node]) -> bool:

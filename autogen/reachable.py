@@ -120,7 +120,7 @@ class Reachable:
             return property, self.visit(value.fget, name)
         if isinstance(value, functools.cached_property):
             return functools.cached_property, self.visit(value.func, name)
-        if hasattr(value, "tobytes") or isinstance(value, bytearray):  # of NumPy, and the like
+        if hasattr(type(value), "tobytes") or isinstance(value, bytearray):  # of NumPy, and the like
             return self._array(value)
         return self._object(value, name)
 

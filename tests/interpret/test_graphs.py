@@ -155,6 +155,9 @@ CASES: dict[str, Case] = {
         lambda a: a.diff(dim=0).abs().mean() + a.diff(dim=1).abs().mean(), (x(5, 6),), large=(2, 1)
     ),
     "tensors of two sizes": Case(lambda a, b: a.exp().mean() + b.abs().sum(), (x(5, 6), x(7)), large=(2, 2)),
+    "sums of one tensor in the elements of another": Case(
+        lambda a, b: ((a - a.mean()) * b.exp().mean()).exp().mean() + b.sum(), (x(5), x(7)), large=(2, 2)
+    ),
     "an outer difference": Case(lambda a, b: (a[:, None] - b).abs().mean(), (x(20), x(17)), large=(1, 2)),
     "distances to learnt centres": Case(Centers(), (x(8, 6), labels(5, 8)), large=(2, 2)),
     "a product, then two softmaxes": Case(clip, (x(6, 8), x(6, 8, seed=1)), (2, 2), (2, 2), {"mm"}),

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from autogen import autogen_loss
 from autogen.places import MISSING
 from autogen.reachable import MOST_VALUES, Reachable
 from tests.unit.pipeline import binding_of
@@ -222,3 +223,23 @@ def test_too_much_to_look_at_is_given_up() -> None:
     state = Reachable()
     state.visit([[] for _ in range(MOST_VALUES + 1)])
     assert state.is_endless
+
+
+class Stubborn:
+    """Raises for whatever is asked of it, as packages put in the place of what is not installed."""
+
+    def __getattr__(self, name: str) -> object:
+        raise ImportError(name)
+
+
+STUBBORN = Stubborn()
+
+
+def test_objects_that_raise_for_every_attribute() -> None:
+    def loss(a: torch.Tensor) -> torch.Tensor:
+        if a.dim() == 0:
+            STUBBORN.anything()  # type: ignore[operator]
+        return a.exp().sum()
+
+    a = torch.rand(5)
+    torch.testing.assert_close(autogen_loss(loss, policy="mandatory")(a), loss(a))
