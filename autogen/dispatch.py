@@ -10,8 +10,7 @@ import contextlib
 import inspect
 import logging
 import threading
-import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,10 @@ import torch
 from autogen import availability
 from autogen.binding import Binding, bind, is_replaying
 from autogen.errors import AutogenError, CompileError, InternalError, RefusedError, TooManyTracesError, TraceError
+from autogen.places import MISSING
 from autogen.policies import Policy, resolve
+from autogen.shortcut import Plan, Shortcut
+from autogen.sites import Site, Sites
 
 if TYPE_CHECKING:
     from autogen.compiler import CompiledLoss
@@ -32,6 +34,7 @@ logger = logging.getLogger("autogen")
 
 MOST_TRACES = 64  # of one kind of call: those differ by values that the loss reads, or relations between sizes
 MOST_KEYS = 1024  # kinds of calls
+MOST_UNUSED = 64  # kinds in a row that differ in what is no tensor, and never come again
 
 _compiling = threading.RLock()
 
@@ -55,25 +58,6 @@ class Decision:
         if self.kernels is not None:
             return self.kernels.reason
         return "" if self.error is None else self.error.reason
-
-
-@dataclass
-class _History:
-    """The floats of the calls of one module, or of a function: last values and changes by name, and those that vary."""
-
-    floats: dict[str, tuple[str, int]] = field(default_factory=dict)
-    varying: set[str] = field(default_factory=set)
-
-    def note(self, floats: Mapping[str, float]) -> bool:
-        """Note the floats of a call; returns whether more vary than before."""
-        before = len(self.varying)
-        for name, value in floats.items():
-            last, changes = self.floats.get(name, (repr(value), 0))
-            changes += repr(value) != last
-            self.floats[name] = repr(value), changes
-            if changes >= 2:
-                self.varying.add(name)
-        return len(self.varying) > before
 
 
 class Dispatcher:
@@ -101,8 +85,8 @@ class Dispatcher:
         self._compiled: dict[Hashable, list[CompiledLoss]] = {}
         self._refused: dict[Hashable, list[AutogenError]] = {}
         self._said: set[str] = set()
-        self._plain = _History()
-        self._histories: weakref.WeakKeyDictionary[torch.nn.Module, _History] = weakref.WeakKeyDictionary()
+        self._sites = Sites()
+        self._unused: tuple[Hashable, int] = None, 0  # a kind of tensors, and how often it was traced in a row
 
     def __call__(
         self,
@@ -115,6 +99,15 @@ class Dispatcher:
         policy = resolve(self.policy)
         if policy is Policy.DISABLED or is_replaying() or availability.is_transformed():
             return self._eager(module, args, kwargs)
+        site = self._sites.known(module)
+        if site is not None and site.shortcuts:
+            try:
+                result = self._short(site, module, args, kwargs)
+            except CompileError:  # which is dealt with below
+                site.shortcuts.clear()
+            else:
+                if result is not MISSING:
+                    return result
         try:
             binding = self.bind(module, args, kwargs)
         except TypeError:
@@ -123,7 +116,9 @@ class Dispatcher:
         error = decision.error
         if decision.kernels is not None:
             try:
-                return run(decision.kernels, binding, decision.sizes)
+                result = run(decision.kernels, binding, decision.sizes)
+                self._learn(binding, decision.kernels, module, args, kwargs)
+                return result
             except CompileError as refused:
                 error = self._refuse(binding, refused)
         if policy is Policy.MANDATORY and error is not None:
@@ -145,13 +140,75 @@ class Dispatcher:
         Raises:
             TypeError: the arguments do not fit the signature.
         """
-        history = self._plain if module is None else self._histories.setdefault(module, _History())
+        history = self._sites.of(module).history
         binding = bind(self.function, self.signature, module, args, kwargs, history.varying)
         if any(tensor.dtype == torch.float64 for tensor in binding.tensors):  # Triton takes floats in single precision
             return bind(self.function, self.signature, module, args, kwargs) if binding.floats else binding
         if is_call and history.note(binding.fixed):
             binding = bind(self.function, self.signature, module, args, kwargs, history.varying)
         return binding
+
+    def _short(self, site: Site, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the loss if it is known from an earlier call how; else `MISSING`."""
+        for each in site.shortcuts:
+            reading = each.read(module, args, kwargs)
+            if reading is None:
+                continue
+            tensors, key, floats = reading
+            plan = each.plans.get(key)
+            if plan is None:
+                plan = self._plan(each, tensors, floats)
+                if plan is None:
+                    return MISSING
+                each.keep(key, plan)
+            sizes = None
+            if floats:  # they may decide about branches of the loss
+                sizes = plan.loss.sizes_of(tensors, floats)
+                if sizes is None:
+                    return MISSING
+            if plan.needs_gradient:
+                returned = _apply_short((plan, sizes, floats, each, module, self), None, None, *tensors)
+            else:
+                returned = plan.outputs_of(plan.prepared.forward(tensors, sizes))
+            return returned if plan.returns_tensor else plan.loss.result(returned)
+        return MISSING
+
+    def _plan(self, shortcut: Shortcut, tensors: Sequence[torch.Tensor], floats: tuple[float, ...]) -> Plan | None:
+        """The launches of a call, if what it needs is compiled and nothing but sizes decides about it."""
+        needs = [torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors]
+        for compiled in self._compiled.get(self._key(shortcut, tensors, needs), ()):
+            if not compiled.is_short:
+                return None
+            sizes = compiled.sizes_of(tensors, floats)
+            if sizes is not None:
+                return Plan.of(compiled, sizes, any(needs))
+        return None
+
+    def _learn(
+        self,
+        binding: Binding,
+        kernels: Kernels,
+        module: torch.nn.Module | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Find a shortcut for the next calls like this one."""
+        if self._handwritten is None and kernels.is_short:
+            self._sites.of(module).learn(binding, module, args, kwargs)
+
+    def bind_again(
+        self,
+        shortcut: Shortcut,
+        module: torch.nn.Module | None,
+        tensors: Sequence[torch.Tensor],
+        floats: Sequence[float],
+    ) -> Callable[[Sequence[torch.Tensor]], Any]:
+        """How to run, as torch would, the loss of a call that took a shortcut."""
+        args, kwargs = shortcut.call(tensors, floats)
+        binding = bind(self.function, self.signature, module, args, kwargs, shortcut.varying)
+        if binding.statics != shortcut.statics or binding.names != shortcut.names:
+            raise RuntimeError(f"{self.name} has changed between forward and the derivative of backward")
+        return lambda tensors: binding.replay(tensors, floats)
 
     def decide(self, binding: Binding, module: torch.nn.Module | None, name: str) -> Decision:
         """How a call is to run; compiles what is not compiled yet."""
@@ -192,7 +249,7 @@ class Dispatcher:
 
     def _generated(self, binding: Binding, name: str) -> Decision:
         needs = needs_gradient(binding)
-        key = self._key(binding, needs)
+        key = self._key(binding, binding.tensors, needs)
         decision = self._known(binding, key)
         if decision is None:
             with _compiling:  # while this thread waited, another may have compiled it
@@ -204,6 +261,7 @@ class Dispatcher:
         for compiled in self._compiled.get(key, ()):
             sizes = compiled.sizes(binding)
             if sizes is not None:
+                self._unused = None, 0
                 return Decision(compiled, sizes)
         floats = tuple(binding.floats.values())
         for refused in self._refused.get(key, ()):
@@ -211,12 +269,15 @@ class Dispatcher:
                 return Decision(error=refused)
         return None
 
-    def _compile(self, binding: Binding, needs: Sequence[bool], key: Hashable, name: str) -> Decision:
+    def _compile(self, binding: Binding, needs: Sequence[bool], key: tuple[Hashable, ...], name: str) -> Decision:
         from autogen.compiler import compile_loss
 
         error: AutogenError
         try:
-            if len(self._compiled.get(key, ())) >= MOST_TRACES or len(self._compiled) >= MOST_KEYS:
+            kind, count = self._unused
+            self._unused = key[1:], count + 1 if kind == key[1:] else 1
+            too_many = len(self._compiled.get(key, ())) >= MOST_TRACES or len(self._compiled) >= MOST_KEYS
+            if too_many or self._unused[1] > MOST_UNUSED or binding.state.is_endless:
                 raise TooManyTracesError(name)
             compiled = compile_loss(name, binding, needs)
         except AutogenError as refused:
@@ -236,7 +297,7 @@ class Dispatcher:
 
     def _refuse(self, binding: Binding, error: CompileError) -> CompileError:
         """Triton does not compile what was generated: such calls run in torch from now on."""
-        key = self._key(binding, needs_gradient(binding))
+        key = self._key(binding, binding.tensors, needs_gradient(binding))
         self._compiled.pop(key, None)
         logger.warning("%s runs in torch: %s", self.name, error.reason, exc_info=error)
         self._refused.setdefault(key, []).append(_without_frames(error))
@@ -246,14 +307,12 @@ class Dispatcher:
         return self.function(*args, **kwargs) if module is None else self.function(module, *args, **kwargs)
 
     @staticmethod
-    def _key(binding: Binding, needs: Sequence[bool]) -> Hashable:
+    def _key(call: Binding | Shortcut, tensors: Sequence[torch.Tensor], needs: Sequence[bool]) -> tuple[Hashable, ...]:
         # Sizes 0 and 1 are constants of a trace, all others are its symbols.
-        tensors = tuple(
-            (t.dtype, t.device, tuple(size if size < 2 else 2 for size in t.shape)) for t in binding.tensors
-        )
-        device = binding.tensors[0].device.type
+        kinds = tuple((t.dtype, t.device, tuple(size if size < 2 else 2 for size in t.shape)) for t in tensors)
+        device = tensors[0].device.type
         autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
-        return binding.statics, binding.names, tensors, tuple(needs), autocast, torch.get_default_dtype()
+        return call.statics, call.names, kinds, tuple(needs), autocast, torch.get_default_dtype()
 
 
 def _without_frames(error: AutogenError) -> AutogenError:
@@ -301,12 +360,41 @@ class _Fused(torch.autograd.Function):
         return tuple(outputs)
 
     @staticmethod
-    def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
         everything = ctx.saved_tensors
         tensors, saved = everything[: ctx.count], everything[ctx.count :]
         if torch.is_grad_enabled():
             return None, None, None, *_differentiable_backward(ctx, tensors, upstream)
         return None, None, None, *ctx.kernels.run_backward(tensors, saved, upstream, ctx.sizes)
+
+
+class _Short(_Fused):
+    """`_Fused` for calls that took a shortcut: the same launches, prepared."""
+
+    @staticmethod
+    def forward(ctx: Any, call: tuple[Any, ...], _: None, __: None, *tensors: torch.Tensor) -> Any:  # type: ignore[override]
+        plan = call[0]
+        results = plan.prepared.forward(tensors, call[1])
+        ctx.call = call
+        ctx.save_for_backward(*tensors, *results[plan.outputs :])
+        if plan.constant:
+            ctx.mark_non_differentiable(*[results[k] for k in plan.constant])
+        return plan.outputs_of(results)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
+        plan, sizes, floats, shortcut, module, dispatcher = ctx.call
+        everything = ctx.saved_tensors
+        count = len(shortcut.names)
+        if torch.is_grad_enabled():  # the gradient is to be differentiated: by torch's formula
+            ctx.kernels, ctx.stream, ctx.sizes, ctx.count = plan.loss, None, sizes, count
+            ctx.replay = dispatcher.bind_again(shortcut, module, everything[:count], floats)
+            return _Fused.backward(ctx, *upstream)
+        return None, None, None, *plan.prepared.backward(everything[:count], everything[count:], upstream, sizes)
+
+
+# `Function.apply` looks first whether torch.func transforms the call, which dispatch has done.
+_apply_short = super(torch.autograd.Function, _Short).apply
 
 
 def _stream_of(device: torch.device) -> torch.Tensor:
