@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autogen.binding import Binding
-from autogen.prepared import Prepared
 
 if TYPE_CHECKING:
     from autogen.compiler import CompiledLoss
+    from autogen.prepared import Prepared
 
 Reading = tuple[tuple[torch.Tensor, ...], tuple[Any, ...], tuple[float, ...]]
 Reader = Callable[[Any, tuple[Any, ...], dict[str, Any]], Reading | None]
@@ -60,6 +60,8 @@ class Plan:
     @classmethod
     def of(cls, loss: CompiledLoss, sizes: dict[str, Any], needs_gradient: bool) -> Plan:
         """Prepare a loss for the sizes of a call."""
+        from autogen.prepared import Prepared  # which imports sympy
+
         constant = tuple(k for k, varies in enumerate(loss.differentiable) if not varies)
         return cls(loss, Prepared(loss, sizes), needs_gradient, len(loss.trace.outputs), constant, loss.returns_tensor)
 

@@ -1,11 +1,11 @@
-"""What a call costs the host: Python from the call to the launch, beside torch eager and torch.compile, on tiny tensors.
+"""What a call costs the host, from the call to the launch, beside torch eager and torch.compile, on tiny tensors.
 
     python -m bench.host [--seconds 0.5] [--check]
 
 No GPU is needed, and none is used. Tensors are on the CPU; to autogen they pass for those of a GPU, whose driver does
-nothing: everything up to Triton's launcher runs as it would. Eager and torch.compile run their real CPU kernels on a few
-hundred elements, a few µs of which are arithmetic. Times are CPU time of the process, the median of many rounds, which
-alternate between the columns. `--check` fails if a ratio to eager is above its bound in `BOUNDS`.
+nothing: everything up to Triton's launcher runs as it would. Eager and torch.compile run their real CPU kernels on a
+few hundred elements, a few µs of which are arithmetic. Times are CPU time of the process, the median of many rounds,
+which alternate between the columns. `--check` fails if a ratio to eager is above its bound in `BOUNDS`.
 """
 
 from __future__ import annotations
