@@ -2,10 +2,10 @@
 
     python -m bench.static [--write]
 
-For each loss of `autogen.losses` that has generated kernels, forward and backward: launches; bytes moved, over the least
-that any kernel must; the narrowest load or store of elements in full blocks, in bytes per thread; registers per thread;
-bytes spilled; shared memory per program. The calls are those that `tests/ptx` compiles, odd sizes among them. `--write`
-records what is found as the new bounds. Without `TRITON_INTERPRET=1`.
+For each loss of `autogen.losses` that has generated kernels, forward and backward: launches; bytes moved, over the
+least that any kernel must; the narrowest load or store of elements in full blocks, in bytes per thread; registers per
+thread; bytes spilled; shared memory per program. The calls are those that `tests/ptx` compiles, odd sizes among
+them. `--write` records what is found as the new bounds. Without `TRITON_INTERPRET=1`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every kernel is what `bench/static.json` records, or better: launches, bytes, widths, registers, spills, shared memory.
+"""Every kernel is what `bench/static.json` records, or better.
 
 Where a change makes kernels better, or worse for a reason: `python -m bench.static --write`.
 """
