@@ -7,6 +7,7 @@ be compiled runs in torch, and the reason is kept so that nobody tries again.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import logging
 import threading
@@ -196,19 +197,19 @@ class Dispatcher:
         if self._handwritten is None and kernels.is_short:
             self._sites.of(module).learn(binding, module, args, kwargs)
 
-    def bind_again(
+    def replay_again(
         self,
         shortcut: Shortcut,
         module: torch.nn.Module | None,
-        tensors: Sequence[torch.Tensor],
         floats: Sequence[float],
-    ) -> Callable[[Sequence[torch.Tensor]], Any]:
-        """How to run, as torch would, the loss of a call that took a shortcut."""
+        tensors: Sequence[torch.Tensor],
+    ) -> Any:
+        """Run, as torch would, the loss of a call that took a shortcut."""
         args, kwargs = shortcut.call(tensors, floats)
         binding = bind(self.function, self.signature, module, args, kwargs, shortcut.varying)
         if binding.statics != shortcut.statics or binding.names != shortcut.names:
             raise RuntimeError(f"{self.name} has changed between forward and the derivative of backward")
-        return lambda tensors: binding.replay(tensors, floats)
+        return binding.replay(tensors, floats)
 
     def decide(self, binding: Binding, module: torch.nn.Module | None, name: str) -> Decision:
         """How a call is to run; compiles what is not compiled yet."""
@@ -386,11 +387,15 @@ class _Short(_Fused):
         plan, sizes, floats, shortcut, module, dispatcher = ctx.call
         everything = ctx.saved_tensors
         count = len(shortcut.names)
-        if torch.is_grad_enabled():  # the gradient is to be differentiated: by torch's formula
-            ctx.kernels, ctx.stream, ctx.sizes, ctx.count = plan.loss, None, sizes, count
-            ctx.replay = dispatcher.bind_again(shortcut, module, everything[:count], floats)
-            return _Fused.backward(ctx, *upstream)
-        return None, None, None, *plan.prepared.backward(everything[:count], everything[count:], upstream, sizes)
+        if not torch.is_grad_enabled():
+            try:
+                found = plan.prepared.backward(everything[:count], everything[count:], upstream, sizes)
+                return None, None, None, *found
+            except CompileError:  # a kernel for another layout of upstream gradients: `_Fused` deals with it
+                pass
+        ctx.kernels, ctx.stream, ctx.sizes, ctx.count = plan.loss, None, sizes or plan.prepared.sizes, count
+        ctx.replay = functools.partial(dispatcher.replay_again, shortcut, module, floats)
+        return _Fused.backward(ctx, *upstream)
 
 
 # `Function.apply` looks first whether torch.func transforms the call, which dispatch has done.

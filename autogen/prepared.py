@@ -63,7 +63,7 @@ class Prepared:
 
     def __init__(self, loss: CompiledLoss, sizes: Sizes) -> None:
         self._loss = loss
-        self._sizes = dict(sizes)
+        self.sizes = dict(sizes)
         self._inputs = [each.name for each in loss.trace.inputs]
         outputs = [each.name for each in loss.trace.outputs]
         self._saved = [each.name for each in loss.plan.saved]
@@ -90,7 +90,7 @@ class Prepared:
         if direction is None and layout not in self._backwards:
             direction = self._backwards[layout] = self._plan_backward(upstream)
         if direction is None or any([gradient.is_neg() for gradient in upstream]):
-            return self._loss.run_backward(tensors, saved, upstream, dict(sizes or self._sizes))
+            return self._loss.run_backward(tensors, saved, upstream, dict(sizes or self.sizes))
         found = direction([*tensors, *saved, *upstream], sizes)
         gradients: list[torch.Tensor | None] = [None] * len(tensors)
         for position, gradient in zip(self._loss.plan.gradient_of, found, strict=True):
@@ -99,7 +99,7 @@ class Prepared:
 
     def _plan_backward(self, upstream: Sequence[torch.Tensor]) -> Direction | None:
         """Backward for one layout; None where the upstream gradients have to be copied first."""
-        arriving = self._loss.arriving(upstream, self._sizes)
+        arriving = self._loss.arriving(upstream, self.sizes)
         if arriving.is_copied:
             return None
         given = [*self._inputs, *self._saved]

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 import autogen.dispatch
 import autogen.losses
-from autogen import autogen_loss, policy
+from autogen import CompileError, autogen_loss, policy
+from autogen.prepared import Prepared
 from tests.interpret.samples import Samples
 from tests.interpret.table import ROWS, Row
 
@@ -226,3 +227,14 @@ def test_every_loss(row: Row) -> None:
         first, *others = [gradients(lambda x: loss(x, *rest), x) for _ in range(4)]
     for other in others:
         torch.testing.assert_close(other, first, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_prepared_backward_that_does_not_compile_goes_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = autogen_loss(Scaled())
+    expected = [gradients(ours, X, Y) for _ in range(4)][-1]
+
+    def fail(*args: Any) -> Any:
+        raise CompileError("backward", cause=ValueError("too large"))
+
+    monkeypatch.setattr(Prepared, "backward", fail)
+    torch.testing.assert_close(gradients(ours, X, Y), expected, rtol=0, atol=0)
