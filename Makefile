@@ -5,10 +5,10 @@ RUN    := $(VENV)/bin/python -m
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check clean
+.PHONY: help demo test check bench-plots clean
 
 help:   ## list the targets
-	@sed -nE 's/^([a-z]+): .*## /make \1\t/p' Makefile
+	@sed -nE 's/^([a-z-]+): .*## /make \1\t/p' Makefile
 
 demo: $(STAMP)   ## run the demo, on the GPU or in Triton's interpreter, and write build/demo.html
 	$(RUN) examples.demo
@@ -22,6 +22,9 @@ check: $(STAMP)   ## run the linter, the formatter's check and the type checker
 	$(RUN) ruff check
 	$(RUN) ruff format --check
 	$(RUN) mypy
+
+bench-plots: $(STAMP)   ## draw what bench/run.py has measured, as bench/results/*.svg
+	$(RUN) bench.plots
 
 clean:   ## remove .venv, builds and caches
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -74,6 +74,6 @@ def is_transformed() -> bool:
         torch.compiler.is_compiling()
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch.autograd.forward_ad._current_level >= 0
-        or bool(torch.overrides._get_current_function_mode_stack())
+        or torch._C._len_torch_function_stack() > 0
         or torch._C._len_torch_dispatch_stack() > 0
     )

@@ -31,7 +31,7 @@ def is_replaying() -> bool:
 class Binding:
     """A call: `tensors` and their `names`, `statics` for all else, and how to run the loss on other tensors.
 
-    `arguments` are those of the call by name, of a method without its `self`.
+    `arguments` are those of the call by name, of a method without its `self`; `state` is what else the loss reaches.
     """
 
     names: tuple[str, ...]
@@ -39,7 +39,7 @@ class Binding:
     statics: Hashable
     arguments: Mapping[str, Any]
     _run: Callable[[Sequence[Any]], Any]
-    _state: Reachable
+    state: Reachable
 
     def replay(self, tensors: Sequence[torch.Tensor], floats: Sequence[Any] | None = None) -> Any:
         """Run the loss as torch would, on the given tensors, and floats, in the place of its own."""
@@ -52,17 +52,17 @@ class Binding:
     @property
     def floats(self) -> dict[str, float]:
         """The floats that vary, by name."""
-        return {each.name: each.value for each in self._state.floats}
+        return {each.name: each.value for each in self.state.floats}
 
     @property
     def fixed(self) -> dict[str, float]:
         """All other floats that the loss may read, by name."""
-        return self._state.fixed
+        return self.state.fixed
 
     @property
     def changed(self) -> list[str]:
         """What the loss changed when it was last replayed, beside its tensors; it has been put back."""
-        return self._state.changed
+        return self.state.changed
 
 
 def bind(
@@ -86,7 +86,7 @@ def bind(
     arguments = signature.bind(*given[0], **kwargs).arguments
     labels = _labels(arguments)
     names = [next(labels[id(leaves[k])]) for k in spots]
-    state = Reachable(varying)
+    state = Reachable(varying, leaves)
     statics: list[Hashable] = [str(structure)]
     if module is not None:
         statics.append(state.visit_self(module))

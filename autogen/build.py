@@ -6,14 +6,20 @@ The folder is `AUTOGEN_CACHE_DIR`, else `autogen-loss` in the user's cache folde
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
 import tempfile
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 CACHE_VARIABLE = "AUTOGEN_CACHE_DIR"
+
+_UNFINISHED = ".tmp"
+_ABANDONED = 600.0  # seconds after which a file that is not finished never will be
 
 _functions: dict[tuple[str, str], Any] = {}
 
@@ -39,11 +45,59 @@ def module_file(name: str, text: str) -> Path:
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     path = cache_folder() / f"{name}_{digest}.py"
     if not (path.exists() and path.read_bytes() == text.encode()):
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+        clear_leftovers(path.parent)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=_UNFINISHED)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
         os.replace(temporary, path)
     return path
+
+
+def clear_leftovers(folder: Path, older_than: float = _ABANDONED) -> int:
+    """Delete what writers that were killed have left; returns how many files. Others may be at it at the same time."""
+    cleared = 0
+    for path in folder.glob(f"*{_UNFINISHED}"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime >= older_than:
+                path.unlink()
+                cleared += 1
+    return cleared
+
+
+@dataclass(frozen=True)
+class CacheContent:
+    """What is in the cache: how many modules, their bytes, and the age of the oldest and the newest in seconds."""
+
+    folder: Path
+    modules: int
+    size: int
+    oldest: float
+    newest: float
+
+
+def cache_content() -> CacheContent:
+    """Look into the cache."""
+    folder = cache_folder()
+    found = []
+    for path in folder.glob("*.py"):
+        with contextlib.suppress(OSError):  # another process may clear it now
+            found.append(path.stat())
+    ages = [time.time() - each.st_mtime for each in found] or [0.0]
+    return CacheContent(folder, len(found), sum(each.st_size for each in found), max(ages), min(ages))
+
+
+def clear_cache() -> int:
+    """Delete all modules, with what Python has compiled of them, and all leftovers; returns how many files.
+
+    Processes that run go on with what they have loaded.
+    """
+    folder = cache_folder()
+    cleared = clear_leftovers(folder, older_than=0)
+    for path in (*folder.glob("*.py"), *folder.glob("__pycache__/*.pyc")):
+        with contextlib.suppress(OSError):
+            path.unlink()
+            cleared += 1
+    return cleared
 
 
 def load_function(name: str, text: str) -> Any:

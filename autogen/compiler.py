@@ -52,6 +52,16 @@ class Backward:
     results: Results
 
 
+@dataclass(frozen=True)
+class Arriving:
+    """Upstream gradients of one layout, by name, and backward for them; `sizes` know their strides."""
+
+    backward: Backward
+    sizes: Sizes
+    tensors: dict[str, torch.Tensor]
+    is_copied: bool
+
+
 @dataclass
 class CompiledLoss:
     """A loss for one class of inputs: its trace, its plan and its launchers.
@@ -105,12 +115,34 @@ class CompiledLoss:
         """Which outputs have a gradient."""
         return tuple(upstream is not None for upstream in self.trace.upstream)
 
+    @property
+    def is_short(self) -> bool:
+        """Whether sizes, strides and floats decide if a call can run on the kernels, which then are all there is to it.
+
+        Such calls need not be taken apart each time (`autogen.shortcut`).
+        """
+        steps = (*self.forward, *self.backward())
+        return not self.ahead and not self.trace.domain.ahead and not any(isinstance(s, TorchStep) for s in steps)
+
+    def sizes_of(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> Sizes | None:
+        """The sizes and floats of a call by name, None if the kernels are not made for it."""
+        sizes = self.trace.domain.sizes(tensors, floats)
+        return None if sizes is None or not self._holds(sizes) else sizes
+
+    def _holds(self, sizes: Sizes) -> bool:
+        return all(step.kernel.holds(sizes) for step in self._limited)
+
     def bind(self, binding: Binding) -> Bound | None:
         """A call's sizes and floats by name, and what is computed ahead; None if the kernels are not made for it."""
         bound = self.trace.domain.bind(binding.tensors, tuple(binding.floats.values()))
-        if bound is None or not all(step.kernel.holds(bound.sizes) for step in self._limited):
+        if bound is None or not self._holds(bound.sizes):
             return None
         return bound
+
+    @property
+    def returns_tensor(self) -> bool:
+        """Whether the loss returns its one output, and nothing around it."""
+        return self.trace.structure.is_leaf() and len(self.trace.outputs) == 1
 
     def result(self, outputs: Sequence[torch.Tensor], sizes: Sizes) -> Any:
         """The loss's own return value around its outputs."""
@@ -118,19 +150,19 @@ class CompiledLoss:
 
     def __post_init__(self) -> None:
         constants = self.trace.domain.constants.values()
-        self._constants = {
+        self.constants = {
             each.name: tensor.to(self.device) for each, tensor in zip(self.trace.constants, constants, strict=True)
         }
         steps = kernels_in((*self.forward, *self.backward()))
         self._limited = [step for step in steps if step.kernel.is_limited]
-        self._outputs = _results(self.forward, self.plan.outputs, self.plan)
+        self.outputs = _results(self.forward, self.plan.outputs, self.plan)
 
     def run_forward(
         self, tensors: Sequence[torch.Tensor], sizes: Sizes
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Launch forward; returns the outputs and the statistics kept for backward."""
         named = self._named(tensors)
-        self._launch(self._outputs, self.forward, named, sizes)
+        self._launch(self.outputs, self.forward, named, sizes)
         return [named[each.name] for each in self.trace.outputs], [named[each.name] for each in self.plan.saved]
 
     def run_backward(
@@ -141,30 +173,37 @@ class CompiledLoss:
         sizes: Sizes,
     ) -> list[torch.Tensor | None]:
         """Launch backward; returns a gradient or None for every tensor."""
+        arriving = self.arriving(upstream, sizes)
         named = self._named(tensors)
         named |= {buffer.name: tensor for buffer, tensor in zip(self.plan.saved, saved, strict=True)}
+        named |= arriving.tensors
+        backward, sizes = arriving.backward, arriving.sizes
+        self._launch(backward.results, backward.steps, named, sizes)
+        gradients: list[torch.Tensor | None] = [None] * len(tensors)
+        for position, root in zip(self.plan.gradient_of, self.plan.gradients, strict=True):
+            gradients[position] = named[root.buffer.name]
+        return gradients
+
+    def arriving(self, upstream: Sequence[torch.Tensor], sizes: Sizes) -> Arriving:
+        """Backward for the layouts of some upstream gradients."""
+        named: dict[str, torch.Tensor] = {}
         sizes = dict(sizes)
         layouts = []
         for each, tensor in zip(self.trace.upstream, upstream, strict=True):
             if each is not None:
-                named[each.name] = tensor
+                tensor = named[each.name] = tensor.resolve_neg()  # its memory would hold the other sign
                 layouts.append(self._layout(each.strides, tensor, sizes))
                 if layouts[-1] == _STRIDED:
                     sizes |= {_stride_name(each.name, d): stride for d, stride in enumerate(tensor.stride())}
         try:
-            backward = self._backward(tuple(layouts))
+            return Arriving(self._backward(tuple(layouts)), sizes, named, is_copied=False)
         except ScheduleError:  # this layout does not fit; the one of the output does
             for each in self.trace.upstream:
                 if each is not None:
                     tensor = named[each.name]
                     dense = tensor.new_empty_strided(tensor.shape, Evaluator(each.strides)(sizes))
                     named[each.name] = dense.copy_(tensor)
-            backward = self._backward()
-        self._launch(backward.results, backward.steps, named, sizes)
-        gradients: list[torch.Tensor | None] = [None] * len(tensors)
-        for position, root in zip(self.plan.gradient_of, self.plan.gradients, strict=True):
-            gradients[position] = named[root.buffer.name]
-        return gradients
+            return Arriving(self._backward(), sizes, named, is_copied=True)
 
     def backward(self) -> tuple[Step, ...]:
         """The steps of backward for upstream gradients in the layouts of their outputs."""
@@ -195,7 +234,7 @@ class CompiledLoss:
 
     def _named(self, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         named = {each.name: tensor for each, tensor in zip(self.trace.inputs, tensors, strict=True)}
-        return named | self._constants
+        return named | self.constants
 
     def _layout(self, expected: tuple[sympy.Expr, ...], tensor: torch.Tensor, sizes: Sizes) -> str:
         walked = [dim for dim, size in enumerate(tensor.shape) if size > 1]

@@ -11,8 +11,7 @@ import functools
 import inspect
 import logging
 import threading
-import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,10 @@ from autogen.errors import (
     TraceError,
     defects_of,
 )
+from autogen.places import MISSING
 from autogen.policies import Policy, resolve
+from autogen.shortcut import Plan, Shortcut
+from autogen.sites import Site, Sites
 
 if TYPE_CHECKING:
     from autogen.compiler import CompiledLoss
@@ -41,6 +43,7 @@ logger = logging.getLogger("autogen")
 
 MOST_TRACES = 64  # of one kind of call: those differ by values that the loss reads, or relations between sizes
 MOST_KEYS = 1024  # kinds of calls
+MOST_UNUSED = 64  # kinds in a row that differ in what is no tensor, and never come again
 
 _compiling = threading.RLock()
 
@@ -65,25 +68,6 @@ class Decision:
         if self.kernels is not None:
             return self.kernels.reason
         return "" if self.error is None else self.error.reason
-
-
-@dataclass
-class _History:
-    """The floats of the calls of one module, or of a function: last values and changes by name, and those that vary."""
-
-    floats: dict[str, tuple[str, int]] = field(default_factory=dict)
-    varying: set[str] = field(default_factory=set)
-
-    def note(self, floats: Mapping[str, float]) -> bool:
-        """Note the floats of a call; returns whether more vary than before."""
-        before = len(self.varying)
-        for name, value in floats.items():
-            last, changes = self.floats.get(name, (repr(value), 0))
-            changes += repr(value) != last
-            self.floats[name] = repr(value), changes
-            if changes >= 2:
-                self.varying.add(name)
-        return len(self.varying) > before
 
 
 class Dispatcher:
@@ -111,8 +95,8 @@ class Dispatcher:
         self._compiled: dict[Hashable, list[CompiledLoss]] = {}
         self._refused: dict[Hashable, list[AutogenError]] = {}
         self._said: set[str] = set()
-        self._plain = _History()
-        self._histories: weakref.WeakKeyDictionary[torch.nn.Module, _History] = weakref.WeakKeyDictionary()
+        self._sites = Sites()
+        self._unused: tuple[Hashable, int] = None, 0  # a kind of tensors, and how often it was traced in a row
 
     def __call__(
         self,
@@ -125,6 +109,15 @@ class Dispatcher:
         policy = resolve(self.policy)
         if policy is Policy.DISABLED or is_replaying() or availability.is_transformed():
             return self._eager(module, args, kwargs)
+        site = self._sites.known(module)
+        if site is not None and site.shortcuts:
+            try:
+                result = self._short(site, module, args, kwargs)
+            except (CompileError, InternalError):  # which is dealt with below
+                site.shortcuts.clear()
+            else:
+                if result is not MISSING:
+                    return result
         try:
             binding = self.bind(module, args, kwargs)
         except TypeError:
@@ -133,11 +126,14 @@ class Dispatcher:
         error = decision.error
         if decision.kernels is not None:
             needs = needs_gradient(binding)
-            failed = functools.partial(self._refuse, binding, needs, policy)
+            failed = functools.partial(self.refuse, self.key(binding, binding.tensors, needs), policy)
             try:
-                return run(decision.kernels, binding, decision.sizes, needs, failed, decision.found)
+                result = run(decision.kernels, binding, decision.sizes, needs, failed, decision.found)
             except (CompileError, InternalError) as refused:
                 error = failed(refused)
+            else:
+                self._learn(binding, decision.kernels, module, args, kwargs)
+                return result
         if policy is Policy.MANDATORY and error is not None:
             if isinstance(error, (TraceError, RefusedError)):
                 self._eager(module, args, kwargs)  # a fault of the call itself is torch's to report
@@ -157,13 +153,75 @@ class Dispatcher:
         Raises:
             TypeError: the arguments do not fit the signature.
         """
-        history = self._plain if module is None else self._histories.setdefault(module, _History())
+        history = self._sites.of(module).history
         binding = bind(self.function, self.signature, module, args, kwargs, history.varying)
         if any(tensor.dtype == torch.float64 for tensor in binding.tensors):  # Triton takes floats in single precision
             return bind(self.function, self.signature, module, args, kwargs) if binding.floats else binding
         if is_call and history.note(binding.fixed):
             binding = bind(self.function, self.signature, module, args, kwargs, history.varying)
         return binding
+
+    def _short(self, site: Site, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the loss if it is known from an earlier call how; else `MISSING`."""
+        for each in site.shortcuts:
+            reading = each.read(module, args, kwargs)
+            if reading is None:
+                continue
+            tensors, key, floats = reading
+            plan = each.plans.get(key)
+            if plan is None:
+                plan = self._plan(each, tensors, floats)
+                if plan is None:
+                    return MISSING
+                each.keep(key, plan)
+            sizes = None
+            if floats:  # they may decide about branches of the loss
+                sizes = plan.loss.sizes_of(tensors, floats)
+                if sizes is None:
+                    return MISSING
+            if plan.needs_gradient:
+                returned = _apply_short((plan, sizes, floats, each, module, self), None, None, None, *tensors)
+            else:
+                returned = plan.outputs_of(plan.prepared.forward(tensors, sizes))
+            return returned if plan.returns_tensor else plan.loss.result(returned, sizes or plan.prepared.sizes)
+        return MISSING
+
+    def _plan(self, shortcut: Shortcut, tensors: Sequence[torch.Tensor], floats: tuple[float, ...]) -> Plan | None:
+        """The launches of a call, if what it needs is compiled and nothing but sizes decides about it."""
+        needs = [torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors]
+        for compiled in self._compiled.get(self.key(shortcut, tensors, needs), ()):
+            if not compiled.is_short:
+                return None
+            sizes = compiled.sizes_of(tensors, floats)
+            if sizes is not None:
+                return Plan.of(compiled, sizes, any(needs))
+        return None
+
+    def _learn(
+        self,
+        binding: Binding,
+        kernels: Kernels,
+        module: torch.nn.Module | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Find a shortcut for the next calls like this one."""
+        if self._handwritten is None and kernels.is_short:
+            self._sites.of(module).learn(binding, module, args, kwargs)
+
+    def replay_again(
+        self,
+        shortcut: Shortcut,
+        module: torch.nn.Module | None,
+        floats: Sequence[float],
+        tensors: Sequence[torch.Tensor],
+    ) -> Any:
+        """Run, as torch would, the loss of a call that took a shortcut."""
+        args, kwargs = shortcut.call(tensors, floats)
+        binding = bind(self.function, self.signature, module, args, kwargs, shortcut.varying)
+        if binding.statics != shortcut.statics or binding.names != shortcut.names:
+            raise RuntimeError(f"{self.name} has changed between forward and the derivative of backward")
+        return binding.replay(tensors, floats)
 
     def decide(self, binding: Binding, module: torch.nn.Module | None, name: str) -> Decision:
         """How a call is to run; compiles what is not compiled yet."""
@@ -204,7 +262,7 @@ class Dispatcher:
 
     def _generated(self, binding: Binding, name: str) -> Decision:
         needs = needs_gradient(binding)
-        key = self._key(binding, needs)
+        key = self.key(binding, binding.tensors, needs)
         decision = self._known(binding, key)
         if decision is None:
             with _compiling:  # while this thread waited, another may have compiled it
@@ -216,6 +274,7 @@ class Dispatcher:
         for compiled in self._compiled.get(key, ()):
             bound = compiled.bind(binding)
             if bound is not None:
+                self._unused = None, 0
                 return Decision(compiled, bound.sizes, bound.found)
         floats = tuple(binding.floats.values())
         for refused in self._refused.get(key, ()):
@@ -223,12 +282,15 @@ class Dispatcher:
                 return Decision(error=refused)
         return None
 
-    def _compile(self, binding: Binding, needs: Sequence[bool], key: Hashable, name: str) -> Decision:
+    def _compile(self, binding: Binding, needs: Sequence[bool], key: tuple[Hashable, ...], name: str) -> Decision:
         from autogen.compiler import compile_loss
 
         try:
+            kind, count = self._unused
+            self._unused = key[1:], count + 1 if kind == key[1:] else 1
             traces = len(self._compiled.get(key, ())) + len(self._refused.get(key, ()))
-            if traces >= MOST_TRACES or len(self._compiled) >= MOST_KEYS:
+            too_many = traces >= MOST_TRACES or len(self._compiled) >= MOST_KEYS
+            if too_many or self._unused[1] > MOST_UNUSED or binding.state.is_endless:
                 raise TooManyTracesError(name)
             with defects_of(name):
                 compiled = compile_loss(name, binding, needs)
@@ -247,13 +309,13 @@ class Dispatcher:
         self._refused.setdefault(key, []).append(_without_frames(error))
         return Decision(error=error)
 
-    def _refuse(self, binding: Binding, needs: Sequence[bool], policy: Policy, error: AutogenError) -> AutogenError:
+    def refuse(self, key: Hashable, policy: Policy, error: AutogenError) -> AutogenError:
         """What was generated cannot be compiled, or a kernel not be printed: such calls run in torch from now on.
 
         Raises:
             AutogenError: `error`, under the policy "mandatory".
         """
-        key = self._key(binding, needs)
+        self._sites.forget_shortcuts()
         if self._compiled.pop(key, None) is not None or error.reason not in self._said:
             self._said.add(error.reason)
             logger.warning("%s runs in torch: %s", self.name, error.reason, exc_info=error)
@@ -266,14 +328,13 @@ class Dispatcher:
         return self.function(*args, **kwargs) if module is None else self.function(module, *args, **kwargs)
 
     @staticmethod
-    def _key(binding: Binding, needs: Sequence[bool]) -> Hashable:
+    def key(call: Binding | Shortcut, tensors: Sequence[torch.Tensor], needs: Sequence[bool]) -> tuple[Hashable, ...]:
+        """What calls have in common that may run on the same kernels."""
         # Sizes 0 and 1 are constants of a trace, all others are its symbols.
-        tensors = tuple(
-            (t.dtype, t.device, tuple(size if size < 2 else 2 for size in t.shape)) for t in binding.tensors
-        )
-        device = binding.tensors[0].device.type
+        kinds = tuple((t.dtype, t.device, tuple(size if size < 2 else 2 for size in t.shape)) for t in tensors)
+        device = tensors[0].device.type
         autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
-        return binding.statics, binding.names, tensors, tuple(needs), autocast, torch.get_default_dtype()
+        return call.statics, call.names, kinds, tuple(needs), autocast, torch.get_default_dtype()
 
 
 def _without_frames(error: AutogenError) -> AutogenError:
@@ -330,7 +391,7 @@ class _Fused(torch.autograd.Function):
         return tuple(outputs)
 
     @staticmethod
-    def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
         everything = ctx.saved_tensors
         tensors, saved = everything[: ctx.count], everything[ctx.count :]
         if torch.is_grad_enabled():
@@ -347,6 +408,44 @@ class _Fused(torch.autograd.Function):
 
 
 _NO_GRADIENTS = (None, None, None, None)  # of what `_Fused.forward` takes beside tensors
+
+
+class _Short(_Fused):
+    """`_Fused` for calls that took a shortcut: the same launches, prepared."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, call: tuple[Any, ...], _: None, __: None, ___: None, *tensors: torch.Tensor
+    ) -> Any:
+        plan = call[0]
+        results = plan.prepared.forward(tensors, call[1])
+        ctx.call = call
+        ctx.save_for_backward(*tensors, *results[plan.outputs :])
+        if plan.constant:
+            ctx.mark_non_differentiable(*[results[k] for k in plan.constant])
+        return plan.outputs_of(results)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
+        plan, sizes, floats, shortcut, module, dispatcher = ctx.call
+        everything = ctx.saved_tensors
+        count = len(shortcut.names)
+        tensors = everything[:count]
+        if not torch.is_grad_enabled():
+            try:
+                found = plan.prepared.backward(tensors, everything[count:], upstream, sizes)
+                return *_NO_GRADIENTS, *found
+            except (CompileError, InternalError):  # of a kernel for another layout of upstream: `_Fused` deals with it
+                pass
+        ctx.kernels, ctx.stream, ctx.sizes, ctx.count = plan.loss, None, sizes or plan.prepared.sizes, count
+        ctx.replay = functools.partial(dispatcher.replay_again, shortcut, module, floats)
+        key = dispatcher.key(shortcut, tensors, ctx.needs_input_grad[len(_NO_GRADIENTS) :])
+        ctx.failed = functools.partial(dispatcher.refuse, key, resolve(dispatcher.policy))
+        return _Fused.backward(ctx, *upstream)
+
+
+# `Function.apply` looks first whether torch.func transforms the call, which dispatch has done.
+_apply_short = super(torch.autograd.Function, _Short).apply
 
 
 def _stream_of(device: torch.device) -> torch.Tensor:

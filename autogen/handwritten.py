@@ -111,6 +111,7 @@ class BoundHandwritten:
 
     path = "handwritten"
     is_random = False
+    is_short = False
 
     @property
     def reason(self) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from autogen import build, ir
+from autogen import build, direct, ir
 from autogen.emission import KernelSource, Partial, Variant, emit
 from autogen.errors import CompileError, defects_of
 from autogen.kernel import CHUNKS, PROGRAMS, Kernel
@@ -18,7 +18,26 @@ from autogen.sizes import Evaluator
 from autogen.space import Space
 from autogen.tiling import Tiler, Tiling
 
+_ALIGNMENT = 16  # of pointers, in bytes, by which Triton tells kernels apart
+
 _counters: dict[tuple[Any, ...], torch.Tensor] = {}
+
+
+class _Scratch:
+    """Memory for partial results, and a counter, of the launches on one stream: one uses it after the other."""
+
+    def __init__(self, room: int, device: torch.device) -> None:
+        self.room = room
+        self._partials = torch.empty(room, dtype=torch.uint8, device=device)
+        self._counter = torch.zeros(1, dtype=torch.int32, device=device)
+        self.start = self._partials.data_ptr()
+        self.counter = self._counter.data_ptr()
+
+
+_scratches: dict[torch.device, dict[int, _Scratch]] = {}  # by stream
+
+Geometry = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+"""Shape, strides and dtype."""
 
 
 class Results:
@@ -29,11 +48,15 @@ class Results:
             buffer.name: (buffer.dtype, Evaluator(buffer.shape), Evaluator(buffer.strides)) for buffer in buffers
         }
 
+    def geometry(self, sizes: Mapping[str, int]) -> dict[str, Geometry]:
+        """Shape, strides and dtype of the results for given sizes, by name."""
+        return {name: (shape(sizes), strides(sizes), dtype) for name, (dtype, shape, strides) in self._geometry.items()}
+
     def allocate(self, sizes: Mapping[str, int], device: torch.device) -> dict[str, torch.Tensor]:
         """New tensors for results of the given sizes, by name."""
         return {
-            name: torch.empty_strided(shape(sizes), strides(sizes), dtype=dtype, device=device)
-            for name, (dtype, shape, strides) in self._geometry.items()
+            name: torch.empty_strided(shape, strides, dtype=dtype, device=device)
+            for name, (shape, strides, dtype) in self.geometry(sizes).items()
         }
 
 
@@ -70,27 +93,122 @@ class Launcher:
         launched = {**sizes, str(PROGRAMS): tiling.programs, str(CHUNKS): tiling.chunks}
         return list(zip(source.partials, self._counts[tiling.variant](launched), strict=True))
 
-    def __call__(self, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int], device: torch.device) -> None:
-        """Launch once: read from and write to `tensors`, by name."""
+    def prepare(self, sizes: Mapping[str, int], device: torch.device) -> Launch:
+        """The launch for the given sizes."""
         tiling = self.tiling(sizes)
         source = self.source(tiling.variant)
-        function = build.load_function(source.name, source.text)
-        arguments: list[Any] = [tensors[buffer.name] for buffer in source.buffers]
-        for partial, count in self.partials(sizes):
-            arguments.append(torch.empty(count, dtype=partial.dtype, device=device))
-        if source.partials:
-            arguments.append(ticket_counter(device))
-        arguments += self._arguments[tiling.variant](sizes)
+        counts = tuple(count for _, count in self.partials(sizes))
+        return Launch(source, tiling, self._arguments[tiling.variant], counts, sizes, device)
+
+    def __call__(self, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int], device: torch.device) -> None:
+        """Launch once: read from and write to `tensors`, by name."""
+        launch = self.prepare(sizes, device)
+        launch([tensors[name] for name in launch.names])
+
+
+class Launch:
+    """A kernel for one set of sizes on one device; called with its tensors, in the order of `names`."""
+
+    def __init__(
+        self,
+        source: KernelSource,
+        tiling: Tiling,
+        numbers: Callable[[Mapping[str, int]], tuple[Any, ...]],
+        counts: Sequence[int],
+        sizes: Mapping[str, int],
+        device: torch.device,
+    ) -> None:
+        self.names = tuple(buffer.name for buffer in source.buffers)
+        self._source = source
+        self._device = device
+        self._index = device.index
+        self._programs = tiling.programs
+        self._warps = tiling.num_warps
+        self._evaluate = numbers
+        self._counts = counts  # of partial results
         tiles = dict(tiling.tiles)
-        arguments += [tiles[tile] for tile in source.tiles]
+        self._tiles = tuple(tiles[tile] for tile in source.tiles)
+        self._rest = (*numbers(sizes), *self._tiles)
+        self._function = build.load_function(source.name, source.text)
+        self._streams = direct.streams_of(device.type)
+        self._compiled: dict[tuple[bool, ...], direct.Compiled] = {}  # by which pointers are aligned
+        self._aligned: direct.Compiled | None = None
+        self._offsets, self._room = self._lay_out()
+        self._scratches = _scratches.setdefault(device, {})
+
+    def _lay_out(self) -> tuple[tuple[int, ...], int]:
+        """Where each kind of partial results begins in the memory for them, and how much that is, in bytes."""
+        offsets, room = [], 0
+        for partial, count in zip(self._source.partials, self._counts, strict=True):
+            offsets.append(room)
+            room += -(-count * partial.dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+        return tuple(offsets), room
+
+    def __call__(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int] | None = None) -> None:
+        """Launch. `sizes` are given where numbers among them differ from those that the launch was prepared for."""
+        rest = self._rest if sizes is None else (*self._evaluate(sizes), *self._tiles)
+        streams = self._streams
+        if streams is None:
+            return self._through_triton(tensors, rest)
+        pointers = [tensor.data_ptr() for tensor in tensors]
+        bits = 0
+        for pointer in pointers:
+            bits |= pointer
+        compiled = self._compiled.get(_alignment(pointers)) if bits % _ALIGNMENT else self._aligned
+        if compiled is None or direct.is_watched():
+            return self._through_triton(tensors, rest)
+        if streams.current_device() != self._index:
+            with torch.cuda.device(self._index):
+                return self(tensors, sizes)
+        stream = streams.current_stream(self._index)
+        if self._offsets:
+            if streams.is_capturing():  # memory of the graph's own, which Triton's way allocates
+                return self._through_triton(tensors, rest)
+            scratch = self._scratches.get(stream)  # kept alive here: another thread may put a larger one there
+            if scratch is None or scratch.room < self._room:
+                scratch = self._scratches[stream] = _Scratch(2 * self._room, self._device)
+            for offset in self._offsets:
+                pointers.append(scratch.start + offset)
+            pointers.append(scratch.counter)
+        run, function, metadata = compiled
+        try:
+            run(self._programs, 1, 1, stream, function, metadata, None, None, None, *pointers, *rest)
+        except Exception:
+            _forget_counters()
+            raise
+
+    def _through_triton(self, tensors: Sequence[torch.Tensor], rest: tuple[Any, ...]) -> None:
+        device = self._device
+        arguments: list[Any] = list(tensors)
+        for partial, count in zip(self._source.partials, self._counts, strict=True):
+            arguments.append(torch.empty(count, dtype=partial.dtype, device=device))
+        if self._source.partials:
+            arguments.append(ticket_counter(device))
+        arguments += rest
         with device_context(device):
             try:
-                function[(tiling.programs,)](*arguments, num_warps=tiling.num_warps)
+                kernel = self._function[(self._programs,)](*arguments, num_warps=self._warps)
             except Exception as error:
-                _counters.clear()  # a launch that failed half-way leaves its counter above 0
+                _forget_counters()
                 if type(error).__module__.startswith("triton.compiler"):
-                    raise CompileError(source.name, cause=error) from error
+                    raise CompileError(self._source.name, cause=error) from error
                 raise
+        if self._streams is not None and (compiled := direct.compiled_of(kernel)) is not None:
+            alignment = _alignment([tensor.data_ptr() for tensor in tensors])
+            self._compiled[alignment] = compiled
+            if all(alignment):
+                self._aligned = compiled
+
+
+def _alignment(pointers: Sequence[int]) -> tuple[bool, ...]:
+    return tuple(pointer % _ALIGNMENT == 0 for pointer in pointers)
+
+
+def _forget_counters() -> None:
+    """After a launch that failed half-way, which leaves its counter above 0."""
+    _counters.clear()
+    for scratches in _scratches.values():
+        scratches.clear()
 
 
 def ticket_counter(device: torch.device) -> torch.Tensor:

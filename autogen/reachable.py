@@ -30,7 +30,7 @@ _CONSTANTS = (int, str, bytes, complex, torch.dtype, torch.device, torch.layout,
 
 
 class Reachable:
-    """The walk over one call.
+    """The walk over one call, whose `arguments` are kept in a list.
 
     `tensors` are those that were found, in order, and `floats` the numbers that are known to vary, by the names in
     `varying`; `fixed` are all other floats by name. `places` are all places where something was read, `is_plain` says
@@ -38,7 +38,8 @@ class Reachable:
     has changed when it last ran.
     """
 
-    def __init__(self, varying: Collection[str] = ()) -> None:
+    def __init__(self, varying: Collection[str] = (), arguments: list[Any] | None = None) -> None:
+        self.arguments = arguments
         self.tensors: list[Kept] = []
         self.floats: list[Kept] = []
         self.fixed: dict[str, float] = {}

@@ -68,8 +68,8 @@ class CompiledKernel:
     asm: str
 
 
-def compile_kernel(kernel: SpecializedKernel, target: Target) -> CompiledKernel:
-    """Compile a kernel. Needs Triton in a process without `TRITON_INTERPRET=1`, and no GPU.
+def triton_kernel(kernel: SpecializedKernel, target: Target) -> tuple[Any, Any]:
+    """A kernel's Triton function, and what Triton makes of it. Needs a process without `TRITON_INTERPRET=1`.
 
     Raises:
         CompileError: Triton or the target's assembler refused the kernel.
@@ -89,16 +89,22 @@ def compile_kernel(kernel: SpecializedKernel, target: Target) -> CompiledKernel:
         constexprs={name: p.value for name, p in named.items() if p.type == "constexpr"},
         attrs={(k,): _attributes(p, target) for k, p in enumerate(named.values()) if p.type != "constexpr"},
     )
-    started = time.perf_counter()
     try:
-        compiled = triton.compile(
+        return function, triton.compile(
             source,
             target=GPUTarget(target.backend, target.arch, target.warp_size),
             options={"num_warps": kernel.num_warps},
         )
     except Exception as error:
         raise CompileError(kernel.name, cause=error) from error
+
+
+def compile_kernel(kernel: SpecializedKernel, target: Target) -> CompiledKernel:
+    """Compile a kernel, and read from its assembly what became of it; see `triton_kernel`."""
+    started = time.perf_counter()
+    function, compiled = triton_kernel(kernel, target)
     seconds = time.perf_counter() - started
+    named = dict(zip(function.arg_names, kernel.parameters, strict=True))
     text = compiled.asm["ptx" if target.backend == "cuda" else "amdgcn"]
     registers, spilled = _nvidia_registers(compiled.asm["cubin"]) if target.backend == "cuda" else _amd_registers(text)
     file = Path(function.fn.__code__.co_filename).name

@@ -111,3 +111,15 @@ def test_launches() -> None:
         torch.cuda.synchronize()
     kernels = sorted(event.name for event in profile.events() if event.name.startswith("mse_loss"))
     assert kernels == ["mse_loss_backward", "mse_loss_forward"]
+
+
+@pytest.mark.parametrize("offset", (0, 1, 4))
+def test_calls_that_are_launched_directly(offset: int) -> None:
+    """The third call and those after it, at every alignment of their tensors."""
+    loss = autogen.losses.BCEWithLogitsLoss()
+    for seed in range(6):
+        torch.manual_seed(seed)
+        logits, target = (torch.randn(1000, device="cuda")[offset:] for _ in range(2))
+        ours = value_and_gradient(loss, [logits, target])
+        theirs = value_and_gradient(nn.BCEWithLogitsLoss(), [logits, target])
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)

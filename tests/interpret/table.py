@@ -153,3 +153,8 @@ def rows() -> Iterator[Row]:
 
 
 ROWS = tuple(rows())
+
+
+def reductions(loss: str) -> tuple[str, ...]:
+    """What the loss's constructor takes as `reduction`."""
+    return ("mean", "sum", "none", "batchmean") if loss == "KLDivLoss" else ("mean", "sum", "none")

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import autogen.dispatch
 from autogen import autogen_loss, explain, policy
 
 THIS = sys.modules[__name__]
@@ -84,3 +85,19 @@ def test_a_loss_that_counts_its_calls_on_its_class_runs_in_torch() -> None:
 
     loss = Counting()
     assert [float(loss(torch.ones(8))) for _ in range(3)] == [8, 16, 24]
+
+
+def test_what_differs_in_every_call_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autogen.dispatch, "MOST_UNUSED", 3)
+    steps = {"count": 0}
+
+    def loss(x: Tensor) -> Tensor:
+        return x.sum() * steps["count"]
+
+    ours = autogen_loss(loss)
+    for count in range(8):
+        steps["count"] = count
+        assert ours(torch.ones(8)) == 8 * count
+    assert explain(ours, torch.ones(8)).path == "eager"
+    with policy("mandatory"), pytest.raises(autogen.TooManyTracesError):
+        ours(torch.ones(8))

@@ -12,7 +12,7 @@ from torch import Tensor
 import autogen.losses
 from tests.interpret.compare import Call, check
 from tests.interpret.samples import Samples
-from tests.interpret.table import ELSEWHERE, ROWS, Row
+from tests.interpret.table import ELSEWHERE, ROWS, Row, reductions
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float64)
 
@@ -28,11 +28,6 @@ def name_of(row: Row) -> str:
     options = ",".join(f"{name}={short(value)}" for name, value in row.options(Samples()).items())
     inputs = ",".join(map(short, row.inputs(Samples())))
     return f"{row.loss}({options})({inputs})"
-
-
-def reductions(loss: str) -> tuple[str, ...]:
-    """What the loss's constructor takes as `reduction`."""
-    return ("mean", "sum", "none", "batchmean") if loss == "KLDivLoss" else ("mean", "sum", "none")
 
 
 def call_of(row: Row, reduction: str, dtype: torch.dtype) -> Call:

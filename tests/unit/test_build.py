@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from autogen import build
+from autogen.__main__ import main
 
 TEXT = "def answer():\n    return 42\n"
 
@@ -128,3 +133,76 @@ def test_a_folder_that_cannot_be_written_falls_back(
     monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
     assert build.cache_folder().parent == tmp_path
     assert build.cache_folder() != folder
+
+
+WRITER = """
+import sys, itertools
+from autogen import build
+for number in itertools.count():
+    text = "def answer():\\n    return %d\\n" % (number % 5) + "# padding\\n" * 50000
+    assert build.load_function("answer", text)() == number % 5
+    build._functions.clear()
+    if sys.argv[1] != "forever" and number == int(sys.argv[1]):
+        break
+"""
+
+
+def start(times: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", WRITER, times], stderr=subprocess.PIPE)
+
+
+def is_whole(path: Path) -> bool:
+    return path.stem.endswith(hashlib.sha256(path.read_bytes()).hexdigest()[:16])
+
+
+def test_twenty_processes_start_on_one_cache(folder: Path) -> None:
+    writers = [start("9") for _ in range(20)]
+    for writer in writers:
+        _, errors = writer.communicate(timeout=120)
+        assert writer.returncode == 0, errors.decode()
+    modules = list(folder.glob("*.py"))
+    assert len(modules) == 5 and all(map(is_whole, modules))
+    assert not list(folder.glob("*.tmp"))
+
+
+def test_writers_that_are_killed_leave_a_usable_cache(folder: Path) -> None:
+    for delay in (0.0, 0.01, 0.03, 0.07, 0.11, 0.2):
+        for path in folder.glob("*.py"):
+            path.unlink()  # so that each writes again
+        writer = start("forever")
+        deadline = time.monotonic() + 60
+        while not [*folder.glob("*.py"), *folder.glob("*.tmp")] and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(delay)
+        writer.kill()
+        writer.communicate()
+        assert all(map(is_whole, folder.glob("*.py")))
+    survivor = start("9")
+    _, errors = survivor.communicate(timeout=60)
+    assert survivor.returncode == 0, errors.decode()
+    assert all(map(is_whole, folder.glob("*.py")))
+
+
+def test_leftovers_are_cleared_once_they_are_old(folder: Path) -> None:
+    build.module_file("answer", TEXT)
+    old, new = folder / "old.tmp", folder / "new.tmp"
+    old.write_text("half")
+    new.write_text("half")
+    os.utime(old, (0, time.time() - 3600))
+    build.module_file("other", TEXT)
+    assert not old.exists() and new.exists()
+
+
+def test_the_command_lists_and_clears_the_cache(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["cache"])
+    assert capsys.readouterr().out == f"{folder}: 0 modules, 0.0 KiB\n"
+    build.load_function("answer", TEXT)
+    os.utime(build.module_file("other", TEXT), (0, time.time() - 7300))
+    (folder / "half.tmp").write_text("half")
+    main(["cache"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{folder}: 2 modules, ") and "the oldest from 2 hours ago" in lines[1]
+    main(["cache", "--clear"])
+    assert "files deleted" in capsys.readouterr().out
+    assert not [path for path in folder.rglob("*") if path.is_file()]
+    assert build.load_function("answer", TEXT)() == 42

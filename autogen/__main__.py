@@ -1,0 +1,41 @@
+"""`python -m autogen`: looking after the cache of generated modules."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from autogen import build
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command."""
+    parser = argparse.ArgumentParser(prog="python -m autogen", description="Generated kernels of losses.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    cache = commands.add_parser("cache", help="list the cache of generated modules, or clear it")
+    cache.add_argument("--clear", action="store_true", help="delete everything in it")
+    options = parser.parse_args(arguments)
+    if options.clear:
+        print(f"{build.clear_cache()} files deleted from {build.cache_folder()}")
+    else:
+        print(describe(build.cache_content()))
+
+
+def describe(content: build.CacheContent) -> str:
+    """The cache in a line or two."""
+    text = f"{content.folder}: {content.modules} modules, {content.size / 1024:.1f} KiB"
+    if content.modules:
+        text += f"\nthe oldest from {_ago(content.oldest)}, the newest from {_ago(content.newest)}"
+    return text
+
+
+def _ago(seconds: float) -> str:
+    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= length:
+            count = int(seconds // length)
+            return f"{count} {unit}{'s' if count > 1 else ''} ago"
+    return "less than a minute ago"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""A compiled loss for tensors of one geometry: what to allocate and what to launch, all worked out.
+
+A call then does nothing but that. This is only for losses that are kernels alone, without steps of torch between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from autogen.launch import Geometry, Launcher, Results
+
+if TYPE_CHECKING:
+    from autogen.compiler import CompiledLoss
+
+empty_strided = torch.empty_strided
+
+Sizes = Mapping[str, Any]
+
+
+class Direction:
+    """The launches of forward or of backward: from the tensors `given`, by name, and `constants` to those `wanted`."""
+
+    def __init__(
+        self,
+        given: Sequence[str],
+        constants: Mapping[str, torch.Tensor],
+        results: Results,
+        launchers: Sequence[Launcher],
+        aliases: Mapping[str, str],
+        wanted: Sequence[str],
+        sizes: Sizes,
+        device: torch.device,
+    ) -> None:
+        self._device = device
+        self._constants = tuple(constants.values())
+        given = [*given, *constants]
+        places = {name: place for place, name in enumerate(given)}
+        self._allocations: list[Geometry] = []
+        for name, geometry in results.geometry(sizes).items():
+            places[name] = len(given) + len(self._allocations)
+            self._allocations.append(geometry)
+        prepared = [launcher.prepare(sizes, device) for launcher in launchers]
+        self._launches = [(each, tuple(places[name] for name in each.names)) for each in prepared]
+        places |= {name: places[own] for name, own in aliases.items() if own in places}
+        self._wanted = tuple(places[name] for name in wanted)
+
+    def __call__(self, given: Sequence[torch.Tensor], sizes: Sizes | None = None) -> list[torch.Tensor]:
+        """Allocate the results and launch; `sizes` are given where floats among them differ from call to call."""
+        device = self._device
+        tensors = [*given, *self._constants]
+        for shape, strides, dtype in self._allocations:
+            tensors.append(empty_strided(shape, strides, dtype=dtype, device=device))
+        for launch, places in self._launches:
+            launch([tensors[place] for place in places], sizes)
+        return [tensors[place] for place in self._wanted]
+
+
+class Prepared:
+    """Both directions; backward once for every layout of upstream gradients that has come."""
+
+    def __init__(self, loss: CompiledLoss, sizes: Sizes) -> None:
+        self._loss = loss
+        self.sizes = dict(sizes)
+        self._inputs = [each.name for each in loss.trace.inputs]
+        outputs = [each.name for each in loss.trace.outputs]
+        self._saved = [each.name for each in loss.plan.saved]
+        # Called with the tensors of the loss; returns the outputs, and after them what is kept for backward.
+        self.forward = self._direction(self._inputs, loss.outputs, loss.forward, [*outputs, *self._saved], sizes)
+        self._backwards: dict[tuple[tuple[int, ...], ...], Direction | None] = {}
+
+    def _direction(
+        self, given: Sequence[str], results: Results, steps: Sequence[Any], wanted: Sequence[str], sizes: Sizes
+    ) -> Direction:
+        loss = self._loss
+        return Direction(given, loss.constants, results, steps, loss.plan.aliases, wanted, sizes, loss.device)
+
+    def backward(
+        self,
+        tensors: Sequence[torch.Tensor],
+        saved: Sequence[torch.Tensor],
+        upstream: Sequence[torch.Tensor],
+        sizes: Sizes | None,
+    ) -> list[torch.Tensor | None]:
+        """Launch backward; returns a gradient or None for every tensor."""
+        layout = tuple([gradient.stride() for gradient in upstream])
+        direction = self._backwards.get(layout)
+        if direction is None and layout not in self._backwards:
+            direction = self._backwards[layout] = self._plan_backward(upstream)
+        if direction is None or any([gradient.is_neg() for gradient in upstream]):
+            return self._loss.run_backward(tensors, saved, upstream, dict(sizes or self.sizes))
+        found = direction([*tensors, *saved, *upstream], sizes)
+        gradients: list[torch.Tensor | None] = [None] * len(tensors)
+        for position, gradient in zip(self._loss.plan.gradient_of, found, strict=True):
+            gradients[position] = gradient
+        return gradients
+
+    def _plan_backward(self, upstream: Sequence[torch.Tensor]) -> Direction | None:
+        """Backward for one layout; None where the upstream gradients have to be copied first."""
+        arriving = self._loss.arriving(upstream, self.sizes)
+        if arriving.is_copied:
+            return None
+        given = [*self._inputs, *self._saved]
+        given += [f"grad_{each.name}" for each in self._loss.trace.outputs]
+        wanted = [root.buffer.name for root in self._loss.plan.gradients]
+        backward = arriving.backward
+        return self._direction(given, backward.results, backward.steps, wanted, arriving.sizes)

@@ -1,0 +1,211 @@
+"""Shortcuts: a call that is like an earlier one goes straight to its launches.
+
+Taking a call apart (`autogen.binding`) looks at everything that the loss may read, which costs some 50 µs. When a
+module, or a function, has been called twice, the places that were looked at become one generated function of a few
+comparisons by identity: it returns the tensors of a call and a key of their geometry, or None where anything at all has
+changed; then the call is taken apart again. For each geometry the launches are prepared once (`autogen.prepared`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from autogen.binding import Binding
+
+if TYPE_CHECKING:
+    from autogen.compiler import CompiledLoss
+    from autogen.prepared import Prepared
+
+Reading = tuple[tuple[torch.Tensor, ...], tuple[Any, ...], tuple[float, ...]]
+Reader = Callable[[Any, tuple[Any, ...], dict[str, Any]], Reading | None]
+
+MOST_PLANS = 256  # geometries of one shortcut, before all are forgotten
+_MOST_CONDITIONS = 2000
+
+_GEOMETRY = ("__class__", "shape", "stride()", "dtype", "device", "requires_grad", "is_neg()")
+
+# What the generated function may meet where something has changed: an item, an attribute or a variable that is gone, or
+# something that is no tensor, or one without strides.
+_CHANGES = (KeyError, IndexError, AttributeError, ValueError, TypeError, RuntimeError)
+
+
+def _read_autocast() -> tuple[Any, ...]:
+    return tuple((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda"))
+
+
+# What the text calls, to know of what holds for all tensors.
+_CALLED = {
+    "is_grad_enabled": torch.is_grad_enabled,
+    "is_autocast": torch._C._is_any_autocast_enabled,
+    "read_autocast": _read_autocast,
+    "default_dtype": torch.get_default_dtype,
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A compiled loss, prepared for one geometry of its tensors."""
+
+    loss: CompiledLoss
+    prepared: Prepared
+    needs_gradient: bool
+    outputs: int
+    constant: tuple[int, ...]  # outputs without a gradient
+    returns_tensor: bool  # and nothing else
+
+    @classmethod
+    def of(cls, loss: CompiledLoss, sizes: dict[str, Any], needs_gradient: bool) -> Plan:
+        """Prepare a loss for the sizes of a call."""
+        from autogen.prepared import Prepared  # which imports sympy
+
+        constant = tuple(k for k, varies in enumerate(loss.differentiable) if not varies)
+        return cls(loss, Prepared(loss, sizes), needs_gradient, len(loss.trace.outputs), constant, loss.returns_tensor)
+
+    def outputs_of(self, results: list[torch.Tensor]) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """The outputs among the results of forward; one that is all the loss returns, alone."""
+        return results[0] if self.returns_tensor else tuple(results[: self.outputs])
+
+
+_TENSOR = object()
+
+
+@dataclass(frozen=True)
+class _Float:
+    """The place of a float that varies among the arguments of a call."""
+
+    name: str
+
+
+class Shortcut:
+    """The calls of a module, or of a function, that read the same from the same places.
+
+    `statics` and `names` are those of their binding, `varying` the names of its floats.
+    """
+
+    def __init__(self, binding: Binding, args: tuple[Any, ...], kwargs: dict[str, Any], read: Reader) -> None:
+        self.statics = binding.statics
+        self.names = binding.names
+        self.varying = frozenset(binding.floats)
+        self.read = read
+        self.plans: dict[Any, Plan] = {}
+        holes = {each.key: each.name for each in binding.state.floats if each.container is binding.state.arguments}
+        first = len(binding.state.arguments or ()) - len(args) - len(kwargs)
+        given = enumerate((*args, *kwargs.values()), first)
+        self._given = [
+            _TENSOR if isinstance(value, torch.Tensor) else _Float(holes[k]) if k in holes else value
+            for k, value in given
+        ]
+        self._keywords = tuple(kwargs)
+        self._floats = list(binding.floats)
+
+    def call(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call, positional and by keyword, given all its tensors and floats."""
+        rest, numbers = iter(tensors), dict(zip(self._floats, floats, strict=True))
+        filled = [
+            next(rest) if each is _TENSOR else numbers[each.name] if isinstance(each, _Float) else each
+            for each in self._given
+        ]
+        count = len(filled) - len(self._keywords)
+        return tuple(filled[:count]), dict(zip(self._keywords, filled[count:], strict=True))
+
+    def keep(self, key: Any, plan: Plan) -> None:
+        """Remember the plan of a geometry."""
+        if len(self.plans) >= MOST_PLANS:
+            self.plans.clear()
+        self.plans[key] = plan
+
+
+def shortcut(binding: Binding, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Shortcut | None:
+    """The shortcut for calls like this one; None if it reads something that has to be looked at each time."""
+    writer = _Writer(binding, module)
+    text = writer.text(args, kwargs)
+    if text is None:
+        return None
+    scope: dict[str, Any] = {**writer.objects, **_CALLED, "CHANGES": _CHANGES}
+    exec(compile(text, "<shortcut>", "exec"), scope)
+    return Shortcut(binding, args, kwargs, scope["read"])
+
+
+class _Writer:
+    """The text of a reader."""
+
+    def __init__(self, binding: Binding, module: Any) -> None:
+        self._state = binding.state
+        self._module = module
+        self.objects: dict[str, Any] = {}
+        self._names: dict[int, str] = {}
+
+    def _name(self, value: Any) -> str:
+        if value is self._module and value is not None:
+            return "module"  # held weakly: the text has no reference to it
+        if value is None or value is True or value is False:
+            return repr(value)
+        name = self._names.get(id(value))
+        if name is None:
+            name = self._names[id(value)] = f"object_{len(self.objects)}"
+            self.objects[name] = value
+        return name
+
+    def text(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        """A function of the module and the arguments; None if some change would go unseen."""
+        state = self._state
+        if not state.is_plain or state.is_endless:
+            return None
+        spots = [(f"args[{k}]", value) for k, value in enumerate(args)]
+        spots += [(f"kwargs[{name!r}]", value) for name, value in kwargs.items()]
+        conditions = [f"len(args) == {len(args)}", f"tuple(kwargs) == {tuple(kwargs)!r}" if kwargs else "not kwargs"]
+        tensors: list[str] = []
+        first = 0 if self._module is None else 1  # where the arguments begin among the leaves of the binding
+        varying = {each.key - first for each in state.floats if each.container is state.arguments}
+        for position, (text, value) in enumerate(spots):
+            if isinstance(value, torch.Tensor):
+                tensors.append(text)
+            elif position in varying:
+                continue
+            elif value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.device)):
+                conditions.append(self._equals(text, value))
+            else:
+                return None
+        kept = {(id(each.container), each.key) for each in (*state.tensors, *state.floats)}
+        for place in state.places:
+            conditions += place.conditions(self._name, kept)
+        if len(conditions) > _MOST_CONDITIONS:
+            return None
+        tensors += [each.text(self._name) for each in state.tensors]
+        floats = [
+            spots[each.key - first][0] if each.container is state.arguments else each.text(self._name)
+            for each in state.floats
+        ]
+        return "\n".join(self._lines(dict.fromkeys(conditions), tensors, floats))
+
+    def _equals(self, text: str, value: Any) -> str:
+        """That an argument is a number or a string that equals `value` in all."""
+        if isinstance(value, (bool, type(None))) or value != value or not value:
+            return f"{text} is {self._name(value)}"
+        kind = self._name(type(value))
+        return f"({text} is {self._name(value)} or type({text}) is {kind} and {text} == {self._name(value)})"
+
+    def _lines(self, conditions: dict[str, None], tensors: Sequence[str], floats: Sequence[str]) -> Iterator[str]:
+        yield "def read(module, args, kwargs):"
+        yield "    try:"
+        yield "        if not ("
+        yield from (f"            {'and ' if k else ''}{condition}" for k, condition in enumerate(conditions))
+        yield "        ):"
+        yield "            return None"
+        for k, text in enumerate(floats):
+            yield f"        f{k} = {text}"
+            yield f"        if type(f{k}) is not float or f{k} - f{k} != 0.0:"  # inf and nan are in the key
+            yield "            return None"
+        for k, text in enumerate(tensors):
+            yield f"        t{k} = {text}"
+        key = ", ".join(f"t{k}.{each}" for k in range(len(tensors)) for each in _GEOMETRY)
+        yield "        key = (is_grad_enabled(), is_autocast() and read_autocast(), default_dtype(), " + key + ")"
+        yield "    except CHANGES:"
+        yield "        return None"
+        yield f"    return ({''.join(f't{k}, ' for k in range(len(tensors)))}), key, " + (
+            f"({''.join(f'f{k}, ' for k in range(len(floats)))})"
+        )

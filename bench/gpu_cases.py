@@ -1,0 +1,138 @@
+"""What is measured on a GPU: losses at the sizes that other projects publish, and at small ones that nobody does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import autogen.losses as ours
+
+
+@dataclass(frozen=True)
+class Case:
+    """A loss at one size. The first input asks for its gradient; `liger` names a class of Liger-Kernel, if it has one.
+
+    `is_quick` cases are those of a short run.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    autogen: Callable[[], Any]
+    eager: Callable[[], Any]
+    inputs: Callable[[tuple[int, ...], torch.dtype, str], tuple[Tensor, ...]]
+    liger: str | None = None
+    is_quick: bool = False
+
+    @property
+    def size(self) -> str:
+        """The shape as text."""
+        return "x".join(map(str, self.shape))
+
+
+def _real(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
+    return torch.randn(shape, dtype=dtype, device=device)
+
+
+def _labelled(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+    return _real(shape, dtype, device), torch.randint(0, shape[1], (shape[0],), device=device)
+
+
+def _pair(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+    return _real(shape, dtype, device), _real(shape, dtype, device)
+
+
+def _binary(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+    return _real(shape, dtype, device), torch.rand(shape, dtype=dtype, device=device)
+
+
+def _distributions(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+    return _real(shape, dtype, device).log_softmax(1), _real(shape, dtype, device).softmax(1)
+
+
+def _logs(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+    return _real(shape, dtype, device).log_softmax(1), _real(shape, dtype, device).log_softmax(1)
+
+
+def _boxes(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+    def boxes() -> Tensor:
+        corner = torch.rand((*shape[:-1], 2), dtype=dtype, device=device)
+        return torch.cat([corner, corner + 0.1 + torch.rand_like(corner)], -1)
+
+    return boxes(), boxes()
+
+
+def _without(loss: Callable[..., Any]) -> Callable[[], Any]:
+    return lambda: loss(use_autogen=False)
+
+
+def _jsd_of_logs(log_q: Tensor, log_p: Tensor) -> Tensor:
+    """Generalised Jensen-Shannon divergence at one half, as Liger-Kernel defines it on logarithms."""
+    middle = torch.log((log_q.exp() + log_p.exp()) / 2)
+    of_p = F.kl_div(middle, log_p, reduction="sum", log_target=True)
+    of_q = F.kl_div(middle, log_q, reduction="sum", log_target=True)
+    return (of_p + of_q) / 2 / log_q.shape[0]
+
+
+def _tvd(p: Tensor, q: Tensor) -> Tensor:
+    """Total variation distance, as Liger-Kernel defines it on probabilities."""
+    return (p - q).abs().sum() / 2 / p.shape[0]
+
+
+def _generated(function: Callable[..., Any]) -> Callable[[], Any]:
+    from autogen import autogen_loss
+
+    return lambda: autogen_loss(function)
+
+
+LARGE_VOCABULARY = [*((rows, 128256) for rows in (1024, 2048, 4096, 8192))]
+VOCABULARIES = [*((2048, v) for v in (32000, 102400, 129280, 152064)), *((16384, 2**k) for k in range(12, 18))]
+WIDE_ROWS = [*((32768, 2**k) for k in range(8, 17)), (16384, 131072), (8192, 262144)]
+ELEMENTWISE = [(12288,), (8096, 32), (128, 960, 196), (64, 64, 56, 56), (256, 128, 28, 28), (256, 2048, 7, 7)]
+SMALL = [(2**k,) for k in (10, 12, 14, 16, 18, 20)]
+BF16, F32 = torch.bfloat16, torch.float32
+
+
+def cases() -> Iterator[Case]:
+    """All cases, the quick ones first."""
+    yield from sorted(_cases(), key=lambda case: not case.is_quick)
+
+
+def _cases() -> Iterator[Case]:
+    quick = {(2048, 32000), (4096, 128256), (32768, 1024)}
+    for shape in dict.fromkeys((*LARGE_VOCABULARY, *VOCABULARIES, *WIDE_ROWS)):
+        yield Case(
+            name="cross_entropy",
+            shape=shape,
+            dtype=BF16,
+            autogen=ours.CrossEntropyLoss,
+            eager=nn.CrossEntropyLoss,
+            inputs=_labelled,
+            liger="LigerCrossEntropyLoss",
+            is_quick=shape in quick,
+        )
+    for shape in LARGE_VOCABULARY:
+        yield Case(
+            name="kl_div",
+            shape=shape,
+            dtype=F32,
+            autogen=lambda: ours.KLDivLoss(reduction="batchmean"),
+            eager=lambda: nn.KLDivLoss(reduction="batchmean"),
+            inputs=_distributions,
+            liger="LigerKLDIVLoss",
+            is_quick=shape == (4096, 128256),
+        )
+        yield Case("jsd", shape, F32, _generated(_jsd_of_logs), lambda: _jsd_of_logs, _logs, "LigerJSD")
+        yield Case("tvd", shape, F32, _generated(_tvd), lambda: _tvd, _distributions, "LigerTVDLoss")
+    for shape in (*SMALL, *ELEMENTWISE, (2**24,), (2**24 + 1,)):
+        is_quick = shape in ((2**10,), (2**16,), (256, 2048, 7, 7), (2**24 + 1,))
+        yield Case("bce_with_logits", shape, F32, ours.BCEWithLogitsLoss, nn.BCEWithLogitsLoss, _binary, None, is_quick)
+        yield Case("smooth_l1", shape, F32, ours.SmoothL1Loss, nn.SmoothL1Loss, _pair)
+        yield Case("focal", shape, F32, ours.SigmoidFocalLoss, _without(ours.SigmoidFocalLoss), _binary)
+    yield Case("giou", (1024, 256, 4), F32, ours.GIoULoss, _without(ours.GIoULoss), _boxes, None, True)
+    yield Case("dice", (16, 1, 512, 512), F32, ours.DiceLoss, _without(ours.DiceLoss), _binary, None, True)

@@ -1,0 +1,162 @@
+"""What a call costs the host, from the call to the launch, beside torch eager and torch.compile, on tiny tensors.
+
+    python -m bench.host [--seconds 0.5] [--check]
+
+No GPU is needed, and none is used. Tensors are on the CPU; to autogen they pass for those of a GPU, whose driver does
+nothing: everything up to Triton's launcher runs as it would. Eager and torch.compile run their real CPU kernels on a
+few hundred elements, a few µs of which are arithmetic. Times are CPU time of the process, the median of many rounds,
+which alternate between the columns. `--check` fails if a ratio to eager is above its bound in `BOUNDS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+import autogen.losses
+from autogen import availability, build, direct, policy
+from autogen.decorator import dispatcher_of
+
+ROUNDS = 15
+
+# The largest ratio to eager, forward and both ways, that is no failure: what was measured, and a third for noise.
+BOUNDS = {"BCEWithLogits": (1.5, 1.3), "CrossEntropy": (1.7, 1.6), "GIoU": (0.3, 0.3)}
+
+
+class _Launcher:
+    """Triton's launcher, of a driver that does nothing."""
+
+    def __call__(self, gridX: Any, gridY: Any, gridZ: Any, stream: Any, function: Any, *args: Any) -> None:
+        pass
+
+
+class _Kernel:
+    """A compiled kernel, and the function that it was compiled from."""
+
+    run, function, packed_metadata = _Launcher(), 1, (4, 1, 0)
+
+    def __getitem__(self, grid: Any) -> Callable[..., _Kernel]:
+        return lambda *args, **kwargs: self
+
+
+def pretend() -> None:
+    """Make tensors on the CPU pass for those of a GPU whose driver does nothing."""
+    availability.has_interpreter = lambda: True  # type: ignore[assignment]
+    build.load_function = lambda name, text: _Kernel()  # type: ignore[assignment]
+    streams = direct.Streams(lambda: None, lambda index: 0, lambda: False)
+    direct.streams_of = lambda kind: streams  # type: ignore[assignment]
+
+
+def without_checks(loss: Any) -> None:
+    """Drop the checks of values that a trace for the CPU makes: one for a GPU makes none."""
+    found = dispatcher_of(loss)
+    assert found is not None
+    for traces in found[0]._compiled.values():
+        for compiled in traces:
+            compiled.trace.domain.predicates.clear()
+
+
+def boxes() -> torch.Tensor:
+    corners = torch.rand(64, 2)
+    return torch.cat([corners, corners + torch.rand(64, 2)], dim=1)
+
+
+def cases() -> dict[str, tuple[Any, Any, tuple[torch.Tensor, ...]]]:
+    """Our loss, the one that it stands for, and a call of both."""
+    losses = autogen.losses
+    logits = torch.randn(64, 10)
+    return {
+        "BCEWithLogits": (losses.BCEWithLogitsLoss(), nn.BCEWithLogitsLoss(), (logits, torch.rand(64, 10))),
+        "CrossEntropy": (losses.CrossEntropyLoss(), nn.CrossEntropyLoss(), (logits, torch.randint(0, 10, (64,)))),
+        "GIoU": (losses.GIoULoss(), losses.GIoULoss(use_autogen=False), (boxes(), boxes())),  # type: ignore[call-arg]
+    }
+
+
+def medians(columns: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
+    """Median CPU µs of a call, for each column; they take turns."""
+    counts = {}
+    for name, call in columns.items():
+        for _ in range(50):
+            call()
+        start = time.process_time()
+        for _ in range(50):
+            call()
+        counts[name] = max(int(50 * seconds / ROUNDS / max(time.process_time() - start, 1e-6)), 1)
+    times: dict[str, list[float]] = {name: [] for name in columns}
+    for _ in range(ROUNDS):
+        for name, call in columns.items():
+            start = time.process_time()
+            for _ in range(counts[name]):
+                call()
+            times[name].append((time.process_time() - start) / counts[name] * 1e6)
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+def measure(seconds: float, *, compiled: bool = True) -> dict[str, dict[str, dict[str, float]]]:
+    """µs by case, direction and column."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for name, (ours, eager, (first, *rest)) in cases().items():
+        first = first.requires_grad_()
+        columns = {"eager": eager, "autogen": ours}
+        if compiled:
+            columns["compile"] = torch.compile(eager)
+        with policy("mandatory"):
+            ours(first, *rest)
+        without_checks(ours)
+
+        def both(loss: Any, first: torch.Tensor = first, rest: Any = rest) -> None:
+            first.grad = None
+            loss(first, *rest).backward()
+
+        forward = {column: lambda loss=loss, a=(first, *rest): loss(*a) for column, loss in columns.items()}
+        around = {column: lambda loss=loss: both(loss) for column, loss in columns.items()}
+        found[name] = {"forward": medians(forward, seconds), "both": medians(around, seconds)}
+    return found
+
+
+def failures(found: dict[str, dict[str, dict[str, float]]], slack: float) -> list[str]:
+    """The ratios to eager that are above their bounds."""
+    text = []
+    for name, directions in found.items():
+        for bound, (direction, columns) in zip(BOUNDS[name], directions.items(), strict=True):
+            ratio = columns["autogen"] / columns["eager"]
+            if ratio > bound * slack:
+                text.append(f"{name} {direction}: {ratio:.2f} times eager, more than {bound * slack:.2f}")
+    return text
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=0.5, help="for each number")
+    parser.add_argument("--check", action="store_true", help="fail if a ratio to eager is above its bound")
+    parser.add_argument("--slack", type=float, default=1.0, help="a factor on the bounds")
+    parser.add_argument("--without-compile", action="store_true", help="leave torch.compile out")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    pretend()
+    found = measure(options.seconds, compiled=not options.without_compile)
+    print(f"µs of host time per call (torch {torch.__version__}, Python {platform.python_version()}, no launch)")
+    names = list(next(iter(found.values()))["forward"])
+    print(f"{'loss':<16}{'':<10}" + "".join(f"{name:>10}" for name in names) + f"{'/ eager':>10}")
+    for name, directions in found.items():
+        for direction, columns in directions.items():
+            ratio = columns["autogen"] / columns["eager"]
+            numbers = "".join(f"{columns[each]:>10.1f}" for each in names)
+            print(f"{name:<16}{direction:<10}{numbers}{ratio:>10.2f}")
+    too_slow = failures(found, options.slack)
+    for text in too_slow:
+        print(text, file=sys.stderr)
+    return int(options.check and bool(too_slow))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

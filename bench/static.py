@@ -1,0 +1,153 @@
+"""What every generated kernel is made of on a real target, found out without a GPU; held to `bench/static.json`.
+
+    python -m bench.static [--write]
+
+For each loss of `autogen.losses` that has generated kernels, forward and backward: launches; bytes moved, over the
+least that any kernel must; the narrowest load or store of elements in full blocks, in bytes per thread; registers per
+thread; bytes spilled; shared memory per program. The calls are those that `tests/ptx` compiles, odd sizes among
+them. `--write` records what is found as the new bounds. Without `TRITON_INTERPRET=1`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from autogen.aot import TARGETS, CompiledKernel, SpecializedKernel, compile_kernel, specialize
+from autogen.binding import bind
+from autogen.compiler import compile_loss, kernels_in
+from autogen.decorator import dispatcher_of
+from autogen.dispatch import needs_gradient
+from autogen.names import unique
+from autogen.report import describe
+from examples import beyond
+from tests.ptx import cases
+
+BOUNDS = Path(__file__).with_name("static.json")
+TARGET = "sm_90"
+MORE_REGISTERS = 1.25  # than recorded, which is no failure: versions of ptxas differ
+HANDWRITTEN = frozenset({"CTCLoss", "CosineEmbeddingLoss", "MultiLabelMarginLoss"})
+
+Call = tuple[Any, tuple[torch.Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One direction of a call: of several kernels, the worst of each."""
+
+    launches: int
+    traffic: float
+    width: int
+    registers: int
+    spilled: int
+    shared: int
+
+
+def calls() -> dict[str, Callable[[], Call]]:
+    """A call of every loss, by name."""
+    found: dict[str, Callable[[], Call]] = {}
+    for case in (*cases.FLAT, *cases.TILED, *cases.ROWS, *cases.LOOPED):
+        found[str(case)] = lambda case=case: _call_of(case)  # type: ignore[misc]
+    for loss, inputs in beyond.calls():
+        found[unique(type(loss).__name__, found)] = lambda call=(loss, inputs): call  # type: ignore[misc]
+    return found
+
+
+def _call_of(case: cases.Case) -> Call:
+    def tensor(value: Any) -> Any:
+        return value.tensor(case.dtype, "cpu") if isinstance(value, cases.Input) else value
+
+    options = {name: tensor(value) for name, value in case.options.items()}
+    return getattr(cases.autogen.losses, case.loss)(**options), tuple(map(tensor, case.inputs))
+
+
+def facts(loss: Any, inputs: tuple[torch.Tensor, ...]) -> tuple[Facts, Facts]:
+    """Forward and backward of a call."""
+    found = dispatcher_of(loss)
+    assert found is not None, "every loss of autogen.losses is decorated"
+    dispatcher, module = found
+    binding = bind(dispatcher.function, dispatcher.signature, module, inputs, {})
+    compiled = compile_loss(type(loss).__name__, binding, needs_gradient(binding))
+    sizes = compiled.sizes(binding)
+    assert sizes is not None
+    return tuple(_facts(steps, sizes) for steps in (compiled.forward, compiled.backward()))  # type: ignore[return-value]
+
+
+def _facts(steps: Sequence[Any], sizes: dict[str, int]) -> Facts:
+    report = describe(steps, sizes)
+    kernels = [specialize(launcher, sizes, "loss", "forward") for launcher in kernels_in(steps)]
+    made = [compile_kernel(kernel, TARGETS[TARGET]) for kernel in kernels]
+    return Facts(
+        launches=report.launches,
+        traffic=round(report.bytes_moved / max(report.bytes_minimum, 1), 3),
+        width=min((w for each in zip(kernels, made, strict=True) for w in _widths(*each)), default=0),
+        registers=max(each.registers for each in made),
+        spilled=max(each.spilled for each in made),
+        shared=max(each.shared for each in made),
+    )
+
+
+def _widths(kernel: SpecializedKernel, made: CompiledKernel) -> Iterator[int]:
+    """Bytes per thread of the loads and stores of elements, in a flat kernel those of full blocks."""
+    is_flat = re.search(r"^    BLOCK: tl.constexpr", kernel.text, re.MULTILINE) is not None
+    for access in made.accesses:
+        if is_flat and (access.mask is not None or "offsets" not in access.address):
+            continue
+        if is_flat or re.search(r"\bcol\b", access.address):
+            yield from access.widths
+
+
+def failures(name: str, found: tuple[Facts, Facts], bounds: dict[str, Any]) -> list[str]:
+    """What is worse than recorded."""
+    text = []
+    for direction, fact in zip(("forward", "backward"), found, strict=True):
+        bound = Facts(**bounds[direction])
+        worse = {
+            "launches": fact.launches > bound.launches,
+            "traffic": fact.traffic > bound.traffic * 1.001,
+            "width": fact.width < bound.width,
+            "registers": fact.registers > bound.registers * MORE_REGISTERS,
+            "spilled": fact.spilled > bound.spilled,
+            "shared": fact.shared > bound.shared,
+        }
+        for key in (key for key, is_worse in worse.items() if is_worse):
+            text.append(f"{name}, {direction}: {key} {getattr(fact, key)}, recorded {getattr(bound, key)}")
+    return text
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="record what is found")
+    options = parser.parse_args()
+    recorded = {} if options.write or not BOUNDS.exists() else json.loads(BOUNDS.read_text())
+    written, worse = {}, []
+    print(f"{TARGET}: forward + backward")
+    print(f"{'loss':<56}{'launches':>9}{'bytes / min':>14}{'width':>8}{'registers':>11}{'spilled':>9}{'shared':>15}")
+    for name, call in calls().items():
+        found = facts(*call())
+        forward, backward = map(asdict, found)
+        written[name] = {"forward": forward, "backward": backward}
+        pairs = {key: f"{value} + {backward[key]}" for key, value in forward.items()}
+        print(
+            f"{name[:55]:<56}{pairs['launches']:>9}{pairs['traffic']:>14}{pairs['width']:>8}{pairs['registers']:>11}"
+            f"{pairs['spilled']:>9}{pairs['shared']:>15}"
+        )
+        worse += failures(name, found, recorded[name]) if name in recorded else []
+    if options.write:
+        lines = [f"{json.dumps(name)}: {json.dumps(facts)}" for name, facts in written.items()]
+        BOUNDS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    for text in worse:
+        print(text, file=sys.stderr)
+    return int(bool(worse))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,240 @@
+"""Calls that take a shortcut do what the others do."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autogen.dispatch
+import autogen.losses
+from autogen import CompileError, autogen_loss, policy
+from autogen.prepared import Prepared
+from tests.interpret.samples import Samples
+from tests.interpret.table import ROWS, Row
+
+X, Y = torch.linspace(-1, 1, 15).reshape(3, 5), torch.linspace(0, 2, 15).reshape(3, 5)
+
+
+@pytest.fixture
+def binds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A call here for every call of a loss that was taken apart."""
+    calls: list[str] = []
+    original = autogen.dispatch.Dispatcher.bind
+
+    def bind(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(self.name)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(autogen.dispatch.Dispatcher, "bind", bind)
+    with policy("mandatory"):
+        yield calls
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((5,), 2.0))
+        self.margin = 0.5
+
+    def forward(self, x: Tensor, y: Tensor, power: int = 2) -> Tensor:
+        return ((x * self.scale - y).abs() + self.margin).pow(power).mean()
+
+
+def gradients(loss: Any, *inputs: Any) -> list[Tensor]:
+    """The value, and the gradients of the floating inputs and of the parameters."""
+    inputs = tuple(each.clone().requires_grad_(each.is_floating_point()) for each in inputs)
+    value = loss(*inputs)
+    wanted = [each for each in inputs if each.requires_grad]
+    wanted += list(loss.parameters()) if isinstance(loss, nn.Module) else []
+    return [value, *torch.autograd.grad(value, wanted, torch.full_like(value, 0.5), allow_unused=True)]
+
+
+def test_the_third_call_is_not_taken_apart(binds: list[str]) -> None:
+    ours, theirs = autogen_loss(Scaled()), Scaled()
+    for _ in range(5):
+        torch.testing.assert_close(gradients(ours, X, Y), gradients(theirs, X, Y))
+    assert len(binds) == 2
+
+
+def test_other_sizes_do_not_need_to_be_taken_apart(binds: list[str]) -> None:
+    ours, theirs = autogen_loss(Scaled()), Scaled()
+    for rows in (3, 3, 4, 7, 2, 300, 3, 2000):
+        x = torch.linspace(-1, 1, 5 * rows).reshape(rows, 5)
+        torch.testing.assert_close(gradients(ours, x, x.abs()), gradients(theirs, x, x.abs()))
+    assert len(binds) == 2
+
+
+def test_other_strides(binds: list[str]) -> None:
+    ours, theirs = autogen_loss(Scaled()), Scaled()
+    for x in (
+        X,
+        X,
+        X,
+        X.t().contiguous().t(),
+        X[:1].expand(3, 5),
+        X.t().contiguous().t(),
+        X[:, ::2].repeat(1, 2)[:, :5],
+    ):
+        torch.testing.assert_close(gradients(ours, x, Y), gradients(theirs, x, Y))
+
+
+def test_changes_are_seen(binds: list[str]) -> None:
+    ours, theirs = autogen_loss(Scaled()), Scaled()
+    for margin in (0.5, 0.5, 0.5, 0.25, 0.25, 0.5):
+        ours.margin = theirs.margin = margin
+        torch.testing.assert_close(gradients(ours, X, Y), gradients(theirs, X, Y))
+    with torch.no_grad():
+        ours.scale.add_(1), theirs.scale.add_(1)
+    torch.testing.assert_close(gradients(ours, X, Y), gradients(theirs, X, Y))
+    ours.scale, theirs.scale = nn.Parameter(torch.ones(5)), nn.Parameter(torch.ones(5))
+    torch.testing.assert_close(gradients(ours, X, Y), gradients(theirs, X, Y))
+    torch.testing.assert_close(ours(X, Y, 3), theirs(X, Y, 3))
+    torch.testing.assert_close(gradients(ours.double(), X.double(), Y.double())[0].float(), theirs(X, Y))
+
+
+def test_floats_that_vary(binds: list[str]) -> None:
+    def loss(x: Tensor, y: Tensor, scale: float) -> Tensor:
+        return (x * scale - y).abs().sum() if scale > 0.5 else (x - y).pow(2).sum() * scale
+
+    ours = autogen_loss(loss)
+    for scale in (0.1, 0.9, 0.2, 0.8, 0.3, 0.7, 0.5, 0.51, 0.52, 0.53, 0.6, 0.4):
+        own, their = (gradients(lambda x, s=scale, f=f: f(x, Y, s), X) for f in (ours, loss))
+        torch.testing.assert_close(own, their)
+    assert len(binds) < 10
+
+
+def test_modes(binds: list[str]) -> None:
+    ours, theirs = autogen_loss(Scaled()), Scaled()
+    for _ in range(4):
+        torch.testing.assert_close(gradients(ours, X, Y), gradients(theirs, X, Y))
+        with torch.no_grad():
+            value = ours(X, Y)
+        assert not value.requires_grad
+        torch.testing.assert_close(value, theirs(X, Y).detach())
+        with torch.inference_mode():
+            assert ours(X, Y).is_inference()
+
+
+def test_policies_and_transforms_come_first() -> None:
+    ours = autogen_loss(Scaled())
+    for _ in range(4):
+        ours(X, Y)
+    with policy("disabled"):
+        assert "Mean" in ours(X, Y).grad_fn.name()
+    assert "_Short" in ours(X, Y).grad_fn.name()
+    doubled = torch.func.vmap(lambda x: ours(x, Y))(torch.stack([X, 2 * X]))
+    torch.testing.assert_close(doubled, torch.stack([ours(X, Y), ours(2 * X, Y)]))
+
+
+def test_second_derivatives(binds: list[str]) -> None:
+    ours, theirs = autogen_loss(Scaled()), Scaled()
+    found = []
+    for loss in (ours, theirs):
+        for _ in range(4):
+            x = X.clone().requires_grad_()
+            (first,) = torch.autograd.grad(loss(x, Y, power=3), x, create_graph=True)
+            found.append(torch.autograd.grad(first.pow(2).sum(), x)[0])
+    torch.testing.assert_close(found[:4], found[4:])
+
+
+def test_second_derivatives_of_floats_that_vary(binds: list[str]) -> None:
+    def loss(x: Tensor, scale: float) -> Tensor:
+        return (x * scale).pow(3).sum()
+
+    ours = autogen_loss(loss)
+    for scale in (1.0, 2.0, 3.0, 4.0, 5.0, 6.0):
+        x = X.clone().requires_grad_()
+        (first,) = torch.autograd.grad(ours(x, scale), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), x)
+        torch.testing.assert_close(second, 6 * scale**3 * X)
+
+
+def test_a_loss_that_changed_has_no_second_derivative(binds: list[str]) -> None:
+    ours = autogen_loss(Scaled())
+    for _ in range(4):
+        x = X.clone().requires_grad_()
+        value = ours(x, Y)
+    ours.margin = 7.0
+    with pytest.raises(RuntimeError, match="has changed"):
+        torch.autograd.grad(value, x, create_graph=True)
+
+
+@pytest.mark.parametrize("layout", ["dense", "expanded", "transposed", "negative"])
+def test_upstream_gradients_of_every_layout(layout: str, binds: list[str]) -> None:
+    upstream = {
+        "dense": X.clone(),
+        "expanded": torch.tensor(3.0).expand(3, 5),
+        "transposed": X.t().contiguous().t(),
+        "negative": torch.complex(X, X).conj().imag,
+    }[layout]
+    ours = autogen_loss(lambda x, y: (x * y).exp())
+    for _ in range(4):
+        x = X.clone().requires_grad_()
+        torch.testing.assert_close(torch.autograd.grad(ours(x, Y), x, upstream)[0], upstream * Y * (X * Y).exp())
+
+
+def test_several_results_and_constants(binds: list[str]) -> None:
+    def loss(x: Tensor, y: Tensor) -> dict[str, Any]:
+        return {
+            "loss": (x * y).sum(),
+            "count": (x > 0).sum(),
+            "name": "both",
+            "table": torch.tensor([1.0, 2.0]) * y.sum(),
+        }
+
+    ours = autogen_loss(loss)
+    for _ in range(4):
+        x = X.clone().requires_grad_()
+        found, expected = ours(x, Y), loss(x, Y)
+        assert found["name"] == "both" and not found["count"].requires_grad
+        for key in ("loss", "count", "table"):
+            torch.testing.assert_close(found[key], expected[key])
+        torch.testing.assert_close(torch.autograd.grad(found["loss"], x)[0], Y)
+    assert len(binds) == 2
+
+
+def test_modules_are_not_kept_alive(binds: list[str]) -> None:
+    loss = autogen_loss(Scaled)()
+    for _ in range(4):
+        value = loss(X.clone().requires_grad_(), Y)
+    gone = weakref.ref(loss)
+    value.backward()
+    del loss, value
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_random_loss_is_random() -> None:
+    ours = autogen_loss(lambda x: (x * torch.rand_like(x)).sum())
+    assert len({float(ours(X)) for _ in range(5)}) == 5
+
+
+FIRST = list({row.loss: row for row in reversed(ROWS)}.values())
+
+
+@pytest.mark.parametrize("row", FIRST, ids=lambda row: row.loss)
+def test_every_loss(row: Row) -> None:
+    samples = Samples(torch.float32)
+    loss = getattr(autogen.losses, row.loss)(**row.options(samples))
+    x, *rest = row.inputs(samples)
+    with policy("mandatory"):
+        first, *others = [gradients(lambda x: loss(x, *rest), x) for _ in range(4)]
+    for other in others:
+        torch.testing.assert_close(other, first, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_prepared_backward_that_does_not_compile_goes_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = autogen_loss(Scaled())
+    expected = [gradients(ours, X, Y) for _ in range(4)][-1]
+
+    def fail(*args: Any) -> Any:
+        raise CompileError("backward", cause=ValueError("too large"))
+
+    monkeypatch.setattr(Prepared, "backward", fail)
+    torch.testing.assert_close(gradients(ours, X, Y), expected, rtol=0, atol=0)

@@ -1,0 +1,46 @@
+"""Every kernel is what `bench/static.json` records, or better.
+
+Where a change makes kernels better, or worse for a reason: `python -m bench.static --write`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import autogen.losses
+from bench import static
+
+RECORDED: dict[str, Any] = json.loads(static.BOUNDS.read_text())
+CALLS = static.calls()
+
+
+def test_every_loss_is_recorded() -> None:
+    assert set(RECORDED) == set(CALLS)
+    losses = {re.match(r"\w+?(?=_|-|$)", name)[0] for name in CALLS}
+    elsewhere = static.HANDWRITTEN | {"LinearCrossEntropyLoss", "AdaptiveLogSoftmaxWithLoss", "NLLLoss2d"}
+    assert losses >= set(autogen.losses.__all__) - elsewhere
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_kernel_is_no_worse_than_recorded(name: str) -> None:
+    assert not static.failures(name, static.facts(*CALLS[name]()), RECORDED[name])
+
+
+def test_what_is_worse_is_a_failure() -> None:
+    bounds = next(iter(RECORDED.values()))
+    good = static.Facts(**bounds["forward"])
+    for worse in (
+        {"launches": 9},
+        {"traffic": 9.0},
+        {"width": 0},
+        {"registers": 999},
+        {"spilled": 8},
+        {"shared": 10**6},
+    ):
+        found = replace(good, **worse), static.Facts(**bounds["backward"])  # type: ignore[arg-type]
+        assert len(static.failures("loss", found, bounds)) == 1

@@ -1,0 +1,117 @@
+"""The bookkeeping of measurements, without a GPU: what is kept, what is left to do, what is printed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench import plots, results
+from bench.gpu_cases import cases
+from bench.results import DIRECTIONS, Row
+
+ROW = Row(
+    "NVIDIA H100 80GB HBM3", "autogen-loss 1, torch 2", "bce", "8x4", "float32", "autogen", "forward", 1.5, 2.0, 2.5,
+    900.0, 45.0, 1, 0, 1024, 1e-7,
+)  # fmt: skip
+FAILED = replace(
+    ROW, column="liger", p20=None, median=None, p80=None, launches=None, error=None, note='out of memory: "a", b\'s'
+)
+
+
+def all_directions(row: Row) -> list[Row]:
+    return [replace(row, direction=direction) for direction in DIRECTIONS]
+
+
+def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "gpu.csv"
+    results.append([ROW], path)
+    results.append([FAILED, replace(ROW, direction="both")], path)
+    assert results.read(path) == [ROW, FAILED, replace(ROW, direction="both")]
+    assert path.read_text().count("median") == 1, "one header"
+
+
+def test_a_file_per_gpu() -> None:
+    assert results.file_of("NVIDIA H100 80GB HBM3").name == "nvidia-h100-80gb-hbm3.csv"
+
+
+def test_a_run_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.csv"
+    assert results.measured(results.read(path)) == set()
+    results.append(all_directions(ROW), path)
+    results.append(all_directions(FAILED), path)
+    results.append([replace(ROW, column="eager")], path)  # killed after the first direction
+    assert results.measured(results.read(path)) == {ROW.key, FAILED.key}
+    assert replace(ROW, versions="autogen-loss 2, torch 2").key not in results.measured(results.read(path))
+
+
+@pytest.mark.parametrize("cut", [1, 5, 40])
+def test_a_line_that_is_not_whole_is_no_row(cut: int, tmp_path: Path) -> None:
+    path = tmp_path / "gpu.csv"
+    results.append(all_directions(ROW), path)
+    path.write_text(path.read_text()[:-cut])
+    assert len(results.read(path)) == 2
+    results.repair(path)
+    results.append([FAILED], path)
+    assert results.read(path)[2:] == [FAILED]
+
+
+@pytest.mark.parametrize(
+    ("values", "share", "expected"),
+    [([3.0], 0.2, 3.0), ([1.0, 2.0, 3.0], 0.5, 2.0), ([4.0, 1.0, 3.0, 2.0], 0.5, 2.5), ([0.0, 10.0], 0.2, 2.0)],
+)
+def test_percentiles(values: list[float], share: float, expected: float) -> None:
+    assert results.percentile(values, share) == pytest.approx(expected)
+
+
+def test_the_table_names_the_best_other_and_leaves_cells_empty() -> None:
+    slow, fast = replace(ROW, column="eager", median=8.0), replace(ROW, column="compile", median=4.0)
+    head, line = results.table([slow, fast, FAILED, ROW]).splitlines()
+    assert head.split()[:5] == ["median", "µs", "eager", "compile", "liger"]
+    assert line.split()[:4] == ["bce", "8x4", "float32", "forward"] and line.split()[-1] == "2.00"
+    assert "out of memory:" in line
+    (_, alone) = results.table([FAILED]).splitlines()
+    assert alone.rstrip().endswith("out of memory:")
+
+
+def test_every_case_runs_and_ours_agrees() -> None:
+    assert 5 <= sum(case.is_quick for case in cases()) <= 15
+    seen = set()
+    for case in cases():
+        shape = (*(min(n, 8) for n in case.shape[:-1]), 4 if case.name == "giou" else min(case.shape[-1], 16))
+        first, *rest = case.inputs(shape, torch.float32, "cpu")
+        if case.name not in seen:
+            seen.add(case.name)
+            torch.testing.assert_close(case.autogen()(first, *rest), case.eager()(first, *rest))
+    assert len(seen) == 9
+
+
+def test_drawings_are_xml(tmp_path: Path) -> None:
+    larger = replace(ROW, size="16x4", median=9.0)
+    results.append([each for row in (ROW, larger, FAILED) for each in all_directions(row)], tmp_path / "gpu.csv")
+    assert plots.main(tmp_path) == 0
+    root = xml.etree.ElementTree.parse(tmp_path / "gpu.svg").getroot()
+    assert len(root.findall("{http://www.w3.org/2000/svg}polyline")) == 1
+
+
+def test_without_results_nothing_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plots.main(tmp_path) == 2
+    assert "no results" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("command", [["-m", "bench.run"], ["bench/gpu_check.sh"]], ids=["run", "check"])
+def test_without_a_gpu_nothing_pretends(command: list[str]) -> None:
+    program = ["bash"] if command[0].endswith(".sh") else [sys.executable]
+    environment = {**os.environ, "PYTHON": sys.executable}
+    ran = subprocess.run(
+        [*program, *command], capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
+    assert ran.returncode == 2
+    assert "no GPU" in ran.stderr and not ran.stdout

@@ -1,0 +1,181 @@
+"""Launching directly what Triton has compiled, without a device: what Triton's launcher is called with, and when."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import sympy
+import torch
+
+from autogen import build, direct, ir, launch
+from autogen.emission import KernelSource, Partial, Variant
+from autogen.launch import Launch
+from autogen.sizes import Evaluator
+from autogen.tiling import Tiling
+
+CPU = torch.device("cpu")
+N = sympy.Symbol("N", integer=True, positive=True)
+
+
+class CudaLauncher:
+    """Triton's launcher, as it is in 3.6 and 3.7."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __call__(self, gridX: Any, gridY: Any, gridZ: Any, stream: Any, function: Any, *args: Any) -> None:
+        self.calls.append((gridX, gridY, gridZ, stream, function, *args))
+
+
+class OtherLauncher(CudaLauncher):
+    def __call__(self, gridX: Any, gridY: Any, gridZ: Any, function: Any, stream: Any, *args: Any) -> None:  # type: ignore[override]
+        raise AssertionError
+
+
+class Kernel:
+    """A Triton function, and what it compiles to."""
+
+    function, packed_metadata = 77, (4, 1, 0)
+
+    def __init__(self) -> None:
+        self.run: Any = CudaLauncher()
+        self.through_triton: list[tuple[Any, ...]] = []
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
+        def launched(*args: Any, num_warps: int) -> Any:
+            self.through_triton.append(args)
+            return self
+
+        return launched
+
+
+class Device:
+    stream, is_capturing = 5, False
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
+    """A kernel on a device that is none."""
+    kernel = Kernel()
+    monkeypatch.setattr(build, "load_function", lambda name, text: kernel)
+    monkeypatch.setattr(Device, "stream", 5)
+    monkeypatch.setattr(Device, "is_capturing", False)
+    streams = direct.Streams(lambda: None, lambda index: Device.stream, lambda: Device.is_capturing)
+    monkeypatch.setattr(direct, "streams_of", lambda kind: streams)
+    monkeypatch.setattr(launch, "_scratches", {})
+    direct._say.cache_clear()
+    direct._is_known.cache_clear()
+    yield kernel
+
+
+def prepared(*, partials: int = 0, programs: int = 3) -> Launch:
+    buffers = tuple(ir.Buffer(name, torch.float32, (N,), (sympy.S.One,), "input") for name in "xy")
+    kinds = tuple(Partial(f"p{k}", torch.float32, "sum") for k in range(partials))
+    source = KernelSource("k", "", buffers, kinds, (("n", N),), ("BLOCK",), ())
+    tiling = Tiling(Variant(wide=False), (("BLOCK", 64),), programs, 4)
+    return Launch(source, tiling, Evaluator([N]), {"N": 160}, CPU)
+
+
+def tensors(*offsets: int) -> list[torch.Tensor]:
+    return [torch.zeros(64)[offset:] for offset in offsets]
+
+
+def test_the_second_launch_is_direct(kernel: Kernel) -> None:
+    run, given = prepared(), tensors(0, 0)
+    for _ in range(3):
+        run(given)
+    assert len(kernel.through_triton) == 1
+    pointers = [each.data_ptr() for each in given]
+    assert kernel.run.calls == [(3, 1, 1, 5, 77, (4, 1, 0), None, None, None, *pointers, 160, 64)] * 2
+
+
+def test_each_alignment_is_compiled_by_triton(kernel: Kernel) -> None:
+    run = prepared()
+    for offsets in ((0, 0), (0, 1), (1, 0), (0, 2), (0, 4), (1, 1), (1, 0)):
+        run(tensors(*offsets))
+    assert len(kernel.through_triton) == 4  # all, the second, the first, and neither
+    assert len(kernel.run.calls) == 3
+
+
+def test_partial_results_and_the_counter_belong_to_the_stream(kernel: Kernel) -> None:
+    run, given = prepared(partials=2), tensors(0, 0)
+    run(given), run(given), run(given)
+    assert [type(each) for each in kernel.through_triton[0][2:5]] == [torch.Tensor] * 3
+    Device.stream = 6
+    run(given)
+    *same, other = [call[11:14] for call in kernel.run.calls]
+    assert same[0] == same[1] and set(same[0]).isdisjoint(other)
+    first, second, counter = same[0]
+    assert second - first >= 3 * 4 and first % 16 == second % 16 == 0 and counter not in range(first, second + 12)
+
+
+def test_a_larger_launch_takes_more_memory(kernel: Kernel) -> None:
+    small, large, given = prepared(partials=1), prepared(partials=1, programs=4000), tensors(0, 0)
+    for run in (small, small, large, large):
+        run(given)
+    (scratch,) = launch._scratches[CPU].values()
+    assert scratch.room >= 4000 * 4
+
+
+def test_memory_of_a_graph_is_its_own(kernel: Kernel) -> None:
+    run, given = prepared(partials=1), tensors(0, 0)
+    run(given)
+    Device.is_capturing = True
+    run(given), run(given)
+    assert len(kernel.through_triton) == 3 and not kernel.run.calls
+
+
+def test_a_launch_that_fails_leaves_no_counter(kernel: Kernel) -> None:
+    run, given = prepared(partials=1), tensors(0, 0)
+    run(given), run(given)
+
+    def fail(gridX: Any, gridY: Any, gridZ: Any, stream: Any, function: Any, *args: Any) -> None:
+        raise RuntimeError("no memory")
+
+    run._aligned = (fail, 77, (4, 1, 0))
+    with pytest.raises(RuntimeError, match="no memory"):
+        run(given)
+    assert not launch._scratches[CPU] and not launch._counters
+
+
+def test_profilers_are_told_by_triton(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, given = prepared(), tensors(0, 0)
+    run(given)
+    hook = direct._knobs().runtime.launch_enter_hook
+    monkeypatch.setattr(hook, "calls", [print])
+    run(given)
+    assert len(kernel.through_triton) == 2 and not kernel.run.calls
+
+
+def test_numbers_that_differ_from_call_to_call(kernel: Kernel) -> None:
+    run, given = prepared(), tensors(0, 0)
+    run(given), run(given, {"N": 176})
+    assert kernel.run.calls[0][-2:] == (176, 64)
+
+
+@pytest.mark.parametrize("change", ["launcher", "handle"])
+def test_another_triton_is_left_to_launch_itself(
+    kernel: Kernel, change: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if change == "launcher":
+        kernel.run = OtherLauncher()
+    else:
+        monkeypatch.delattr(Kernel, "function")
+    with caplog.at_level(logging.INFO, "autogen"):
+        run = prepared()
+        for _ in range(3):
+            run(tensors(0, 0))
+        prepared()(tensors(0, 0))
+    assert len(kernel.through_triton) == 4
+    assert len([each for each in caplog.records if "kernel[grid]" in each.message]) == 1
+
+
+def test_the_installed_triton_is_known() -> None:
+    from triton.backends.nvidia.driver import CudaLauncher as Installed
+
+    direct._is_known.cache_clear()
+    assert direct._is_known(Installed)
+    assert not direct.is_watched()

@@ -1,0 +1,164 @@
+"""The reader of a shortcut: it returns what a call is made of, and sees every change that the key sees."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from autogen.binding import Binding, bind
+from autogen.shortcut import Shortcut, shortcut
+from tests.unit import test_binding, test_reachable
+
+T = torch.zeros(3)
+
+
+def bound(loss: Any, *args: Any, varying: tuple[str, ...] = (), **kwargs: Any) -> tuple[Binding, Shortcut | None]:
+    module = loss if isinstance(loss, nn.Module) else None
+    function = type(loss).forward if module is not None else loss
+    binding = bind(function, inspect.signature(function), module, args, kwargs, varying)
+    return binding, shortcut(binding, module, args, kwargs)
+
+
+def found(loss: Any, *args: Any, varying: tuple[str, ...] = (), **kwargs: Any) -> Shortcut:
+    short = bound(loss, *args, varying=varying, **kwargs)[1]
+    assert short is not None
+    return short
+
+
+@pytest.mark.parametrize("change", test_reachable.CHANGES)
+def test_a_change_of_what_a_function_reaches_is_seen(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = found(test_reachable.uses_len, T)
+    assert short.read(None, (T,), {}) is not None
+    test_reachable.CHANGES[change](monkeypatch)
+    assert short.read(None, (T,), {}) is None
+    monkeypatch.undo()
+    assert short.read(None, (T,), {}) is not None
+
+
+@pytest.mark.parametrize("change", test_binding.CHANGES)
+def test_a_change_of_a_module_is_seen(change: str) -> None:
+    module = test_binding.Loss()
+    short = found(module, T)
+    assert short.read(module, (T,), {}) is not None
+    test_binding.CHANGES[change](module)
+    assert short.read(module, (T,), {}) is None
+
+
+def test_another_module_is_another() -> None:
+    one, other = test_binding.Loss(), test_binding.Loss()
+    assert found(one, T).read(other, (T,), {}) is None
+
+
+@pytest.mark.parametrize(("one", "other"), test_binding.DIFFERENT, ids=test_binding._name)
+def test_arguments_that_differ_are_seen(one: Any, other: Any) -> None:
+    short = bound(test_binding.identity, T, one)[1]
+    assert short is None or short.read(None, (T, other), {}) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [(0.1, float("0.1"), True), (0.0, -0.0, False), (float("nan"), float("nan"), False), (1, True, False)],
+)
+def test_numbers_among_the_arguments(one: Any, other: Any, same: bool) -> None:
+    assert (found(test_binding.identity, T, one).read(None, (T, other), {}) is not None) == same
+
+
+def test_arguments_by_keyword_and_missing_ones() -> None:
+    short = found(test_binding.identity, T, option=T)
+    assert short.read(None, (T,), {"option": T}) is not None
+    for args, kwargs in (((T, T), {}), ((T,), {}), ((), {}), ((T,), {"other": T}), ((T,), {"option": None})):
+        assert short.read(None, args, kwargs) is None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: T.to(torch.float64),
+        lambda: torch.zeros(4),
+        lambda: torch.zeros(6)[::2],
+        lambda: T.clone().requires_grad_(),
+        lambda: nn.Parameter(T),
+        lambda: torch.zeros(3, device="meta"),
+        lambda: torch.complex(T, T).conj().imag,
+        lambda: None,
+        lambda: T.to_sparse(),
+        lambda: torch.zeros(2, 2).to_sparse_csr(),
+        lambda: torch.nested.nested_tensor([T, torch.zeros(2)]),
+        lambda: torch.ones(3, dtype=torch.complex64),
+    ],
+)
+def test_tensors_of_another_kind_have_another_key(make: Callable[[], Any]) -> None:
+    short = found(test_binding.identity, T)
+    expected = short.read(None, (T,), {})
+    reading = short.read(None, (make(),), {})
+    assert expected is not None and (reading is None or reading[1] != expected[1])
+
+
+def test_what_holds_for_all_tensors_is_in_the_key() -> None:
+    short = found(test_binding.identity, T)
+
+    def key() -> Any:
+        reading = short.read(None, (T,), {})
+        assert reading is not None
+        return reading[1]
+
+    keys = [key()]
+    with torch.no_grad():
+        keys.append(key())
+    with torch.autocast("cpu", torch.bfloat16):
+        keys.append(key())
+    with torch.autocast("cpu", torch.float16):
+        keys.append(key())
+    torch.set_default_dtype(torch.float64)
+    try:
+        keys.append(key())
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert len(set(keys)) == 5 and key() == keys[0]
+
+
+def test_tensors_are_those_of_this_call() -> None:
+    module = test_binding.Loss()
+    binding, short = bound(module, T)
+    assert short is not None
+    other = torch.ones(3)
+    module.plain = other
+    reading = short.read(module, (other,), {})
+    assert reading is not None
+    tensors = dict(zip(binding.names, reading[0], strict=True))
+    assert tensors["x"] is other and tensors["plain"] is other and tensors["scale"] is module.scale
+
+
+def test_floats_that_vary_are_read_and_must_be_floats() -> None:
+    class Annealed(nn.Module):
+        weight = 1.0
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.margin = 0.5
+
+        def forward(self, x: Any, scale: Any) -> Any:
+            return x * self.weight + self.margin - scale
+
+    module = Annealed()
+    binding, short = bound(module, T, 2.0, varying=("weight", "margin", "scale"))
+    assert short is not None
+    module.margin = 0.75
+    reading = short.read(module, (T, 3.0), {})
+    assert reading is not None and set(reading[2]) == {1.0, 0.75, 3.0}
+    assert dict(zip(binding.floats, reading[2], strict=True))["scale"] == 3.0
+    assert short.call(reading[0], reading[2]) == ((T, 3.0), {})
+    for odd in (1, None, T, float("inf"), float("nan")):
+        assert short.read(module, (T, odd), {}) is None
+    module.margin = float("inf")
+    assert short.read(module, (T, 3.0), {}) is None
+
+
+def test_what_cannot_be_compared_by_identity_has_no_shortcut() -> None:
+    assert bound(lambda x: x * test_reachable.BYTES[0], T)[1] is None
+    assert bound(test_binding.identity, [T, T])[1] is None
