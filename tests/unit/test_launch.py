@@ -12,6 +12,7 @@ import torch
 
 from autogen import build, direct, ir, launch
 from autogen.emission import KernelSource, Partial, Variant
+from autogen.kernel import PROGRAMS
 from autogen.launch import Launch
 from autogen.sizes import Evaluator
 from autogen.tiling import Tiling
@@ -73,10 +74,10 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
 
 def prepared(*, partials: int = 0, programs: int = 3) -> Launch:
     buffers = tuple(ir.Buffer(name, torch.float32, (N,), (sympy.S.One,), "input") for name in "xy")
-    kinds = tuple(Partial(f"p{k}", torch.float32, "sum") for k in range(partials))
+    kinds = tuple(Partial(f"p{k}", torch.float32, PROGRAMS) for k in range(partials))
     source = KernelSource("k", "", buffers, kinds, (("n", N),), ("BLOCK",), ())
     tiling = Tiling(Variant(wide=False), (("BLOCK", 64),), programs, 4)
-    return Launch(source, tiling, Evaluator([N]), {"N": 160}, CPU)
+    return Launch(source, tiling, Evaluator([N]), [programs] * partials, {"N": 160}, CPU)
 
 
 def tensors(*offsets: int) -> list[torch.Tensor]:
