@@ -125,6 +125,16 @@ def _divide(roots: Sequence[Root], hints: Mapping[str, int]) -> tuple[list[Root]
     """The roots with many values, the others, and the reductions of many values that the others are computed from."""
     streamed = [root for root in roots if not is_small(root.node.axes | root.index_axes, hints)]
     small = [root for root in roots if root not in streamed]
+    bodies = [node.args[0] for node in _totals(small, hints)]
+    # What a program has anyway on the way to a total, such as the maxima of the rows, it stores itself.
+    inside = {node for node in ir.topological([*bodies, *(root.node for root in streamed)]) if node.op == "reduce"}
+    streamed = [root for root in roots if root in streamed or root.node in inside]
+    small = [root for root in small if root not in streamed]
+    return streamed, small, _totals(small, hints)
+
+
+def _totals(small: Sequence[Root], hints: Mapping[str, int]) -> list[Node]:
+    """The reductions of many values that small roots are computed from."""
     totals: dict[Node, None] = {}
     seen: set[Node] = set()
     todo = [root.node for root in reversed(small)]
@@ -137,7 +147,7 @@ def _divide(roots: Sequence[Root], hints: Mapping[str, int]) -> tuple[list[Root]
             totals[node] = None
         else:
             todo += reversed(node.args)
-    return streamed, small, list(totals)
+    return list(totals)
 
 
 def _space(

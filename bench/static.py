@@ -76,9 +76,9 @@ def facts(loss: Any, inputs: tuple[torch.Tensor, ...]) -> tuple[Facts, Facts]:
     dispatcher, module = found
     binding = bind(dispatcher.function, dispatcher.signature, module, inputs, {})
     compiled = compile_loss(type(loss).__name__, binding, needs_gradient(binding))
-    sizes = compiled.sizes(binding)
-    assert sizes is not None
-    return tuple(_facts(steps, sizes) for steps in (compiled.forward, compiled.backward()))  # type: ignore[return-value]
+    bound = compiled.bind(binding)
+    assert bound is not None
+    return tuple(_facts(steps, bound.sizes) for steps in (compiled.forward, compiled.backward()))  # type: ignore[return-value]
 
 
 def _facts(steps: Sequence[Any], sizes: dict[str, int]) -> Facts:
@@ -98,10 +98,11 @@ def _facts(steps: Sequence[Any], sizes: dict[str, int]) -> Facts:
 def _widths(kernel: SpecializedKernel, made: CompiledKernel) -> Iterator[int]:
     """Bytes per thread of the loads and stores of elements, in a flat kernel those of full blocks."""
     is_flat = re.search(r"^    BLOCK: tl.constexpr", kernel.text, re.MULTILINE) is not None
+    walked = "col" if re.search(r"^    COLS: tl.constexpr", kernel.text, re.MULTILINE) else "row"
     for access in made.accesses:
         if is_flat and (access.mask is not None or "offsets" not in access.address):
             continue
-        if is_flat or re.search(r"\bcol\b", access.address):
+        if is_flat or re.search(rf"\b{walked}\b", access.address):
             yield from access.widths
 
 

@@ -71,6 +71,7 @@ PIXELS = (x(2, 4, 5, 6), labels(4, 2, 5, 6))
 CASES: dict[str, Case] = {
     "dice per class": Case(dice((0, 2, 3)), PIXELS),
     "dice per sample and class": Case(dice((2, 3)), PIXELS),
+    "dice of few pixels": Case(dice((2,)), (x(4, 8, 12), labels(8, 4, 12))),
     "generalised dice": Case(generalised_dice, PIXELS),
     "binary dice per sample": Case(binary_dice, (x(3, 1, 9, 10), fixed(3, 1, 9, 10).sigmoid())),
     "cross entropy per image": Case(image_mean, PIXELS),
