@@ -20,11 +20,25 @@ from autogen.replays import constant_gradients, gradients
 def shared_memory(state: State, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> str | None:
     """Which tensors share memory that is written to, if there are any: then a write to one changes the other."""
     for each in state.written:
+        if _overlaps_itself(tensors[each.position]):
+            return f"the memory that elements of {names[each.position]} share"
         own = tensors[each.position].untyped_storage().data_ptr()
         for k, other in enumerate(tensors):
             if own and k != each.position and other.untyped_storage().data_ptr() == own:
                 return f"the memory that {names[each.position]} and {names[k]} share"
     return None
+
+
+def _overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether several elements may have one place in memory."""
+    if tensor.is_contiguous():
+        return False
+    last = 0  # element that the dimensions so far reach
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride <= last:
+            return True
+        last += (size - 1) * stride
+    return False
 
 
 def apart(state: State, tensors: Sequence[torch.Tensor], own: int) -> list[torch.Tensor]:

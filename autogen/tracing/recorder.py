@@ -96,7 +96,7 @@ class Recorder(TorchDispatchMode):
         self._choices = masks.Choices(self.ahead.keys)
         self._inputs: dict[int, bool] = {}  # whether each may be written to
         self.written: dict[int, torch.Tensor] = {}  # inputs that the code has written to, by id
-        self.replaced: dict[int, torch.Tensor] = {}  # inputs that the code has given other data
+        self.replaced: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # inputs that were given other data, and that
         self.frozen: set[int] = set()  # memory that may not be written to, as it is in doubt who sees it and how
         self._forward_lines: dict[int, SourceLine | None] = {}
 
@@ -383,10 +383,11 @@ class Recorder(TorchDispatchMode):
         line, is_backward = self._origin()
         same = (tensor.dtype, tensor.device, tensor.layout) == (data.dtype, data.device, data.layout)
         may_change = self._inputs.get(id(tensor), False) and id(tensor) not in self.written and not is_backward
-        if not same or tensor.shape != data.shape or not may_change or data.requires_grad:
+        is_alone = data.untyped_storage()._cdata not in self.frozen and not data.requires_grad
+        if not same or tensor.shape != data.shape or not may_change or not is_alone:
             raise StateChangeError("the data of a tensor", where=line)
         self._nodes[id(tensor)] = self.node_of(data)
-        self.replaced[id(tensor)] = tensor
+        self.replaced[id(tensor)] = tensor, data
         # Which tensors share memory from now on is not followed.
         self.frozen |= {tensor.untyped_storage()._cdata, data.untyped_storage()._cdata}
 

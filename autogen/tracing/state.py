@@ -54,16 +54,16 @@ class Collector:
                 self._state.assigned.append(Assigned(change.place, change.difference.key, self._value(change)))
             except _Refused:
                 refused.append(change.difference.name)
-        written = [*self._recorder.written.values(), *self._recorder.replaced.values()]
-        memory = {each.untyped_storage()._cdata for each in written}
-        if any(each.untyped_storage()._cdata in memory for each in self._outputs):
-            refused.append("a tensor that it also returns")
+        replaced = self._recorder.replaced
+        written = [*self._recorder.written.values(), *(tensor for tensor, _ in replaced.values())]
+        given = _memory_of([data for _, data in replaced.values()])
+        if _memory_of(self._outputs) & (_memory_of(written) | given) or _memory_of(self._fakes) & given:
+            refused.append("a tensor that is seen elsewhere, too")
         if refused:
             raise StateChangeError(", ".join(dict.fromkeys(refused)))
         for tensor in written:
             position = self._position(tensor)
-            is_replaced = id(tensor) in self._recorder.replaced
-            self._state.written.append(Written(position, self._add("data", tensor), is_replaced))
+            self._state.written.append(Written(position, self._add("data", tensor), id(tensor) in replaced))
         self._state.outputs = len(self.tensors)
 
     def state(self, guards: Guards) -> State:
@@ -96,9 +96,9 @@ class Collector:
             return now
         if now is None or type(now) is bool:
             return now
-        if type(now) is int:
-            if type(before) is int:  # a counter would be another trace at each call
-                raise _Refused
+        if (
+            type(now) is int and type(before) is not int and now in (0, 1)
+        ):  # a size that is no symbol; no counter, no clock
             return now
         if type(now) is not FakeTensor or isinstance(now, torch.nn.Parameter):
             raise _Refused
@@ -145,3 +145,7 @@ class Collector:
             found.update(k for k, fake in enumerate(self._fakes) if fake is getattr(node, "variable", None))
             todo += [following for following, _ in node.next_functions]
         return tuple(sorted(found))
+
+
+def _memory_of(tensors: Sequence[torch.Tensor]) -> set[Any]:
+    return {each.untyped_storage()._cdata for each in tensors}
