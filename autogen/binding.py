@@ -17,9 +17,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from autogen.names import unique
-from autogen.reachable import Reachable
+from autogen.reachable import Change, Reachable
 
 _replaying = threading.local()
+
+Replay = Callable[..., Any]
+"""Runs a loss on other tensors; takes a list as well, for what it changes."""
 
 
 def is_replaying() -> bool:
@@ -38,16 +41,30 @@ class Binding:
     tensors: tuple[torch.Tensor, ...]
     statics: Hashable
     arguments: Mapping[str, Any]
-    _run: Callable[[Sequence[Any]], Any]
+    _run: Replay
     state: Reachable
 
-    def replay(self, tensors: Sequence[torch.Tensor], floats: Sequence[Any] | None = None) -> Any:
-        """Run the loss as torch would, on the given tensors, and floats, in the place of its own."""
-        _replaying.depth = getattr(_replaying, "depth", 0) + 1
-        try:
-            return self._run((*tensors, *(self.floats.values() if floats is None else floats)))
-        finally:
-            _replaying.depth -= 1
+    def replay(
+        self,
+        tensors: Sequence[torch.Tensor],
+        floats: Sequence[Any] | None = None,
+        changes: list[Change] | None = None,
+    ) -> Any:
+        """Run the loss as torch would, on the given tensors, and floats, in the place of its own.
+
+        What it changes, but for the values of tensors, is put back, and noted in `changes`.
+        """
+        return self._run((*tensors, *(self.floats.values() if floats is None else floats)), changes)
+
+    def remember(self) -> Replay:
+        """`replay`, which then keeps none of the tensors alive that the loss reaches beside its arguments."""
+        self.state.release()
+        run, floats = self._run, tuple(self.floats.values())
+        return lambda tensors, changes=None: run((*tensors, *floats), changes)
+
+    def assign(self, place: int, key: Any, value: Any) -> None:
+        """Make a change, at the place of a number."""
+        self.state.places[place].assign(key, value)
 
     @property
     def floats(self) -> dict[str, float]:
@@ -58,11 +75,6 @@ class Binding:
     def fixed(self) -> dict[str, float]:
         """All other floats that the loss may read, by name."""
         return self.state.fixed
-
-    @property
-    def changed(self) -> list[str]:
-        """What the loss changed when it was last replayed, beside its tensors; it has been put back."""
-        return self.state.changed
 
 
 def bind(
@@ -98,13 +110,17 @@ def bind(
     tensors = [*(leaves[k] for k in spots), *(each.value for each in state.tensors)]
     names += [each.name for each in state.tensors]
 
-    def run(replacements: Sequence[Any]) -> Any:
-        with state.swapped(replacements[len(spots) :]):
-            filled = list(leaves)
-            for spot, tensor in zip(spots, replacements, strict=False):
-                filled[spot] = tensor
-            new_args, new_kwargs = pytree.tree_unflatten(filled, structure)
-            return function(*new_args, **new_kwargs)
+    def run(replacements: Sequence[Any], changes: list[Change] | None = None) -> Any:
+        _replaying.depth = getattr(_replaying, "depth", 0) + 1
+        try:
+            with state.swapped(replacements[len(spots) :], changes):
+                filled = list(leaves)
+                for spot, tensor in zip(spots, replacements, strict=False):
+                    filled[spot] = tensor
+                new_args, new_kwargs = pytree.tree_unflatten(filled, structure)
+                return function(*new_args, **new_kwargs)
+        finally:
+            _replaying.depth -= 1
 
     if module is not None:
         arguments = dict(list(arguments.items())[1:])

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import re
 import sys
@@ -20,10 +21,10 @@ import torch
 
 from autogen import ir
 from autogen.binding import Binding
+from autogen.changes import State
 from autogen.errors import (
     AutogenError,
     ScheduleError,
-    StateChangeError,
     TraceError,
     UnsupportedOpError,
     ValueBranchError,
@@ -32,6 +33,7 @@ from autogen.errors import (
 from autogen.kernel import Kernel
 from autogen.launch import Launcher, Results
 from autogen.lowering import decompositions, lower
+from autogen.reachable import Change
 from autogen.schedule import Plan, schedule
 from autogen.sizes import Evaluator
 from autogen.torch_step import TorchStep
@@ -122,7 +124,8 @@ class CompiledLoss:
         Such calls need not be taken apart each time (`autogen.shortcut`).
         """
         steps = (*self.forward, *self.backward())
-        return not self.ahead and not self.trace.domain.ahead and not any(isinstance(s, TorchStep) for s in steps)
+        decided = self.trace.domain.ahead or self.state
+        return not decided and not any(isinstance(step, TorchStep) for step in steps)
 
     def sizes_of(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> Sizes | None:
         """The sizes and floats of a call by name, None if the kernels are not made for it."""
@@ -131,6 +134,17 @@ class CompiledLoss:
 
     def _holds(self, sizes: Sizes) -> bool:
         return all(step.kernel.holds(sizes) for step in self._limited)
+
+    @property
+    def state(self) -> State:
+        """What the loss changes that outlives a call."""
+        return self.trace.state
+
+    @functools.cached_property
+    def unconnected(self) -> tuple[bool, ...]:
+        """Which inputs, found ones included, have no gradient, whether one is asked for or not."""
+        found = len(self.trace.inputs) - len(self.trace.gradients)
+        return *(gradient is None for gradient in self.trace.gradients), *(True,) * found
 
     def bind(self, binding: Binding) -> Bound | None:
         """A call's sizes and floats by name, and what is computed ahead; None if the kernels are not made for it."""
@@ -163,7 +177,11 @@ class CompiledLoss:
         """Launch forward; returns the outputs and the statistics kept for backward."""
         named = self._named(tensors)
         self._launch(self.outputs, self.forward, named, sizes)
-        return [named[each.name] for each in self.trace.outputs], [named[each.name] for each in self.plan.saved]
+        outputs = [named[each.name] for each in self.trace.outputs]
+        for k in range(len(outputs) - self.state.outputs, len(outputs)):
+            if self.trace.outputs[k].name in self.plan.aliases:  # what outlives the call has memory of its own
+                outputs[k] = outputs[k].clone()
+        return outputs, [named[each.name] for each in self.plan.saved]
 
     def run_backward(
         self,
@@ -296,9 +314,10 @@ def _compile(
     name: str, binding: Binding, needs_gradient: Sequence[bool], reads: Reads, *, static: bool = False
 ) -> CompiledLoss:
     """`compile_loss`; the values that the loss `reads` are known ahead, and sizes are taken as they are if `static`."""
+    changes: list[Change] = []
     with _python_streams() as drawn:
         traced = trace(
-            binding.replay,
+            functools.partial(binding.replay, changes=changes),
             binding.names,
             binding.tensors,
             needs_gradient,
@@ -306,11 +325,10 @@ def _compile(
             floats=binding.floats,
             reads=reads,
             static=static,
+            changes=changes,
         )
     if drawn:
         raise ValueBranchError(f"random numbers of {' and '.join(drawn)}")
-    if binding.changed:
-        raise StateChangeError(", ".join(dict.fromkeys(binding.changed)))
     hints = traced.domain.sizes(binding.tensors, tuple(binding.floats.values()))
     assert hints is not None, "a trace holds for the call that it was made from"
     try:

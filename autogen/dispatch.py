@@ -6,12 +6,11 @@ be compiled runs in torch, and the reason is kept so that nobody tries again.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,18 +23,23 @@ from autogen.errors import (
     CompileError,
     InternalError,
     RefusedError,
+    StateChangeError,
     TooManyTracesError,
     TraceError,
     defects_of,
 )
 from autogen.places import MISSING
 from autogen.policies import Policy, resolve
+from autogen.reachable import Change
+from autogen.replays import constant_gradients, gradients, stream_of
 from autogen.shortcut import Plan, Shortcut
 from autogen.sites import Site, Sites
+from autogen.state import Connector, apart, keep, shared_memory
 
 if TYPE_CHECKING:
     from autogen.compiler import CompiledLoss
     from autogen.handwritten import BoundHandwritten, Handwritten
+    from autogen.tracing import Bound
 
     Kernels = CompiledLoss | BoundHandwritten
 
@@ -180,7 +184,7 @@ class Dispatcher:
                 if sizes is None:
                     return MISSING
             if plan.needs_gradient:
-                returned = _apply_short((plan, sizes, floats, each, module, self), None, None, None, *tensors)
+                returned = _apply_short((plan, sizes, floats, each, module, self), *tensors)
             else:
                 returned = plan.outputs_of(plan.prepared.forward(tensors, sizes))
             return returned if plan.returns_tensor else plan.loss.result(returned, sizes or plan.prepared.sizes)
@@ -275,7 +279,7 @@ class Dispatcher:
             bound = compiled.bind(binding)
             if bound is not None:
                 self._unused = None, 0
-                return Decision(compiled, bound.sizes, bound.found)
+                return _decided(compiled, bound, binding)
         floats = tuple(binding.floats.values())
         for refused in self._refused.get(key, ()):
             if refused.domain is None or refused.domain.sizes(binding.tensors, floats) is not None:
@@ -301,7 +305,7 @@ class Dispatcher:
         else:
             self._compiled.setdefault(key, []).append(compiled)
             logger.info("%s runs on generated kernels: %s launches, forward + backward", name, compiled.launches)
-            return Decision(compiled, bound.sizes, bound.found)
+            return _decided(compiled, bound, binding)
         level = logging.WARNING if isinstance(error, InternalError) else logging.INFO
         logger.log(
             level, "%s runs in torch: %s", name, error.reason, exc_info=error if level == logging.WARNING else None
@@ -337,6 +341,14 @@ class Dispatcher:
         return call.statics, call.names, kinds, tuple(needs), autocast, torch.get_default_dtype()
 
 
+def _decided(compiled: CompiledLoss, bound: Bound, binding: Binding) -> Decision:
+    """A call on the kernels made for it, unless it writes to memory that has several names."""
+    shared = shared_memory(compiled.state, binding.names, binding.tensors)
+    if shared is not None:
+        return Decision(error=StateChangeError(shared))
+    return Decision(compiled, bound.sizes, bound.found)
+
+
 def _without_frames(error: AutogenError) -> AutogenError:
     """An error that keeps no tensors of the call alive."""
     cause: BaseException | None = error
@@ -361,13 +373,30 @@ def run(
     found: tuple[torch.Tensor, ...] = (),
 ) -> Any:
     """Launch a loss's kernels on a call; returns what the loss returns. `failed` hears of an error in backward."""
-    tensors, own = (*binding.tensors, *found), len(binding.tensors)
-    if any(needs):
-        outputs = _Fused.apply(kernels, lambda given: binding.replay(given[:own]), sizes, failed, *tensors)
-    else:
+    tensors, own, state = (*binding.tensors, *found), len(binding.tensors), kernels.state
+    if not any(needs):
         with torch.no_grad():
             outputs, _ = kernels.run_forward(tensors, sizes)
-    return kernels.result(outputs, sizes)
+        result = kernels.result(outputs, sizes)
+        if state:
+            keep(state, binding, outputs, sizes)
+        return result
+    stream = stream_of(tensors[0].device) if kernels.is_random else None
+    given = apart(state, tensors, own)
+    again = binding.remember() if state else binding.replay
+
+    def replay(tensors: Sequence[torch.Tensor], changes: list[Change] | None = None) -> Any:
+        return again(apart(state, tensors[:own], own), changes=changes)
+
+    # What the loss has not read may have a graph that is not its own.
+    connected = [
+        t.detach() if cut and t.requires_grad else t for t, cut in zip(given, kernels.unconnected, strict=True)
+    ]
+    outputs = _Fused.apply(kernels, replay, stream, sizes, failed, *connected)
+    result = kernels.result(outputs, sizes)
+    if state:
+        keep(state, binding, outputs, sizes, Connector(replay, stream, given[:own]))
+    return result
 
 
 class _Fused(torch.autograd.Function):
@@ -378,13 +407,14 @@ class _Fused(torch.autograd.Function):
         ctx: Any,
         kernels: Kernels,
         replay: Callable[[Sequence[torch.Tensor]], Any],
+        stream: torch.Tensor | None,
         sizes: dict[str, int],
         failed: Callable[..., Any],
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        ctx.stream = _stream_of(tensors[0].device) if kernels.is_random else None
         outputs, saved = kernels.run_forward(tensors, sizes)
-        ctx.kernels, ctx.replay, ctx.sizes, ctx.failed, ctx.count = kernels, replay, sizes, failed, len(tensors)
+        ctx.kernels, ctx.sizes, ctx.failed, ctx.count, ctx.first = kernels, sizes, failed, len(tensors), 5
+        ctx.replay, ctx.stream = functools.partial(_tensors_of, replay), stream
         ctx.save_for_backward(*tensors, *saved)
         constant = [each for each, varies in zip(outputs, kernels.differentiable, strict=True) if not varies]
         ctx.mark_non_differentiable(*constant)
@@ -394,29 +424,21 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
         everything = ctx.saved_tensors
         tensors, saved = everything[: ctx.count], everything[ctx.count :]
+        none, wanted = (None,) * ctx.first, ctx.needs_input_grad[ctx.first :]  # of what comes before the tensors
         if torch.is_grad_enabled():
-            return *_NO_GRADIENTS, *_gradients_of_torch(ctx, tensors, upstream)
+            return *none, *gradients(ctx.replay, ctx.stream, tensors, wanted, upstream)
         try:
-            return *_NO_GRADIENTS, *ctx.kernels.run_backward(tensors, saved, upstream, ctx.sizes)
+            return *none, *ctx.kernels.run_backward(tensors, saved, upstream, ctx.sizes)
         except (CompileError, InternalError) as error:
             ctx.failed(error)
-        with torch.enable_grad():
-            wanted = ctx.needs_input_grad[len(_NO_GRADIENTS) :]
-            leaves = [tensor.detach().requires_grad_(needs) for tensor, needs in zip(tensors, wanted, strict=True)]
-            found = _gradients_of_torch(ctx, leaves, upstream)
-        return *_NO_GRADIENTS, *(None if gradient is None else gradient.detach() for gradient in found)
-
-
-_NO_GRADIENTS = (None, None, None, None)  # of what `_Fused.forward` takes beside tensors
+        return *none, *constant_gradients(ctx.replay, ctx.stream, tensors, wanted, upstream)
 
 
 class _Short(_Fused):
     """`_Fused` for calls that took a shortcut: the same launches, prepared."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, call: tuple[Any, ...], _: None, __: None, ___: None, *tensors: torch.Tensor
-    ) -> Any:
+    def forward(ctx: Any, call: tuple[Any, ...], *tensors: torch.Tensor) -> Any:  # type: ignore[override]
         plan = call[0]
         results = plan.prepared.forward(tensors, call[1])
         ctx.call = call
@@ -433,13 +455,13 @@ class _Short(_Fused):
         tensors = everything[:count]
         if not torch.is_grad_enabled():
             try:
-                found = plan.prepared.backward(tensors, everything[count:], upstream, sizes)
-                return *_NO_GRADIENTS, *found
+                return None, *plan.prepared.backward(tensors, everything[count:], upstream, sizes)
             except (CompileError, InternalError):  # of a kernel for another layout of upstream: `_Fused` deals with it
                 pass
         ctx.kernels, ctx.stream, ctx.sizes, ctx.count = plan.loss, None, sizes or plan.prepared.sizes, count
-        ctx.replay = functools.partial(dispatcher.replay_again, shortcut, module, floats)
-        key = dispatcher.key(shortcut, tensors, ctx.needs_input_grad[len(_NO_GRADIENTS) :])
+        replay = functools.partial(dispatcher.replay_again, shortcut, module, floats)
+        ctx.replay, ctx.first = functools.partial(_tensors_of, replay), 1
+        key = dispatcher.key(shortcut, tensors, ctx.needs_input_grad[1:])
         ctx.failed = functools.partial(dispatcher.refuse, key, resolve(dispatcher.policy))
         return _Fused.backward(ctx, *upstream)
 
@@ -448,43 +470,7 @@ class _Short(_Fused):
 _apply_short = super(torch.autograd.Function, _Short).apply
 
 
-def _stream_of(device: torch.device) -> torch.Tensor:
-    """Where torch's random stream on a device is."""
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-
-
-@contextlib.contextmanager
-def _at(stream: torch.Tensor | None, device: torch.device) -> Iterator[None]:
-    """Draw random numbers from where a stream was, and leave the stream where it is."""
-    if stream is None:
-        yield
-        return
-    on_gpu = device.type == "cuda"
-    with torch.random.fork_rng([device] if on_gpu else []):
-        if on_gpu:
-            torch.cuda.set_rng_state(stream, device)
-        else:
-            torch.set_rng_state(stream)
-        yield
-
-
-def _gradients_of_torch(
-    ctx: Any, tensors: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor]
-) -> list[torch.Tensor | None]:
-    """The gradients by torch's formula, which can be differentiated again."""
-    with _at(ctx.stream, tensors[0].device):
-        returned = torch.utils._pytree.tree_leaves(ctx.replay(tensors))
-    results = [leaf for leaf in returned if isinstance(leaf, torch.Tensor)]
-    pairs = [(r, u) for r, u in zip(results, upstream, strict=False) if r.requires_grad]  # then come its numbers
-    wanted = [k for k, tensor in enumerate(tensors) if ctx.needs_input_grad[len(_NO_GRADIENTS) + k]]
-    gradients: list[torch.Tensor | None] = [None] * len(tensors)
-    found = torch.autograd.grad(
-        [r for r, _ in pairs],
-        [tensors[k] for k in wanted],
-        [u for _, u in pairs],
-        create_graph=True,
-        allow_unused=True,
-    )
-    for k, gradient in zip(wanted, found, strict=True):
-        gradients[k] = gradient
-    return gradients
+def _tensors_of(loss: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors that a loss returns; the numbers that come after them among the outputs are none."""
+    leaves = torch.utils._pytree.tree_leaves(loss(tensors))
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]

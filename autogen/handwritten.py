@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from autogen.binding import Binding
+from autogen.changes import State
 from autogen.launch import device_context
 
 
@@ -112,11 +113,17 @@ class BoundHandwritten:
     path = "handwritten"
     is_random = False
     is_short = False
+    state = State()  # nothing that outlives a call
 
     @property
     def reason(self) -> str:
         """Why the call takes this path."""
         return "the loss has a handwritten kernel"
+
+    @property
+    def unconnected(self) -> tuple[bool, ...]:
+        """Which inputs have no gradient, whether one is asked for or not."""
+        return tuple(name not in self.wanted for name in self.names)
 
     @property
     def differentiable(self) -> tuple[bool, ...]:

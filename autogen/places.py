@@ -1,7 +1,7 @@
 """Places that a loss reads or may write to, as they were when they were looked at.
 
-What the loss has changed there is put back. And each place tells, as Python text, how to see that it has not changed:
-`autogen.shortcut` makes one function of that, which is much cheaper than looking at everything again.
+What the loss has changed there is told, and put back. And each place tells, as Python text, how to see that it has not
+changed: `autogen.shortcut` makes one function of that, which is much cheaper than looking at everything again.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import operator
 import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 MISSING = object()
+HELD = object()  # stands for a tensor of the call, which is put there by itself
 _FEW = 8  # items that are compared one by one
 _BY_VALUE = (int, float, str)  # an equal one of these is the same, but for zeros and nan
 
@@ -55,12 +56,38 @@ def _has_items(container: Any) -> bool:
     return isinstance(container, (list, MutableMapping)) and not isinstance(container, torch.nn.Module)
 
 
+@dataclass(frozen=True)
+class Difference:
+    """What a place holds under a key now, and held `before`; `key` is `MISSING` where that cannot be assigned."""
+
+    name: str
+    key: Any
+    before: Any
+    now: Any
+
+
 class Place(ABC):
     """One place. `kept`, where it is asked for, are the (container's id, key) of what may change freely."""
 
     @abstractmethod
-    def put_back(self) -> list[str]:
-        """Put back what was there; returns the names of what had changed."""
+    def look(self) -> Place:
+        """The same place, as it is now."""
+
+    @abstractmethod
+    def differences(self) -> Iterator[Difference]:
+        """What has changed since it was looked at."""
+
+    @abstractmethod
+    def put_back(self) -> None:
+        """Put back what was there."""
+
+    @abstractmethod
+    def without(self, kept: Collection[tuple[int, Any]]) -> Place:
+        """The same without the values of `kept`, so as not to keep them alive."""
+
+    def assign(self, key: Any, value: Any) -> None:
+        """Assign what a call of the loss has made to the key of a difference."""
+        raise NotImplementedError
 
     @abstractmethod
     def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
@@ -74,11 +101,23 @@ class Cell(Place):
     cell: types.CellType
     before: Any
 
-    def put_back(self) -> list[str]:
-        if contents(self.cell) is self.before:
-            return []
-        self.cell.cell_contents = self.before
-        return ["a variable of an enclosing function"]
+    def look(self) -> Cell:
+        return Cell(self.cell, contents(self.cell))
+
+    def differences(self) -> Iterator[Difference]:
+        now = contents(self.cell)
+        if not _is_same(now, self.before):
+            yield Difference("a variable of an enclosing function", None, self.before, now)
+
+    def put_back(self) -> None:
+        if contents(self.cell) is not self.before and self.before is not HELD:
+            self.cell.cell_contents = self.before
+
+    def without(self, kept: Collection[tuple[int, Any]]) -> Cell:
+        return replace(self, before=HELD) if (id(self.cell), None) in kept else self
+
+    def assign(self, key: Any, value: Any) -> None:
+        self.cell.cell_contents = value
 
     def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
         if (id(self.cell), None) not in kept:
@@ -93,13 +132,29 @@ class Items(Place):
     container: Any
     before: list[Any]
 
-    def put_back(self) -> list[str]:
+    def look(self) -> Items:
+        return Items(self.container, list(self.container))
+
+    def differences(self) -> Iterator[Difference]:
+        if self._has_changed():
+            yield Difference(f"a {type(self.container).__name__}", MISSING, self.before, self.container)
+
+    def put_back(self) -> None:
+        if self._has_changed():
+            self.container.clear()
+            (self.container.update if isinstance(self.container, set) else self.container.extend)(self.before)
+
+    def without(self, kept: Collection[tuple[int, Any]]) -> Items:
+        if isinstance(self.container, set):
+            return self
+        place = id(self.container)
+        return replace(self, before=[HELD if (place, k) in kept else each for k, each in enumerate(self.before)])
+
+    def _has_changed(self) -> bool:
         now = list(self.container)
-        if len(now) == len(self.before) and all(a is b for a, b in zip(now, self.before, strict=True)):
-            return []
-        self.container.clear()
-        (self.container.update if isinstance(self.container, set) else self.container.extend)(self.before)
-        return [f"a {type(self.container).__name__}"]
+        if len(now) != len(self.before):
+            return True
+        return not all(a is b or b is HELD for a, b in zip(now, self.before, strict=True))
 
     def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
         container = name(self.container)
@@ -122,14 +177,40 @@ class Entries(Place):
     skipped: Collection[Any] = ()
     owner: Any = None  # of a class's entries, which are changed through it
 
-    def put_back(self) -> list[str]:
-        added = [key for key in self.container if key not in self.before and not self._is_pythons(key)]
-        changed = [key for key, value in self.before.items() if self.container.get(key, MISSING) is not value]
-        for key in added:
+    def look(self) -> Entries:
+        return replace(self, before=dict(self.container))
+
+    def differences(self) -> Iterator[Difference]:
+        for key in self._added():
+            yield self._difference(key, MISSING, self.container[key])
+        for key, value in self.before.items():
+            now = self.container.get(key, MISSING)
+            if not _is_same(now, value):
+                yield self._difference(key, value, now)
+
+    def _difference(self, key: Any, before: Any, now: Any) -> Difference:
+        is_assigned = now is not MISSING and self.owner is None
+        return Difference(str(key), key if is_assigned else MISSING, before, now)
+
+    def put_back(self) -> None:
+        for key in self._added():
             self._delete(key)
-        for key in changed:
-            self._put(key, self.before[key])
-        return [str(key) for key in (*added, *changed)]
+        for key, value in self.before.items():
+            now = self.container.get(key, MISSING)
+            if now is not value and (value is not HELD or now is MISSING):
+                self._put(key, value)
+
+    def without(self, kept: Collection[tuple[int, Any]]) -> Entries:
+        place = id(self.container if self.owner is None else self.owner)
+        return replace(
+            self, before={key: HELD if (place, key) in kept else value for key, value in self.before.items()}
+        )
+
+    def assign(self, key: Any, value: Any) -> None:
+        self._put(key, value)
+
+    def _added(self) -> list[Any]:
+        return [key for key in self.container if key not in self.before and not self._is_pythons(key)]
 
     def _is_pythons(self, key: Any) -> bool:
         return self.owner is not None and key.startswith("__")
@@ -167,14 +248,28 @@ class Name(Place):
     name: str
     before: Any
 
-    def put_back(self) -> list[str]:
-        if self.scope.get(self.name, MISSING) is self.before:
-            return []
+    def look(self) -> Name:
+        return replace(self, before=self.scope.get(self.name, MISSING))
+
+    def differences(self) -> Iterator[Difference]:
+        now = self.scope.get(self.name, MISSING)
+        if not _is_same(now, self.before):
+            yield Difference(self.name, MISSING if now is MISSING else self.name, self.before, now)
+
+    def put_back(self) -> None:
+        now = self.scope.get(self.name, MISSING)
+        if now is self.before or (self.before is HELD and now is not MISSING):
+            return
         if self.before is MISSING:
             del self.scope[self.name]
         else:
             self.scope[self.name] = self.before
-        return [self.name]
+
+    def without(self, kept: Collection[tuple[int, Any]]) -> Name:
+        return replace(self, before=HELD) if (id(self.scope), self.name) in kept else self
+
+    def assign(self, key: Any, value: Any) -> None:
+        self.scope[self.name] = value
 
     def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
         if (id(self.scope), self.name) not in kept:
@@ -190,14 +285,28 @@ class Attribute(Place):
     before: Any
     is_state: bool = True  # whether the loss may change it at all
 
-    def put_back(self) -> list[str]:
-        if not self.is_state or getattr(self.owner, self.name, MISSING) is self.before:
-            return []
+    def look(self) -> Attribute:
+        return replace(self, before=getattr(self.owner, self.name, MISSING)) if self.is_state else self
+
+    def differences(self) -> Iterator[Difference]:
+        now = getattr(self.owner, self.name, MISSING) if self.is_state else self.before
+        if not _is_same(now, self.before):
+            yield Difference(self.name, MISSING if now is MISSING else self.name, self.before, now)
+
+    def put_back(self) -> None:
+        now = getattr(self.owner, self.name, MISSING) if self.is_state else self.before
+        if now is self.before or (self.before is HELD and now is not MISSING):
+            return
         if self.before is MISSING:
             delattr(self.owner, self.name)
         else:
             setattr(self.owner, self.name, self.before)
-        return [self.name]
+
+    def without(self, kept: Collection[tuple[int, Any]]) -> Attribute:
+        return replace(self, before=HELD) if (id(self.owner), self.name) in kept else self
+
+    def assign(self, key: Any, value: Any) -> None:
+        setattr(self.owner, self.name, value)
 
     def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
         owner = name(self.owner)
@@ -217,6 +326,13 @@ def contents(cell: types.CellType) -> Any:
         return cell.cell_contents
     except ValueError:
         return None
+
+
+def _is_same(now: Any, before: Any) -> bool:
+    """Whether nothing was assigned, or a number or string that equals what was there in all."""
+    if now is before:
+        return True
+    return type(now) is type(before) and type(now) in _BY_VALUE and repr(now) == repr(before)
 
 
 def _literal(key: Any, name: Namer) -> str:

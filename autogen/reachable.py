@@ -16,12 +16,13 @@ import threading
 import types
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from autogen.names import unique
-from autogen.places import MISSING, Attribute, Cell, Entries, Items, Kept, Name, Place, contents
+from autogen.places import MISSING, Attribute, Cell, Difference, Entries, Items, Kept, Name, Place, contents
 
 MOST_VALUES = 20_000  # that a loss reaches
 _MOST_BYTES = 4096  # of an array whose contents are part of the key
@@ -34,8 +35,7 @@ class Reachable:
 
     `tensors` are those that were found, in order, and `floats` the numbers that are known to vary, by the names in
     `varying`; `fixed` are all other floats by name. `places` are all places where something was read, `is_plain` says
-    whether they tell of every change, and `is_endless` that there is too much to look at. `changed` names what the loss
-    has changed when it last ran.
+    whether they tell of every change, and `is_endless` that there is too much to look at.
     """
 
     def __init__(self, varying: Collection[str] = (), arguments: list[Any] | None = None) -> None:
@@ -46,7 +46,6 @@ class Reachable:
         self.places: list[Place] = []
         self.is_plain = True
         self.is_endless = False
-        self.changed: list[str] = []
         self._varying = varying
         self._seen: dict[int, int] = {}
         self._alive: list[Any] = []  # whose ids must not be given to others during the walk
@@ -178,6 +177,7 @@ class Reachable:
         hooks = () if module is self._outermost else _HOOKS
         hooked = tuple(self._entries(module.__dict__[hook], hook) for hook in hooks)
         self.places.append(Entries(module._modules, dict(module._modules)))
+        self.places.append(Items(module._non_persistent_buffers_set, list(module._non_persistent_buffers_set)))
         prefix = f"{name}." if name else ""
         inner = tuple((key, self.visit(child, f"{prefix}{key}")) for key, child in module._modules.items())
         return owner, self.visit(owner), *stores, rest, hooked, inner
@@ -227,20 +227,42 @@ class Reachable:
         return _Identity(module), tuple(self._global(vars(module), each) for each in names)
 
     @contextmanager
-    def swapped(self, values: Sequence[Any]) -> Iterator[None]:
-        """Other values in the places of the tensors, and then of the floats. What the loss changes is put back."""
-        self.changed = []
-        placed = list(zip((*self.tensors, *self.floats), values, strict=True))
-        for kept, value in placed:
-            kept.put(value)
+    def swapped(self, values: Sequence[Any], changes: list[Change] | None = None) -> Iterator[None]:
+        """All places as they were found, with other values for the tensors, and then the floats; then as they are now.
+
+        What the loss changes there meanwhile is noted in `changes`, and undone.
+        """
+        kept = (*self.tensors, *self.floats)
+        outside = [place.look() for place in self.places]
+        for place in self.places:
+            place.put_back()
+        arguments = [each.put(value) for each, value in zip(kept, values, strict=True)]
+        inside = [place.look() for place in self.places]
         try:
             yield
         finally:
-            for kept, value in reversed(placed):
-                if kept.put(kept.value) is not value:
-                    self.changed.append(kept.name)
-            for place in self.places:
-                self.changed += place.put_back()
+            if changes is not None:
+                changes += [Change(k, each) for k, place in enumerate(inside) for each in place.differences()]
+            for place in inside:
+                place.put_back()
+            for each, value in reversed(list(zip(kept, arguments, strict=True))):
+                each.put(value)
+            for place in outside:
+                place.put_back()
+
+    def release(self) -> None:
+        """Keep no tensors alive; `swapped` still works."""
+        kept = {(id(each.container), each.key) for each in self.tensors}
+        self.places = [place.without(kept) for place in self.places]
+        self.tensors = [replace(each, value=None) for each in self.tensors]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a loss has changed: a difference at the place of a number."""
+
+    place: int
+    difference: Difference
 
 
 @functools.lru_cache(maxsize=4096)

@@ -10,6 +10,7 @@ torch relied on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,12 +20,16 @@ import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
-from autogen.errors import AutogenError, TraceError, ValueBranchError
+from autogen.changes import State
+from autogen.errors import AutogenError, StateChangeError, TraceError, ValueBranchError
 from autogen.ir import contiguous_strides
+from autogen.names import unique
+from autogen.reachable import Change
 from autogen.tracing.ahead import Entry, Found, Number, Predicate, Values
 from autogen.tracing.guards import Guards, Known, settle_factors
 from autogen.tracing.recorder import Reads, Recorder
 from autogen.tracing.source import statement_that_raised
+from autogen.tracing.state import Collector
 from autogen.tracing.symbols import Symbols
 
 
@@ -108,7 +113,8 @@ class Trace:
 
     `upstream[i]` is the gradient that backward is given for `outputs[i]`, `gradients[i]` the one that it returns
     for `inputs[i]`; each is None where there is none. Last among the inputs are the tensors that are found ahead.
-    `constants` are tensors that the loss builds from numbers; `unknown` tells of values that have stayed symbols.
+    `constants` are tensors that the loss builds from numbers; `unknown` tells of values that have stayed symbols. Last
+    among the outputs are those that are made for the `state` that the loss changes.
     """
 
     graph: torch.fx.Graph
@@ -122,10 +128,11 @@ class Trace:
     others: list[Any]
     numbers: dict[sympy.Symbol, torch.fx.Node]
     unknown: Reads
+    state: State
 
     def result(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, Any]) -> Any:
-        """The loss's own return value around the given output tensors; last among them are those of its numbers."""
-        rest = iter(tensors)
+        """The loss's own return value around the given outputs, but for those of the state."""
+        rest = iter(tensors[: len(tensors) - self.state.outputs])
         leaves = [next(rest) if leaf is _TENSOR else leaf for leaf in self.others]
         if any(isinstance(leaf, _Number) for leaf in leaves):
             known = dict(zip(self.numbers, (tensor.item() for tensor in rest), strict=True))
@@ -160,6 +167,7 @@ def trace(
     floats: Mapping[str, float] | None = None,
     reads: Reads | None = None,
     static: bool = False,
+    changes: Sequence[Change] = (),
 ) -> Trace:
     """Record `run(tensors)` and the gradients of its results.
 
@@ -172,6 +180,7 @@ def trace(
         floats: numbers that differ from call to call.
         reads: which of the values that the code reads are known ahead.
         static: whether sizes are taken as they are.
+        changes: has, after `run`, what that has changed, but for the values of its tensors.
 
     Raises:
         AutogenError: a kind of code that cannot be traced, with the user's line.
@@ -190,14 +199,20 @@ def trace(
                 outputs += [f"number_{k}" for k in range(len(results) - len(outputs))]
                 upstream += [None] * (len(results) - len(upstream))
             tracing.refuse_fixed_floats()
+            collector = tracing.collect(results, changes)
             domain = tracing.domain()
+            state = collector.state(domain.guards)
             others = [_TENSOR if isinstance(leaf, torch.Tensor) else _number(leaf, domain.guards) for leaf in leaves]
     except AutogenError as error:
         error.domain = tracing.domain()
         error.unknown = tracing.recorder.unknown
         raise
 
-    def traced(name: str, tensor: torch.Tensor | None, dense: bool = True) -> TracedTensor | None:
+    results += collector.tensors.values()
+    outputs += [unique(re.sub(r"\W", "_", name), {*names, *outputs}) for name in collector.tensors]
+    upstream += [None] * state.outputs
+
+    def traced(name: str, tensor: torch.Tensor | None, *, is_input: bool = False) -> TracedTensor | None:
         if tensor is None:
             return None
         shape = tuple(map(domain.guards.expression, tensor.shape))
@@ -205,18 +220,19 @@ def trace(
             sympy.S.Zero if size == 1 else domain.guards.expression(stride)
             for size, stride in zip(shape, tensor.stride(), strict=True)
         )
-        if dense and any(stride == 0 for size, stride in zip(shape, strides, strict=True) if size != 1):
+        if not is_input and any(stride == 0 for size, stride in zip(shape, strides, strict=True) if size != 1):
             strides = contiguous_strides(shape)
-        return TracedTensor(name, tensor.dtype, shape, strides, tracing.recorder.node_of(tensor))
+        node = tracing.placeholder_of(tensor) if is_input else tracing.recorder.node_of(tensor)
+        return TracedTensor(name, tensor.dtype, shape, strides, node)
 
-    def all_of(names: Sequence[str], tensors: Sequence[torch.Tensor], dense: bool = True) -> list[TracedTensor]:
-        found = [traced(*each, dense) for each in zip(names, tensors, strict=True)]
+    def all_of(names: Sequence[str], tensors: Sequence[torch.Tensor], *, is_input: bool = False) -> list[TracedTensor]:
+        found = [traced(*each, is_input=is_input) for each in zip(names, tensors, strict=True)]
         return [each for each in found if each is not None]
 
     return Trace(
         graph=tracing.recorder.graph,
         domain=domain,
-        inputs=all_of(names, tracing.fakes, dense=False) + tracing.found(domain),
+        inputs=all_of(names, tracing.fakes, is_input=True) + tracing.found(domain),
         constants=[
             TracedTensor(str(node.target), each.dtype, _integers(each.shape), _integers(each.stride()), node)
             for node, each in domain.constants.items()
@@ -228,6 +244,7 @@ def trace(
         others=others,
         numbers={symbol: tracing.recorder.node_of(each) for symbol, each in tracing.recorder.numbers.items()},
         unknown=tracing.recorder.unknown,
+        state=state,
     )
 
 
@@ -266,6 +283,20 @@ class _Tracing:
         with self._mode, self.recorder:
             return [tensor.detach().reshape(()) for tensor in self.recorder.numbers.values()]
 
+    def collect(self, results: Sequence[torch.Tensor], changes: Sequence[Change]) -> Collector:
+        """What the loss has changed that outlives the call."""
+        for name, fake, tensor in zip(self._names, self.fakes, self._tensors, strict=True):
+            if fake.requires_grad and not tensor.requires_grad:
+                raise StateChangeError(f"requires_grad of {name}")
+        collector = Collector(self.recorder, self.fakes, results)
+        with self._mode:
+            collector.collect(changes)
+        return collector
+
+    def placeholder_of(self, fake: torch.Tensor) -> torch.fx.Node:
+        """The node of an input, with the value that it came with."""
+        return next(node for node, own in zip(self._placeholders, self.fakes, strict=True) if own is fake)
+
     def domain(self) -> Domain:
         """The calls that take the way recorded so far."""
         settle_factors(self._shapes, self.fakes, self._tensors)
@@ -302,7 +333,7 @@ class _Tracing:
         from autogen.tracing.formulas import FormulaMode, symbolic_lengths
 
         try:
-            with self._mode, self.recorder, FormulaMode(), symbolic_lengths():
+            with self._mode, self.recorder, FormulaMode(self.recorder.set_data), symbolic_lengths():
                 returned = run(self.fakes, [number for _, number in self._floats])
         except AutogenError:
             raise

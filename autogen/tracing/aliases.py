@@ -63,6 +63,14 @@ _INVERSES: dict[Any, Callable[[View, Any, Any], Call]] = {
 }
 
 
+def is_where(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are the same part of the same memory, seen in the same way."""
+    if tensor.untyped_storage()._cdata != other.untyped_storage()._cdata or tensor.dtype != other.dtype:
+        return False
+    same = tensor.shape == other.shape and tensor.stride() == other.stride()
+    return bool(same and tensor.storage_offset() == other.storage_offset())
+
+
 class Aliases:
     """The views of one trace, and which of them no longer show what their memory holds."""
 
@@ -83,6 +91,10 @@ class Aliases:
     def is_stale(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor has to be taken anew from its base."""
         return id(tensor) in self._stale
+
+    def has_stale(self, tensor: torch.Tensor) -> bool:
+        """Whether some tensor with the same memory has to be taken anew."""
+        return any(map(self.is_stale, self._sharing.get(tensor.untyped_storage()._cdata, ())))
 
     def view_of(self, tensor: torch.Tensor) -> View | None:
         """How a tensor looks at another, None if it is no view that is known."""

@@ -19,13 +19,15 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
-from autogen.errors import StateChangeError
-
 aten = torch.ops.aten
 
 
 class FormulaMode(TorchFunctionMode):
-    """Replaces the functions of `FORMULAS` by their formula."""
+    """Replaces the functions of `FORMULAS` by their formula; `set_data` hears of new data in a tensor."""
+
+    def __init__(self, set_data: Callable[[Tensor, Tensor], None]) -> None:
+        super().__init__()
+        self._set_data = set_data
 
     def __torch_function__(
         self,
@@ -35,7 +37,7 @@ class FormulaMode(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if func == _SET_DATA:
-            return _set_data(*args)
+            return self._set_data(*args)
         return FORMULAS.get(func, func)(*args, **(kwargs or {}))
 
 
@@ -146,13 +148,6 @@ def _masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """`torch.masked_select` by an index, of which more is known."""
     input, mask = torch.broadcast_tensors(input, mask)
     return input[mask]
-
-
-def _set_data(tensor: Tensor, data: Tensor) -> None:
-    """`tensor.data = data`, where that changes nothing, as after a move to where it is."""
-    same = tensor.untyped_storage()._cdata == data.untyped_storage()._cdata and tensor.dtype == data.dtype
-    if not same or tensor.shape != data.shape or tensor.stride() != data.stride():
-        raise StateChangeError("the data of a tensor")
 
 
 _SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]

@@ -29,10 +29,10 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autogen.errors import SourceLine, TooLargeError, UnsupportedOpError, ValueBranchError
+from autogen.errors import SourceLine, StateChangeError, TooLargeError, UnsupportedOpError, ValueBranchError
 from autogen.tracing import masks
 from autogen.tracing.ahead import OF_UNKNOWN_SIZE, Ahead, Found, Size, ancestors, varies
-from autogen.tracing.aliases import Aliases, Call
+from autogen.tracing.aliases import Aliases, Call, is_where
 from autogen.tracing.source import current_statement
 from autogen.tracing.symbols import Symbols
 
@@ -94,14 +94,17 @@ class Recorder(TorchDispatchMode):
         self._alive: list[torch.Tensor] = []  # an id means something only while its tensor lives
         self._aliases = Aliases()
         self._choices = masks.Choices(self.ahead.keys)
-        self._inputs: set[int] = set()
+        self._inputs: dict[int, bool] = {}  # whether each may be written to
+        self.written: dict[int, torch.Tensor] = {}  # inputs that the code has written to, by id
+        self.replaced: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # inputs that were given other data, and that
+        self.frozen: set[int] = set()  # memory that may not be written to, as it is in doubt who sees it and how
         self._forward_lines: dict[int, SourceLine | None] = {}
 
     def placeholder(self, name: str, fake: torch.Tensor, real: torch.Tensor | None = None) -> torch.fx.Node:
         """A new input of the graph; `real` is its tensor in the call that is traced."""
         node = self.graph.placeholder(re.sub(r"\W", "_", name))
         self._track(fake, node)
-        self._inputs.add(id(fake))
+        self._inputs[id(fake)] = real is not None
         if real is not None:
             self.ahead.know(node, real)
         return node
@@ -182,6 +185,8 @@ class Recorder(TorchDispatchMode):
             result = torch.empty_like(args[1])
         if func is aten.lift_fresh.default or func is aten.lift_fresh_copy.default:
             self._constant(args[0], result)
+        elif torch.Tag.inplace_view in func.tags:
+            self._record_turn(func, args, kwargs, result)
         elif func._schema.is_mutable:
             self._record_write(func, args, kwargs, result)
         else:
@@ -323,6 +328,16 @@ class Recorder(TorchDispatchMode):
                 part.meta.update(origin=node.meta["origin"], backward=node.meta["backward"])
                 self._track(item, part)
 
+    def _record_turn(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """A tensor is another view of its memory from now on."""
+        functional = _TURNED.get(func)
+        is_input = id(args[0]) in self._inputs
+        if functional is None or is_input or result is not args[0] or self._aliases.has_stale(result):
+            raise UnsupportedOpError(f"{func}{' on an argument of the loss' * is_input}", where=self._origin()[0])
+        self._nodes[id(result)] = self._call(functional, args, kwargs, result)
+        if func is not aten.detach_.default:
+            self.frozen.add(result.untyped_storage()._cdata)  # views of it and its owners are not what they were
+
     def _record_write(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         written = args[0]
         functional = _functional(func)
@@ -335,8 +350,14 @@ class Recorder(TorchDispatchMode):
     def _write(self, call: Call, written: torch.Tensor) -> None:
         """Note that a tensor has the result of an op as its new value."""
         owners = self._aliases.owners(written)
-        if any(id(tensor) in self._inputs for tensor in (written, *owners)):
-            raise UnsupportedOpError(f"{call[0]} on an argument of the loss", where=self._origin()[0])
+        line, is_backward = self._origin()
+        for tensor in (written, *owners):
+            if id(tensor) in self._inputs:
+                if is_backward or not self._inputs[id(tensor)]:
+                    raise UnsupportedOpError(f"{call[0]} on an argument of the loss", where=line)
+                self.written[id(tensor)] = tensor
+        if written.untyped_storage()._cdata in self.frozen:
+            raise UnsupportedOpError(f"{call[0]} on memory that is seen in another way", where=line)
         self._nodes[id(written)] = self._call(*call, written)
         part = written
         for owner in owners:
@@ -346,6 +367,29 @@ class Recorder(TorchDispatchMode):
             self._nodes[id(owner)] = self._call(*put_back, owner)
             part = owner
         self._aliases.written(written)
+
+    def set_data(self, tensor: torch.Tensor, data: torch.Tensor) -> None:
+        """Note `tensor.data = data`: from now on an input has the value of another tensor, in other memory.
+
+        Raises:
+            StateChangeError: `tensor` is no input, or is not to stay as it is but for its value.
+        """
+        if id(tensor) in self.replaced:
+            source = self.node_of(data)
+            if source.target is aten.detach.default and source.args[0] is self.node_of(tensor):  # its own data
+                return
+        elif is_where(tensor, data):  # as after a move to where it is
+            return
+        line, is_backward = self._origin()
+        same = (tensor.dtype, tensor.device, tensor.layout) == (data.dtype, data.device, data.layout)
+        may_change = self._inputs.get(id(tensor), False) and id(tensor) not in self.written and not is_backward
+        is_alone = data.untyped_storage()._cdata not in self.frozen and not data.requires_grad
+        if not same or tensor.shape != data.shape or not may_change or not is_alone:
+            raise StateChangeError("the data of a tensor", where=line)
+        self._nodes[id(tensor)] = self.node_of(data)
+        self.replaced[id(tensor)] = tensor, data
+        # Which tensors share memory from now on is not followed.
+        self.frozen |= {tensor.untyped_storage()._cdata, data.untyped_storage()._cdata}
 
     def _constant(self, value: torch.Tensor, result: torch.Tensor) -> None:
         """A tensor built from Python numbers inside the loss."""
@@ -364,6 +408,17 @@ class Recorder(TorchDispatchMode):
         node.meta.update(is_tuple=False, of_formula=False)
         self._track(result, node)
 
+
+# What changes how a tensor looks at its memory, and the view that it is then.
+_TURNED = {
+    aten.detach_.default: aten.detach.default,
+    aten.squeeze_.default: aten.squeeze.default,
+    aten.squeeze_.dim: aten.squeeze.dim,
+    aten.squeeze_.dims: aten.squeeze.dims,
+    aten.t_.default: aten.t.default,
+    aten.transpose_.default: aten.transpose.int,
+    aten.unsqueeze_.default: aten.unsqueeze.default,
+}
 
 # Where an in-place op's functional twin does not have its name.
 _TWINS = {

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from autogen.binding import bind, is_replaying
+from autogen.reachable import Change
 from tests.unit import evaluate
 from tests.unit.pipeline import binding_of
 
@@ -332,9 +333,9 @@ class TestCaptured:
 
         loss = Loss()
         binding = bind(Loss.forward, inspect.signature(Loss.forward), loss, (T,), {})
-        assert not binding.changed
-        binding.replay(binding.tensors)
-        assert binding.changed
+        changes: list[Change] = []
+        binding.replay(binding.tensors, changes=changes)
+        assert changes
         assert loss.last == 0 and not history and not table and count == 0 and not loss.mean.any()
 
 

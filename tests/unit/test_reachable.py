@@ -14,7 +14,7 @@ from torch import nn
 
 from autogen import autogen_loss
 from autogen.places import MISSING
-from autogen.reachable import MOST_VALUES, Reachable
+from autogen.reachable import MOST_VALUES, Change, Reachable
 from tests.unit.pipeline import binding_of
 
 T = torch.zeros(3)
@@ -219,8 +219,9 @@ def counts(x: Any) -> Any:
 
 def test_what_the_loss_changes_is_put_back_and_named() -> None:
     binding = binding_of(counts, T)
-    binding.replay(binding.tensors)
-    assert set(binding.changed) == {"CALLS", "is_on", "margin", "table", "a set", "a deque"}
+    changes: list[Change] = []
+    binding.replay(binding.tensors, changes=changes)
+    assert {each.difference.name for each in changes} == {"CALLS", "is_on", "margin", "table", "a set", "a deque"}
     assert CALLS == 0 and not Flags.is_on and SLOTTED.margin == 1.0 and len(SET) == 1 and list(QUEUE) == [1]
     assert getattr(SLOTTED, "table", MISSING) is MISSING
 

@@ -10,7 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from autogen.errors import AutogenError, SourceLine, TraceError, UnsupportedOpError, ValueBranchError
+from autogen.errors import (
+    AutogenError,
+    SourceLine,
+    StateChangeError,
+    TraceError,
+    UnsupportedOpError,
+    ValueBranchError,
+)
 from autogen.lowering import decompositions
 from autogen.sizes import Evaluator
 from autogen.tracing import Trace, trace
@@ -405,13 +412,37 @@ class TestInPlace:
         with pytest.raises(AutogenError):
             trace_of(lambda x: x.sum().expand(3).add_(1.0).sum(), floats(3, grad=False))
 
-    def test_a_write_to_an_argument_is_refused(self) -> None:
-        with pytest.raises(UnsupportedOpError, match="on an argument"):
-            trace_of(lambda x: x.add_(1.0).sum(), floats(3, grad=False))
+    @pytest.mark.parametrize("loss", [lambda x: x.add_(1.0).sum(), lambda x: x.view(-1).add_(1.0).sum()])
+    def test_an_argument_that_is_written_is_one_more_output(self, loss: Any) -> None:
+        traced = trace_of(loss, floats(3, grad=False))
+        assert [each.name for each in traced.outputs] == ["loss", "new_0_data"]
+        (written,) = traced.state.written
+        assert (written.position, written.output, written.is_replaced) == (0, 1, False)
+        assert traced.inputs[0].node.op == "placeholder" and traced.outputs[1].node.op == "call_function"
 
-    def test_a_write_to_a_view_of_an_argument_is_refused(self) -> None:
-        with pytest.raises(AutogenError):
-            trace_of(lambda x: x.view(-1).add_(1.0).sum(), floats(3, grad=False))
+    @pytest.mark.parametrize(
+        "loss",
+        [
+            lambda x: x.t_().sum(),  # it would have another shape
+            lambda x: x.requires_grad_().sum(),
+            lambda x: x.add_(1.0),  # what it returns is the argument
+            lambda x: x.add_(1.0)[0],
+        ],
+    )
+    def test_other_changes_of_an_argument_are_refused(self, loss: Any) -> None:
+        with pytest.raises((StateChangeError, UnsupportedOpError)):
+            trace_of(loss, floats(3, 4, grad=False))
+
+    def test_memory_that_is_seen_in_another_way_is_not_written(self) -> None:
+        def loss(x: Tensor) -> Tensor:
+            y = x * 2
+            first = y[0]
+            y.t_()
+            first.add_(1.0)
+            return y.sum()
+
+        with pytest.raises(UnsupportedOpError, match="seen in another way"):
+            trace_of(loss, floats(3, 4))
 
 
 def weighted(prediction: Tensor, target: Tensor) -> Tensor:

@@ -1,0 +1,74 @@
+"""What a loss changes that outlives its call, as its trace says and dispatch does it.
+
+An attribute that is assigned a tensor, and a tensor that is written in place, are further outputs of the kernels. When
+these have run, what was assigned is assigned, and what was written is copied to where it belongs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output of the trace; without its graph if it `is_detached`. One that backward's kernels have no gradient for
+    has a graph of its own if it depends on `inputs` that have one.
+    """
+
+    position: int
+    is_detached: bool = False
+    inputs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input of the trace itself, or without its graph."""
+
+    position: int
+    is_detached: bool = False
+
+
+@dataclass(frozen=True)
+class Size:
+    """An integer that sizes tell."""
+
+    expression: sympy.Expr
+
+    def value(self, sizes: Mapping[str, Any]) -> int:
+        """The number, in a call."""
+        return int(self.expression.xreplace({each: sizes[str(each)] for each in self.expression.free_symbols}))
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """`value` is assigned to the `key` of a place of the binding."""
+
+    place: int
+    key: Any
+    value: Output | Input | Size | torch.SymInt | bool | int | None
+
+
+@dataclass(frozen=True)
+class Written:
+    """An input whose memory gets the value of an output; if it `is_replaced`, it gets the output's memory."""
+
+    position: int
+    output: int
+    is_replaced: bool
+
+
+@dataclass
+class State:
+    """All that a loss changes; `outputs` is how many are made for it."""
+
+    assigned: list[Assigned] = field(default_factory=list)
+    written: list[Written] = field(default_factory=list)
+    outputs: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.assigned or self.written)

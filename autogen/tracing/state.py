@@ -1,0 +1,151 @@
+"""Finding what a loss changes that outlives its call, when its trace has been recorded.
+
+An attribute that is assigned a tensor, and a tensor that is written in place, become further outputs of the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from autogen.changes import Assigned, Input, Output, Size, State, Written
+from autogen.errors import StateChangeError
+from autogen.places import MISSING
+from autogen.reachable import Change
+from autogen.tracing.aliases import is_where
+from autogen.tracing.guards import Guards
+from autogen.tracing.recorder import Recorder
+
+
+class _Refused(Exception):
+    """A change that cannot be made again."""
+
+
+class Collector:
+    """Finds the state of one trace; `tensors` are the outputs that are made for it, by name.
+
+    Args:
+        recorder: what has run.
+        fakes: the inputs.
+        results: the outputs that the trace has in any case.
+    """
+
+    def __init__(self, recorder: Recorder, fakes: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+        self._recorder = recorder
+        self._fakes = list(fakes)
+        self._outputs = list(results)
+        self._results = len(results)
+        self.tensors: dict[str, torch.Tensor] = {}
+        self._state = State()
+
+    def collect(self, changes: Sequence[Change]) -> None:
+        """Note what is to be done after the kernels.
+
+        Raises:
+            StateChangeError: some of the changes cannot be made again.
+        """
+        refused = []
+        for change in changes:
+            try:
+                self._state.assigned.append(Assigned(change.place, change.difference.key, self._value(change)))
+            except _Refused:
+                refused.append(change.difference.name)
+        replaced = self._recorder.replaced
+        written = [*self._recorder.written.values(), *(tensor for tensor, _ in replaced.values())]
+        given = _memory_of([data for _, data in replaced.values()])
+        if _memory_of(self._outputs) & (_memory_of(written) | given) or _memory_of(self._fakes) & given:
+            refused.append("a tensor that is seen elsewhere, too")
+        if refused:
+            raise StateChangeError(", ".join(dict.fromkeys(refused)))
+        for tensor in written:
+            position = self._position(tensor)
+            self._state.written.append(Written(position, self._add("data", tensor), id(tensor) in replaced))
+        self._state.outputs = len(self.tensors)
+
+    def state(self, guards: Guards) -> State:
+        """The state, with the names that the trace has for sizes.
+
+        Raises:
+            StateChangeError: a number is assigned that no size tells.
+        """
+        for k, each in enumerate(self._state.assigned):
+            if isinstance(each.value, torch.SymInt):
+                expression = guards.expression(each.value)
+                if not expression.free_symbols <= guards.symbols.keys():
+                    raise StateChangeError("a number")
+                self._state.assigned[k] = replace(each, value=Size(expression))
+        return self._state
+
+    def _position(self, tensor: torch.Tensor) -> int:
+        return next(k for k, fake in enumerate(self._fakes) if fake is tensor)
+
+    def _add(self, name: str, tensor: torch.Tensor) -> int:
+        self._outputs.append(tensor)
+        self.tensors[f"new_{len(self.tensors)}_{name}"] = tensor
+        return len(self._outputs) - 1
+
+    def _value(self, change: Change) -> Output | Input | torch.SymInt | bool | int | None:
+        key, before, now = change.difference.key, change.difference.before, change.difference.now
+        if key is MISSING:
+            raise _Refused
+        if isinstance(now, torch.SymInt):
+            return now
+        if now is None or type(now) is bool:
+            return now
+        if (
+            type(now) is int and type(before) is not int and now in (0, 1)
+        ):  # a size that is no symbol; no counter, no clock
+            return now
+        if type(now) is not FakeTensor or isinstance(now, torch.nn.Parameter):
+            raise _Refused
+        return self._tensor(change.difference.name, now)
+
+    def _tensor(self, name: str, tensor: torch.Tensor) -> Output | Input:
+        """Where a tensor is to be found after the kernels."""
+        for position, fake in enumerate(self._fakes):
+            if fake is tensor:
+                return Input(position)
+        for position, output in enumerate(self._outputs):
+            if output is tensor:
+                return Output(position, inputs=self._inputs_of(tensor) if position >= self._results else ())
+        memory = tensor.untyped_storage()._cdata
+        if memory in self._recorder.frozen:
+            raise _Refused
+        sharing = [each for each in (*self._fakes, *self._outputs) if each.untyped_storage()._cdata == memory]
+        if sharing:
+            if len(sharing) > 1 or not is_where(sharing[0], tensor) or tensor.requires_grad:
+                raise _Refused
+            found = self._tensor(name, sharing[0])
+            return Input(found.position, True) if isinstance(found, Input) else Output(found.position, True)
+        inputs = self._inputs_of(tensor)
+        if (
+            tensor.requires_grad != bool(inputs)
+            or tensor.device != self._fakes[0].device
+            or tensor.layout != torch.strided
+        ):
+            raise _Refused
+        if tensor.is_neg() or tensor.is_conj():
+            raise _Refused
+        return Output(self._add(name, tensor), inputs=inputs)
+
+    def _inputs_of(self, tensor: torch.Tensor) -> tuple[int, ...]:
+        """The inputs that a tensor is connected with in autograd's graph."""
+        seen: set[Any] = set()
+        found: set[int] = set()
+        todo = [tensor.grad_fn]
+        while todo:
+            node = todo.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            found.update(k for k, fake in enumerate(self._fakes) if fake is getattr(node, "variable", None))
+            todo += [following for following, _ in node.next_functions]
+        return tuple(sorted(found))
+
+
+def _memory_of(tensors: Sequence[torch.Tensor]) -> set[Any]:
+    return {each.untyped_storage()._cdata for each in tensors}
