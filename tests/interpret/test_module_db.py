@@ -55,11 +55,12 @@ BOTH = [
 @pytest.mark.parametrize(("info", "dtype"), BOTH, ids=lambda each: getattr(each, "name", str(each)))
 def test_as_torch(info: ModuleInfo, dtype: torch.dtype, record_property: Callable[[str, object], None]) -> None:
     paths: collections.Counter[str] = collections.Counter()
-    for call in calls(info, dtype):
+    name = info.module_cls.__name__
+    # Of the 857 cases of one class, each fourth.
+    for call in calls(info, dtype)[:: 4 if name == "LinearCrossEntropyLoss" else 1]:
         ours = check(call, launches=None if call.loss in PROJECTED else (1, 1))
         paths[path_of(call) if ours.error is None else "torch raises"] += 1
-    record_property("paths", (info.module_cls.__name__, dict(paths)))
-    name = info.module_cls.__name__
+    record_property("paths", (name, dict(paths)))
     expected = "partial" if name in PROJECTED else "handwritten" if name in HANDWRITTEN else "generated"
     # torch computes a projected loss with `options` in chunks of its own.
     also = {"eager"} if name == "LinearCrossEntropyLoss" else set()
