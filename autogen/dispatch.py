@@ -294,7 +294,7 @@ class Dispatcher:
             self._unused = key[1:], count + 1 if kind == key[1:] else 1
             traces = len(self._compiled.get(key, ())) + len(self._refused.get(key, ()))
             too_many = traces >= MOST_TRACES or len(self._compiled) >= MOST_KEYS
-            if too_many or self._unused[1] > MOST_UNUSED:
+            if too_many or self._unused[1] > MOST_UNUSED or binding.state.is_endless:
                 raise TooManyTracesError(name)
             with defects_of(name):
                 compiled = compile_loss(name, binding, needs)
