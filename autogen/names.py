@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+NUMBER = "_number"  # ends the names of numbers that kernels are given, beside sizes
+
 
 def unique(name: str, taken: Collection[str]) -> str:
     """`name`, numbered if it is taken."""

@@ -28,6 +28,7 @@ class Block(Shell):
         variables = {group.axis: str(group.axis) for group in self.groups}
         super().__init__(kernel, space, variant, provenance, variables, {})
         self.tiles = tuple(group.tile for group in self.groups)
+        self.names.reserve([*self.tiles, *(f"{group.axis}_mask" for group in self.groups)])
 
     def summary(self) -> str:
         return "everything in one program."

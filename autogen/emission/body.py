@@ -93,6 +93,10 @@ class Names:
     def __init__(self, reserved: Iterable[str]) -> None:
         self._taken = set(reserved)
 
+    def reserve(self, names: Iterable[str]) -> None:
+        """Gives none of `names` out from now on."""
+        self._taken.update(names)
+
     def is_free(self, name: str) -> bool:
         """Whether nothing is called so yet."""
         return name not in self._taken
@@ -103,7 +107,7 @@ class Names:
         if keyword.iskeyword(base) or base[0].isdigit():
             base = f"{base}_" if not base[0].isdigit() else f"_{base}"
         name, copy = base, 2
-        while name in self._taken:
+        while name in self._taken or re.fullmatch(r"size_\d+", name):  # which are called so where they are printed
             name, copy = f"{base}_{copy}", copy + 1
         self._taken.add(name)
         return name

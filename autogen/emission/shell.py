@@ -20,6 +20,7 @@ from autogen.ir import Axis, Node
 from autogen.kernel import CHUNKS, Kernel, Level
 from autogen.lowering.program import Root
 from autogen.lowering.values import Provenance
+from autogen.names import NUMBER
 from autogen.ops import OPS
 from autogen.space import Space
 
@@ -28,6 +29,8 @@ _RESERVED = (
     "triton",
     "program",
     "start",
+    "is_full",
+    "offsets",
     "mask",
     "row",
     "row_mask",
@@ -41,6 +44,7 @@ _RESERVED = (
     "n_elements",
     "n_rows",
     "n_cols",
+    "n_outer",
     "col_tiles",
     "row_tile",
     "part",
@@ -51,6 +55,8 @@ _RESERVED = (
     "BLOCK",
     "ROWS",
     "COLS",
+    "ALIGN",
+    "CHUNKS",
     "PARTIALS",
     "max_over",
     "min_over",
@@ -130,12 +136,19 @@ class Shell:
         self.buffers = [*read, *written]
         pointers = [f"{buffer.name}_ptr" for buffer in (*self.buffers, *shared)]
         functions = {helper for op in OPS.values() for helper in op.helpers}
-        lengths = {str(s) for b in self.buffers for size in (*b.shape, *b.strides) for s in size.free_symbols}
-        axes = (*kernel.rows, *kernel.kept, *kernel.columns)
-        lengths |= {str(s) for axis in axes for s in axis.size.free_symbols}
-        self.names = Names([*_RESERVED, *functions, *pointers, *variables.values(), *lengths])
+        self.names = Names([*_RESERVED, *functions, *pointers, *variables.values(), *map(str, self._numbers(kernel))])
         self.style = Style(kernel.computed, provenance, self.sizes, self.names, self)
         self.passes: dict[Node, int] = dict.fromkeys(kernel.loads(), 1)
+
+    def _numbers(self, kernel: Kernel) -> set[sympy.Basic]:
+        """The sizes and numbers that the kernel may be given."""
+        axes = (*kernel.rows, *kernel.kept, *kernel.columns)
+        expressions = [axis.size for axis in axes]
+        expressions += [size for buffer in self.buffers for size in (*buffer.shape, *buffer.strides)]
+        order = ir.topological(kernel.computed)
+        expressions += [node.attrs[0] for node in order if node.op in ("index", "scalar")]
+        expressions += [entry for node in order if node.op == "load" for entry in node.attrs[1]]
+        return {symbol for each in expressions for symbol in each.free_symbols if not isinstance(symbol, Axis)}
 
     def emit(self, last: Function | None = None) -> KernelSource:
         """The kernel's module; `last` is what its last block calls, if that is more than combining numbers."""
@@ -223,7 +236,8 @@ class Shell:
         if totals:
             lines.append("counter_ptr: int32 scalar, 0 before and after")
         for name, size in self.sizes.arguments.items():
-            lines.append(f"{name}: {size}" if name != str(size) else f"{name}: a size")
+            own = "a number" if name.endswith(NUMBER) else "a size"
+            lines.append(f"{name}: {size if name != str(size) else own}")
         return lines
 
     def body(self, outer: Body | None = None) -> Body:

@@ -17,6 +17,7 @@ import torch
 
 from autogen import ir
 from autogen.errors import SourceLine
+from autogen.names import NUMBER
 
 Entry: TypeAlias = "sympy.Expr | ir.Node"
 Index: TypeAlias = "tuple[Entry, ...]"
@@ -99,7 +100,7 @@ class Provenance:
         if node.op == "cast":
             return self.called(node.args[0])
         if node.op == "scalar":
-            return f"{node.attrs[0]}_value"
+            return str(node.attrs[0]).removesuffix(NUMBER)
         if node.op == "reduce":
             return f"{self.called(node.args[0])}_{node.attrs[0]}"
         if node.op in _WITH_NUMBER and any(arg.op == "const" for arg in node.args):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -10,7 +11,7 @@ from typing import Any, TypeAlias
 import sympy
 import torch
 
-from autogen.names import unique
+from autogen.names import NUMBER, unique
 from autogen.tracing.ahead import Size
 
 _LETTERS = ("N", "C")
@@ -92,7 +93,8 @@ class Guards:
         for position, known in enumerate(floats):
             old = known.value.node._expr
             home[old], solved[old] = (position, 0, "float"), shapes.replace(old)
-            name = unique(known.name.replace(".", "_"), {str(new) for new in renamed.values()})
+            # Unlike any name that a kernel has of its own, such as `row`.
+            name = unique(re.sub(r"\W", "_", known.name) + NUMBER, {str(new) for new in renamed.values()})
             is_size = isinstance(known.value, torch.SymInt)
             renamed[old] = sympy.Symbol(name, integer=True, positive=True) if is_size else sympy.Symbol(name, real=True)
         free = {old: place for old, place in home.items() if solved[old] == old}

@@ -12,6 +12,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpretedFunction
 
+from tests.interpret.bounds import Bounds
 from tests.interpret.launches import LAUNCHES, Launches
 
 
@@ -21,6 +22,13 @@ def _counting() -> Iterator[None]:
         LAUNCHES.patch(patch)
         # torch's structured trace, meant for files, would bury every failure report.
         patch.setattr(logging.getLogger("torch.__trace"), "disabled", True)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _within_bounds() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        Bounds().patch(patch)
         yield
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 
 import autogen.compiler
 import autogen.dispatch
+import autogen.kernel
 from autogen import TooManyTracesError, autogen_loss, explain, policy
 from tests.interpret.agreement import draw
 
@@ -47,9 +50,9 @@ class Annealed(nn.Module):
         return mixed.mean() / (1 + self.weight) + error.clamp(min=self.weight).sum() * temperature**2
 
 
-def gradient(loss: Any, *args: Any) -> tuple[Tensor, Tensor]:
-    value = loss(*args)
-    return value.detach(), torch.autograd.grad(value, X)[0]
+def gradient(loss: Any, x: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+    value = loss(x, *args)
+    return value.detach(), torch.autograd.grad(value, x)[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -62,6 +65,58 @@ def test_a_float_that_changes_is_compiled_three_times_at_most(compiled: list[str
             near = {"rtol": 2e-6, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 0.02, "atol": 0.02}
             torch.testing.assert_close(own, their, **near)
     assert len(compiled) == 3
+
+
+# What kernels call their own variables, and what they call a loss's values.
+TAKEN = re.findall(
+    r"\w+",
+    """
+    program start is_full mask row row_mask col col_mask row_tiles first_col first partial arrived offsets outer
+    n_elements n_rows n_cols n_outer col_tiles row_tile part chunk chunks share counter_ptr BLOCK ROWS COLS ALIGN
+    CHUNKS PARTIALS N_TILE n_mask max_over exp log tl triton N C n c size_1 size_3 x_ptr prob x_max
+    """,
+)
+
+
+class Taken(nn.Module):
+    """Numbers that are called as kernels call what is their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in TAKEN:
+            setattr(self, name, 1.0)
+
+    def scale(self) -> Any:
+        return math.prod(getattr(self, name) for name in TAKEN)
+
+
+class TakenInBlocks(Taken):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.scale()).exp().mean()
+
+
+class TakenInRows(Taken):
+    def forward(self, x: Tensor) -> Tensor:
+        prob = x.softmax(1) * self.scale()
+        return (prob.sum(2).log() * self.scale()).exp().mean() * self.row
+
+
+@pytest.mark.parametrize("limit", [1, 64, 1 << 14])
+@pytest.mark.parametrize("loss", [TakenInBlocks, TakenInRows])
+def test_numbers_called_as_kernels_call_their_own(
+    loss: type[Taken], limit: int, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(autogen.kernel, "MAX_IN_ONE_PROGRAM", limit)
+    x = draw("real", 2, 4, 30)
+    ours, theirs = autogen_loss(loss()), loss()
+    for step in range(4):
+        for position, name in enumerate(TAKEN):
+            value = 1 + 0.01 * math.sin(step + position)
+            setattr(ours, name, value)
+            setattr(theirs, name, value)
+        for own, their in zip(gradient(ours, x), gradient(theirs, x), strict=True):
+            torch.testing.assert_close(own, their, rtol=1e-5, atol=1e-6)
+    assert len(compiled) <= 3
 
 
 def test_an_attribute_that_changes_once_is_honoured(compiled: list[str]) -> None:
@@ -187,8 +242,8 @@ def test_instances_do_not_share_what_varies(compiled: list[str]) -> None:
     count = len(compiled)
     other.weight = 0.9
     source = explain(other, X, Y).forward.source
-    assert len(compiled) == count + 1 and "weight_value" not in source
-    assert "weight_value" in explain(one, X, Y).forward.source
+    assert len(compiled) == count + 1 and "weight_number" not in source
+    assert "weight_number" in explain(one, X, Y).forward.source
 
 
 def test_callers_of_a_function_with_constants_of_their_own(compiled: list[str]) -> None:
