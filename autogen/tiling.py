@@ -61,19 +61,19 @@ class Tiler:
     """The tilings of one kernel."""
 
     def __init__(self, kernel: Kernel, space: Space) -> None:
-        nodes = [node for node in kernel.loads() if kernel.level(node) == Level.ELEMENT]
+        elements = [node for node in kernel.loads() if kernel.level(node) == Level.ELEMENT]
         is_chunked = kernel.last_block is not None and kernel.last_block.chunked
         self._is_chunked = is_chunked
         self._is_flat = not kernel.columns and not is_chunked
         self._whole_rows = kernel.whole_rows
         self._keeps_columns = kernel.keeps_columns
-        self._live = max(1, len(nodes) + len(kernel.stores) - 1 + (len(kernel.totals) if self._is_chunked else 0))
+        self._live = max(1, len(elements) + len(kernel.stores) - 1 + (len(kernel.totals) if is_chunked else 0))
         self._double = any(root.node.dtype == torch.float64 for root in kernel.roots)
         self._columns_adjacent = space.columns_adjacent
-        buffers = [load.attrs[0] for load in kernel.loads()] + [root.buffer for root in kernel.roots]
+        nodes = ir.topological(root.node for root in kernel.roots)
+        buffers = [node.attrs[0] for node in nodes if node.op == "load"] + [root.buffer for root in kernel.roots]
         extents = {sum((n - 1) * s for n, s in zip(b.shape, b.strides, strict=True)) + 1 for b in buffers if b.shape}
-        roots = [root.node for root in kernel.roots]
-        extents |= {magnitude(node.attrs[0]) for node in ir.topological(roots) if node.op == "index" and node.axes}
+        extents |= {magnitude(node.attrs[0]) for node in nodes if node.op == "index" and node.axes}
         rows = [group.size for group in space.rows]
         kept = sympy.Mul(*(group.size for group in space.kept))
         columns = sympy.Mul(*(group.size for group in space.columns))
@@ -84,7 +84,6 @@ class Tiler:
         self._last_tiles = [group.tile for group in last]
         self._last = Evaluator([group.size for group in last]) if kernel.last_block else None
         self._has_totals = bool(kernel.totals) and kernel.last_block is None
-        nodes = ir.topological(root.node for root in kernel.roots)
         self._heavy = any(node.op in HEAVY for node in nodes)
         self._blocks = space.columns if kernel.one_block else None
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+import autogen.kernel
 from autogen.sizes import next_power_of_2
 from autogen.space import Space
 from autogen.tiling import INT32_MAX, Tiler, Tiling, alignment
@@ -116,6 +117,15 @@ class TestWideOffsets:
     def test_a_gap_in_memory_counts(self) -> None:
         gapped = Tiled(lambda x: x.exp().sum(), floats(3, 8).detach()[:, :4])
         assert gapped.tiler.tiling({**gapped.sizes, "N": 2, "C": 2, "x_stride0": 2**31}).variant.wide
+
+    def test_what_only_the_last_block_reads_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(autogen.kernel, "MAX_IN_ONE_PROGRAM", 64)
+        scale = floats(2, 8).detach()[:, ::2]
+        loss = Tiled(lambda x, scale: (x.softmax(1).sum(2) * scale).log().sum(), floats(2, 4, 30), scale)
+        assert loss.kernel.last_block and all(load.attrs[0].name != "scale" for load in loss.kernel.loads())
+        for stride in (2**20, 2**30):
+            tiling = loss.tiler.tiling({**loss.sizes, "scale_stride1": stride})
+            assert tiling.variant.wide == (stride == 2**30)
 
     def test_the_end_of_the_last_block_fits_into_the_offsets(self) -> None:
         tiling = tiled("flat").tiling(INT32_MAX, 1)
