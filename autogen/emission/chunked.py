@@ -58,14 +58,12 @@ class Chunked(Rows):
     def _accumulated(self, root: Root, before: Body, body: Body, after: list[str]) -> dict[str, Any]:
         """A total that a program adds up in a tile, and then stores."""
         node = root.node
-        kind, reduced = node.attrs[0], node.args[0]
-        level = self.kernel.level(reduced)
+        kind, level = node.attrs[0], self.kernel.level(node.args[0])
         start = identity(kind, node.dtype)
         name = self.style.name(node, root.buffer.name)
         shape = "[ROWS, COLS]" if level == Level.ELEMENT else "[ROWS]"
         before.lines.append(f"{name} = tl.full({shape}, {start}, {TRITON_DTYPES[node.dtype]})")
-        masked = f"tl.where({self.mask_of(level)}, {body.term(reduced)}, {start})"
-        body.lines.append(f"{name} = {self.combine(kind, name, masked)}" if kind != "sum" else f"{name} += {masked}")
+        body.lines.append(self.accumulate(kind, name, self.existing(node, body)))
         after.append(f"{name} = {self.along(kind, name, 0)}")
         if node.axes & set(self.kernel.columns):
             return self.shared(root.buffer, f"{root.buffer.name}_ptr + {self.part} * n_cols + col", name, "col_mask")

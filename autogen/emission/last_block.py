@@ -62,11 +62,7 @@ class Finish(Block):
             mask = " & ".join([f"arrived{places}", *([self.mask(node.axes)] if node.axes else [])])
             pointer = self.pointer(buffer, index, Level.COLUMN)
             part = f'tl.load({pointer} + {step}, mask={mask}, other={start}, cache_modifier=".cg")'
-            combined = self.along(kind, "share", 0)
-            inside.append(f"share = {part}")
-            inside.append(
-                f"{name} += {combined}" if kind == "sum" else f"{name} = {self.combine(kind, name, combined)}"
-            )
+            inside += [f"share = {part}", self.accumulate(kind, name, self.along(kind, "share", 0))]
             body.know(node, name)
         self.sizes.arguments[str(CHUNKS)] = CHUNKS
         body.lines.append("for first in range(0, chunks, CHUNKS):")

@@ -167,7 +167,7 @@ class Looped(Rows):
         name = self._start(node, body, self.kernel.level(node.args[0]), start)
         self._combined_later.add(node)
         masked = self.masked(node.args[0], inside, start)
-        inside.lines.append(f"{name} += {masked}" if kind == "sum" else f"{name} = {self.combine(kind, name, masked)}")
+        inside.lines.append(self.accumulate(kind, name, masked))
 
     def _close(self, each: Pass, body: Body) -> None:
         """After a loop: its reductions have their value."""

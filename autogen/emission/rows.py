@@ -7,6 +7,7 @@ axes are columns (one unbatched row) has vectors of COLS and scalars.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import sympy
@@ -17,7 +18,7 @@ from autogen.emission.streaming import Streaming
 from autogen.ir import Node
 from autogen.kernel import Kernel, Level
 from autogen.lowering.values import Provenance
-from autogen.space import Space
+from autogen.space import Group, Space
 
 _SUBSCRIPTS = {Level.ROW: "[:, None]", Level.COLUMN: "[None, :]"}
 
@@ -93,24 +94,19 @@ class Rows(Streaming):
             return []
         if not self.space.kept:
             return [f"chunks = tl.num_programs(0){self.shared_by}", f"chunk = {self.part}"]
-        lines = [
+        return [
             f"chunks = tl.num_programs(0){self.shared_by} // {self.sizes.divisor(self._n_kept)}",
             f"chunk = {self.part} % chunks",
+            *self._indices(f"{self.part} // chunks", self.space.kept),
         ]
-        rest = f"{self.part} // chunks"
-        for position, group in reversed(list(enumerate(self.space.kept))):
-            if position == 0:
-                lines.append(f"{group.axis} = {rest}")
-            else:
-                lines.append(f"{group.axis} = {rest} % {self.sizes.divisor(group.size)}")
-                rest = f"{rest} // {self.sizes.divisor(group.size)}"
-        return lines
 
     def _outer_lines(self) -> list[str]:
         """The indices of rows that are counted by the program number."""
+        return self._indices(f"{self.row_program} // row_tiles", self.space.rows[:-1])
+
+    def _indices(self, rest: str, groups: Sequence[Group]) -> list[str]:
+        """The index of each group of axes, from the index of their product."""
         lines = []
-        groups = self.space.rows[:-1]
-        rest = f"{self.row_program} // row_tiles"
         for position, group in reversed(list(enumerate(groups))):
             if position == 0:
                 lines.append(f"{group.axis} = {rest}")

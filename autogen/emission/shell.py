@@ -335,6 +335,10 @@ class Shell:
         """Two partial results made one."""
         return f"{a} + {b}" if kind == "sum" else f"{self.style.helper(f'{kind}imum')}({a}, {b})"
 
+    def accumulate(self, kind: str, name: str, value: str) -> str:
+        """The statement that takes a value into a running result."""
+        return f"{name} += {value}" if kind == "sum" else f"{name} = {self.combine(kind, name, value)}"
+
     def along(self, kind: str, value: str, axis: int) -> str:
         """A tile reduced along one of its axes."""
         return f"{'tl.sum' if kind == 'sum' else self.style.helper(f'{kind}_over')}({value}, {axis})"

@@ -24,9 +24,7 @@ class Streaming(Shell):
         name = self.style.name(node)
         partial = self.names.new(f"{name}_partial")
         start = identity(kind, node.dtype)
-        level = self.kernel.level(node.args[0])
-        masked = f"tl.where({self.mask_of(level)}, {body.term(node.args[0])}, {start})"
-        body.lines.append(f"{partial} = {self.whole(kind, masked, level)}")
+        body.lines.append(f"{partial} = {self.whole(node, body)}")
         pointer = f"{partial}_ptr"
         part = f'tl.load({pointer} + partial, mask=arrived, other={start}, cache_modifier=".cg")'
         return {
@@ -36,7 +34,7 @@ class Streaming(Shell):
             "count": PROGRAMS,
             "store": f"tl.store({pointer} + program, {partial})",
             "start": f"tl.full([PARTIALS], {start}, {TRITON_DTYPES[node.dtype]})",
-            "combine": f"{name} += {part}" if kind == "sum" else f"{name} = {self.combine(kind, name, part)}",
+            "combine": self.accumulate(kind, name, part),
             "finish": self.along(kind, name, 0),
             "torch_dtype": node.dtype,
             "node": node,
@@ -55,9 +53,7 @@ class Streaming(Shell):
             return self.shared(
                 root.buffer, self.pointer(root.buffer, root.index, Level.ROW), body.state(root.node), "row_mask"
             )
-        kind, level = root.node.attrs[0], self.kernel.level(root.node.args[0])
-        masked = f"tl.where({self.mask_of(level)}, {body.term(root.node.args[0])}, {identity(kind, root.node.dtype)})"
-        value = body.assign(root.node, self.whole(kind, masked, level), root.buffer.name)
+        value = body.assign(root.node, self.whole(root.node, body), root.buffer.name)
         return self.shared(root.buffer, f"{root.buffer.name}_ptr + program", value)
 
     @property
@@ -77,8 +73,16 @@ class Streaming(Shell):
             "torch_dtype": buffer.dtype,
         }
 
-    def whole(self, kind: str, value: str, level: Level) -> str:
-        """A tile of a level reduced to one value."""
+    def existing(self, total: Node, body: Body) -> str:
+        """What a total reduces, with the reduction's identity where a tile reaches beyond it."""
+        reduced = total.args[0]
+        mask, start = self.mask_of(self.kernel.level(reduced)), identity(total.attrs[0], total.dtype)
+        return f"tl.where({mask}, {body.term(reduced)}, {start})"
+
+    def whole(self, total: Node, body: Body) -> str:
+        """What a total reduces, reduced to one value within a tile."""
+        kind, level = total.attrs[0], self.kernel.level(total.args[0])
+        value = self.existing(total, body)
         inner = self.along(kind, value, 1) if level == Level.ELEMENT and self.kernel.columns else value
         return self.along(kind, inner, 0)
 
