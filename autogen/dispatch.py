@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autogen import availability
+from autogen.autograd import apply_short, run
 from autogen.binding import Binding, bind, is_replaying
 from autogen.errors import (
     AutogenError,
@@ -30,11 +31,9 @@ from autogen.errors import (
 )
 from autogen.places import MISSING
 from autogen.policies import Policy, resolve
-from autogen.reachable import Change
-from autogen.replays import constant_gradients, gradients, stream_of
 from autogen.shortcut import Plan, Shortcut
 from autogen.sites import Site, Sites
-from autogen.state import Connector, apart, keep, shared_memory
+from autogen.state import shared_memory
 
 if TYPE_CHECKING:
     from autogen.compiler import CompiledLoss
@@ -184,7 +183,7 @@ class Dispatcher:
                 if sizes is None:
                     return MISSING
             if plan.needs_gradient:
-                returned = _apply_short((plan, sizes, floats, each, module, self), *tensors)
+                returned = apply_short((plan, sizes, floats, each, module, self), *tensors)
             else:
                 returned = plan.outputs_of(plan.prepared.forward(tensors, sizes))
             return returned if plan.returns_tensor else plan.loss.result(returned, sizes or plan.prepared.sizes)
@@ -362,115 +361,3 @@ def needs_gradient(binding: Binding) -> list[bool]:
     """Which tensors of a call are to be differentiated."""
     enabled = torch.is_grad_enabled()
     return [enabled and tensor.requires_grad for tensor in binding.tensors]
-
-
-def run(
-    kernels: Kernels,
-    binding: Binding,
-    sizes: dict[str, int],
-    needs: Sequence[bool],
-    failed: Callable[..., Any],
-    found: tuple[torch.Tensor, ...] = (),
-) -> Any:
-    """Launch a loss's kernels on a call; returns what the loss returns. `failed` hears of an error in backward."""
-    tensors, own, state = (*binding.tensors, *found), len(binding.tensors), kernels.state
-    if not any(needs):
-        with torch.no_grad():
-            outputs, _ = kernels.run_forward(tensors, sizes)
-        result = kernels.result(outputs, sizes)
-        if state:
-            keep(state, binding, outputs, sizes)
-        return result
-    stream = stream_of(tensors[0].device) if kernels.is_random else None
-    given = apart(state, tensors, own)
-    again = binding.remember() if state else binding.replay
-
-    def replay(tensors: Sequence[torch.Tensor], changes: list[Change] | None = None) -> Any:
-        return again(apart(state, tensors[:own], own), changes=changes)
-
-    # What the loss has not read may have a graph that is not its own.
-    connected = [
-        t.detach() if cut and t.requires_grad else t for t, cut in zip(given, kernels.unconnected, strict=True)
-    ]
-    outputs = _Fused.apply(kernels, replay, stream, sizes, failed, *connected)
-    result = kernels.result(outputs, sizes)
-    if state:
-        keep(state, binding, outputs, sizes, Connector(replay, stream, given[:own]))
-    return result
-
-
-class _Fused(torch.autograd.Function):
-    """The kernels of a loss, forward and backward, as autograd sees them."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        kernels: Kernels,
-        replay: Callable[[Sequence[torch.Tensor]], Any],
-        stream: torch.Tensor | None,
-        sizes: dict[str, int],
-        failed: Callable[..., Any],
-        *tensors: torch.Tensor,
-    ) -> tuple[torch.Tensor, ...]:
-        outputs, saved = kernels.run_forward(tensors, sizes)
-        ctx.kernels, ctx.sizes, ctx.failed, ctx.count, ctx.first = kernels, sizes, failed, len(tensors), 5
-        ctx.replay, ctx.stream = functools.partial(_tensors_of, replay), stream
-        ctx.save_for_backward(*tensors, *saved)
-        constant = [each for each, varies in zip(outputs, kernels.differentiable, strict=True) if not varies]
-        ctx.mark_non_differentiable(*constant)
-        return tuple(outputs)
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
-        everything = ctx.saved_tensors
-        tensors, saved = everything[: ctx.count], everything[ctx.count :]
-        none, wanted = (None,) * ctx.first, ctx.needs_input_grad[ctx.first :]  # of what comes before the tensors
-        if torch.is_grad_enabled():
-            return *none, *gradients(ctx.replay, ctx.stream, tensors, wanted, upstream)
-        try:
-            return *none, *ctx.kernels.run_backward(tensors, saved, upstream, ctx.sizes)
-        except (CompileError, InternalError) as error:
-            ctx.failed(error)
-        return *none, *constant_gradients(ctx.replay, ctx.stream, tensors, wanted, upstream)
-
-
-class _Short(_Fused):
-    """`_Fused` for calls that took a shortcut: the same launches, prepared."""
-
-    @staticmethod
-    def forward(ctx: Any, call: tuple[Any, ...], *tensors: torch.Tensor) -> Any:  # type: ignore[override]
-        plan = call[0]
-        results = plan.prepared.forward(tensors, call[1])
-        ctx.call = call
-        ctx.save_for_backward(*tensors, *results[plan.outputs :])
-        if plan.constant:
-            ctx.mark_non_differentiable(*[results[k] for k in plan.constant])
-        return plan.outputs_of(results)
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
-        plan, sizes, floats, shortcut, module, dispatcher = ctx.call
-        everything = ctx.saved_tensors
-        count = len(shortcut.names)
-        tensors = everything[:count]
-        if not torch.is_grad_enabled():
-            try:
-                return None, *plan.prepared.backward(tensors, everything[count:], upstream, sizes)
-            except (CompileError, InternalError):  # of a kernel for another layout of upstream: `_Fused` deals with it
-                pass
-        ctx.kernels, ctx.stream, ctx.sizes, ctx.count = plan.loss, None, sizes or plan.prepared.sizes, count
-        replay = functools.partial(dispatcher.replay_again, shortcut, module, floats)
-        ctx.replay, ctx.first = functools.partial(_tensors_of, replay), 1
-        key = dispatcher.key(shortcut, tensors, ctx.needs_input_grad[1:])
-        ctx.failed = functools.partial(dispatcher.refuse, key, resolve(dispatcher.policy))
-        return _Fused.backward(ctx, *upstream)
-
-
-# `Function.apply` looks first whether torch.func transforms the call, which dispatch has done.
-_apply_short = super(torch.autograd.Function, _Short).apply
-
-
-def _tensors_of(loss: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors that a loss returns; the numbers that come after them among the outputs are none."""
-    leaves = torch.utils._pytree.tree_leaves(loss(tensors))
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -28,44 +29,42 @@ def _at(stream: torch.Tensor | None, device: torch.device) -> Iterator[None]:
         yield
 
 
-def gradients(
-    replay: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]],
-    stream: torch.Tensor | None,
-    tensors: Sequence[torch.Tensor],
-    wanted: Sequence[bool],
-    upstream: Sequence[torch.Tensor],
-) -> list[torch.Tensor | None]:
-    """The gradients of the wanted tensors, which can be differentiated again.
+@dataclass(frozen=True)
+class Replayed:
+    """A loss that torch can run again: `results` gives its tensors for those of the call, drawing from `stream` on."""
 
-    `replay` gives the results for the tensors, drawing random numbers from `stream` on; `upstream` are the gradients of
-    the first of them.
-    """
-    with _at(stream, tensors[0].device):
-        results = replay(tensors)
-    pairs = [(r, u) for r, u in zip(results, upstream, strict=False) if r.requires_grad]
-    chosen = [k for k, is_wanted in enumerate(wanted) if is_wanted]
-    found = torch.autograd.grad(
-        [r for r, _ in pairs],
-        [tensors[k] for k in chosen],
-        [u for _, u in pairs],
-        create_graph=True,
-        allow_unused=True,
-    )
-    given: list[torch.Tensor | None] = [None] * len(tensors)
-    for k, gradient in zip(chosen, found, strict=True):
-        given[k] = gradient
-    return given
+    results: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+    stream: torch.Tensor | None
 
+    def gradients(
+        self, tensors: Sequence[torch.Tensor], wanted: Sequence[bool], upstream: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor | None]:
+        """The gradients of the wanted tensors; they can be differentiated again where gradients are enabled.
 
-def constant_gradients(
-    replay: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]],
-    stream: torch.Tensor | None,
-    tensors: Sequence[torch.Tensor],
-    wanted: Sequence[bool],
-    upstream: Sequence[torch.Tensor],
-) -> list[torch.Tensor | None]:
-    """`gradients` without a graph of their own."""
-    with torch.enable_grad():
-        leaves = [tensor.detach().requires_grad_(needs) for tensor, needs in zip(tensors, wanted, strict=True)]
-        found = gradients(replay, stream, leaves, wanted, upstream)
-    return [None if gradient is None else gradient.detach() for gradient in found]
+        `upstream` are the gradients of the first of the results.
+        """
+        if torch.is_grad_enabled():
+            return self._differentiable(tensors, wanted, upstream)
+        with torch.enable_grad():
+            leaves = [tensor.detach().requires_grad_(needs) for tensor, needs in zip(tensors, wanted, strict=True)]
+            found = self._differentiable(leaves, wanted, upstream)
+        return [None if gradient is None else gradient.detach() for gradient in found]
+
+    def _differentiable(
+        self, tensors: Sequence[torch.Tensor], wanted: Sequence[bool], upstream: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor | None]:
+        with _at(self.stream, tensors[0].device):
+            results = self.results(tensors)
+        pairs = [(r, u) for r, u in zip(results, upstream, strict=False) if r.requires_grad]
+        chosen = [k for k, is_wanted in enumerate(wanted) if is_wanted]
+        found = torch.autograd.grad(
+            [r for r, _ in pairs],
+            [tensors[k] for k in chosen],
+            [u for _, u in pairs],
+            create_graph=True,
+            allow_unused=True,
+        )
+        given: list[torch.Tensor | None] = [None] * len(tensors)
+        for k, gradient in zip(chosen, found, strict=True):
+            given[k] = gradient
+        return given

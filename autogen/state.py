@@ -14,7 +14,7 @@ import torch
 from autogen.binding import Binding, Replay
 from autogen.changes import Assigned, Input, Output, Size, State
 from autogen.reachable import Change
-from autogen.replays import constant_gradients, gradients
+from autogen.replays import Replayed
 
 
 def shared_memory(state: State, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> str | None:
@@ -113,7 +113,7 @@ class Connector:
 
         # Others must not be kept connected: it may be what was assigned by the call before, and so on.
         tensors = [own if k in inputs else own.detach() for k, own in enumerate(self._tensors)]
-        connected: torch.Tensor = _Connected.apply(assigned, self._stream, tensor, *tensors)
+        connected: torch.Tensor = _Connected.apply(Replayed(assigned, self._stream), tensor, *tensors)
         return connected
 
 
@@ -121,19 +121,11 @@ class _Connected(torch.autograd.Function):
     """A tensor that kernels have computed, whose gradient torch's formula gives."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        replay: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]],
-        stream: torch.Tensor | None,
-        value: torch.Tensor,
-        *tensors: torch.Tensor,
-    ) -> torch.Tensor:
-        ctx.replay, ctx.stream = replay, stream
+    def forward(ctx: Any, replayed: Replayed, value: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
+        ctx.replayed = replayed
         ctx.save_for_backward(*tensors)
         return value.detach()
 
     @staticmethod
     def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        wanted = ctx.needs_input_grad[3:]
-        found = gradients if torch.is_grad_enabled() else constant_gradients
-        return None, None, None, *found(ctx.replay, ctx.stream, ctx.saved_tensors, wanted, upstream)
+        return None, None, *ctx.replayed.gradients(ctx.saved_tensors, ctx.needs_input_grad[2:], upstream)

@@ -1,0 +1,131 @@
+"""A loss's kernels as autograd sees them: their launches, and torch's formula for what they cannot give."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from autogen.binding import Binding
+from autogen.errors import CompileError, InternalError
+from autogen.policies import resolve
+from autogen.reachable import Change
+from autogen.replays import Replayed, stream_of
+from autogen.state import Connector, apart, keep
+
+if TYPE_CHECKING:
+    from autogen.compiler import CompiledLoss
+    from autogen.handwritten import BoundHandwritten
+
+
+def run(
+    kernels: CompiledLoss | BoundHandwritten,
+    binding: Binding,
+    sizes: dict[str, int],
+    needs: Sequence[bool],
+    failed: Callable[..., Any],
+    found: tuple[torch.Tensor, ...] = (),
+) -> Any:
+    """Launch a loss's kernels on a call; returns what the loss returns. `failed` hears of an error in backward."""
+    tensors, own, state = (*binding.tensors, *found), len(binding.tensors), kernels.state
+    if not any(needs):
+        with torch.no_grad():
+            outputs, _ = kernels.run_forward(tensors, sizes)
+        result = kernels.result(outputs, sizes)
+        if state:
+            keep(state, binding, outputs, sizes)
+        return result
+    stream = stream_of(tensors[0].device) if kernels.is_random else None
+    given = apart(state, tensors, own)
+    again = binding.remember() if state else binding.replay
+
+    def replay(tensors: Sequence[torch.Tensor], changes: list[Change] | None = None) -> Any:
+        return again(apart(state, tensors[:own], own), changes=changes)
+
+    replayed = Replayed(functools.partial(_tensors_of, replay), stream)
+    # What the loss has not read may have a graph that is not its own.
+    connected = [
+        t.detach() if cut and t.requires_grad else t for t, cut in zip(given, kernels.unconnected, strict=True)
+    ]
+    outputs = _Fused.apply(kernels, replayed, sizes, failed, *connected)
+    result = kernels.result(outputs, sizes)
+    if state:
+        keep(state, binding, outputs, sizes, Connector(replay, stream, given[:own]))
+    return result
+
+
+class _Fused(torch.autograd.Function):
+    """The kernels of a loss, forward and backward, as autograd sees them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        kernels: CompiledLoss | BoundHandwritten,
+        replayed: Replayed,
+        sizes: dict[str, int],
+        failed: Callable[..., Any],
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        outputs, saved = kernels.run_forward(tensors, sizes)
+        ctx.kernels, ctx.replayed, ctx.sizes, ctx.failed = kernels, replayed, sizes, failed
+        ctx.count, ctx.first = len(tensors), 4
+        ctx.save_for_backward(*tensors, *saved)
+        constant = [each for each, varies in zip(outputs, kernels.differentiable, strict=True) if not varies]
+        ctx.mark_non_differentiable(*constant)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
+        everything = ctx.saved_tensors
+        tensors, saved = everything[: ctx.count], everything[ctx.count :]
+        none, wanted = (None,) * ctx.first, ctx.needs_input_grad[ctx.first :]  # of what comes before the tensors
+        if not torch.is_grad_enabled():
+            try:
+                return *none, *ctx.kernels.run_backward(tensors, saved, upstream, ctx.sizes)
+            except (CompileError, InternalError) as error:
+                ctx.failed(error)
+        return *none, *ctx.replayed.gradients(tensors, wanted, upstream)
+
+
+class _Short(_Fused):
+    """`_Fused` for calls that took a shortcut: the same launches, prepared."""
+
+    @staticmethod
+    def forward(ctx: Any, call: tuple[Any, ...], *tensors: torch.Tensor) -> Any:  # type: ignore[override]
+        plan = call[0]
+        results = plan.prepared.forward(tensors, call[1])
+        ctx.call = call
+        ctx.save_for_backward(*tensors, *results[plan.outputs :])
+        if plan.constant:
+            ctx.mark_non_differentiable(*[results[k] for k in plan.constant])
+        return plan.outputs_of(results)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
+        plan, sizes, floats, shortcut, module, dispatcher = ctx.call
+        everything = ctx.saved_tensors
+        count = len(shortcut.names)
+        tensors = everything[:count]
+        if not torch.is_grad_enabled():
+            try:
+                return None, *plan.prepared.backward(tensors, everything[count:], upstream, sizes)
+            except (CompileError, InternalError):  # of a kernel for another layout of upstream: `_Fused` deals with it
+                pass
+        replay = functools.partial(dispatcher.replay_again, shortcut, module, floats)
+        ctx.kernels, ctx.replayed = plan.loss, Replayed(functools.partial(_tensors_of, replay), None)
+        ctx.sizes, ctx.count, ctx.first = sizes or plan.prepared.sizes, count, 1
+        key = dispatcher.key(shortcut, tensors, ctx.needs_input_grad[1:])
+        ctx.failed = functools.partial(dispatcher.refuse, key, resolve(dispatcher.policy))
+        return _Fused.backward(ctx, *upstream)
+
+
+# `Function.apply` looks first whether torch.func transforms the call, which dispatch has done.
+apply_short = super(torch.autograd.Function, _Short).apply
+
+
+def _tensors_of(loss: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors that a loss returns; the numbers that come after them among the outputs are none."""
+    leaves = torch.utils._pytree.tree_leaves(loss(tensors))
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
