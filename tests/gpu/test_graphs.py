@@ -18,6 +18,7 @@ import autogen
 import autogen.losses
 from autogen import autogen_loss, explain
 from examples import beyond
+from tests.formulas import clip, dice, lovasz, pearson
 
 pytestmark = pytest.mark.gpu
 
@@ -74,21 +75,6 @@ def labels(classes: int, *shape: int) -> Tensor:
 
 
 # Steps of torch between kernels.
-
-
-def clip(image: Tensor, text: Tensor) -> Tensor:
-    logits = F.normalize(image, dim=-1) @ F.normalize(text, dim=-1).t() * 10
-    own = torch.arange(image.shape[0], device=image.device)
-    return (F.cross_entropy(logits, own) + F.cross_entropy(logits.t(), own)) / 2
-
-
-def lovasz(margin: Tensor, sign: Tensor) -> Tensor:
-    errors, order = (1 - margin * sign).sort(0, descending=True)
-    truth = (sign[order] > 0).to(margin.dtype)
-    overlap, union = truth.sum() - truth.cumsum(0), truth.sum() + (1 - truth).cumsum(0)
-    jaccard = 1 - overlap / union
-    jaccard[1:] = jaccard[1:] - jaccard[:-1]
-    return torch.dot(errors.relu(), jaccard)
 
 
 def blurred(image: Tensor) -> Tensor:
@@ -168,18 +154,6 @@ def test_steps_of_torch_on_several_streams() -> None:
 # Everything in one program, and the same structures when they are large.
 
 
-def dice(logits: Tensor, target: Tensor) -> Tensor:
-    prob = logits.softmax(1)
-    hot = F.one_hot(target, logits.shape[1]).movedim(-1, 1).to(prob.dtype)
-    overlap, total = (prob * hot).sum((0, 2, 3)), (prob + hot).sum((0, 2, 3))
-    return 1 - ((2 * overlap + 1) / (total + 1)).mean()
-
-
-def pearson(a: Tensor, b: Tensor) -> Tensor:
-    a, b = a - a.mean(), b - b.mean()
-    return 1 - (a * b).sum() / (a.norm() * b.norm() + 1e-8)
-
-
 def conditions(a: Tensor, b: Tensor) -> Tensor:
     whole = (a.sum() > 0) & (b.sum() > 0)
     return torch.where(whole, a.softmax(1).softmax(0), b).where(~whole | (b > 0), 2).mean()
@@ -191,8 +165,8 @@ def wide_integers(a: Tensor) -> Tensor:
 
 
 NESTED: dict[str, tuple[Loss, tuple[Any, ...]]] = {
-    "dice": (dice, (x(2, 4, 16, 16), labels(4, 2, 16, 16))),
-    "a large dice": (dice, (x(2, 5, 200, 200), labels(5, 2, 200, 200))),
+    "dice": (dice(), (x(2, 4, 16, 16), labels(4, 2, 16, 16))),
+    "a large dice": (dice(), (x(2, 5, 200, 200), labels(5, 2, 200, 200))),
     "two softmaxes": (lambda a: (a.softmax(0) * a.softmax(1)).sum(), (x(60, 70),)),
     "two large softmaxes": (lambda a: (a.softmax(0) * a.softmax(1)).sum(), (x(500, 700),)),
     "a value of the whole loss": (pearson, (x(4000), x(4000, seed=1))),

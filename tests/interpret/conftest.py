@@ -12,6 +12,8 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpretedFunction
 
+import autogen.compiler
+from autogen import policy
 from tests.interpret.bounds import Bounds
 from tests.interpret.launches import LAUNCHES, Launches
 
@@ -57,6 +59,21 @@ def launches() -> Launches:
     """The launches since the test began."""
     LAUNCHES.take()
     return LAUNCHES
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The losses that were compiled, by name; none may run in torch."""
+    names: list[str] = []
+    compile_loss = autogen.compiler.compile_loss
+
+    def counted(name: str, *args: Any) -> Any:
+        names.append(name)
+        return compile_loss(name, *args)
+
+    monkeypatch.setattr(autogen.compiler, "compile_loss", counted)
+    with policy("mandatory"):
+        yield names
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

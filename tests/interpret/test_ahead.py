@@ -1,12 +1,12 @@
 """What torch computes before the kernels: tensors whose sizes only values know, and numbers that the code branches on.
 
 Every loss is called with masks that choose nothing, one, two, some and all, in turn; it agrees with torch each time,
-and is traced anew only where the code goes another way.
+and is compiled anew only where the code goes another way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import autogen.compiler
 from autogen import ValueBranchError, autogen_loss, explain, policy
 from tests.interpret.agreement import draw
 from tests.interpret.launches import Launches
@@ -147,7 +146,7 @@ def padded(x: Tensor, mask: Tensor) -> Tensor:
 
 @dataclass
 class Case:
-    """A loss, and how often it is traced at most."""
+    """A loss, and how often it is compiled at most."""
 
     loss: Callable[[Tensor, Tensor], Tensor]
     traces: int
@@ -204,21 +203,6 @@ ORDERED: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The losses that were compiled, by name; none may run in torch."""
-    names: list[str] = []
-    compile_loss = autogen.compiler.compile_loss
-
-    def noted(name: str, *args: Any) -> Any:
-        names.append(name)
-        return compile_loss(name, *args)
-
-    monkeypatch.setattr(autogen.compiler, "compile_loss", noted)
-    with policy("mandatory"):
-        yield names
-
-
 def outcome(loss: Any, x: Tensor, *args: Any) -> list[Tensor]:
     x = x.detach().clone().requires_grad_()
     value = loss(x, *args)
@@ -232,11 +216,11 @@ def agree(ours: Any, theirs: Any, x: Tensor, *args: Any) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.loss.__name__)
-def test_sizes_that_values_decide(case: Case, traced: list[str], launches: Launches) -> None:
+def test_sizes_that_values_decide(case: Case, compiled: list[str], launches: Launches) -> None:
     ours = autogen_loss(case.loss)
     for seed, chosen in enumerate(CHOSEN):
         agree(ours, case.loss, draw("real", ROWS, COLUMNS, seed=seed), rows(chosen, seed))
-    assert len(traced) <= case.traces
+    assert len(compiled) <= case.traces
     report = explain(ours, draw("real", ROWS, COLUMNS), rows(5, 0))
     assert report.path == case.path, report.reason
     launches.take()
@@ -245,7 +229,7 @@ def test_sizes_that_values_decide(case: Case, traced: list[str], launches: Launc
 @pytest.mark.parametrize(
     "case", [case for case in CASES if case.loss is not thresholded], ids=lambda c: c.loss.__name__
 )
-def test_in_double_precision_and_without_a_gradient(case: Case, traced: list[str]) -> None:
+def test_in_double_precision_and_without_a_gradient(case: Case, compiled: list[str]) -> None:
     ours = autogen_loss(case.loss)
     for seed, chosen in enumerate(CHOSEN[:5]):
         x, mask = draw("real", ROWS, COLUMNS, seed=seed).double(), rows(chosen, seed)
@@ -264,11 +248,11 @@ def test_the_order_of_what_a_mask_chooses(name: str) -> None:
         agree(ours, loss, draw("real", ROWS, COLUMNS, seed=seed), rows(chosen, seed))
 
 
-def test_batches_of_other_sizes_share_a_trace(traced: list[str]) -> None:
+def test_batches_of_other_sizes_share_a_trace(compiled: list[str]) -> None:
     ours = autogen_loss(places)
     for seed, size in enumerate((9, 12, 30, 5)):
         agree(ours, places, draw("real", size, COLUMNS, seed=seed), torch.arange(size) % 3 == 0)
-    assert len(traced) == 1
+    assert len(compiled) == 1
 
 
 def test_the_steps_are_reported() -> None:
@@ -290,7 +274,7 @@ def test_a_second_derivative() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_under_autocast(dtype: torch.dtype, traced: list[str]) -> None:
+def test_under_autocast(dtype: torch.dtype, compiled: list[str]) -> None:
     ours = autogen_loss(hardest)
     x, mask = draw("real", ROWS, COLUMNS) * 0.3, rows(5, 0)
     with torch.autocast("cpu", dtype):
@@ -298,7 +282,7 @@ def test_under_autocast(dtype: torch.dtype, traced: list[str]) -> None:
             torch.testing.assert_close(own, their, rtol=0.02, atol=0.02)
 
 
-def test_values_for_as_many_places_as_a_mask_chooses(traced: list[str]) -> None:
+def test_values_for_as_many_places_as_a_mask_chooses(compiled: list[str]) -> None:
     """Their number is known, and not that of the mask's places: each place takes the next value."""
 
     def loss(x: Tensor, mask: Tensor, values: Tensor) -> Tensor:
@@ -314,7 +298,7 @@ def test_values_for_as_many_places_as_a_mask_chooses(traced: list[str]) -> None:
         ours(draw("real", ROWS, COLUMNS), rows(4, 0), draw("real", ROWS, COLUMNS))
 
 
-def test_what_is_found_is_a_tensor_of_its_own(traced: list[str]) -> None:
+def test_what_is_found_is_a_tensor_of_its_own(compiled: list[str]) -> None:
     def loss(x: Tensor, mask: Tensor) -> Tensor:
         first, second = mask.nonzero().squeeze(1), mask.nonzero().squeeze(1)
         first += 1
@@ -344,7 +328,7 @@ class Miner(nn.Module):
         return {"loss": loss, "hard": found.shape[0], "share": found.shape[0] / x.shape[0]}
 
 
-def test_sizes_in_the_result_and_a_margin_that_changes(traced: list[str]) -> None:
+def test_sizes_in_the_result_and_a_margin_that_changes(compiled: list[str]) -> None:
     ours, theirs = autogen_loss(Miner()), Miner()
     for seed, chosen in enumerate(CHOSEN):
         ours.margin = theirs.margin = 0.1 + 0.05 * seed
@@ -352,7 +336,7 @@ def test_sizes_in_the_result_and_a_margin_that_changes(traced: list[str]) -> Non
         own, their = ours(x, mask), theirs(x, mask)
         torch.testing.assert_close(own.pop("loss"), their.pop("loss"))
         assert own == their and list(map(type, own.values())) == list(map(type, their.values()))
-    assert len(traced) <= 8
+    assert len(compiled) <= 8
 
 
 def drawn(x: Tensor) -> Tensor:
@@ -390,7 +374,7 @@ def test_what_cannot_be_known_before_is_left_to_torch(loss: Callable[[Tensor], T
         ours(x)
 
 
-def test_a_gradient_inside_the_loss_may_decide(traced: list[str]) -> None:
+def test_a_gradient_inside_the_loss_may_decide(compiled: list[str]) -> None:
     ours = autogen_loss(of_a_gradient)
     for seed in range(4):
         agree(ours, of_a_gradient, draw("real", ROWS, COLUMNS, seed=seed))
@@ -398,7 +382,7 @@ def test_a_gradient_inside_the_loss_may_decide(traced: list[str]) -> None:
 
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), 0.0])
 @pytest.mark.parametrize("order", [(0, 1, 0), (1, 0, 1)])
-def test_numbers_that_are_not_finite(odd: float, order: Sequence[int], traced: list[str]) -> None:
+def test_numbers_that_are_not_finite(odd: float, order: Sequence[int], compiled: list[str]) -> None:
     def loss(x: Tensor, level: Tensor) -> Tensor:
         number = level.item()
         return (x * number).sum() if number < 2 else F.relu(x).sum() / number
@@ -406,15 +390,15 @@ def test_numbers_that_are_not_finite(odd: float, order: Sequence[int], traced: l
     ours = autogen_loss(loss)
     for which in (*order, 0, 1, 1):
         agree(ours, loss, draw("real", ROWS, COLUMNS), torch.tensor((1.5, odd)[which]))
-    assert len(traced) <= 3
+    assert len(compiled) <= 3
 
 
-def test_a_length_is_a_symbol_and_python_has_its_own_back(traced: list[str]) -> None:
+def test_a_length_is_a_symbol_and_python_has_its_own_back(compiled: list[str]) -> None:
     def loss(x: Tensor) -> Tensor:
         return x.exp().sum() / len(x) + torch.zeros(len(x)).sum()
 
     ours = autogen_loss(loss)
     for size in (5, 6, 7):
         agree(ours, loss, draw("real", size, COLUMNS))
-    assert len(traced) == 1
+    assert len(compiled) == 1
     assert len.__module__ == "builtins" and type(len(torch.zeros(3))) is int

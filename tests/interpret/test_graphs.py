@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import autogen.kernel
 from autogen import autogen_loss, explain
+from tests.formulas import clip, dice, lovasz, pearson
 from tests.interpret.agreement import draw, labels
 from tests.interpret.launches import Launches
 
@@ -43,38 +44,8 @@ def fixed(*shape: int, seed: int = 1) -> Tensor:
     return draw("real", *shape, seed=seed).detach()
 
 
-def dice(dims: tuple[int, ...]) -> Callable[[Tensor, Tensor], Tensor]:
-    def loss(logits: Tensor, target: Tensor) -> Tensor:
-        prob = logits.softmax(1)
-        hot = F.one_hot(target, logits.shape[1]).movedim(-1, 1).to(prob.dtype)
-        overlap, total = (prob * hot).sum(dims), (prob + hot).sum(dims)
-        return 1 - ((2 * overlap + 1) / (total + 1)).mean()
-
-    return loss
-
-
 def image_mean(logits: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(logits, target, reduction="none").mean((1, 2)).pow(2).sum()
-
-
-def pearson(a: Tensor, b: Tensor) -> Tensor:
-    a, b = a - a.mean(), b - b.mean()
-    return 1 - (a * b).sum() / (a.norm() * b.norm() + 1e-8)
-
-
-def clip(image: Tensor, text: Tensor) -> Tensor:
-    logits = F.normalize(image, dim=-1) @ F.normalize(text, dim=-1).t() * 10
-    own = torch.arange(image.shape[0])
-    return (F.cross_entropy(logits, own) + F.cross_entropy(logits.t(), own)) / 2
-
-
-def lovasz(margin: Tensor, sign: Tensor) -> Tensor:
-    errors, order = (1 - margin * sign).sort(0, descending=True)
-    truth = (sign[order] > 0).to(margin.dtype)
-    overlap, union = truth.sum() - truth.cumsum(0), truth.sum() + (1 - truth).cumsum(0)
-    jaccard = 1 - overlap / union
-    jaccard[1:] = jaccard[1:] - jaccard[:-1]
-    return torch.dot(errors.relu(), jaccard)
 
 
 def wing(a: Tensor, b: Tensor) -> Tensor:
@@ -146,7 +117,7 @@ PAIR = (x(6, 7), x(6, 7, seed=1))
 MASK = fixed(6, 7, seed=3) > 0
 
 CASES: dict[str, Case] = {
-    "dice per class": Case(dice((0, 2, 3)), PIXELS, large=(2, 1)),
+    "dice per class": Case(dice(), PIXELS, large=(2, 1)),
     "dice per sample and class": Case(dice((2, 3)), PIXELS, large=(2, 1)),
     "cross entropy per image": Case(image_mean, PIXELS, large=(2, 1)),
     "a value of the whole loss in its elements": Case(pearson, (x(40), x(40, seed=1)), large=(2, 2)),

@@ -6,7 +6,6 @@ import copy
 import math
 import pickle
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,21 +19,6 @@ from autogen import TooManyTracesError, autogen_loss, explain, policy
 from tests.interpret.agreement import draw
 
 X, Y = draw("real", 6, 5), draw("real", 6, 5, seed=1).detach()
-
-
-@pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The losses that were compiled, by name."""
-    names: list[str] = []
-    compile_loss = autogen.compiler.compile_loss
-
-    def counted(name: str, *args: Any) -> Any:
-        names.append(name)
-        return compile_loss(name, *args)
-
-    monkeypatch.setattr(autogen.compiler, "compile_loss", counted)
-    with policy("mandatory"):
-        yield names
 
 
 class Annealed(nn.Module):
