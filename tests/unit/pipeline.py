@@ -125,3 +125,14 @@ def floats(*shape: int, dtype: torch.dtype = torch.float64, grad: bool = True, s
     generator = torch.Generator().manual_seed(seed)
     tensor = torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype)
     return tensor.requires_grad_(grad)
+
+
+def positive(*shape: int, grad: bool = True) -> torch.Tensor:
+    """Numbers between 0 and 1 that ask for their gradient."""
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.rand(shape, generator=generator).requires_grad_(grad)
+
+
+def pointwise(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A loss of two tensors (..., C) of one shape."""
+    return (x * y).sum(-1).mean()

@@ -1,0 +1,124 @@
+"""Changes that are left to torch, as nothing could make them as torch does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+import autogen
+from autogen import autogen_loss, policy
+from tests.interpret.launches import Launches
+from tests.interpret.stateful import Loss, Twins, inputs
+
+
+class Counter(Loss):
+    steps = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+
+    def change(self, x: Tensor, t: Tensor) -> Tensor:
+        self.steps += 1
+        return x.sum() * self.steps
+
+
+class Growing(Loss):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Tensor] = []
+
+    def change(self, x: Tensor, t: Tensor) -> None:
+        self.seen.append(t.mean())
+
+
+class Deleting(Loss):
+    def __init__(self) -> None:
+        super().__init__()
+        self.extra: Any = 1
+
+    def change(self, x: Tensor, t: Tensor) -> None:
+        if hasattr(self, "extra"):
+            del self.extra
+
+
+class Viewing(Loss):
+    def change(self, x: Tensor, t: Tensor) -> None:
+        self.last = t[0]
+
+
+class Overlapping(Loss):
+    def change(self, x: Tensor, t: Tensor) -> None:
+        mean = t.mean(0)
+        self.last, self.previous = mean, mean[:2]
+
+
+class OfClass(Loss):
+    total: Any = 0.0
+
+    def change(self, x: Tensor, t: Tensor) -> None:
+        type(self).total = t.sum()
+
+
+class NewBuffer(Loss):
+    def change(self, x: Tensor, t: Tensor) -> None:
+        self.register_buffer("extra", t.mean(0), persistent=False)
+
+
+class NewParameter(Loss):
+    def change(self, x: Tensor, t: Tensor) -> None:
+        self.last = nn.Parameter(t.mean(0))
+
+
+class FloatOfTime(Loss):
+    def change(self, x: Tensor, t: Tensor) -> None:
+        self.last = 0.5
+
+
+class Restored(Loss):
+    def change(self, x: Tensor, t: Tensor) -> Tensor:
+        before = self.center.detach()
+        self.center.data = self.center.data + 1
+        self.center.data = before
+        return (x * self.center).sum()
+
+
+class DataOfAnother(Loss):
+    def change(self, x: Tensor, t: Tensor) -> Tensor:
+        self.center.data = t[:1]
+        return (x * self.center).sum()
+
+
+class DataReturned(Loss):
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        new = t.mean(0, keepdim=True)
+        self.center.data = new
+        return new if len(x) else x
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        DataOfAnother,
+        DataReturned,
+        Counter,
+        Growing,
+        Deleting,
+        Viewing,
+        Overlapping,
+        OfClass,
+        NewBuffer,
+        NewParameter,
+        FloatOfTime,
+        Restored,
+    ],
+)
+def test_what_is_in_doubt_is_left_to_torch(kind: type[Loss], launches: Launches) -> None:
+    with pytest.raises(autogen.AutogenError), policy("mandatory"):
+        autogen_loss(kind())(*inputs(0))
+    twins = Twins(kind())
+    twins.call(0)
+    assert launches.take() == 0
+    twins.call(1)
