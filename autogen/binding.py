@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import inspect
 import threading
+import types
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -34,7 +35,8 @@ def is_replaying() -> bool:
 class Binding:
     """A call: `tensors` and their `names`, `statics` for all else, and how to run the loss on other tensors.
 
-    `arguments` are those of the call by name, of a method without its `self`; `state` is what else the loss reaches.
+    `arguments` are those of the call by name, of a method without its `self`; `state` is what else the loss reaches;
+    `ran` is the code that ran when it was traced, if that was watched.
     """
 
     names: tuple[str, ...]
@@ -43,6 +45,7 @@ class Binding:
     arguments: Mapping[str, Any]
     _run: Replay
     state: Reachable
+    ran: set[types.CodeType] = field(default_factory=set)
 
     def replay(
         self,
@@ -84,10 +87,12 @@ def bind(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     varying: Collection[str] = (),
+    executed: frozenset[types.CodeType] = frozenset(),
 ) -> Binding:
     """Take a call of `function(*args, **kwargs)` apart; for a method of `module`, its state too.
 
-    `varying` names floats that are not to be part of the key.
+    `varying` names floats that are not to be part of the key. Of the functions that the loss reaches only those are
+    looked into whose code is `executed`, if that is known.
 
     Raises:
         TypeError: the arguments do not fit the signature.
@@ -98,7 +103,7 @@ def bind(
     arguments = signature.bind(*given[0], **kwargs).arguments
     labels = _labels(arguments)
     names = [next(labels[id(leaves[k])]) for k in spots]
-    state = Reachable(varying, leaves)
+    state = Reachable(varying, leaves, executed)
     statics: list[Hashable] = [str(structure)]
     if module is not None:
         statics.append(state.visit_self(module))

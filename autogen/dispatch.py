@@ -6,17 +6,19 @@ be compiled runs in torch, and the reason is kept so that nobody tries again.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from autogen import availability
+from autogen import availability, reachable
 from autogen.autograd import apply_short, run
 from autogen.binding import Binding, bind, is_replaying
 from autogen.errors import (
@@ -26,9 +28,11 @@ from autogen.errors import (
     RefusedError,
     StateChangeError,
     TooManyTracesError,
+    TooManyValuesError,
     TraceError,
     defects_of,
 )
+from autogen.executed import is_profiled, noted
 from autogen.places import MISSING
 from autogen.policies import Policy, resolve
 from autogen.shortcut import Plan, Shortcut
@@ -99,6 +103,7 @@ class Dispatcher:
         self._refused: dict[Hashable, list[AutogenError]] = {}
         self._said: set[str] = set()
         self._sites = Sites()
+        self._executed: frozenset[CodeType] = frozenset()  # once the loss has been seen to reach too much
         self._unused: tuple[Hashable, int] = None, 0  # a kind of tensors, and how often it was traced in a row
 
     def __call__(
@@ -122,10 +127,9 @@ class Dispatcher:
                 if result is not MISSING:
                     return result
         try:
-            binding = self.bind(module, args, kwargs)
+            binding, decision = self.prepare(module, args, kwargs, name or self.name)
         except TypeError:
             return self._eager(module, args, kwargs)  # which raises it as the user expects
-        decision = self.decide(binding, module, name or self.name)
         error = decision.error
         if decision.kernels is not None:
             needs = needs_gradient(binding)
@@ -143,6 +147,27 @@ class Dispatcher:
             raise error.with_traceback(None)  # that of an earlier call would keep its tensors alive
         return self._eager(module, args, kwargs)
 
+    def prepare(
+        self,
+        module: torch.nn.Module | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str,
+        *,
+        is_call: bool = True,
+    ) -> tuple[Binding, Decision]:
+        """Take a call apart, and decide how it is to run.
+
+        Raises:
+            TypeError: the arguments do not fit the signature.
+        """
+        while True:
+            binding = self.bind(module, args, kwargs, is_call=is_call)
+            decision = self.decide(binding, module, name)
+            if binding.ran <= self._executed:
+                return binding, decision
+            self._executed |= binding.ran
+
     def bind(
         self,
         module: torch.nn.Module | None,
@@ -157,11 +182,12 @@ class Dispatcher:
             TypeError: the arguments do not fit the signature.
         """
         history = self._sites.of(module).history
-        binding = bind(self.function, self.signature, module, args, kwargs, history.varying)
+        again = functools.partial(bind, self.function, self.signature, module, args, kwargs, executed=self._executed)
+        binding = again(history.varying)
         if any(tensor.dtype == torch.float64 for tensor in binding.tensors):  # Triton takes floats in single precision
-            return bind(self.function, self.signature, module, args, kwargs) if binding.floats else binding
+            return again() if binding.floats else binding
         if is_call and history.note(binding.fixed):
-            binding = bind(self.function, self.signature, module, args, kwargs, history.varying)
+            binding = again(history.varying)
         return binding
 
     def _short(self, site: Site, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -221,7 +247,7 @@ class Dispatcher:
     ) -> Any:
         """Run, as torch would, the loss of a call that took a shortcut."""
         args, kwargs = shortcut.call(tensors, floats)
-        binding = bind(self.function, self.signature, module, args, kwargs, shortcut.varying)
+        binding = bind(self.function, self.signature, module, args, kwargs, shortcut.varying, shortcut.executed)
         if binding.statics != shortcut.statics or binding.names != shortcut.names:
             raise RuntimeError(f"{self.name} has changed between forward and the derivative of backward")
         return binding.replay(tensors, floats)
@@ -286,31 +312,37 @@ class Dispatcher:
         return None
 
     def _compile(self, binding: Binding, needs: Sequence[bool], key: tuple[Hashable, ...], name: str) -> Decision:
-        from autogen.compiler import compile_loss
-
-        try:
-            kind, count = self._unused
-            self._unused = key[1:], count + 1 if kind == key[1:] else 1
-            traces = len(self._compiled.get(key, ())) + len(self._refused.get(key, ()))
-            too_many = traces >= MOST_TRACES or len(self._compiled) >= MOST_KEYS
-            if too_many or self._unused[1] > MOST_UNUSED or binding.state.is_endless:
-                raise TooManyTracesError(name)
-            with defects_of(name):
-                compiled = compile_loss(name, binding, needs)
-                bound = compiled.bind(binding)
-                assert bound is not None, "kernels are made for the call that they were compiled from"
-        except AutogenError as refused:
-            error = refused
+        state, watched = binding.state, set[CodeType]()
+        is_watched = state.is_endless or bool(state.executed)
+        found: tuple[CompiledLoss, Bound] | AutogenError
+        if self._is_hopeless(key):
+            found = TooManyTracesError(name)
+        elif is_watched and (is_profiled() or (state.is_endless and state.executed)):
+            found = TooManyValuesError(name, reachable.MOST_VALUES)
         else:
+            with noted(watched) if is_watched else contextlib.nullcontext():
+                found = _attempt(name, binding, needs)
+        if not watched <= state.executed:  # the call is to be taken apart again: more is looked into, or less
+            binding.ran.update(watched)
+            return Decision(error=TooManyValuesError(name, reachable.MOST_VALUES))
+        if not isinstance(found, AutogenError):
+            compiled, bound = found
             self._compiled.setdefault(key, []).append(compiled)
             logger.info("%s runs on generated kernels: %s launches, forward + backward", name, compiled.launches)
             return _decided(compiled, bound, binding)
-        level = logging.WARNING if isinstance(error, InternalError) else logging.INFO
+        level = logging.WARNING if isinstance(found, InternalError) else logging.INFO
         logger.log(
-            level, "%s runs in torch: %s", name, error.reason, exc_info=error if level == logging.WARNING else None
+            level, "%s runs in torch: %s", name, found.reason, exc_info=found if level == logging.WARNING else None
         )
-        self._refused.setdefault(key, []).append(_without_frames(error))
-        return Decision(error=error)
+        self._refused.setdefault(key, []).append(_without_frames(found))
+        return Decision(error=found)
+
+    def _is_hopeless(self, key: tuple[Hashable, ...]) -> bool:
+        """Whether calls differ too much from each other; counts the traces in a row that no other call used."""
+        kind, count = self._unused
+        self._unused = key[1:], count + 1 if kind == key[1:] else 1
+        traces = len(self._compiled.get(key, ())) + len(self._refused.get(key, ()))
+        return traces >= MOST_TRACES or len(self._compiled) >= MOST_KEYS or self._unused[1] > MOST_UNUSED
 
     def refuse(self, key: Hashable, policy: Policy, error: AutogenError) -> AutogenError:
         """What was generated cannot be compiled, or a kernel not be printed: such calls run in torch from now on.
@@ -338,6 +370,20 @@ class Dispatcher:
         device = tensors[0].device.type
         autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
         return call.statics, call.names, kinds, tuple(needs), autocast, torch.get_default_dtype()
+
+
+def _attempt(name: str, binding: Binding, needs: Sequence[bool]) -> tuple[CompiledLoss, Bound] | AutogenError:
+    """Compile a loss for a call; the error says why that cannot be."""
+    from autogen.compiler import compile_loss
+
+    try:
+        with defects_of(name):
+            compiled = compile_loss(name, binding, needs)
+            bound = compiled.bind(binding)
+            assert bound is not None, "kernels are made for the call that they were compiled from"
+    except AutogenError as error:
+        return error
+    return compiled, bound
 
 
 def _decided(compiled: CompiledLoss, bound: Bound, binding: Binding) -> Decision:

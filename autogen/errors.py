@@ -125,6 +125,17 @@ class TooManyTracesError(AutogenError):
         )
 
 
+class TooManyValuesError(AutogenError):
+    """The loss `loss` reaches more than `most` values beside its arguments, too many to look at in each call."""
+
+    def __init__(self, loss: str, most: int) -> None:
+        self.loss, self.most = loss, most
+        super().__init__(
+            f"{loss} reaches more than {most:,} values through its module, or through what its functions name",
+            remedy=f"Keep out of the loss's module what the loss does not need. {_USE_DEFAULT_POLICY}",
+        )
+
+
 class StateChangeError(AutogenError):
     """The loss changes something that outlives the call, such as an attribute of its module: `what` names it."""
 

@@ -35,11 +35,18 @@ class Reachable:
 
     `tensors` are those that were found, in order, and `floats` the numbers that are known to vary, by the names in
     `varying`; `fixed` are all other floats by name. `places` are all places where something was read, `is_plain` says
-    whether they tell of every change, and `is_endless` that there is too much to look at.
+    whether they tell of every change, and `is_endless` that there is too much to look at. If it is known which code is
+    `executed`, no other function is looked into.
     """
 
-    def __init__(self, varying: Collection[str] = (), arguments: list[Any] | None = None) -> None:
+    def __init__(
+        self,
+        varying: Collection[str] = (),
+        arguments: list[Any] | None = None,
+        executed: frozenset[types.CodeType] = frozenset(),
+    ) -> None:
         self.arguments = arguments
+        self.executed = executed
         self.tensors: list[Kept] = []
         self.floats: list[Kept] = []
         self.fixed: dict[str, float] = {}
@@ -91,6 +98,8 @@ class Reachable:
     def _composite(self, value: Any, name: str) -> Hashable:
         if isinstance(value, types.ModuleType):
             return self._python_module(value)
+        if isinstance(value, types.FunctionType) and self._is_idle(value):
+            return _Identity(value)
         if isinstance(value, tuple):
             return type(value), tuple(self.visit(item, f"{name}_{k}") for k, item in enumerate(value))
         self._seen[id(value)] = len(self._seen)
@@ -134,7 +143,7 @@ class Reachable:
     def _object(self, value: Any, name: str) -> Hashable:
         """The attributes of an object and of its class, if it is not one with a life of its own."""
         kind: Any = type(value)
-        if _is_library(kind.__module__) and not (
+        if is_library(kind.__module__) and not (
             kind in _OPEN or (kind.__module__.partition(".")[0] == "torch" and not callable(value))
         ):
             return kind if isinstance(value, dict) else _Identity(value)
@@ -186,16 +195,24 @@ class Reachable:
         """What a class and its bases have, but for those of libraries, which do not change."""
         parts: list[Hashable] = [_Identity(owner)]
         for base in owner.__mro__:
-            if not _is_library(base.__module__):
+            if not is_library(base.__module__):
                 entries = vars(base)
                 skipped = frozenset(key for key, item in entries.items() if _is_about_class(key, item))
                 parts.append(self._entries(entries, "", skipped, base))
         return tuple(parts)
 
+    def _is_idle(self, function: types.FunctionType) -> bool:
+        """Whether a function is known not to run."""
+        return (
+            bool(self.executed)
+            and function.__code__ not in self.executed
+            and not is_library(function.__globals__.get("__name__"))
+        )
+
     def _function(self, function: types.FunctionType) -> Hashable:
         scope = function.__globals__
-        is_library = _is_library(scope.get("__name__"))
-        if is_library and function.__closure__ is None:
+        of_library = is_library(scope.get("__name__"))
+        if of_library and function.__closure__ is None:
             return _Identity(function)
         if hasattr(function, "__autogen_dispatcher__"):
             return self.visit(function.__wrapped__)  # type: ignore[attr-defined]
@@ -208,7 +225,7 @@ class Reachable:
             self.places.append(Cell(cell, held))
             closure.append(self.visit(held, name, cell))
         defaults = self.visit(function.__defaults__), self.visit(function.__kwdefaults__)
-        names = () if is_library else _globals_in(function.__code__)
+        names = () if of_library else _globals_in(function.__code__)
         found = tuple(self._global(scope, name) for name in names)
         self._attributes = outside
         return function.__code__, tuple(closure), defaults, found
@@ -220,7 +237,7 @@ class Reachable:
 
     def _python_module(self, module: types.ModuleType) -> Hashable:
         """What the function that is being looked at may read of a module."""
-        names = () if _is_library(module.__name__) else sorted(self._attributes & vars(module).keys())
+        names = () if is_library(module.__name__) else sorted(self._attributes & vars(module).keys())
         if not names or (id(module), self._attributes) in self._modules_seen:
             return _Identity(module)
         self._modules_seen.add((id(module), self._attributes))
@@ -299,7 +316,7 @@ def _is_about_class(key: str, item: Any) -> bool:
     )
 
 
-def _is_library(module: str | None) -> bool:
+def is_library(module: str | None) -> bool:
     """Whether a module does not change while a program runs."""
     return module is None or module.partition(".")[0] in _LIBRARIES
 

@@ -111,8 +111,7 @@ def explain(loss: Any, *args: Any, **kwargs: Any) -> Report:
         return Report(name, "eager", "the policy is disabled")
     if module is not None and not getattr(module, "use_autogen", True):
         return Report(name, "eager", "the loss was made with use_autogen=False")
-    binding = dispatcher.bind(module, args, kwargs, is_call=False)
-    decision = dispatcher.decide(binding, module, name)
+    binding, decision = dispatcher.prepare(module, args, kwargs, name, is_call=False)
     forward, backward = _directions(decision, binding)
     return Report(name, decision.path, decision.reason, forward, backward)
 

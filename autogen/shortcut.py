@@ -83,13 +83,15 @@ class _Float:
 class Shortcut:
     """The calls of a module, or of a function, that read the same from the same places.
 
-    `statics` and `names` are those of their binding, `varying` the names of its floats.
+    `statics` and `names` are those of their binding, `varying` the names of its floats, `executed`
+    the code that it has looked into, if not all.
     """
 
     def __init__(self, binding: Binding, args: tuple[Any, ...], kwargs: dict[str, Any], read: Reader) -> None:
         self.statics = binding.statics
         self.names = binding.names
         self.varying = frozenset(binding.floats)
+        self.executed = binding.state.executed
         self.read = read
         self.plans: dict[Any, Plan] = {}
         holes = {each.key: each.name for each in binding.state.floats if each.container is binding.state.arguments}
