@@ -221,7 +221,8 @@ def one_block(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Ker
     for position, node in enumerate(order):
         for axis in node.axes:
             first.setdefault(axis, position)
-    columns = tuple(sorted(axes, key=lambda axis: (first.get(axis, len(order)), place(axis))))
+    # What is adjacent in memory is so in the tile: long sums then run along it, which is where they are exact.
+    columns = tuple(sorted(axes, key=lambda axis: (place(axis)[0], first.get(axis, len(order)), str(axis))))
     kernel = Kernel(name, (), columns, True, tuple(roots), (), (), one_block=True)
     if len(columns) > MAX_RANK or not kernel.holds(hints):
         raise ScheduleError("the loss is too large for one program")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import autogen.losses
-from autogen import policy
+from autogen import autogen_loss, policy
 from tests.interpret.compare import Call, converted, run
 from tests.interpret.samples import Samples
 
@@ -93,3 +93,17 @@ def test_contract(name: str) -> None:
         error, allowed = (each.double()[finite].sub(truth).abs().max().item() for each in (own, their))
         ulp = torch.finfo(own.dtype).eps * truth.abs().max().item()
         assert error <= 2 * allowed + 2 * ulp, f"{what}: error {error:.3g}, torch's {allowed:.3g}, an ulp {ulp:.3g}"
+
+
+def test_dot_products_of_all_pairs_in_one_program() -> None:
+    """Of vectors that are nearly orthogonal: the order of the sum is all that its error depends on."""
+
+    def products(a: Tensor, b: Tensor) -> Tensor:
+        return (a[:, :, None] * b[:, None]).sum(3).sum(0)
+
+    s = Samples(torch.float64)
+    a, b = s.real(2, 2, 2000) + 3, s.real(2, 2, 2000)
+    exact = products(a.float().double(), b.float().double())
+    own = autogen_loss(products, policy="mandatory")(a.float(), b.float())
+    allowed = 2 * (products(a.float(), b.float()) - exact).abs().max() + 2 * exact.abs().max() * 2.0**-23
+    assert (own - exact).abs().max() <= allowed
