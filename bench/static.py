@@ -100,6 +100,8 @@ def _widths(kernel: SpecializedKernel, made: CompiledKernel) -> Iterator[int]:
     is_flat = re.search(r"^    BLOCK: tl.constexpr", kernel.text, re.MULTILINE) is not None
     walked = "col" if re.search(r"^    COLS: tl.constexpr", kernel.text, re.MULTILINE) else "row"
     for access in made.accesses:
+        if "_partial_ptr" in access.address:  # few values, for the last block
+            continue
         if is_flat and (access.mask is not None or "offsets" not in access.address):
             continue
         if is_flat or re.search(rf"\b{walked}\b", access.address):
