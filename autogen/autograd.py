@@ -68,7 +68,8 @@ class _Fused(torch.autograd.Function):
         failed: Callable[..., Any],
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        outputs, saved = kernels.run_forward(tensors, sizes)
+        outputs, kept = kernels.run_forward(tensors, sizes)
+        saved, ctx.early = _split(kept, kernels.early)
         ctx.kernels, ctx.replayed, ctx.sizes, ctx.failed = kernels, replayed, sizes, failed
         ctx.count, ctx.first = len(tensors), 4
         ctx.save_for_backward(*tensors, *saved)
@@ -78,12 +79,12 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
-        everything = ctx.saved_tensors
+        everything, early = ctx.saved_tensors, _taken(ctx)
         tensors, saved = everything[: ctx.count], everything[ctx.count :]
         none, wanted = (None,) * ctx.first, ctx.needs_input_grad[ctx.first :]  # of what comes before the tensors
         if not torch.is_grad_enabled():
             try:
-                return *none, *ctx.kernels.run_backward(tensors, saved, upstream, ctx.sizes)
+                return *none, *ctx.kernels.run_backward(tensors, (*saved, *early), upstream, ctx.sizes)
             except (CompileError, InternalError) as error:
                 ctx.failed(error)
         return *none, *ctx.replayed.gradients(tensors, wanted, upstream)
@@ -97,7 +98,8 @@ class _Short(_Fused):
         plan = call[0]
         results = plan.prepared.forward(tensors, call[1])
         ctx.call = call
-        ctx.save_for_backward(*tensors, *results[plan.outputs :])
+        saved, ctx.early = _split(results[plan.outputs :], plan.loss.early)
+        ctx.save_for_backward(*tensors, *saved)
         if plan.constant:
             ctx.mark_non_differentiable(*[results[k] for k in plan.constant])
         return plan.outputs_of(results)
@@ -109,16 +111,29 @@ class _Short(_Fused):
         count = len(shortcut.names)
         tensors = everything[:count]
         if not torch.is_grad_enabled():
+            kept = (*everything[count:], *_taken(ctx)) if ctx.early else everything[count:]
             try:
-                return None, *plan.prepared.backward(tensors, everything[count:], upstream, sizes)
+                return None, *plan.prepared.backward(tensors, kept, upstream, sizes)
             except (CompileError, InternalError):  # of a kernel for another layout of upstream: `_Fused` deals with it
                 pass
         replay = functools.partial(dispatcher.replay_again, shortcut, module, floats)
         ctx.kernels, ctx.replayed = plan.loss, Replayed(functools.partial(_tensors_of, replay), None)
         ctx.sizes, ctx.count, ctx.first = sizes or plan.prepared.sizes, count, 1
         key = dispatcher.key(shortcut, tensors, ctx.needs_input_grad[1:])
-        ctx.failed = functools.partial(dispatcher.refuse, key, resolve(dispatcher.policy))
+        ctx.failed = functools.partial(dispatcher.refuse, key, resolve(dispatcher.options.policy))
         return _Fused.backward(ctx, *upstream)
+
+
+def _split(kept: list[torch.Tensor], early: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """What is saved for backward, and forward's gradients, which are not: autograd may make them its own."""
+    return (kept[:-early], kept[-early:]) if early else (kept, [])
+
+
+def _taken(ctx: Any) -> list[torch.Tensor]:
+    """The gradients that forward has computed, once: whoever gets them may write to them."""
+    early: list[torch.Tensor] = ctx.early
+    ctx.early = []
+    return early
 
 
 # `Function.apply` looks first whether torch.func transforms the call, which dispatch has done.

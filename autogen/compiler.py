@@ -12,7 +12,7 @@ import functools
 import random
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,6 +33,7 @@ from autogen.errors import (
 from autogen.kernel import Kernel
 from autogen.launch import Launcher, Results
 from autogen.lowering import decompositions, lower
+from autogen.options import Gradient
 from autogen.reachable import Change
 from autogen.schedule import Plan, schedule
 from autogen.sizes import Evaluator
@@ -75,7 +76,7 @@ class CompiledLoss:
     plan: Plan
     forward: tuple[Step, ...]
     device: torch.device
-    _backwards: dict[tuple[str, ...], Backward] = field(default_factory=dict)
+    _backwards: dict[tuple[tuple[str, ...], bool], Backward] = field(default_factory=dict)
 
     @property
     def ahead(self) -> tuple[torch.fx.Node, ...]:
@@ -108,9 +109,10 @@ class CompiledLoss:
         """Why the call takes this path."""
         before = [f"{_listed(TorchStep.name_of(step.target) for step in self.ahead)} before"] if self.ahead else []
         between = [f"{_listed(step.name for step in self.torch_steps)} between"] if self.torch_steps else []
+        late = f"; its gradient waits for backward: {self.plan.early.refused}" if self.plan.early.refused else ""
         if not before and not between:
-            return "every operation of the loss has a kernel"
-        return f"torch runs {', and '.join((*before, *between))} kernels"
+            return f"every operation of the loss has a kernel{late}"
+        return f"torch runs {', and '.join((*before, *between))} kernels{late}"
 
     @property
     def differentiable(self) -> tuple[bool, ...]:
@@ -169,19 +171,21 @@ class CompiledLoss:
         }
         steps = kernels_in((*self.forward, *self.backward()))
         self._limited = [step for step in steps if step.kernel.is_limited]
-        self.outputs = _results(self.forward, self.plan.outputs, self.plan)
+        early = [root.buffer for root in self.plan.early.gradients]
+        self.outputs = _results(self.forward, [*self.plan.outputs, *early], self.plan)
 
     def run_forward(
         self, tensors: Sequence[torch.Tensor], sizes: Sizes
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Launch forward; returns the outputs and the statistics kept for backward."""
+        """Launch forward; returns the outputs, and what is kept for backward: statistics, then `early` gradients."""
         named = self._named(tensors)
         self._launch(self.outputs, self.forward, named, sizes)
         outputs = [named[each.name] for each in self.trace.outputs]
         for k in range(len(outputs) - self.state.outputs, len(outputs)):
             if self.trace.outputs[k].name in self.plan.aliases:  # what outlives the call has memory of its own
                 outputs[k] = outputs[k].clone()
-        return outputs, [named[each.name] for each in self.plan.saved]
+        kept = (*self.plan.saved, *(root.buffer for root in self.plan.early.gradients))
+        return outputs, [named[each.name] for each in kept]
 
     def run_backward(
         self,
@@ -190,10 +194,16 @@ class CompiledLoss:
         upstream: Sequence[torch.Tensor],
         sizes: Sizes,
     ) -> list[torch.Tensor | None]:
-        """Launch backward; returns a gradient or None for every tensor."""
-        arriving = self.arriving(upstream, sizes)
+        """Launch backward; returns a gradient or None for every tensor.
+
+        What forward has kept may come without its `early` gradients, for a second run.
+        """
+        kept = [buffer.name for buffer in self.plan.saved]
+        is_early = len(saved) > len(kept)
+        kept += [root.buffer.name for root in self.plan.early.gradients] if is_early else []
+        arriving = self.arriving(upstream, sizes, is_early)
         named = self._named(tensors)
-        named |= {buffer.name: tensor for buffer, tensor in zip(self.plan.saved, saved, strict=True)}
+        named |= dict(zip(kept, saved, strict=True))
         named |= arriving.tensors
         backward, sizes = arriving.backward, arriving.sizes
         self._launch(backward.results, backward.steps, named, sizes)
@@ -202,8 +212,13 @@ class CompiledLoss:
             gradients[position] = named[root.buffer.name]
         return gradients
 
-    def arriving(self, upstream: Sequence[torch.Tensor], sizes: Sizes) -> Arriving:
-        """Backward for the layouts of some upstream gradients."""
+    @property
+    def early(self) -> int:
+        """How many gradients forward computes."""
+        return len(self.plan.early.gradients)
+
+    def arriving(self, upstream: Sequence[torch.Tensor], sizes: Sizes, is_early: bool) -> Arriving:
+        """Backward for the layouts of some upstream gradients, where forward's gradients are at hand or not."""
         named: dict[str, torch.Tensor] = {}
         sizes = dict(sizes)
         layouts = []
@@ -214,23 +229,23 @@ class CompiledLoss:
                 if layouts[-1] == _STRIDED:
                     sizes |= {_stride_name(each.name, d): stride for d, stride in enumerate(tensor.stride())}
         try:
-            return Arriving(self._backward(tuple(layouts)), sizes, named, is_copied=False)
+            return Arriving(self._backward(tuple(layouts), is_early), sizes, named, is_copied=False)
         except ScheduleError:  # this layout does not fit; the one of the output does
             for each in self.trace.upstream:
                 if each is not None:
                     tensor = named[each.name]
                     dense = tensor.new_empty_strided(tensor.shape, Evaluator(each.strides)(sizes))
                     named[each.name] = dense.copy_(tensor)
-            return Arriving(self._backward(), sizes, named, is_copied=True)
+            return Arriving(self._backward(None, is_early), sizes, named, is_copied=True)
 
     def backward(self) -> tuple[Step, ...]:
         """The steps of backward for upstream gradients in the layouts of their outputs."""
-        return self._backward().steps
+        return self._backward(None, bool(self.early)).steps
 
-    def _backward(self, layouts: tuple[str, ...] | None = None) -> Backward:
+    def _backward(self, layouts: tuple[str, ...] | None, is_early: bool) -> Backward:
         upstream = [each for each in self.trace.upstream if each is not None]
         layouts = layouts or (_DENSE,) * len(upstream)
-        backward = self._backwards.get(layouts)
+        backward = self._backwards.get((layouts, is_early))
         if backward is None:
             buffers = {}
             for each, layout in zip(upstream, layouts, strict=True):
@@ -238,9 +253,11 @@ class CompiledLoss:
                     buffer = ir.Buffer(each.name, each.dtype, each.shape, each.strides, "upstream")
                     buffers[each.name] = replace(buffer, strides=_strides(buffer, layout))
             with defects_of(self.plan.provenance.loss):
-                steps = _launchers(self.plan.backward(buffers), self.plan)
-            results = _results(steps, [root.buffer for root in self.plan.gradients], self.plan)
-            backward = self._backwards[layouts] = Backward(steps, results)
+                granted = self.plan.early.granted if is_early else ()
+                steps = _launchers(self.plan.backward(buffers, granted), self.plan)
+            made = [root.buffer for root in self.plan.early.gradients] if is_early else []
+            results = _results(steps, [root.buffer for root in self.plan.gradients], self.plan, made)
+            backward = self._backwards[layouts, is_early] = Backward(steps, results)
         return backward
 
     def _launch(self, results: Results, steps: Sequence[Step], named: dict[str, torch.Tensor], sizes: Sizes) -> None:
@@ -283,8 +300,10 @@ def _strides(buffer: ir.Buffer, layout: str) -> tuple[sympy.Expr, ...]:
     )
 
 
-def compile_loss(name: str, binding: Binding, needs_gradient: Sequence[bool]) -> CompiledLoss:
-    """Trace, lower, schedule and emit a call of the loss `name`.
+def compile_loss(
+    name: str, binding: Binding, needs_gradient: Sequence[bool], gradient: Gradient = "backward"
+) -> CompiledLoss:
+    """Trace, lower, schedule and emit a call of the loss `name`; `gradient` says by which kernel, if that can be.
 
     Raises:
         AutogenError: some part of the loss has no kernel; the subclass says which.
@@ -292,7 +311,7 @@ def compile_loss(name: str, binding: Binding, needs_gradient: Sequence[bool]) ->
     reads = Reads()
     while True:
         try:
-            return _compile(name, binding, needs_gradient, reads)
+            return _compile(name, binding, needs_gradient, gradient, reads)
         except AutogenError as error:
             # What could not be done without knowing a value is tried with it: numbers first, as masks seldom need it.
             if error.unknown is not None and error.unknown.numbers:
@@ -305,13 +324,19 @@ def compile_loss(name: str, binding: Binding, needs_gradient: Sequence[bool]) ->
             else:
                 raise
     try:  # not all of torch can be traced with symbols for sizes
-        return _compile(name, binding, needs_gradient, Reads(numbers=True, masks=True), static=True)
+        return _compile(name, binding, needs_gradient, gradient, Reads(numbers=True, masks=True), static=True)
     except AutogenError:
         raise first from first.__cause__
 
 
 def _compile(
-    name: str, binding: Binding, needs_gradient: Sequence[bool], reads: Reads, *, static: bool = False
+    name: str,
+    binding: Binding,
+    needs_gradient: Sequence[bool],
+    gradient: Gradient,
+    reads: Reads,
+    *,
+    static: bool = False,
 ) -> CompiledLoss:
     """`compile_loss`; the values that the loss `reads` are known ahead, and sizes are taken as they are if `static`."""
     changes: list[Change] = []
@@ -332,7 +357,8 @@ def _compile(
     hints = traced.domain.sizes(binding.tensors, tuple(binding.floats.values()))
     assert hints is not None, "a trace holds for the call that it was made from"
     try:
-        plan = schedule(lower(traced, name), kernel_name(name), hints, training=any(needs_gradient))
+        program, training = lower(traced, name), any(needs_gradient)
+        plan = schedule(program, kernel_name(name), hints, training=training, gradient=gradient)
         compiled = CompiledLoss(traced, plan, _launchers(plan.forward, plan), binding.tensors[0].device)
         # Emitted here and not at the first launch, so that whatever fails fails before anything ran.
         launchers = kernels_in((*compiled.forward, *compiled.backward()))
@@ -374,10 +400,13 @@ def _launchers(steps: Iterable[Kernel | TorchStep], plan: Plan) -> tuple[Step, .
     return tuple(step if isinstance(step, TorchStep) else Launcher(step, plan.provenance) for step in steps)
 
 
-def _results(steps: Iterable[Step], wanted: Iterable[ir.Buffer], plan: Plan) -> Results:
-    """What the kernels write, and results without elements, which none writes."""
+def _results(
+    steps: Iterable[Step], wanted: Iterable[ir.Buffer], plan: Plan, made: Collection[ir.Buffer] = ()
+) -> Results:
+    """What the kernels write, and results without elements, which none writes; not what is `made` already."""
     written = [root.buffer for step in steps if isinstance(step, Launcher) for root in step.kernel.roots]
-    return Results(dict.fromkeys(each for each in (*wanted, *written) if each.name not in plan.aliases))
+    new = dict.fromkeys(each for each in (*wanted, *written) if each.name not in plan.aliases)
+    return Results(each for each in new if each not in made)
 
 
 def kernel_name(name: str) -> str:

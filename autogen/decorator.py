@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 
 from autogen.dispatch import Dispatcher
+from autogen.options import Gradient, Options
 from autogen.policies import Policy
 
 if TYPE_CHECKING:
@@ -24,12 +26,16 @@ _DISPATCHER = "__autogen_dispatcher__"
 def autogen_loss(loss: _Loss) -> _Loss: ...
 @overload
 def autogen_loss(
-    *, policy: Policy | str | None = None, handwritten: Callable[[], Handwritten] | None = None
+    *,
+    policy: Policy | str | None = None,
+    gradient: Gradient = "backward",
+    handwritten: Callable[[], Handwritten] | None = None,
 ) -> Callable[[_Loss], _Loss]: ...
 def autogen_loss(
     loss: Any = None,
     *,
     policy: Policy | str | None = None,
+    gradient: Gradient = "backward",
     handwritten: Callable[[], Handwritten] | None = None,
 ) -> Any:
     """Run a loss on generated Triton kernels, one forward and one backward, wherever that is possible.
@@ -51,24 +57,29 @@ def autogen_loss(
         loss: what to decorate.
         policy: "disabled", "default", "aggressive" or "mandatory", for this loss alone; by default the policy in force
             at each call (see `autogen.policy`).
+        gradient: "forward" lets forward's kernel compute the gradient too, for an upstream gradient of 1, where it can
+            do so in its one launch. The inputs are then read once instead of twice; the gradient takes memory from then
+            on. Backward's kernel returns at once if the upstream gradient is 1, and else computes the gradient as by
+            default, so this does not pay under loss scaling. `autogen.explain` says why where it was not possible.
         handwritten: makes kernels written by hand for the loss (an `autogen.handwritten.Handwritten`), which come
             before generated ones, but under the policy "aggressive".
 
     Raises:
         TypeError: `loss` is not a module class, a module or a function.
-        ValueError: an unknown policy.
+        ValueError: an unknown policy, or another value of `gradient`.
     """
     if loss is None:
-        return functools.partial(autogen_loss, policy=policy, handwritten=handwritten)
+        return functools.partial(autogen_loss, policy=policy, gradient=gradient, handwritten=handwritten)
+    options = Options(None if policy is None else Policy(policy), gradient, handwritten)
     if isinstance(loss, type):
         if not issubclass(loss, torch.nn.Module):
             raise TypeError(f"autogen_loss takes a torch.nn.Module class; {loss.__name__} is not one")
-        return _decorate_class(loss, policy, handwritten)
+        return _decorate_class(loss, options)
     if isinstance(loss, torch.nn.Module):
-        return _decorate_instance(loss, policy)
+        return _decorate_instance(loss, options)
     if not callable(loss):
         raise TypeError(f"autogen_loss takes a module class, a module or a function, not {type(loss).__name__}")
-    return _decorate_function(loss, policy, handwritten)
+    return _decorate_function(loss, options)
 
 
 def dispatcher_of(loss: Any) -> tuple[Dispatcher, torch.nn.Module | None] | None:
@@ -88,10 +99,8 @@ def entry_of(cls: type) -> str:
     return "forward" if own is torch.nn.Module.__call__ else "__call__"
 
 
-def _decorate_function(
-    function: Callable[..., Any], policy: Policy | str | None, handwritten: Callable[[], Handwritten] | None
-) -> Callable[..., Any]:
-    dispatcher = Dispatcher(function, getattr(function, "__name__", type(function).__name__), policy, handwritten)
+def _decorate_function(function: Callable[..., Any], options: Options) -> Callable[..., Any]:
+    dispatcher = Dispatcher(function, getattr(function, "__name__", type(function).__name__), options)
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -101,10 +110,10 @@ def _decorate_function(
     return wrapper
 
 
-def _decorate_class(cls: Any, policy: Policy | str | None, handwritten: Callable[[], Handwritten] | None) -> Any:
+def _decorate_class(cls: Any, options: Options) -> Any:
     entry = entry_of(cls)
     original = getattr(cls, entry)
-    dispatcher = Dispatcher(original, cls.__name__, policy, handwritten)
+    dispatcher = Dispatcher(original, cls.__name__, options)
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -144,27 +153,27 @@ def _with_flag(init: Callable[..., None]) -> Callable[..., None]:
     return __init__
 
 
-def _decorate_instance(module: torch.nn.Module, policy: Policy | str | None) -> torch.nn.Module:
-    if dispatcher_of(module) is None or policy is not None:
+def _decorate_instance(module: torch.nn.Module, options: Options) -> torch.nn.Module:
+    if dispatcher_of(module) is None or options != Options():
         if entry_of(type(module)) == "__call__":
-            module.__class__ = _with_own_call(type(module), policy)
+            module.__class__ = _with_own_call(type(module), options)
         else:
-            module.forward = InstanceForward(module, policy)
+            module.forward = InstanceForward(module, options)
     return module
 
 
-def _with_own_call(cls: Any, policy: Policy | str | None) -> type:
+def _with_own_call(cls: Any, options: Options) -> type:
     """A subclass, for one instance, whose `__call__` is dispatched; Python looks it up on the class alone."""
     cls = getattr(cls, "__autogen_original__", cls)
     original = inspect.unwrap(cls.__call__)
-    dispatcher = Dispatcher(original, cls.__name__, policy)
+    dispatcher = Dispatcher(original, cls.__name__, options)
 
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         return dispatcher(self, args, kwargs)
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
-        return _new_with_own_call, (cls, policy), self.__dict__
+        return _new_with_own_call, (cls, options), self.__dict__
 
     setattr(__call__, _DISPATCHER, dispatcher)
     copied = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
@@ -172,24 +181,28 @@ def _with_own_call(cls: Any, policy: Policy | str | None) -> type:
     return type(cls.__name__, (cls,), copied | methods)
 
 
-def _new_with_own_call(cls: Any, policy: Policy | str | None) -> Any:
-    return cls.__new__(_with_own_call(cls, policy))
+def _new_with_own_call(cls: Any, options: Options) -> Any:
+    return cls.__new__(_with_own_call(cls, options))
 
 
 class InstanceForward:
     """The `forward` of one decorated module. Copies and pickles with it; what was compiled stays behind."""
 
-    def __init__(self, module: torch.nn.Module, policy: Policy | str | None) -> None:
+    def __init__(self, module: torch.nn.Module, options: Options) -> None:
         own = module.__dict__.get("forward")
         self._own = None if isinstance(own, InstanceForward) else own
         self._module = module
-        self._policy = policy
+        self._options = options
         self._connect()
 
     def _connect(self) -> None:
         function = self._own or type(self._module).forward
-        function = inspect.unwrap(function) if hasattr(function, _DISPATCHER) else function
-        setattr(self, _DISPATCHER, Dispatcher(function, type(self._module).__name__, self._policy))
+        options = self._options
+        if hasattr(function, _DISPATCHER):
+            if options.handwritten is None:
+                options = replace(options, handwritten=getattr(function, _DISPATCHER).options.handwritten)
+            function = inspect.unwrap(function)
+        setattr(self, _DISPATCHER, Dispatcher(function, type(self._module).__name__, options))
         self.__signature__ = inspect.signature(function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -201,7 +214,7 @@ class InstanceForward:
         return self._own is not None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_own": self._own, "_module": self._module, "_policy": self._policy}
+        return {"_own": self._own, "_module": self._module, "_options": self._options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -33,6 +33,7 @@ from autogen.errors import (
     defects_of,
 )
 from autogen.executed import is_profiled, noted
+from autogen.options import Gradient, Options
 from autogen.places import MISSING
 from autogen.policies import Policy, resolve
 from autogen.shortcut import Plan, Shortcut
@@ -41,7 +42,7 @@ from autogen.state import shared_memory
 
 if TYPE_CHECKING:
     from autogen.compiler import CompiledLoss
-    from autogen.handwritten import BoundHandwritten, Handwritten
+    from autogen.handwritten import BoundHandwritten
     from autogen.tracing import Bound
 
     Kernels = CompiledLoss | BoundHandwritten
@@ -51,6 +52,8 @@ logger = logging.getLogger("autogen")
 MOST_TRACES = 64  # of one kind of call: those differ by values that the loss reads, or relations between sizes
 MOST_KEYS = 1024  # kinds of calls
 MOST_UNUSED = 64  # kinds in a row that differ in what is no tensor, and never come again
+
+_PLAIN = Options()
 
 _compiling = threading.RLock()
 
@@ -83,22 +86,20 @@ class Dispatcher:
     Args:
         function: the loss as the user wrote it: a function, or a module's `forward`.
         name: what to call it.
-        policy: the object's own policy, if it has one.
-        handwritten: makes the loss's handwritten kernels, if it has some.
+        options: what is asked of it.
     """
 
     def __init__(
         self,
         function: Callable[..., Any],
         name: str,
-        policy: Policy | str | None = None,
-        handwritten: Callable[[], Handwritten] | None = None,
+        options: Options = _PLAIN,
     ) -> None:
         self.function = function
         self.name = name
-        self.policy = None if policy is None else Policy(policy)
+        self.options = options
         self.signature = inspect.signature(function)
-        self._handwritten = handwritten
+        self._handwritten = options.handwritten
         self._compiled: dict[Hashable, list[CompiledLoss]] = {}
         self._refused: dict[Hashable, list[AutogenError]] = {}
         self._said: set[str] = set()
@@ -114,7 +115,7 @@ class Dispatcher:
         name: str | None = None,
     ) -> Any:
         """Run the loss; `module` is its `self` if it is a method."""
-        policy = resolve(self.policy)
+        policy = resolve(self.options.policy)
         if policy is Policy.DISABLED or is_replaying() or availability.is_transformed():
             return self._eager(module, args, kwargs)
         site = self._sites.known(module)
@@ -263,7 +264,7 @@ class Dispatcher:
             return Decision(error=error)
         if self._handwritten is None:
             return self._generated(binding, name)
-        generator_first = resolve(self.policy) is Policy.AGGRESSIVE
+        generator_first = resolve(self.options.policy) is Policy.AGGRESSIVE
         decision = self._generated(binding, name) if generator_first else None
         if decision is None or decision.kernels is None:
             bound = self.handwritten(binding, module)
@@ -321,7 +322,7 @@ class Dispatcher:
             found = TooManyValuesError(name, reachable.MOST_VALUES)
         else:
             with noted(watched) if is_watched else contextlib.nullcontext():
-                found = _attempt(name, binding, needs)
+                found = _attempt(name, binding, needs, self.options.gradient)
         if not watched <= state.executed:  # the call is to be taken apart again: more is looked into, or less
             binding.ran.update(watched)
             return Decision(error=TooManyValuesError(name, reachable.MOST_VALUES))
@@ -372,13 +373,15 @@ class Dispatcher:
         return call.statics, call.names, kinds, tuple(needs), autocast, torch.get_default_dtype()
 
 
-def _attempt(name: str, binding: Binding, needs: Sequence[bool]) -> tuple[CompiledLoss, Bound] | AutogenError:
+def _attempt(
+    name: str, binding: Binding, needs: Sequence[bool], gradient: Gradient
+) -> tuple[CompiledLoss, Bound] | AutogenError:
     """Compile a loss for a call; the error says why that cannot be."""
     from autogen.compiler import compile_loss
 
     try:
         with defects_of(name):
-            compiled = compile_loss(name, binding, needs)
+            compiled = compile_loss(name, binding, needs, gradient)
             bound = compiled.bind(binding)
             assert bound is not None, "kernels are made for the call that they were compiled from"
     except AutogenError as error:

@@ -130,6 +130,11 @@ class BoundHandwritten:
         """Which outputs have a gradient."""
         return (True,)
 
+    @property
+    def early(self) -> int:
+        """How many gradients forward computes."""
+        return 0
+
     def result(self, outputs: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> torch.Tensor:
         """The loss's return value around its output."""
         return outputs[0]

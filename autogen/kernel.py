@@ -19,7 +19,7 @@ import torch
 
 from autogen import ir
 from autogen.errors import ScheduleError
-from autogen.ir import Axis, Node
+from autogen.ir import Axis, Buffer, Node
 from autogen.lowering.program import Root
 from autogen.sizes import Evaluator, next_power_of_2
 
@@ -43,6 +43,14 @@ class Level(Enum):
 
 
 @dataclass(frozen=True)
+class Granted:
+    """A number in memory, and the value that it has been taken to have."""
+
+    buffer: Buffer
+    value: sympy.Expr
+
+
+@dataclass(frozen=True)
 class Kernel:
     """One launch.
 
@@ -53,6 +61,8 @@ class Kernel:
 
     Where the last block has more to do (`last_block`), it computes `finals` of any shape, and `totals` may be one per
     column and per `kept` row; these rows are counted by the program number and are not among `rows`.
+
+    Where all that was `granted` to an earlier kernel is so, that one has stored the same already.
     """
 
     name: str
@@ -66,6 +76,7 @@ class Kernel:
     one_block: bool = False
     kept: tuple[Axis, ...] = ()
     last_block: LastBlock | None = None
+    granted: tuple[Granted, ...] = ()
 
     @property
     def computed(self) -> tuple[Node, ...]:

@@ -67,9 +67,11 @@ class Prepared:
         self._inputs = [each.name for each in loss.trace.inputs]
         outputs = [each.name for each in loss.trace.outputs]
         self._saved = [each.name for each in loss.plan.saved]
+        self._early = [root.buffer.name for root in loss.plan.early.gradients]
         # Called with the tensors of the loss; returns the outputs, and after them what is kept for backward.
-        self.forward = self._direction(self._inputs, loss.outputs, loss.forward, [*outputs, *self._saved], sizes)
-        self._backwards: dict[tuple[tuple[int, ...], ...], Direction | None] = {}
+        wanted = [*outputs, *self._saved, *self._early]
+        self.forward = self._direction(self._inputs, loss.outputs, loss.forward, wanted, sizes)
+        self._backwards: dict[tuple[Any, ...], Direction | None] = {}
 
     def _direction(
         self, given: Sequence[str], results: Results, steps: Sequence[Any], wanted: Sequence[str], sizes: Sizes
@@ -84,11 +86,12 @@ class Prepared:
         upstream: Sequence[torch.Tensor],
         sizes: Sizes | None,
     ) -> list[torch.Tensor | None]:
-        """Launch backward; returns a gradient or None for every tensor."""
-        layout = tuple([gradient.stride() for gradient in upstream])
+        """Launch backward; returns a gradient or None for every tensor. See `CompiledLoss.run_backward`."""
+        is_early = len(saved) > len(self._saved)
+        layout = (is_early, *[gradient.stride() for gradient in upstream])
         direction = self._backwards.get(layout)
         if direction is None and layout not in self._backwards:
-            direction = self._backwards[layout] = self._plan_backward(upstream)
+            direction = self._backwards[layout] = self._plan_backward(upstream, is_early)
         if direction is None or any([gradient.is_neg() for gradient in upstream]):
             return self._loss.run_backward(tensors, saved, upstream, dict(sizes or self.sizes))
         found = direction([*tensors, *saved, *upstream], sizes)
@@ -97,12 +100,12 @@ class Prepared:
             gradients[position] = gradient
         return gradients
 
-    def _plan_backward(self, upstream: Sequence[torch.Tensor]) -> Direction | None:
+    def _plan_backward(self, upstream: Sequence[torch.Tensor], is_early: bool) -> Direction | None:
         """Backward for one layout; None where the upstream gradients have to be copied first."""
-        arriving = self._loss.arriving(upstream, self.sizes)
+        arriving = self._loss.arriving(upstream, self.sizes, is_early)
         if arriving.is_copied:
             return None
-        given = [*self._inputs, *self._saved]
+        given = [*self._inputs, *self._saved, *(self._early if is_early else ())]
         given += [f"grad_{each.name}" for each in self._loss.trace.outputs]
         wanted = [root.buffer.name for root in self._loss.plan.gradients]
         backward = arriving.backward

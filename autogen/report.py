@@ -107,7 +107,7 @@ def explain(loss: Any, *args: Any, **kwargs: Any) -> Report:
         found = _as_if_decorated(loss)
     dispatcher, module = found
     name = type(module).__name__ if module is not None else dispatcher.name
-    if resolve(dispatcher.policy) is Policy.DISABLED:
+    if resolve(dispatcher.options.policy) is Policy.DISABLED:
         return Report(name, "eager", "the policy is disabled")
     if module is not None and not getattr(module, "use_autogen", True):
         return Report(name, "eager", "the loss was made with use_autogen=False")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autogen import ir
 from autogen.cuts import stored
+from autogen.early import Early, gradients_in_forward
 from autogen.equivalence import Equivalents
 from autogen.errors import ScheduleError
 from autogen.ir import Node
-from autogen.kernel import memory_order
+from autogen.kernel import Granted, Kernel, memory_order
 from autogen.lowering.program import Program, Root
 from autogen.lowering.values import Provenance
 from autogen.names import unique
+from autogen.options import Gradient
 from autogen.regions import Direction, Step, alias_of, names_of, sequence
 from autogen.simplify import simplify
 from autogen.torch_step import TorchStep
@@ -26,7 +28,8 @@ class Plan:
 
     `saved` are statistics that forward stores beside its outputs, and tensors of torch's steps; `gradients` are what
     backward computes from them, `gradient_of[i]` the input that the i-th belongs to. `aliases` are results that a step
-    of torch has made already, by name.
+    of torch has made already, by name. `early` are the gradients that forward computes where that was asked for, or why
+    it does not.
     """
 
     name: str
@@ -39,9 +42,15 @@ class Plan:
     hints: Mapping[str, int]
     provenance: Provenance
     _backward: Direction = field(repr=False)
+    early: Early = field(default_factory=Early)
 
-    def backward(self, upstream: Mapping[str, ir.Buffer] | None = None) -> tuple[Step, ...]:
-        """The backward launches; `upstream` gives upstream gradients, by name, another layout than their output's."""
+    def backward(
+        self, upstream: Mapping[str, ir.Buffer] | None = None, granted: Sequence[Granted] = ()
+    ) -> tuple[Step, ...]:
+        """The backward launches; `upstream` gives upstream gradients, by name, another layout than their output's.
+
+        With `granted`, they have nothing to do where that is so.
+        """
         upstream = upstream or {}
 
         def relaid(node: Node) -> Node:
@@ -52,10 +61,13 @@ class Plan:
         direction = self._backward
         nodes = ir.transform([root.node for root in direction.roots], relaid, self.provenance.moved)
         nodes = simplify(nodes, self.provenance.moved)  # what is the same everywhere leaves its sums
-        return sequence(direction.on(nodes), self.hints, self.provenance)
+        steps = sequence(direction.on(nodes), self.hints, self.provenance)
+        return tuple(replace(step, granted=tuple(granted)) if isinstance(step, Kernel) else step for step in steps)
 
 
-def schedule(program: Program, name: str, hints: Mapping[str, int], *, training: bool) -> Plan:
+def schedule(
+    program: Program, name: str, hints: Mapping[str, int], *, training: bool, gradient: Gradient = "backward"
+) -> Plan:
     """Plan the launches of a program.
 
     Args:
@@ -63,6 +75,7 @@ def schedule(program: Program, name: str, hints: Mapping[str, int], *, training:
         name: the loss's name, for the kernels.
         hints: the sizes of a sample call; they order loops by memory, and nothing depends on them being right.
         training: whether backward may follow; if not, nothing is kept for it.
+        gradient: which direction is to compute the gradient, if it can.
 
     Raises:
         ScheduleError: the graph does not fit the kernels known.
@@ -72,6 +85,9 @@ def schedule(program: Program, name: str, hints: Mapping[str, int], *, training:
     forward = forward.on(simplify([root.node for root in forward.roots], provenance.moved))
     backward = backward.on(simplify([root.node for root in backward.roots], provenance.moved))
     steps, statistics = _forward(forward, backward, hints, provenance)
+    early = Early()
+    if training and gradient == "forward":
+        early = gradients_in_forward(forward, backward, statistics.roots, statistics.loads, hints, provenance)
     backward = backward.on(_read_back([root.node for root in backward.roots], statistics, provenance))
     kept = {root.buffer.name: root.buffer for root in statistics.roots}
     made = {root.buffer.name: root.buffer for root in forward.operands}
@@ -79,7 +95,7 @@ def schedule(program: Program, name: str, hints: Mapping[str, int], *, training:
     kept |= {each: made[each] for each in _names_read(backward) if each in made}
     return Plan(
         name=name,
-        forward=steps,
+        forward=early.steps or steps,
         outputs=tuple(root.buffer for root in forward.results),
         saved=tuple(kept.values()),
         gradients=backward.results,
@@ -88,6 +104,7 @@ def schedule(program: Program, name: str, hints: Mapping[str, int], *, training:
         hints=hints,
         provenance=provenance,
         _backward=backward,
+        early=early,
     )
 
 

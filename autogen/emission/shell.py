@@ -129,7 +129,8 @@ class Shell:
         self.last: Function | None = None
         loads = [*kernel.loads(), *(kernel.last_block.kernel.loads() if kernel.last_block else ())]
         shared = [root.buffer for root in kernel.last_block.partials] if kernel.last_block else []
-        read = list(dict.fromkeys(load.attrs[0] for load in loads if load.attrs[0] not in shared))
+        loaded = [*(load.attrs[0] for load in loads), *(each.buffer for each in kernel.granted)]
+        read = list(dict.fromkeys(buffer for buffer in loaded if buffer not in shared))
         order = {name: position for position, name in enumerate(provenance.inputs)}
         read.sort(key=lambda buffer: (_ROLES.index(buffer.role), order.get(buffer.name, 0), buffer.name))
         written = sorted((root.buffer for root in kernel.roots), key=lambda buffer: -_ROLES.index(buffer.role))
@@ -176,6 +177,7 @@ class Shell:
         if last:
             self.sizes.arguments |= {name: size for name, size in last.sizes.items() if size != CHUNKS}
         context = self.fill()
+        granted = self._granted()
         totals = context["totals"]
         sizes = dict(self.sizes.arguments)
         tiles = (*self.tiles, *(last.tiles if last else ("PARTIALS",) if totals else ()))
@@ -191,6 +193,7 @@ class Shell:
             summary=self.summary(),
             documentation=self._documentation(totals),
             wide=".to(tl.int64)" if self.variant.wide else "",
+            granted=granted,
             **context,
         )
         return Function(
@@ -203,6 +206,13 @@ class Shell:
             tuple(self.passes.items()),
             tuple(Partial(total["name"], total["torch_dtype"], total["count"]) for total in totals),
         )
+
+    def _granted(self) -> str:
+        """The condition under which there is nothing to do."""
+        conditions = [
+            f"tl.load({each.buffer.name}_ptr) == {self.sizes.text(each.value)}" for each in self.kernel.granted
+        ]
+        return " & ".join(f"({each})" for each in conditions) if len(conditions) > 1 else "".join(conditions)
 
     def index_text(self, expression: sympy.Expr) -> str:
         """The value of an integer expression over the kernel's axes."""

@@ -10,8 +10,9 @@ torch relied on.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,6 +158,21 @@ class _Number:
         return int(number) if number.is_Integer else float(number)
 
 
+@contextlib.contextmanager
+def _without_hooks_on_saving() -> Iterator[None]:
+    """What autograd saves of a trace is not for the hooks around the call: a checkpoint would drop it."""
+    hooks = torch._C._autograd
+    taken = []
+    while (pair := hooks._top_saved_tensors_default_hooks(False)) is not None:
+        hooks._pop_saved_tensors_default_hooks()
+        taken.append(pair)
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(taken):
+            hooks._push_saved_tensors_default_hooks(pack, unpack)
+
+
 def trace(
     run: Callable[[Sequence[torch.Tensor], Sequence[Any]], Any],
     names: Sequence[str],
@@ -189,7 +205,7 @@ def trace(
     reads = reads or Reads()
     tracing = _Tracing(names, tensors, needs_gradient, decompositions, floats=floats or {}, reads=reads, static=static)
     try:
-        with torch.inference_mode(False), torch.set_grad_enabled(any(needs_gradient)):
+        with torch.inference_mode(False), torch.set_grad_enabled(any(needs_gradient)), _without_hooks_on_saving():
             leaves, structure = pytree.tree_flatten(tracing.forward(run))
             results = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
             outputs = [_output_name(k, len(results)) for k in range(len(results))]

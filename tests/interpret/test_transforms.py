@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.utils.checkpoint import checkpoint
 
 import autogen.losses
 from autogen import policy
@@ -142,6 +143,22 @@ def test_backward_twice_and_accumulation(row: Row) -> None:
         if loss is theirs:
             expected = inputs[0].grad
     torch.testing.assert_close(inputs[0].grad, expected)
+
+
+@pytest.mark.parametrize("row", FIRST, ids=lambda row: row.loss)
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_under_checkpoints(row: Row, reentrant: bool, launches: Launches) -> None:
+    """Forward runs a second time in backward; nothing of the trace is for the checkpoint to keep."""
+    ours, theirs, inputs = pair(row)
+    for loss in (theirs, ours, ours, ours):
+        inputs[0].grad = None
+        with policy("mandatory"):
+            checkpoint(loss, *inputs, use_reentrant=reentrant).backward()
+        if loss is theirs:
+            expected = inputs[0].grad
+        else:
+            assert launches.take() == 3
+            torch.testing.assert_close(inputs[0].grad, expected)
 
 
 @pytest.mark.parametrize("row", FIRST, ids=lambda row: row.loss)
