@@ -99,7 +99,16 @@ def entry_of(cls: type) -> str:
     return "forward" if own is torch.nn.Module.__call__ else "__call__"
 
 
+def _undecorated(function: Callable[..., Any], options: Options) -> tuple[Callable[..., Any], Options]:
+    """What a decorated function was made of, which keeps its handwritten kernels; another function as it is."""
+    found = getattr(function, _DISPATCHER, None)
+    if found is None:
+        return function, options
+    return inspect.unwrap(function), replace(options, handwritten=options.handwritten or found.options.handwritten)
+
+
 def _decorate_function(function: Callable[..., Any], options: Options) -> Callable[..., Any]:
+    function, options = _undecorated(function, options)
     dispatcher = Dispatcher(function, getattr(function, "__name__", type(function).__name__), options)
 
     @functools.wraps(function)
@@ -197,11 +206,7 @@ class InstanceForward:
 
     def _connect(self) -> None:
         function = self._own or type(self._module).forward
-        options = self._options
-        if hasattr(function, _DISPATCHER):
-            if options.handwritten is None:
-                options = replace(options, handwritten=getattr(function, _DISPATCHER).options.handwritten)
-            function = inspect.unwrap(function)
+        function, options = _undecorated(function, self._options)
         setattr(self, _DISPATCHER, Dispatcher(function, type(self._module).__name__, options))
         self.__signature__ = inspect.signature(function)
 

@@ -13,7 +13,14 @@ from pathlib import Path
 
 from bench.results import FOLDER, Row, read
 
-COLORS = {"eager": "#888888", "compile": "#1f77b4", "autotune": "#17becf", "liger": "#2ca02c", "autogen": "#d62728"}
+COLORS = {
+    "eager": "#888888",
+    "compile": "#1f77b4",
+    "autotune": "#17becf",
+    "liger": "#2ca02c",
+    "autogen": "#d62728",
+    "early": "#ff7f0e",
+}
 WIDTH, HEIGHT, MARGIN = 520, 260, 60
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / "results"
 DIRECTIONS = ("forward", "backward", "both")
+OURS = ("autogen", "early")  # columns
 
 Key = tuple[str, str, str, str, str]
 
@@ -123,7 +124,7 @@ def table(rows: Sequence[Row]) -> str:
             cell = found.get(column)
             cells += f"{'' if cell is None else cell.note[:14] if cell.median is None else f'{cell.median:.1f}':>15}"
         ours = found.get("autogen")
-        others = [each.median for name, each in found.items() if name != "autogen" and each.median is not None]
+        others = [each.median for name, each in found.items() if name not in OURS and each.median is not None]
         percent = "" if ours is None or ours.percent_of_copy is None else f"{ours.percent_of_copy:.0f}"
         has_both = ours is not None and ours.median is not None and others
         speedup = f"{min(others) / ours.median:.2f}" if has_both else ""  # type: ignore[operator, union-attr]

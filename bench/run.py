@@ -1,5 +1,7 @@
 """Every case on a GPU, ours beside torch eager, torch.compile and Liger-Kernel; added to `bench/results/<gpu>.csv`.
 
+The column "autogen" computes gradients in backward, as by default, and "early" in forward.
+
     python -m bench.run [--quick] [--seconds 500] [--only bce] [--again]
 
 A run goes on where the last one of the same versions stopped, and prints its table last. Upstream gradients are 1 and
@@ -22,12 +24,11 @@ import torch
 from torch import Tensor
 
 import autogen
-from autogen import explain, policy
+from autogen import autogen_loss, explain, policy
 from bench import results
 from bench.gpu_cases import Case, cases
 from bench.results import DIRECTIONS, Row
 
-COLUMNS = ("eager", "compile", "autotune", "liger", "autogen")
 REPEATS = 60
 BUDGET = 0.5  # seconds for one number
 
@@ -45,6 +46,7 @@ def losses(case: Case) -> Iterator[tuple[str, Callable[[], Any]]]:
         if hasattr(liger, case.liger):
             yield "liger", getattr(liger, case.liger)
     yield "autogen", case.autogen
+    yield "early", lambda: autogen_loss(case.autogen(), gradient="forward")
 
 
 def sets_of_inputs(case: Case) -> list[tuple[Tensor, ...]]:
@@ -153,6 +155,10 @@ def measure(case: Case, column: str, make: Callable[[], Any], gpu: str, versions
         def forget(k: int) -> None:
             inputs[k % len(inputs)][0].grad = None
 
+        def compute(k: int) -> None:
+            forget(k)
+            values[k % len(inputs)] = forward(k)
+
         def backward(k: int) -> None:
             values[k % len(inputs)].backward(retain_graph=True)
 
@@ -161,9 +167,11 @@ def measure(case: Case, column: str, make: Callable[[], Any], gpu: str, versions
         found = {"forward": times(forward), "both": times(both, forget)}
         counts = {"forward": (launches(lambda: forward(0)), syncs(lambda: forward(0)), peak(lambda: forward(0)))}
         counts["both"] = launches(lambda: both(0)), syncs(lambda: both(0)), peak(lambda: both(0))
-        values = [forward(k) for k in range(len(inputs))]
-        found["backward"] = times(backward, forget)
-        counts["backward"] = launches(lambda: backward(0)), syncs(lambda: backward(0)), peak(lambda: backward(0))
+        values: dict[int, Tensor] = {}
+        found["backward"] = times(backward, compute)
+        launched, waited = launches(lambda: backward(0)), syncs(lambda: backward(0))
+        compute(0)
+        counts["backward"] = launched, waited, peak(lambda: backward(0))
     except Exception as problem:  # of a peer, of memory: the other columns are measured all the same
         torch.cuda.empty_cache()
         kind = "out of memory" if isinstance(problem, torch.OutOfMemoryError) else type(problem).__name__

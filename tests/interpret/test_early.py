@@ -233,7 +233,9 @@ def test_functions_and_classes_take_the_option() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x.exp().mean()
 
+    late = autogen_loss(function)
     assert len(function(X).grad_fn.early) == len(Loss()(X).grad_fn.early) == 1
+    assert len(late(X).grad_fn.early) == 0
 
 
 def test_another_value_of_the_option() -> None:
