@@ -12,6 +12,7 @@ from autogen._version import __version__
 from autogen.errors import (
     AutogenError,
     CompileError,
+    GraphChangedError,
     InternalError,
     RefusedError,
     ScheduleError,
@@ -27,13 +28,14 @@ from autogen.errors import (
 from autogen.policies import Policy, policy, set_policy
 
 if TYPE_CHECKING:
-    from autogen.decorator import autogen_loss
+    from autogen.decorator import autogen_loss, trace_count
     from autogen.report import DirectionReport, Report, explain
 
 __all__ = [
     "AutogenError",
     "CompileError",
     "DirectionReport",
+    "GraphChangedError",
     "InternalError",
     "Policy",
     "RefusedError",
@@ -52,6 +54,7 @@ __all__ = [
     "explain",
     "policy",
     "set_policy",
+    "trace_count",
 ]
 
 # Imported when asked for: they need torch, which takes a second that `import autogen` should not.
@@ -60,6 +63,7 @@ _LAZY = {
     "DirectionReport": "autogen.report",
     "Report": "autogen.report",
     "explain": "autogen.report",
+    "trace_count": "autogen.decorator",
 }
 
 

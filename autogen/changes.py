@@ -52,7 +52,7 @@ class Assigned:
 
     place: int
     key: Any
-    value: Output | Input | Size | torch.SymInt | bool | int | None
+    value: Output | Input | Size | torch.SymInt | float | str | None
 
 
 @dataclass(frozen=True)

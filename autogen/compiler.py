@@ -33,15 +33,18 @@ from autogen.errors import (
 from autogen.kernel import Kernel
 from autogen.launch import Launcher, Results
 from autogen.lowering import decompositions, lower
-from autogen.options import Gradient
+from autogen.options import Options
 from autogen.reachable import Change
 from autogen.schedule import Plan, schedule
 from autogen.sizes import Evaluator
+from autogen.static_graph import Graph
 from autogen.torch_step import TorchStep
 from autogen.tracing import Bound, Trace, trace
 from autogen.tracing.recorder import Reads
 
 Sizes = dict[str, int]
+
+_PLAIN = Options()
 
 
 Step = Launcher | TorchStep
@@ -212,6 +215,11 @@ class CompiledLoss:
             gradients[position] = named[root.buffer.name]
         return gradients
 
+    @functools.cached_property
+    def graph(self) -> Graph:
+        """What was traced."""
+        return Graph.of(self.trace)
+
     @property
     def early(self) -> int:
         """How many gradients forward computes."""
@@ -301,9 +309,9 @@ def _strides(buffer: ir.Buffer, layout: str) -> tuple[sympy.Expr, ...]:
 
 
 def compile_loss(
-    name: str, binding: Binding, needs_gradient: Sequence[bool], gradient: Gradient = "backward"
+    name: str, binding: Binding, needs_gradient: Sequence[bool], options: Options = _PLAIN
 ) -> CompiledLoss:
-    """Trace, lower, schedule and emit a call of the loss `name`; `gradient` says by which kernel, if that can be.
+    """Trace, lower, schedule and emit a call of the loss `name`.
 
     Raises:
         AutogenError: some part of the loss has no kernel; the subclass says which.
@@ -311,7 +319,7 @@ def compile_loss(
     reads = Reads()
     while True:
         try:
-            return _compile(name, binding, needs_gradient, gradient, reads)
+            return _compile(name, binding, needs_gradient, options, reads)
         except AutogenError as error:
             # What could not be done without knowing a value is tried with it: numbers first, as masks seldom need it.
             if error.unknown is not None and error.unknown.numbers:
@@ -324,7 +332,7 @@ def compile_loss(
             else:
                 raise
     try:  # not all of torch can be traced with symbols for sizes
-        return _compile(name, binding, needs_gradient, gradient, Reads(numbers=True, masks=True), static=True)
+        return _compile(name, binding, needs_gradient, options, Reads(numbers=True, masks=True), static=True)
     except AutogenError:
         raise first from first.__cause__
 
@@ -333,7 +341,7 @@ def _compile(
     name: str,
     binding: Binding,
     needs_gradient: Sequence[bool],
-    gradient: Gradient,
+    options: Options,
     reads: Reads,
     *,
     static: bool = False,
@@ -351,6 +359,7 @@ def _compile(
             reads=reads,
             static=static,
             changes=changes,
+            is_once=options.retraces,
         )
     if drawn:
         raise ValueBranchError(f"random numbers of {' and '.join(drawn)}")
@@ -358,7 +367,7 @@ def _compile(
     assert hints is not None, "a trace holds for the call that it was made from"
     try:
         program, training = lower(traced, name), any(needs_gradient)
-        plan = schedule(program, kernel_name(name), hints, training=training, gradient=gradient)
+        plan = schedule(program, kernel_name(name), hints, training=training, gradient=options.gradient)
         compiled = CompiledLoss(traced, plan, _launchers(plan.forward, plan), binding.tensors[0].device)
         # Emitted here and not at the first launch, so that whatever fails fails before anything ran.
         launchers = kernels_in((*compiled.forward, *compiled.backward()))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import torch
 
 from autogen.dispatch import Dispatcher
-from autogen.options import Gradient, Options
+from autogen.options import Gradient, Options, Retrace
 from autogen.policies import Policy
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ def autogen_loss(
     *,
     policy: Policy | str | None = None,
     gradient: Gradient = "backward",
+    static_graph: bool = False,
+    retrace: Retrace = "changes",
     handwritten: Callable[[], Handwritten] | None = None,
 ) -> Callable[[_Loss], _Loss]: ...
 def autogen_loss(
@@ -36,6 +38,8 @@ def autogen_loss(
     *,
     policy: Policy | str | None = None,
     gradient: Gradient = "backward",
+    static_graph: bool = False,
+    retrace: Retrace = "changes",
     handwritten: Callable[[], Handwritten] | None = None,
 ) -> Any:
     """Run a loss on generated Triton kernels, one forward and one backward, wherever that is possible.
@@ -61,16 +65,24 @@ def autogen_loss(
             do so in its one launch. The inputs are then read once instead of twice; the gradient takes memory from then
             on. Backward's kernel returns at once if the upstream gradient is 1, and else computes the gradient as by
             default, so this does not pay under loss scaling. `autogen.explain` says why where it was not possible.
+        static_graph: a call that would need another graph than the first one of the module, or function, is an error
+            (of those that ask for the same gradients). Sizes may differ.
+        retrace: "every" traces each call, as does `AUTOGEN_RETRACE=1`: what the loss does in Python happens in each,
+            and numbers that it assigns to attributes are kept. That costs hundreds of ms a call. By default a loss is
+            traced again where something has changed that it reads.
         handwritten: makes kernels written by hand for the loss (an `autogen.handwritten.Handwritten`), which come
             before generated ones, but under the policy "aggressive".
 
     Raises:
         TypeError: `loss` is not a module class, a module or a function.
-        ValueError: an unknown policy, or another value of `gradient`.
+        ValueError: an unknown policy, or another value of `gradient` or `retrace`.
+        GraphChangedError: from calls of a loss with a static graph.
     """
-    if loss is None:
-        return functools.partial(autogen_loss, policy=policy, gradient=gradient, handwritten=handwritten)
-    options = Options(None if policy is None else Policy(policy), gradient, handwritten)
+    options = Options(None if policy is None else Policy(policy), gradient, static_graph, retrace, handwritten)
+    return functools.partial(_decorate, options=options) if loss is None else _decorate(loss, options)
+
+
+def _decorate(loss: Any, options: Options) -> Any:
     if isinstance(loss, type):
         if not issubclass(loss, torch.nn.Module):
             raise TypeError(f"autogen_loss takes a torch.nn.Module class; {loss.__name__} is not one")
@@ -91,6 +103,18 @@ def dispatcher_of(loss: Any) -> tuple[Dispatcher, torch.nn.Module | None] | None
         return None if found is None else (found, None if bound else loss)
     found = getattr(loss, _DISPATCHER, None)
     return None if found is None else (found, None)
+
+
+def trace_count(loss: Any) -> int:
+    """How often a decorated loss has been traced; for a module whose class was decorated, all modules of the class.
+
+    Raises:
+        TypeError: `loss` is not decorated.
+    """
+    found = dispatcher_of(loss)
+    if found is None:
+        raise TypeError(f"{getattr(loss, '__name__', type(loss).__name__)} is not decorated with autogen_loss")
+    return found[0].traces
 
 
 def entry_of(cls: type) -> str:

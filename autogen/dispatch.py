@@ -24,6 +24,7 @@ from autogen.binding import Binding, bind, is_replaying
 from autogen.errors import (
     AutogenError,
     CompileError,
+    GraphChangedError,
     InternalError,
     RefusedError,
     StateChangeError,
@@ -33,7 +34,7 @@ from autogen.errors import (
     defects_of,
 )
 from autogen.executed import is_profiled, noted
-from autogen.options import Gradient, Options
+from autogen.options import Options
 from autogen.places import MISSING
 from autogen.policies import Policy, resolve
 from autogen.shortcut import Plan, Shortcut
@@ -100,6 +101,8 @@ class Dispatcher:
         self.options = options
         self.signature = inspect.signature(function)
         self._handwritten = options.handwritten
+        self._retraces = options.retraces
+        self.traces = 0
         self._compiled: dict[Hashable, list[CompiledLoss]] = {}
         self._refused: dict[Hashable, list[AutogenError]] = {}
         self._said: set[str] = set()
@@ -119,7 +122,7 @@ class Dispatcher:
         if policy is Policy.DISABLED or is_replaying() or availability.is_transformed():
             return self._eager(module, args, kwargs)
         site = self._sites.known(module)
-        if site is not None and site.shortcuts:
+        if site is not None and site.shortcuts and not self._retraces:
             try:
                 result = self._short(site, module, args, kwargs)
             except (CompileError, InternalError):  # which is dealt with below
@@ -166,8 +169,24 @@ class Dispatcher:
             binding = self.bind(module, args, kwargs, is_call=is_call)
             decision = self.decide(binding, module, name)
             if binding.ran <= self._executed:
+                if is_call and self.options.static_graph:
+                    self._require_graph(decision, binding, module, name)
                 return binding, decision
             self._executed |= binding.ran
+
+    def _require_graph(self, decision: Decision, binding: Binding, module: torch.nn.Module | None, name: str) -> None:
+        """Compare the graph of a call with that of the first one, if both are compiled.
+
+        Raises:
+            GraphChangedError: it is another one.
+        """
+        graph = decision.kernels.graph if decision.kernels is not None else None
+        if graph is None:
+            return
+        first = self._sites.of(module).graphs.setdefault(tuple(needs_gradient(binding)), graph)
+        difference = first.difference(graph) if first is not graph else None
+        if difference is not None:
+            raise GraphChangedError(name, difference)
 
     def bind(
         self,
@@ -183,6 +202,7 @@ class Dispatcher:
             TypeError: the arguments do not fit the signature.
         """
         history = self._sites.of(module).history
+        is_call = is_call and not self._retraces
         again = functools.partial(bind, self.function, self.signature, module, args, kwargs, executed=self._executed)
         binding = again(history.varying)
         if any(tensor.dtype == torch.float64 for tensor in binding.tensors):  # Triton takes floats in single precision
@@ -236,7 +256,7 @@ class Dispatcher:
         kwargs: dict[str, Any],
     ) -> None:
         """Find a shortcut for the next calls like this one."""
-        if self._handwritten is None and kernels.is_short:
+        if self._handwritten is None and kernels.is_short and not self._retraces:
             self._sites.of(module).learn(binding, module, args, kwargs)
 
     def replay_again(
@@ -293,10 +313,11 @@ class Dispatcher:
     def _generated(self, binding: Binding, name: str) -> Decision:
         needs = needs_gradient(binding)
         key = self.key(binding, binding.tensors, needs)
-        decision = self._known(binding, key)
+        decision = None if self._retraces else self._known(binding, key)
         if decision is None:
             with _compiling:  # while this thread waited, another may have compiled it
-                decision = self._known(binding, key) or self._compile(binding, needs, key, name)
+                known = None if self._retraces else self._known(binding, key)
+                decision = known or self._compile(binding, needs, key, name)
         return decision
 
     def _known(self, binding: Binding, key: Hashable) -> Decision | None:
@@ -316,26 +337,29 @@ class Dispatcher:
         state, watched = binding.state, set[CodeType]()
         is_watched = state.is_endless or bool(state.executed)
         found: tuple[CompiledLoss, Bound] | AutogenError
-        if self._is_hopeless(key):
+        if not self._retraces and self._is_hopeless(key):
             found = TooManyTracesError(name)
         elif is_watched and (is_profiled() or (state.is_endless and state.executed)):
             found = TooManyValuesError(name, reachable.MOST_VALUES)
         else:
+            self.traces += 1
             with noted(watched) if is_watched else contextlib.nullcontext():
-                found = _attempt(name, binding, needs, self.options.gradient)
+                found = _attempt(name, binding, needs, self.options)
         if not watched <= state.executed:  # the call is to be taken apart again: more is looked into, or less
             binding.ran.update(watched)
             return Decision(error=TooManyValuesError(name, reachable.MOST_VALUES))
         if not isinstance(found, AutogenError):
             compiled, bound = found
-            self._compiled.setdefault(key, []).append(compiled)
+            if not self._retraces:
+                self._compiled.setdefault(key, []).append(compiled)
             logger.info("%s runs on generated kernels: %s launches, forward + backward", name, compiled.launches)
             return _decided(compiled, bound, binding)
         level = logging.WARNING if isinstance(found, InternalError) else logging.INFO
         logger.log(
             level, "%s runs in torch: %s", name, found.reason, exc_info=found if level == logging.WARNING else None
         )
-        self._refused.setdefault(key, []).append(_without_frames(found))
+        if not self._retraces:
+            self._refused.setdefault(key, []).append(_without_frames(found))
         return Decision(error=found)
 
     def _is_hopeless(self, key: tuple[Hashable, ...]) -> bool:
@@ -374,14 +398,14 @@ class Dispatcher:
 
 
 def _attempt(
-    name: str, binding: Binding, needs: Sequence[bool], gradient: Gradient
+    name: str, binding: Binding, needs: Sequence[bool], options: Options
 ) -> tuple[CompiledLoss, Bound] | AutogenError:
     """Compile a loss for a call; the error says why that cannot be."""
     from autogen.compiler import compile_loss
 
     try:
         with defects_of(name):
-            compiled = compile_loss(name, binding, needs, gradient)
+            compiled = compile_loss(name, binding, needs, options)
             bound = compiled.bind(binding)
             assert bound is not None, "kernels are made for the call that they were compiled from"
     except AutogenError as error:

@@ -136,6 +136,17 @@ class TooManyValuesError(AutogenError):
         )
 
 
+class GraphChangedError(AutogenError):
+    """A call of the loss `loss`, whose graph was to be static, computes something else than the first: `difference`."""
+
+    def __init__(self, loss: str, difference: str) -> None:
+        self.loss, self.difference = loss, difference
+        super().__init__(
+            f"the graph of {loss} has changed: {difference}",
+            remedy="Keep what decides about its operations as it was in the first call, or leave out static_graph.",
+        )
+
+
 class StateChangeError(AutogenError):
     """The loss changes something that outlives the call, such as an attribute of its module: `what` names it."""
 

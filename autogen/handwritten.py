@@ -131,6 +131,10 @@ class BoundHandwritten:
         return (True,)
 
     @property
+    def graph(self) -> None:
+        """No graph that could change."""
+
+    @property
     def early(self) -> int:
         """How many gradients forward computes."""
         return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
@@ -14,21 +15,34 @@ if TYPE_CHECKING:
 Gradient = Literal["backward", "forward"]
 """Which kernel computes the gradient."""
 
+Retrace = Literal["changes", "every"]
+"""At which calls a loss that has been traced is traced again."""
+
+RETRACE_VARIABLE = "AUTOGEN_RETRACE"
+"""Set to 1, every call of every loss is traced."""
+
 
 @dataclass(frozen=True)
 class Options:
     """How a loss is to run; see `autogen_loss`.
 
     Raises:
-        ValueError: an unknown policy, or another place for the gradient.
+        ValueError: another value than those of the type.
     """
 
     policy: Policy | None = None
     gradient: Gradient = "backward"
+    static_graph: bool = False
+    retrace: Retrace = "changes"
     handwritten: Callable[[], Handwritten] | None = None
 
     def __post_init__(self) -> None:
-        if self.policy is not None:
-            object.__setattr__(self, "policy", Policy(self.policy))
         if self.gradient not in get_args(Gradient):
             raise ValueError(f'gradient is computed in "backward" or in "forward", not in {self.gradient!r}')
+        if self.retrace not in get_args(Retrace):
+            raise ValueError(f'a loss is retraced at "changes" or at "every" call, not at {self.retrace!r}')
+
+    @property
+    def retraces(self) -> bool:
+        """Whether every call is traced."""
+        return self.retrace == "every" or os.environ.get(RETRACE_VARIABLE) == "1"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 
 from autogen.binding import Binding
 from autogen.shortcut import Shortcut, shortcut
+from autogen.static_graph import Graph
 
 MOST_SITES = 1024
 _MOST_SHORTCUTS = 4  # of a site: those of training and of evaluation, say
@@ -43,6 +44,7 @@ class Site:
         self.module = None if module is None else weakref.ref(module, forget)
         self.history = History()
         self.shortcuts: list[Shortcut] = []
+        self.graphs: dict[Hashable, Graph] = {}  # the first ones, of a loss whose graph is to be static
         self._calls = 0
         self._written = 0
 

@@ -106,7 +106,7 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
             *(_of_launch(launch, name, "forward") for launch in planned.launches),
             *(_of_launch(launch, name, "backward") for launch in (after.launches if after else ())),
         )
-    compiled = compile_loss(name, binding, needs, dispatcher.options.gradient)
+    compiled = compile_loss(name, binding, needs, dispatcher.options)
     bound = compiled.bind(binding)
     assert bound is not None, "a trace holds for the call that it was made from"
     sizes = bound.sizes

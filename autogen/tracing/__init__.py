@@ -184,6 +184,7 @@ def trace(
     reads: Reads | None = None,
     static: bool = False,
     changes: Sequence[Change] = (),
+    is_once: bool = False,
 ) -> Trace:
     """Record `run(tensors)` and the gradients of its results.
 
@@ -197,6 +198,7 @@ def trace(
         reads: which of the values that the code reads are known ahead.
         static: whether sizes are taken as they are.
         changes: has, after `run`, what that has changed, but for the values of its tensors.
+        is_once: whether the trace is for this call alone; then numbers that it assigns are what they are.
 
     Raises:
         AutogenError: a kind of code that cannot be traced, with the user's line.
@@ -215,7 +217,7 @@ def trace(
                 outputs += [f"number_{k}" for k in range(len(results) - len(outputs))]
                 upstream += [None] * (len(results) - len(upstream))
             tracing.refuse_fixed_floats()
-            collector = tracing.collect(results, changes)
+            collector = tracing.collect(results, changes, is_once)
             domain = tracing.domain()
             state = collector.state(domain.guards)
             others = [_TENSOR if isinstance(leaf, torch.Tensor) else _number(leaf, domain.guards) for leaf in leaves]
@@ -299,12 +301,12 @@ class _Tracing:
         with self._mode, self.recorder:
             return [tensor.detach().reshape(()) for tensor in self.recorder.numbers.values()]
 
-    def collect(self, results: Sequence[torch.Tensor], changes: Sequence[Change]) -> Collector:
+    def collect(self, results: Sequence[torch.Tensor], changes: Sequence[Change], is_once: bool) -> Collector:
         """What the loss has changed that outlives the call."""
         for name, fake, tensor in zip(self._names, self.fakes, self._tensors, strict=True):
             if fake.requires_grad and not tensor.requires_grad:
                 raise StateChangeError(f"requires_grad of {name}")
-        collector = Collector(self.recorder, self.fakes, results)
+        collector = Collector(self.recorder, self.fakes, results, is_once)
         with self._mode:
             collector.collect(changes)
         return collector

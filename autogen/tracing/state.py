@@ -32,9 +32,13 @@ class Collector:
         recorder: what has run.
         fakes: the inputs.
         results: the outputs that the trace has in any case.
+        is_once: whether the trace is for one call alone, so that numbers cannot have been others.
     """
 
-    def __init__(self, recorder: Recorder, fakes: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+    def __init__(
+        self, recorder: Recorder, fakes: Sequence[torch.Tensor], results: Sequence[torch.Tensor], is_once: bool
+    ) -> None:
+        self._is_once = is_once
         self._recorder = recorder
         self._fakes = list(fakes)
         self._outputs = list(results)
@@ -88,13 +92,13 @@ class Collector:
         self.tensors[f"new_{len(self.tensors)}_{name}"] = tensor
         return len(self._outputs) - 1
 
-    def _value(self, change: Change) -> Output | Input | torch.SymInt | bool | int | None:
+    def _value(self, change: Change) -> Output | Input | torch.SymInt | float | str | None:
         key, before, now = change.difference.key, change.difference.before, change.difference.now
         if key is MISSING:
             raise _Refused
         if isinstance(now, torch.SymInt):
             return now
-        if now is None or type(now) is bool:
+        if now is None or type(now) is bool or (self._is_once and type(now) in (int, float, str)):
             return now
         if (
             type(now) is int and type(before) is not int and now in (0, 1)

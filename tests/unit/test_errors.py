@@ -11,6 +11,7 @@ from autogen import errors
 from autogen.errors import (
     AutogenError,
     CompileError,
+    GraphChangedError,
     InternalError,
     RefusedError,
     ScheduleError,
@@ -42,6 +43,7 @@ UNLOCATED = [
     ScheduleError("two reductions share no axis"),
     StateChangeError("HISTORY"),
     TooLargeError(2500),
+    GraphChangedError("Switched", "1 more operations, from exp.default on"),
     TooManyTracesError("Annealed"),
     TooManyValuesError("Framework", 20_000),
     UnavailableError("Triton is not installed", remedy="Install it."),

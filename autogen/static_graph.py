@@ -1,0 +1,87 @@
+"""Static graphs: what a loss computed when it was first traced, and how a later trace differs from that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+if TYPE_CHECKING:
+    from autogen.tracing import Trace
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation of a graph: its name, what it is given beside tensors, and its tensors as positions in the graph."""
+
+    name: str
+    arguments: tuple[str, ...]
+    tensors: tuple[int, ...]
+    line: str
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The operations of a trace, forward and backward, in order; `inputs` are the dtypes and ranks of its tensors."""
+
+    inputs: tuple[str, ...]
+    operations: tuple[Operation, ...]
+
+    @classmethod
+    def of(cls, trace: Trace) -> Graph:
+        """The graph of a trace, in which sizes have names, so that those of another call make no other graph."""
+        positions = {node: place for place, node in enumerate(trace.graph.nodes)}
+        inputs = tuple(f"{each.name}: {str(each.dtype)[6:]} of {len(each.shape)} dimensions" for each in trace.inputs)
+        return cls(inputs, tuple(_operations(trace.graph.nodes, positions)))
+
+    def difference(self, later: Graph) -> str | None:
+        """How a later graph differs, None if it does not: other tensors, fewer or more operations, another one, or
+        one with other arguments.
+        """
+        for wanted, found in zip(self.inputs, later.inputs, strict=False):
+            if wanted != found:
+                return f"other tensors: {found}, first {wanted}"
+        if len(self.inputs) != len(later.inputs):
+            return f"other tensors: {len(later.inputs)}, first {len(self.inputs)}"
+        pairs = list(zip(self.operations, later.operations, strict=False))
+        place = next((k for k, (first, now) in enumerate(pairs) if first.name != now.name), len(pairs))
+        count = len(later.operations) - len(self.operations)
+        if count:
+            where = (later if count > 0 else self).operations[place]
+            number = f"{abs(count)} {'more' if count > 0 else 'fewer'} operation{'s' if abs(count) > 1 else ''}"
+            return f"{number}, from {where.name} on{where.line}"
+        if place < len(pairs):
+            first, now = pairs[place]
+            return f"another operation: {now.name}, first {first.name}{now.line}"
+        for first, now in pairs:
+            if (first.arguments, first.tensors) != (now.arguments, now.tensors):
+                return f"other arguments of {now.name}: {_listed(now)}, first {_listed(first)}{now.line}"
+        return None
+
+
+def _listed(operation: Operation) -> str:
+    return f"({', '.join((*(f'%{place}' for place in operation.tensors), *operation.arguments))})"
+
+
+def _operations(nodes: Iterable[torch.fx.Node], positions: dict[torch.fx.Node, int]) -> Iterable[Operation]:
+    for node in nodes:
+        if node.op != "call_function":
+            continue
+        leaves = pytree.tree_leaves((node.args, node.kwargs))
+        origin = node.meta.get("origin")
+        yield Operation(
+            str(node.target).removeprefix("aten."),
+            tuple(_text(leaf) for leaf in leaves if not isinstance(leaf, torch.fx.Node)),
+            tuple(positions[leaf] for leaf in leaves if isinstance(leaf, torch.fx.Node)),
+            f", at {origin}" if origin else "",
+        )
+
+
+def _text(value: Any) -> str:
+    """A number, flag or name as text; a size that differs from call to call without the digits of its symbol."""
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return "a size" if value.node.expr.free_symbols else str(value)
+    return str(value)

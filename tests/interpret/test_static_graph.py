@@ -1,0 +1,239 @@
+"""`static_graph=True`: one graph for all calls, and an error that says how another differs; `retrace="every"`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autogen import GraphChangedError, autogen_loss, explain, trace_count
+from tests.interpret.agreement import draw, labels
+from tests.interpret.launches import Launches
+
+X, Y = draw("real", 6, 5), draw("real", 6, 5, seed=1).detach()
+
+
+class Switched(nn.Module):
+    """A loss whose graph its attributes decide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.way, self.power, self.terms = "abs", 2, [1.0]
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        error = x - y
+        if self.way == "more":
+            error = error.exp().tanh()
+        if self.way == "other":
+            return error.sin().sum()
+        if self.way == "fewer":
+            return error.sum()
+        if self.way == "power":
+            return (error**self.power).sum()
+        if self.way == "terms":
+            return sum((error * term).sum() for term in self.terms)
+        return error.abs().sum()
+
+
+def loss_of(way: str) -> Any:
+    loss = autogen_loss(Switched(), static_graph=True)
+    loss.way = way
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "difference"),
+    [
+        ("abs", "more", "8 more operations, from exp.default on, at "),
+        ("more", "abs", "fewer operations, from exp.default on, at "),
+        ("abs", "other", "another operation: sin.default, first abs.default, at "),
+    ],
+)
+def test_what_has_changed(first: str, then: str, difference: str) -> None:
+    loss = loss_of(first)
+    for _ in range(3):
+        loss(X, Y).backward()
+    loss.way = then
+    with pytest.raises(GraphChangedError) as caught:
+        loss(X, Y)
+    assert difference in str(caught.value) and caught.value.loss == "Switched"
+    loss.way = first
+    loss(X, Y)
+
+
+def test_other_numbers() -> None:
+    loss = loss_of("power")
+    loss.power = 3
+    loss(X, Y)
+    loss.power = 5
+    with pytest.raises(
+        GraphChangedError, match=r"other arguments of pow.Tensor_Scalar: \(%\d+, 5\), first \(%\d+, 3\)"
+    ):
+        loss(X, Y)
+
+
+def test_other_operands() -> None:
+    def loss(x: Tensor, y: Tensor, is_swapped: bool) -> Tensor:
+        return torch.sub(*((y, x) if is_swapped else (x, y))).sum()
+
+    ours = autogen_loss(loss, static_graph=True)
+    with torch.no_grad():
+        ours(X, Y, False)
+        with pytest.raises(
+            GraphChangedError, match=r"other arguments of sub.Tensor: \(%1, %0\), first \(%0, %1\), at "
+        ):
+            ours(X, Y, True)
+
+
+def test_loops_are_as_long_as_in_the_first_call() -> None:
+    loss = loss_of("terms")
+    loss.terms = [1.0, 2.0, 3.0]
+    loss(X, Y)
+    loss.terms = [1.0, 2.0, 3.0, 4.0, 5.0]
+    with pytest.raises(GraphChangedError, match=r"more operations, from mul\.Tensor on"):
+        loss(X, Y)
+
+
+@pytest.mark.parametrize("other", [X.double(), X[None]], ids=["dtype", "rank"])
+def test_other_tensors(other: Tensor) -> None:
+    loss = loss_of("abs")
+    loss(X, Y)
+    with pytest.raises(GraphChangedError, match="other tensors: x: float"):
+        loss(other.detach().requires_grad_(), Y.to(other.dtype))
+
+
+def test_sizes_modes_and_modules_may_differ(launches: Launches) -> None:
+    loss = loss_of("abs")
+    for rows in (6, 4, 9, 1000):
+        x, y = draw("real", rows, 5), draw("real", rows, 5, seed=1).detach()
+        torch.testing.assert_close(loss(x, y), (x - y).abs().sum())
+    loss.eval()
+    with torch.no_grad():
+        loss(X, Y)
+    other = loss_of("more")
+    other(X, Y)
+    assert launches.take() == 6
+    assert trace_count(loss) <= 3
+
+
+def test_what_does_not_change_the_graph_may_change() -> None:
+    loss = loss_of("abs")
+    loss(X, Y)
+    loss.power, loss.unread = 7, "anything"
+    loss(X, Y)
+
+
+def test_explain_does_not_raise() -> None:
+    loss = loss_of("abs")
+    loss(X, Y)
+    loss.way = "more"
+    assert explain(loss, X, Y).path == "generated"
+
+
+def test_a_decorated_class_has_a_graph_per_module() -> None:
+    @autogen_loss(static_graph=True)
+    class Loss(Switched):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return super().forward(x, y)
+
+    one, two = Loss(), Loss()
+    one(X, Y)
+    two.way = "more"
+    two(X, Y)
+    one.way = "more"  # has been compiled, for the other
+    with pytest.raises(GraphChangedError):
+        one(X, Y)
+
+
+def test_one_trace_for_many_calls() -> None:
+    loss = autogen_loss(Switched())
+    for _ in range(100):
+        loss(X, Y)
+    assert trace_count(loss) == 1
+
+
+def test_every_call_is_traced() -> None:
+    loss = autogen_loss(nn.MSELoss(), retrace="every")
+    for _ in range(4):
+        torch.testing.assert_close(loss(X, Y), nn.functional.mse_loss(X, Y))
+    assert trace_count(loss) == 4
+
+
+def test_numbers_are_assigned_in_every_call(launches: Launches) -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls, self.weight, self.last = 0, 1.0, "none"
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            self.calls += 1
+            self.weight *= 0.9
+            self.last = f"call {self.calls}"
+            return (x - y).abs().sum() * self.weight + self.calls
+
+    ours, theirs = autogen_loss(Counting(), retrace="every", policy="mandatory"), Counting()
+    for _ in range(5):
+        results = []
+        for each in (ours, theirs):
+            value = each(X, Y)
+            results.append([value, *torch.autograd.grad(value, X)])
+        torch.testing.assert_close(*results)
+        assert (ours.calls, ours.weight, ours.last) == (theirs.calls, theirs.weight, theirs.last)
+    assert trace_count(ours) == 5 and launches.take() == 10
+
+
+def test_both_together() -> None:
+    loss = autogen_loss(Switched(), static_graph=True, retrace="every")
+    for _ in range(3):
+        loss(X, Y)
+    loss.way = "more"
+    with pytest.raises(GraphChangedError):
+        loss(X, Y)
+
+
+def test_the_environment_asks_for_it() -> None:
+    program = """
+import torch
+from autogen import autogen_loss, trace_count
+loss = autogen_loss(torch.nn.MSELoss())
+for _ in range(3):
+    loss(torch.ones(3), torch.zeros(3))
+print(trace_count(loss))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        env={**os.environ, "AUTOGEN_RETRACE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.strip() == "3"
+
+
+def test_training_steps_are_torchs() -> None:
+    weights = []
+    for make in (lambda loss: autogen_loss(loss, static_graph=True, policy="mandatory"), lambda loss: loss):
+        torch.manual_seed(0)
+        model, loss = nn.Linear(5, 7), make(nn.CrossEntropyLoss())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for step in range(20):
+            optimizer.zero_grad()
+            loss(model(draw("real", 6, 5, seed=step).detach()), labels(7, 6, seed=step)).backward()
+            optimizer.step()
+        weights.append(list(model.parameters()))
+    torch.testing.assert_close(*weights)
+
+
+def test_only_decorated_losses_are_counted() -> None:
+    with pytest.raises(TypeError, match="MSELoss is not decorated"):
+        trace_count(nn.MSELoss())
+
+
+def test_another_value_of_the_option() -> None:
+    with pytest.raises(ValueError, match='at "changes" or at "every" call'):
+        autogen_loss(nn.MSELoss(), retrace="never")  # type: ignore[call-overload]
