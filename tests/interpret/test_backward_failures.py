@@ -46,10 +46,10 @@ def break_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planning fails for gradients that autograd hands over in a layout of their own."""
     plan = autogen.compiler.Plan.backward
 
-    def broken(self: Any, buffers: Any = None) -> Any:
+    def broken(self: Any, buffers: Any, *rest: Any) -> Any:
         if buffers:
             raise RuntimeError("no")
-        return plan(self, buffers)
+        return plan(self, buffers, *rest)
 
     monkeypatch.setattr(autogen.compiler.Plan, "backward", broken)
 
