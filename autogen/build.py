@@ -7,11 +7,13 @@ The folder is `AUTOGEN_CACHE_DIR`, else `autogen-loss` in the user's cache folde
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import importlib.util
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,21 @@ _UNFINISHED = ".tmp"
 _ABANDONED = 600.0  # seconds after which a file that is not finished never will be
 
 _functions: dict[tuple[str, str], Any] = {}
+
+
+@contextlib.contextmanager
+def without_collections() -> Iterator[None]:
+    """No garbage collection while a loss is compiled: one walks all objects of torch and Triton, and finds nothing.
+
+    It takes longer than a trace; what compiling leaves behind is collected afterwards.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def cache_folder() -> Path:

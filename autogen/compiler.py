@@ -21,6 +21,7 @@ import torch
 
 from autogen import ir
 from autogen.binding import Binding
+from autogen.build import without_collections
 from autogen.changes import State
 from autogen.errors import (
     AutogenError,
@@ -316,6 +317,11 @@ def compile_loss(
     Raises:
         AutogenError: some part of the loss has no kernel; the subclass says which.
     """
+    with without_collections():
+        return _compiled(name, binding, needs_gradient, options)
+
+
+def _compiled(name: str, binding: Binding, needs_gradient: Sequence[bool], options: Options) -> CompiledLoss:
     reads = Reads()
     while True:
         try:

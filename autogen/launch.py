@@ -185,7 +185,7 @@ class Launch:
         if self._source.partials:
             arguments.append(ticket_counter(device))
         arguments += rest
-        with device_context(device):
+        with device_context(device), build.without_collections() if self._streams else contextlib.nullcontext():
             try:
                 kernel = self._function[(self._programs,)](*arguments, num_warps=self._warps)
             except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import stat
@@ -206,3 +207,16 @@ def test_the_command_lists_and_clears_the_cache(folder: Path, capsys: pytest.Cap
     assert "files deleted" in capsys.readouterr().out
     assert not [path for path in folder.rglob("*") if path.is_file()]
     assert build.load_function("answer", TEXT)() == 42
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_collections_are_put_off_while_compiling(is_enabled: bool) -> None:
+    was = gc.isenabled()
+    (gc.enable if is_enabled else gc.disable)()
+    try:
+        with pytest.raises(ZeroDivisionError), build.without_collections():
+            assert not gc.isenabled()
+            raise ZeroDivisionError
+        assert gc.isenabled() == is_enabled
+    finally:
+        (gc.enable if was else gc.disable)()
