@@ -88,11 +88,13 @@ def bind(
     kwargs: dict[str, Any],
     varying: Collection[str] = (),
     executed: frozenset[types.CodeType] = frozenset(),
+    *,
+    is_wide: bool = False,
 ) -> Binding:
     """Take a call of `function(*args, **kwargs)` apart; for a method of `module`, its state too.
 
     `varying` names floats that are not to be part of the key. Of the functions that the loss reaches only those are
-    looked into whose code is `executed`, if that is known.
+    looked into whose code is `executed`, if that is known. A walk that `is_wide` looks at much more, and takes seconds.
 
     Raises:
         TypeError: the arguments do not fit the signature.
@@ -103,7 +105,7 @@ def bind(
     arguments = signature.bind(*given[0], **kwargs).arguments
     labels = _labels(arguments)
     names = [next(labels[id(leaves[k])]) for k in spots]
-    state = Reachable(varying, leaves, executed)
+    state = Reachable(varying, leaves, executed, is_wide=is_wide)
     statics: list[Hashable] = [str(structure)]
     if module is not None:
         statics.append(state.visit_self(module))

@@ -205,6 +205,8 @@ class Dispatcher:
         is_call = is_call and not self._retraces
         again = functools.partial(bind, self.function, self.signature, module, args, kwargs, executed=self._executed)
         binding = again(history.varying)
+        if binding.state.is_endless and not self._executed and not is_profiled():
+            return again(history.varying, is_wide=True)  # so that all that the loss changes is known, and put back
         if any(tensor.dtype == torch.float64 for tensor in binding.tensors):  # Triton takes floats in single precision
             return again() if binding.floats else binding
         if is_call and history.note(binding.fixed):
@@ -335,11 +337,11 @@ class Dispatcher:
 
     def _compile(self, binding: Binding, needs: Sequence[bool], key: tuple[Hashable, ...], name: str) -> Decision:
         state, watched = binding.state, set[CodeType]()
-        is_watched = state.is_endless or bool(state.executed)
+        is_watched = state.is_wide or bool(state.executed)
         found: tuple[CompiledLoss, Bound] | AutogenError
         if not self._retraces and self._is_hopeless(key):
             found = TooManyTracesError(name)
-        elif is_watched and (is_profiled() or (state.is_endless and state.executed)):
+        elif state.is_endless or (is_watched and is_profiled()):
             found = TooManyValuesError(name, reachable.MOST_VALUES)
         else:
             self.traces += 1

@@ -6,6 +6,7 @@ changed: `autogen.shortcut` makes one function of that, which is much cheaper th
 
 from __future__ import annotations
 
+import collections
 import operator
 import types
 from abc import ABC, abstractmethod
@@ -50,6 +51,13 @@ class Kept:
         if isinstance(self.container, types.CellType):
             return f"{container}.cell_contents"
         return f"{container}[{_literal(self.key, name)}]" if _has_items(self.container) else f"{container}.{self.key}"
+
+
+def entries(container: Mapping[Any, Any]) -> dict[Any, Any]:
+    """What a dictionary holds, whatever its class makes of that: a lazy one would import all that it names."""
+    if isinstance(container, collections.OrderedDict):
+        return dict(collections.OrderedDict.items(container))
+    return dict(dict.items(container)) if isinstance(container, dict) else dict(container)
 
 
 def _has_items(container: Any) -> bool:
@@ -178,13 +186,14 @@ class Entries(Place):
     owner: Any = None  # of a class's entries, which are changed through it
 
     def look(self) -> Entries:
-        return replace(self, before=dict(self.container))
+        return replace(self, before=entries(self.container))
 
     def differences(self) -> Iterator[Difference]:
-        for key in self._added():
-            yield self._difference(key, MISSING, self.container[key])
+        held = entries(self.container)
+        for key in self._added(held):
+            yield self._difference(key, MISSING, held[key])
         for key, value in self.before.items():
-            now = self.container.get(key, MISSING)
+            now = held.get(key, MISSING)
             if not _is_same(now, value):
                 yield self._difference(key, value, now)
 
@@ -193,10 +202,11 @@ class Entries(Place):
         return Difference(str(key), key if is_assigned else MISSING, before, now)
 
     def put_back(self) -> None:
-        for key in self._added():
+        held = entries(self.container)
+        for key in self._added(held):
             self._delete(key)
         for key, value in self.before.items():
-            now = self.container.get(key, MISSING)
+            now = held.get(key, MISSING)
             if now is not value and (value is not HELD or now is MISSING):
                 self._put(key, value)
 
@@ -209,8 +219,8 @@ class Entries(Place):
     def assign(self, key: Any, value: Any) -> None:
         self._put(key, value)
 
-    def _added(self) -> list[Any]:
-        return [key for key in self.container if key not in self.before and not self._is_pythons(key)]
+    def _added(self, held: dict[Any, Any]) -> list[Any]:
+        return [key for key in held if key not in self.before and not self._is_pythons(key)]
 
     def _is_pythons(self, key: Any) -> bool:
         return self.owner is not None and key.startswith("__")
@@ -229,6 +239,8 @@ class Entries(Place):
 
     def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
         container = name(self.container)
+        if type(self.container) not in (dict, collections.OrderedDict, types.MappingProxyType):
+            container = f"{name(entries)}({container})"  # of which any method may do anything
         yield f"len({container}) == {len(self.before)}" if self.before else f"not {container}"
         place = id(self.container if self.owner is None else self.owner)
         free = {key for key in self.before if (place, key) in kept or key in self.skipped}

@@ -22,9 +22,10 @@ from typing import Any
 import torch
 
 from autogen.names import unique
-from autogen.places import MISSING, Attribute, Cell, Difference, Entries, Items, Kept, Name, Place, contents
+from autogen.places import MISSING, Attribute, Cell, Difference, Entries, Items, Kept, Name, Place, contents, entries
 
 MOST_VALUES = 20_000  # that a loss reaches
+MOST_AT_ONCE = 1_000_000  # the same, to be looked at a single time
 _MOST_BYTES = 4096  # of an array whose contents are part of the key
 
 _CONSTANTS = (int, str, bytes, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -35,8 +36,8 @@ class Reachable:
 
     `tensors` are those that were found, in order, and `floats` the numbers that are known to vary, by the names in
     `varying`; `fixed` are all other floats by name. `places` are all places where something was read, `is_plain` says
-    whether they tell of every change, and `is_endless` that there is too much to look at. If it is known which code is
-    `executed`, no other function is looked into.
+    whether they tell of every change, and `is_endless` that there is too much to look at; much more than usually if the
+    walk `is_wide`. If it is known which code is `executed`, no other function is looked into.
     """
 
     def __init__(
@@ -44,9 +45,12 @@ class Reachable:
         varying: Collection[str] = (),
         arguments: list[Any] | None = None,
         executed: frozenset[types.CodeType] = frozenset(),
+        *,
+        is_wide: bool = False,
     ) -> None:
         self.arguments = arguments
         self.executed = executed
+        self.is_wide = is_wide
         self.tensors: list[Kept] = []
         self.floats: list[Kept] = []
         self.fixed: dict[str, float] = {}
@@ -84,7 +88,7 @@ class Reachable:
             return type(value), value
         if id(value) in self._seen:
             return "seen", self._seen[id(value)]
-        if self._count > MOST_VALUES:
+        if self._count > (MOST_AT_ONCE if self.is_wide else MOST_VALUES):
             self.is_endless = True
             return _Identity(value)
         return self._composite(value, name)
@@ -165,12 +169,13 @@ class Reachable:
     def _entries(
         self, items: Any, name: str, skipped: frozenset[str] = frozenset(), owner: Any = None
     ) -> tuple[Hashable, ...]:
-        self.places.append(Entries(items, dict(items), skipped, owner))
+        held = entries(items)
+        self.places.append(Entries(items, held, skipped, owner))
         prefix = f"{name}." if name else ""
         owner = owner or (items if isinstance(items, dict) else None)
         return tuple(
             (key if isinstance(key, str) else repr(key), self.visit(item, f"{prefix}{key}", owner, key))
-            for key, item in list(items.items())
+            for key, item in held.items()
             if key not in skipped
         )
 
@@ -196,9 +201,8 @@ class Reachable:
         parts: list[Hashable] = [_Identity(owner)]
         for base in owner.__mro__:
             if not is_library(base.__module__):
-                entries = vars(base)
-                skipped = frozenset(key for key, item in entries.items() if _is_about_class(key, item))
-                parts.append(self._entries(entries, "", skipped, base))
+                skipped = frozenset(key for key, item in vars(base).items() if _is_about_class(key, item))
+                parts.append(self._entries(vars(base), "", skipped, base))
         return tuple(parts)
 
     def _is_idle(self, function: types.FunctionType) -> bool:

@@ -20,6 +20,7 @@ REGISTRY = [[each] for each in range(1000)]
 # Each is read by one function.
 SCALE, OFFSET, EXCESS, POWER = ({"value": value} for value in (2, 3, 100, 2))
 STRENGTH = 1
+LOG: list[Tensor] = []
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +67,9 @@ class Framework(nn.Module):
 
     def build(self) -> Any:
         return REGISTRY[0]
+
+    def note(self, x: Tensor) -> None:
+        LOG.append(x)
 
     def describe(self) -> str:
         return f"{self.build()} {STRENGTH}"
@@ -178,6 +182,21 @@ def test_nobody_watches_where_a_profiler_does(launches: Launches) -> None:
     finally:
         sys.setprofile(None)
     assert launches.take() == 0
+
+
+def test_what_the_loss_changes_far_away_is_put_back() -> None:
+    """And then done by torch: the list comes after the registry, where nothing would have looked any more."""
+
+    class Logging(Framework):
+        def forward(self, x: Tensor) -> Tensor:
+            self.note(x.detach())
+            return x.exp().mean()
+
+    LOG.clear()
+    ours = autogen_loss(Logging())
+    for _ in range(3):
+        ours(X)
+    assert [type(each) for each in LOG] == [Tensor] * 3
 
 
 def test_a_loss_that_reads_too_much_runs_in_torch(launches: Launches) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -230,6 +230,45 @@ def test_too_much_to_look_at_is_given_up() -> None:
     state = Reachable()
     state.visit([[] for _ in range(MOST_VALUES + 1)])
     assert state.is_endless
+
+
+class Lazy(dict[str, list[int]]):
+    """Makes what it is asked for, as registries do that import what they name."""
+
+    made = 0
+
+    def __getitem__(self, key: str) -> list[int]:
+        Lazy.made += 1
+        return dict.__getitem__(self, key)
+
+    def __iter__(self) -> Iterator[str]:
+        Lazy.made += 1
+        return dict.__iter__(self)
+
+    def keys(self) -> Any:
+        Lazy.made += 1
+        return dict.keys(self)
+
+    def items(self) -> Any:
+        Lazy.made += 1
+        return dict.items(self)
+
+
+LAZY = Lazy(a=[1])
+
+
+def test_a_dictionary_is_not_asked_for_what_it_makes() -> None:
+    def loss(a: torch.Tensor) -> torch.Tensor:
+        return a.sum() * len(LAZY)
+
+    ours = autogen_loss(loss, policy="mandatory")
+    a, before = torch.rand(5), Lazy.made
+    for _ in range(3):
+        torch.testing.assert_close(ours(a), loss(a))
+    assert Lazy.made == before
+    dict.__setitem__(LAZY, "b", [2])
+    torch.testing.assert_close(ours(a), loss(a))
+    assert Lazy.made == before
 
 
 class Stubborn:
