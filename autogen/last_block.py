@@ -157,6 +157,9 @@ def _space(
     everything = frozenset().union(
         *(root.index_axes for root in streamed), *(node.args[0].axes | set(node.attrs[1]) for node in totals)
     )
+    walked = [*(node.axes for node in order), *(root.index_axes for root in streamed)]
+    if not any(everything <= axes for axes in walked):  # each would be walked once for every element of the others
+        raise ScheduleError("the loss reduces tensors that have no elements in common")
     in_memory = tuple(sorted(everything | columns, key=place))
     if any(axis.size == 0 for axis in in_memory):
         raise ScheduleError("there is nothing to reduce")

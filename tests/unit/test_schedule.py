@@ -173,6 +173,27 @@ class TestLaunches:
         assert len({kernel.name for kernel in plan.forward}) == 2
         Reference(loss, X).check_plan(plan, sizes)
 
+    @pytest.mark.parametrize(
+        "loss",
+        [
+            lambda a, b, c: a.exp().mean() + b.abs().mean() + c.pow(2).sum(),
+            lambda a, b, c: a.logsumexp(1).mean() + b.softmax(1).sum(0).log().sum() + c.mean(),
+            lambda a, b, c: (a.amax(1).mean() * b.sum()).log() + (c.sum(1) - c.sum()).pow(2).mean(),
+            lambda a, b, c: (a.exp(), b.exp().sum(1), c.mean()),
+        ],
+    )
+    @pytest.mark.parametrize("limit", [1, autogen.kernel.MAX_IN_ONE_PROGRAM])
+    def test_tensors_of_several_sizes_are_not_walked_for_each_other(
+        self, loss: Loss, limit: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(autogen.kernel, "MAX_IN_ONE_PROGRAM", limit)
+        plan, _ = plan_of(loss, floats(300, 200), floats(150, 310), floats(70, 500))
+        for kernel in (*plan.forward, *plan.backward()):
+            assert isinstance(kernel, Kernel)
+            walked = {*kernel.rows, *kernel.kept, *kernel.columns}
+            of_tensors = [load.axes for load in kernel.loads()] + [root.index_axes for root in kernel.stores]
+            assert any(walked <= axes for axes in of_tensors)
+
     def test_a_scalar_is_finished_by_the_last_block_from_totals_alone(self) -> None:
         (kernel,) = plan_of(lambda x: x.exp().sum() / (x.sum() + 1), X.detach())[0].forward
         (final,) = kernel.finals
