@@ -34,7 +34,7 @@ from autogen.errors import (
 from autogen.kernel import Kernel
 from autogen.launch import Launcher, Results
 from autogen.lowering import decompositions, lower
-from autogen.options import Options
+from autogen.options import PLAIN, Options
 from autogen.reachable import Change
 from autogen.schedule import Plan, schedule
 from autogen.sizes import Evaluator
@@ -44,8 +44,6 @@ from autogen.tracing import Bound, Trace, trace
 from autogen.tracing.recorder import Reads
 
 Sizes = dict[str, int]
-
-_PLAIN = Options()
 
 
 Step = Launcher | TorchStep
@@ -309,9 +307,7 @@ def _strides(buffer: ir.Buffer, layout: str) -> tuple[sympy.Expr, ...]:
     )
 
 
-def compile_loss(
-    name: str, binding: Binding, needs_gradient: Sequence[bool], options: Options = _PLAIN
-) -> CompiledLoss:
+def compile_loss(name: str, binding: Binding, needs_gradient: Sequence[bool], options: Options = PLAIN) -> CompiledLoss:
     """Trace, lower, schedule and emit a call of the loss `name`.
 
     Raises:

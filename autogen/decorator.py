@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import torch
 
 from autogen.dispatch import Dispatcher
-from autogen.options import Gradient, Options, Retrace
+from autogen.options import PLAIN, Gradient, Options, Retrace
 from autogen.policies import Policy
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _with_flag(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _decorate_instance(module: torch.nn.Module, options: Options) -> torch.nn.Module:
-    if dispatcher_of(module) is None or options != Options():
+    if dispatcher_of(module) is None or options != PLAIN:
         if entry_of(type(module)) == "__call__":
             module.__class__ = _with_own_call(type(module), options)
         else:

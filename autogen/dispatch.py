@@ -34,7 +34,7 @@ from autogen.errors import (
     defects_of,
 )
 from autogen.executed import is_profiled, noted
-from autogen.options import Options
+from autogen.options import PLAIN, Options
 from autogen.places import MISSING
 from autogen.policies import Policy, resolve
 from autogen.shortcut import Plan, Shortcut
@@ -53,8 +53,6 @@ logger = logging.getLogger("autogen")
 MOST_TRACES = 64  # of one kind of call: those differ by values that the loss reads, or relations between sizes
 MOST_KEYS = 1024  # kinds of calls
 MOST_UNUSED = 64  # kinds in a row that differ in what is no tensor, and never come again
-
-_PLAIN = Options()
 
 _compiling = threading.RLock()
 
@@ -94,7 +92,7 @@ class Dispatcher:
         self,
         function: Callable[..., Any],
         name: str,
-        options: Options = _PLAIN,
+        options: Options = PLAIN,
     ) -> None:
         self.function = function
         self.name = name
@@ -108,6 +106,7 @@ class Dispatcher:
         self._said: set[str] = set()
         self._sites = Sites()
         self._executed: frozenset[CodeType] = frozenset()  # once the loss has been seen to reach too much
+        self._has_looked_wide = False
         self._unused: tuple[Hashable, int] = None, 0  # a kind of tensors, and how often it was traced in a row
 
     def __call__(
@@ -205,13 +204,24 @@ class Dispatcher:
         is_call = is_call and not self._retraces
         again = functools.partial(bind, self.function, self.signature, module, args, kwargs, executed=self._executed)
         binding = again(history.varying)
-        if binding.state.is_endless and not self._executed and not is_profiled():
+        if binding.state.is_endless and self._may_look_wide(binding):
+            self._has_looked_wide = True
             return again(history.varying, is_wide=True)  # so that all that the loss changes is known, and put back
         if any(tensor.dtype == torch.float64 for tensor in binding.tensors):  # Triton takes floats in single precision
             return again() if binding.floats else binding
         if is_call and history.note(binding.fixed):
             binding = again(history.varying)
         return binding
+
+    def _may_look_wide(self, binding: Binding) -> bool:
+        """Whether to look at all that the loss reaches, which takes seconds: once, if kernels can run at all."""
+        if self._executed or self._has_looked_wide or is_profiled():
+            return False
+        try:
+            availability.require(binding.tensors)
+        except AutogenError:
+            return False
+        return True
 
     def _short(self, site: Site, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the loss if it is known from an earlier call how; else `MISSING`."""
@@ -222,7 +232,7 @@ class Dispatcher:
             tensors, key, floats = reading
             plan = each.plans.get(key)
             if plan is None:
-                plan = self._plan(each, tensors, floats)
+                plan = self._plan(each, tensors, floats, site)
                 if plan is None:
                     return MISSING
                 each.keep(key, plan)
@@ -238,7 +248,9 @@ class Dispatcher:
             return returned if plan.returns_tensor else plan.loss.result(returned, sizes or plan.prepared.sizes)
         return MISSING
 
-    def _plan(self, shortcut: Shortcut, tensors: Sequence[torch.Tensor], floats: tuple[float, ...]) -> Plan | None:
+    def _plan(
+        self, shortcut: Shortcut, tensors: Sequence[torch.Tensor], floats: tuple[float, ...], site: Site
+    ) -> Plan | None:
         """The launches of a call, if what it needs is compiled and nothing but sizes decides about it."""
         needs = [torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors]
         for compiled in self._compiled.get(self.key(shortcut, tensors, needs), ()):
@@ -246,6 +258,8 @@ class Dispatcher:
                 return None
             sizes = compiled.sizes_of(tensors, floats)
             if sizes is not None:
+                if self.options.static_graph and site.graphs.get(tuple(needs)) is not compiled.graph:
+                    return None  # compared on the long way
                 return Plan.of(compiled, sizes, any(needs))
         return None
 

@@ -19,7 +19,7 @@ Retrace = Literal["changes", "every"]
 """At which calls a loss that has been traced is traced again."""
 
 RETRACE_VARIABLE = "AUTOGEN_RETRACE"
-"""Set to 1, every call of every loss is traced."""
+"""Set to 1 when a loss is decorated, every call of it is traced."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,13 @@ class Options:
             raise ValueError(f'gradient is computed in "backward" or in "forward", not in {self.gradient!r}')
         if self.retrace not in get_args(Retrace):
             raise ValueError(f'a loss is retraced at "changes" or at "every" call, not at {self.retrace!r}')
+        if os.environ.get(RETRACE_VARIABLE) == "1":  # read once: what is compiled depends on it
+            object.__setattr__(self, "retrace", "every")
 
     @property
     def retraces(self) -> bool:
         """Whether every call is traced."""
-        return self.retrace == "every" or os.environ.get(RETRACE_VARIABLE) == "1"
+        return self.retrace == "every"
+
+
+PLAIN = Options()

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import autogen.availability
 import autogen.reachable
 from autogen import TooManyValuesError, autogen_loss, explain, policy
 from tests.interpret.agreement import draw
@@ -197,6 +198,31 @@ def test_what_the_loss_changes_far_away_is_put_back() -> None:
     for _ in range(3):
         ours(X)
     assert [type(each) for each in LOG] == [Tensor] * 3
+
+
+def test_all_that_is_reached_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    walks: list[bool] = []
+    visit = autogen.reachable.Reachable.visit_self
+
+    def counted(state: Any, module: nn.Module) -> Any:
+        walks.append(state.is_wide)
+        return visit(state, module)
+
+    monkeypatch.setattr(autogen.reachable.Reachable, "visit_self", counted)
+    monkeypatch.setattr(autogen.reachable, "MOST_AT_ONCE", 900)  # which is too little, too
+    ours = autogen_loss(Loss())
+    for _ in range(4):
+        agree(ours, Loss())
+    assert walks.count(True) == 1
+    walks.clear()
+    monkeypatch.setattr(autogen.availability, "require", unavailable)
+    ours = autogen_loss(Loss())
+    agree(ours, Loss())
+    assert walks and not any(walks)
+
+
+def unavailable(*_: Any) -> None:
+    raise autogen.UnavailableError("this is no place for kernels", remedy="Go elsewhere.")
 
 
 def test_a_loss_that_reads_too_much_runs_in_torch(launches: Launches) -> None:

@@ -121,6 +121,20 @@ def test_sizes_modes_and_modules_may_differ(launches: Launches) -> None:
     assert trace_count(loss) <= 3
 
 
+def test_a_branch_on_a_size_is_an_error_each_time() -> None:
+    def loss(x: Tensor) -> Tensor:
+        return x.exp().sum() if x.shape[0] > 4 else x.sum()
+
+    ours = autogen_loss(loss, static_graph=True)
+    small, large = draw("real", 3, 5), draw("real", 6, 5)
+    for _ in range(4):
+        ours(small)
+    for _ in range(3):
+        with pytest.raises(GraphChangedError):
+            ours(large)
+    ours(small)
+
+
 def test_what_does_not_change_the_graph_may_change() -> None:
     loss = loss_of("abs")
     loss(X, Y)
