@@ -1,4 +1,4 @@
-"""`python -m autogen`: looking after the cache of generated modules."""
+"""`python -m autogen`: looking after the cache of generated modules, and of plans."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def describe(content: build.CacheContent) -> str:
     """The cache in a line or two."""
-    text = f"{content.folder}: {content.modules} modules, {content.size / 1024:.1f} KiB"
-    if content.modules:
+    text = f"{content.folder}: {content.modules} modules, {content.plans} plans, {content.size / 1024:.1f} KiB"
+    if content.modules or content.plans:
         text += f"\nthe oldest from {_ago(content.oldest)}, the newest from {_ago(content.newest)}"
     return text
 

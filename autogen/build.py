@@ -1,7 +1,8 @@
 """Building: the text of a kernel → a module file in a cache → a Triton function.
 
 Triton reads the source of a kernel from a file, so every module is written to one, named by the hash of its text.
-The folder is `AUTOGEN_CACHE_DIR`, else `autogen-loss` in the user's cache folder.
+Beside the modules are the plans of losses (`autogen.stored`). The folder is `AUTOGEN_CACHE_DIR`, else `autogen-loss`
+in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import importlib.util
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 CACHE_VARIABLE = "AUTOGEN_CACHE_DIR"
+
+PLANS, PLAN = "plans", ".plan"  # the folder below, and the suffix of what is in folders there
 
 _UNFINISHED = ".tmp"
 _ABANDONED = 600.0  # seconds after which a file that is not finished never will be
@@ -62,12 +65,17 @@ def module_file(name: str, text: str) -> Path:
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     path = cache_folder() / f"{name}_{digest}.py"
     if not (path.exists() and path.read_bytes() == text.encode()):
-        clear_leftovers(path.parent)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=_UNFINISHED)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
+        write_whole(path, text.encode())
     return path
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all, whoever else writes it at the same time."""
+    clear_leftovers(path.parent)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=_UNFINISHED)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    os.replace(temporary, path)
 
 
 def clear_leftovers(folder: Path, older_than: float = _ABANDONED) -> int:
@@ -83,10 +91,13 @@ def clear_leftovers(folder: Path, older_than: float = _ABANDONED) -> int:
 
 @dataclass(frozen=True)
 class CacheContent:
-    """What is in the cache: how many modules, their bytes, and the age of the oldest and the newest in seconds."""
+    """What is in the cache: how many modules and plans, their bytes, and the age of the oldest and the newest in
+    seconds.
+    """
 
     folder: Path
     modules: int
+    plans: int
     size: int
     oldest: float
     newest: float
@@ -95,25 +106,36 @@ class CacheContent:
 def cache_content() -> CacheContent:
     """Look into the cache."""
     folder = cache_folder()
+    modules, plans = _states(folder.glob("*.py")), _states(folder.glob(f"{PLANS}/*/*{PLAN}"))
+    found = modules + plans
+    ages = [time.time() - each.st_mtime for each in found] or [0.0]
+    size = sum(each.st_size for each in found)
+    return CacheContent(folder, len(modules), len(plans), size, max(ages), min(ages))
+
+
+def _states(paths: Iterable[Path]) -> list[os.stat_result]:
     found = []
-    for path in folder.glob("*.py"):
+    for path in paths:
         with contextlib.suppress(OSError):  # another process may clear it now
             found.append(path.stat())
-    ages = [time.time() - each.st_mtime for each in found] or [0.0]
-    return CacheContent(folder, len(found), sum(each.st_size for each in found), max(ages), min(ages))
+    return found
 
 
 def clear_cache() -> int:
-    """Delete all modules, with what Python has compiled of them, and all leftovers; returns how many files.
+    """Delete all modules, with what Python has compiled of them, all plans and all leftovers; returns how many files.
 
     Processes that run go on with what they have loaded.
     """
     folder = cache_folder()
-    cleared = clear_leftovers(folder, older_than=0)
-    for path in (*folder.glob("*.py"), *folder.glob("__pycache__/*.pyc")):
+    shelves = list(folder.glob(f"{PLANS}/*"))
+    cleared = sum(clear_leftovers(each, older_than=0) for each in (folder, *shelves))
+    for path in (*folder.glob("*.py"), *folder.glob("__pycache__/*.pyc"), *folder.glob(f"{PLANS}/*/*{PLAN}")):
         with contextlib.suppress(OSError):
             path.unlink()
             cleared += 1
+    for shelf in shelves:
+        with contextlib.suppress(OSError):  # one that a process is writing to is not empty
+            shelf.rmdir()
     return cleared
 
 

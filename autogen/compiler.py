@@ -21,7 +21,6 @@ import torch
 
 from autogen import ir
 from autogen.binding import Binding
-from autogen.build import without_collections
 from autogen.changes import State
 from autogen.errors import (
     AutogenError,
@@ -127,9 +126,21 @@ class CompiledLoss:
 
         Such calls need not be taken apart each time (`autogen.shortcut`).
         """
+        return self.is_on_kernels and not self.trace.domain.ahead
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether another process may use what was compiled (`autogen.stored`)."""
+        domain = self.trace.domain
+        return self.is_on_kernels and not self.constants and len(domain.predicates) == len(domain.ahead)
+
+    @property
+    def is_on_kernels(self) -> bool:
+        """Whether torch runs nothing before or between the kernels but what decides about a call, and nothing is left
+        to do after them.
+        """
         steps = (*self.forward, *self.backward())
-        decided = self.trace.domain.ahead or self.state
-        return not decided and not any(isinstance(step, TorchStep) for step in steps)
+        return not self.state and not any(isinstance(step, TorchStep) for step in steps)
 
     def sizes_of(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> Sizes | None:
         """The sizes and floats of a call by name, None if the kernels are not made for it."""
@@ -213,6 +224,12 @@ class CompiledLoss:
         for position, root in zip(self.plan.gradient_of, self.plan.gradients, strict=True):
             gradients[position] = named[root.buffer.name]
         return gradients
+
+    def nodes(self) -> list[ir.Node]:
+        """All nodes that the kernels, and those of other layouts, are made of, arguments first."""
+        steps = kernels_in((*self.forward, *(step for each in self._backwards.values() for step in each.steps)))
+        roots = [root.node for step in steps for root in step.kernel.roots]
+        return ir.topological((*roots, *self.plan.nodes()))
 
     @functools.cached_property
     def graph(self) -> Graph:
@@ -313,11 +330,6 @@ def compile_loss(name: str, binding: Binding, needs_gradient: Sequence[bool], op
     Raises:
         AutogenError: some part of the loss has no kernel; the subclass says which.
     """
-    with without_collections():
-        return _compiled(name, binding, needs_gradient, options)
-
-
-def _compiled(name: str, binding: Binding, needs_gradient: Sequence[bool], options: Options) -> CompiledLoss:
     reads = Reads()
     while True:
         try:

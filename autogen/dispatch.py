@@ -21,6 +21,7 @@ import torch
 from autogen import availability, reachable
 from autogen.autograd import apply_short, run
 from autogen.binding import Binding, bind, is_replaying
+from autogen.build import without_collections
 from autogen.errors import (
     AutogenError,
     CompileError,
@@ -44,6 +45,7 @@ from autogen.state import shared_memory
 if TYPE_CHECKING:
     from autogen.compiler import CompiledLoss
     from autogen.handwritten import BoundHandwritten
+    from autogen.stored import Shelf
     from autogen.tracing import Bound
 
     Kernels = CompiledLoss | BoundHandwritten
@@ -333,7 +335,8 @@ class Dispatcher:
         if decision is None:
             with _compiling:  # while this thread waited, another may have compiled it
                 known = None if self._retraces else self._known(binding, key)
-                decision = known or self._compile(binding, needs, key, name)
+                with without_collections():
+                    decision = known or self._compile(binding, needs, key, name)
         return decision
 
     def _known(self, binding: Binding, key: Hashable) -> Decision | None:
@@ -358,9 +361,10 @@ class Dispatcher:
         elif state.is_endless or (is_watched and is_profiled()):
             found = TooManyValuesError(name, reachable.MOST_VALUES)
         else:
-            self.traces += 1
-            with noted(watched) if is_watched else contextlib.nullcontext():
-                found = _attempt(name, binding, needs, self.options)
+            from autogen.stored import shelf_of
+
+            shelf = shelf_of(name, key, binding, self.options)
+            found = shelf.find(binding) or self._trace(name, binding, needs, shelf, watched if is_watched else None)
         if not watched <= state.executed:  # the call is to be taken apart again: more is looked into, or less
             binding.ran.update(watched)
             return Decision(error=TooManyValuesError(name, reachable.MOST_VALUES))
@@ -377,6 +381,19 @@ class Dispatcher:
         if not self._retraces:
             self._refused.setdefault(key, []).append(_without_frames(found))
         return Decision(error=found)
+
+    def _trace(
+        self, name: str, binding: Binding, needs: Sequence[bool], shelf: Shelf, watched: set[CodeType] | None
+    ) -> tuple[CompiledLoss, Bound] | AutogenError:
+        """Compile a loss for a call, and keep what comes of it for other processes; `watched` hears which code ran."""
+        from autogen.stored import warnings_noted
+
+        self.traces += 1
+        with contextlib.nullcontext() if watched is None else noted(watched), warnings_noted() as given:
+            found = _attempt(name, binding, needs, self.options)
+        if not isinstance(found, AutogenError) and not given:
+            shelf.keep(found[0])
+        return found
 
     def _is_hopeless(self, key: tuple[Hashable, ...]) -> bool:
         """Whether calls differ too much from each other; counts the traces in a row that no other call used."""

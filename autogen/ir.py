@@ -140,7 +140,8 @@ class Node:
 _interned: weakref.WeakValueDictionary[tuple[Any, ...], Node] = weakref.WeakValueDictionary()
 
 
-def _intern(op: str, args: tuple[Node, ...], dtype: torch.dtype, attrs: tuple[Any, ...]) -> Node:
+def intern(op: str, args: tuple[Node, ...], dtype: torch.dtype, attrs: tuple[Any, ...]) -> Node:
+    """The node that consists of these, and breaks no rule; for passes there are the functions below."""
     key = (op, tuple(map(id, args)), dtype, attrs)
     node = _interned.get(key)
     if node is None:
@@ -176,7 +177,7 @@ def const(value: float | int | bool, dtype: torch.dtype) -> Node:
     else:
         value = int(value)
     # 0.0 == -0.0 and nan != nan: the text keeps the dictionary honest.
-    return _intern("const", (), dtype, (value, repr(value)))
+    return intern("const", (), dtype, (value, repr(value)))
 
 
 def index(expression: sympy.Expr | int) -> Node:
@@ -184,12 +185,12 @@ def index(expression: sympy.Expr | int) -> Node:
     expression = sympy.sympify(expression)
     if expression.is_Integer:
         return const(int(expression), torch.int64)
-    return _intern("index", (), torch.int64, (expression,))
+    return intern("index", (), torch.int64, (expression,))
 
 
 def scalar(symbol: sympy.Symbol, dtype: torch.dtype) -> Node:
     """A number that a kernel is given when it is launched."""
-    return _intern("scalar", (), compute_dtype(dtype), (symbol,))
+    return intern("scalar", (), compute_dtype(dtype), (symbol,))
 
 
 def load(buffer: Buffer, at: Sequence[sympy.Expr | Node]) -> Node:
@@ -206,12 +207,12 @@ def load(buffer: Buffer, at: Sequence[sympy.Expr | Node]) -> Node:
         elif stride == 0:  # the same element along the whole dimension
             entry = sympy.S.Zero
         entries.append(sympy.sympify(entry))
-    return _intern("load", tuple(args), compute_dtype(buffer.dtype), (buffer, tuple(entries)))
+    return intern("load", tuple(args), compute_dtype(buffer.dtype), (buffer, tuple(entries)))
 
 
 def load_at(node: Node, args: Sequence[Node], entries: Sequence[sympy.Expr]) -> Node:
     """The load `node` at other entries, in which `args` fill its holes."""
-    return _intern("load", tuple(args), node.dtype, (node.attrs[0], tuple(entries)))
+    return intern("load", tuple(args), node.dtype, (node.attrs[0], tuple(entries)))
 
 
 def reload(node: Node, buffer: Buffer) -> Node:
@@ -231,7 +232,7 @@ def cast(node: Node, dtype: torch.dtype) -> Node:
         value = node.attrs[0]
         if dtype in (*_FLOATS, torch.bool) or math.isfinite(value):
             return const(value, dtype)
-    return _intern("cast", (node,), dtype, ())
+    return intern("cast", (node,), dtype, ())
 
 
 ROUNDINGS = {torch.float16: "round_to_float16", torch.bfloat16: "round_to_bfloat16"}
@@ -250,7 +251,7 @@ def to_store(node: Node, dtype: torch.dtype) -> Node:
 
 def apply(op: str, *args: Node) -> Node:
     """A scalar op of the op table; raises `TypeError` if the dtypes break its rule."""
-    return _intern(op, args, OPS[op].result_dtype([arg.dtype for arg in args]), ())
+    return intern(op, args, OPS[op].result_dtype([arg.dtype for arg in args]), ())
 
 
 def reduce(kind: str, axes: Iterable[Axis], body: Node) -> Node:
@@ -258,7 +259,7 @@ def reduce(kind: str, axes: Iterable[Axis], body: Node) -> Node:
     ordered = tuple(sorted(axes, key=str))
     if any(axis.size == 0 for axis in ordered):
         return const(_start(kind, body.dtype), body.dtype)
-    return _intern("reduce", (body,), body.dtype, (kind, ordered)) if ordered else body
+    return intern("reduce", (body,), body.dtype, (kind, ordered)) if ordered else body
 
 
 def _start(kind: str, dtype: torch.dtype) -> float | int:
@@ -281,7 +282,7 @@ def rebuild(node: Node, args: Sequence[Node]) -> Node:
         kind, axes = node.attrs
         return reduce(kind, axes, args[0])
     if node.op == "load":
-        return _intern("load", tuple(args), node.dtype, node.attrs)
+        return intern("load", tuple(args), node.dtype, node.attrs)
     return apply(node.op, *args)
 
 

@@ -21,6 +21,9 @@ Retrace = Literal["changes", "every"]
 RETRACE_VARIABLE = "AUTOGEN_RETRACE"
 """Set to 1 when a loss is decorated, every call of it is traced."""
 
+PLANS_VARIABLE = "AUTOGEN_PLANS"
+"""Set to 0, no plan is kept on disk, and none looked for."""
+
 
 @dataclass(frozen=True)
 class Options:

@@ -90,12 +90,12 @@ class Reachable:
             return "seen", self._seen[id(value)]
         if self._count > (MOST_AT_ONCE if self.is_wide else MOST_VALUES):
             self.is_endless = True
-            return _Identity(value)
+            return Identity(value)
         return self._composite(value, name)
 
     def _tensor(self, tensor: torch.Tensor, name: str, container: Any, key: Any) -> Hashable:
         if container is None:
-            return _Identity(tensor)
+            return Identity(tensor)
         self.tensors.append(Kept(name or "tensor", tensor, container, key))
         return torch.Tensor
 
@@ -103,7 +103,7 @@ class Reachable:
         if isinstance(value, types.ModuleType):
             return self._python_module(value)
         if isinstance(value, types.FunctionType) and self._is_idle(value):
-            return _Identity(value)
+            return Identity(value)
         if isinstance(value, tuple):
             return type(value), tuple(self.visit(item, f"{name}_{k}") for k, item in enumerate(value))
         self._seen[id(value)] = len(self._seen)
@@ -141,20 +141,22 @@ class Reachable:
         self.is_plain = False
         content = bytes(value) if isinstance(value, bytearray) else value.tobytes()
         if len(content) > _MOST_BYTES:
-            return _Identity(value)
+            return Identity(value)
         return type(value), str(getattr(value, "dtype", "")), getattr(value, "shape", ()), content
 
     def _object(self, value: Any, name: str) -> Hashable:
         """The attributes of an object and of its class, if it is not one with a life of its own."""
         kind: Any = type(value)
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(attributes, dict) and "__autogen_dispatcher__" in attributes:  # what decorates a module
+            return kind, self.visit(attributes["__autogen_dispatcher__"].function)
         if is_library(kind.__module__) and not (
             kind in _OPEN or (kind.__module__.partition(".")[0] == "torch" and not callable(value))
         ):
-            return kind if isinstance(value, dict) else _Identity(value)
+            return kind if isinstance(value, dict) else Identity(value)
         parts: list[Hashable] = [kind, self.visit(kind)]
         if not isinstance(value, torch.nn.Module):
             self.places.append(Attribute(value, "__class__", kind, is_state=False))
-        attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
             self.places.append(Attribute(value, "__dict__", attributes, is_state=False))
             parts.append(self._entries(attributes, name))
@@ -163,7 +165,7 @@ class Reachable:
             self.places.append(Attribute(value, slot, item))
             parts.append((slot, self.visit(item, f"{name}.{slot}" if name else slot, value, slot)))
         if attributes is None and len(parts) == 2:
-            return _Identity(value), *parts
+            return Identity(value), *parts
         return tuple(parts)
 
     def _entries(
@@ -198,7 +200,7 @@ class Reachable:
 
     def _class(self, owner: Any) -> Hashable:
         """What a class and its bases have, but for those of libraries, which do not change."""
-        parts: list[Hashable] = [_Identity(owner)]
+        parts: list[Hashable] = [Identity(owner)]
         for base in owner.__mro__:
             if not is_library(base.__module__):
                 skipped = frozenset(key for key, item in vars(base).items() if _is_about_class(key, item))
@@ -217,7 +219,7 @@ class Reachable:
         scope = function.__globals__
         of_library = is_library(scope.get("__name__"))
         if of_library and function.__closure__ is None:
-            return _Identity(function)
+            return Identity(function)
         if hasattr(function, "__autogen_dispatcher__"):
             return self.visit(function.__wrapped__)  # type: ignore[attr-defined]
         outside, self._attributes = self._attributes, _attributes_in(function.__code__)
@@ -241,11 +243,13 @@ class Reachable:
 
     def _python_module(self, module: types.ModuleType) -> Hashable:
         """What the function that is being looked at may read of a module."""
-        names = () if is_library(module.__name__) else sorted(self._attributes & vars(module).keys())
+        names = sorted(self._attributes & vars(module).keys())
+        if is_library(module.__name__):
+            names = [name for name in names if _is_foreign(vars(module)[name])]
         if not names or (id(module), self._attributes) in self._modules_seen:
-            return _Identity(module)
+            return Identity(module)
         self._modules_seen.add((id(module), self._attributes))
-        return _Identity(module), tuple(self._global(vars(module), each) for each in names)
+        return Identity(module), tuple(self._global(vars(module), each) for each in names)
 
     @contextmanager
     def swapped(self, values: Sequence[Any], changes: list[Change] | None = None) -> Iterator[None]:
@@ -313,6 +317,11 @@ def _attributes_in(code: types.CodeType) -> frozenset[str]:
     return frozenset(code.co_names).union(*map(_attributes_in, inner))
 
 
+def _is_foreign(value: Any) -> bool:
+    """Whether someone has put a function of their own into a library."""
+    return isinstance(value, types.FunctionType) and not is_library(value.__globals__.get("__name__"))
+
+
 def _is_about_class(key: str, item: Any) -> bool:
     """Whether an entry of a class is Python's own, such as its name."""
     return (key.startswith("__") and key.endswith("__") and not isinstance(item, types.FunctionType)) or isinstance(
@@ -335,7 +344,7 @@ _INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
-class _Identity:
+class Identity:
     """Any other object: equal to itself only. Holding it keeps its identity from being given to another."""
 
     __slots__ = ("value",)
@@ -344,7 +353,7 @@ class _Identity:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and other.value is self.value
+        return isinstance(other, Identity) and other.value is self.value
 
     def __hash__(self) -> int:
         return id(self.value)

@@ -44,6 +44,11 @@ class Plan:
     _backward: Direction = field(repr=False)
     early: Early = field(default_factory=Early)
 
+    def nodes(self) -> list[Node]:
+        """What backward is scheduled from, and all nodes that have names or lines."""
+        named = self.provenance
+        return [*(root.node for root in self._backward.roots), *named.names, *named.origins]
+
     def backward(
         self, upstream: Mapping[str, ir.Buffer] | None = None, granted: Sequence[Granted] = ()
     ) -> tuple[Step, ...]:

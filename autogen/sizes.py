@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import sympy
 import torch
 
 
-class Evaluator:
+class Script:
+    """A generated function, which can be pickled: `text` defines `run`."""
+
+    run: Callable[..., Any]
+
+    def __init__(self, text: str) -> None:
+        self.__setstate__(text)
+
+    def __getstate__(self) -> str:
+        return self.text
+
+    def __setstate__(self, text: str) -> None:
+        self.text = text
+        scope: dict[str, Any] = {"math": math, "torch": torch}
+        exec(compile(text, "<sizes>", "exec"), scope)
+        self.run = scope["run"]
+
+
+class Evaluator(Script):
     """The values of size expressions for given sizes.
 
     >>> N, C = sympy.symbols("N C", integer=True, positive=True)
@@ -22,16 +41,14 @@ class Evaluator:
 
         printer = PythonPrinter()
         symbols = sorted({symbol for e in expressions for symbol in sympy.sympify(e).free_symbols}, key=str)
-        lines = ["def evaluate(sizes):"]
+        lines = ["def run(sizes):"]
         lines += [f"    {symbol} = sizes[{str(symbol)!r}]" for symbol in symbols]
         values = "".join(f"{printer.doprint(sympy.sympify(e))}, " for e in expressions)
-        lines.append(f"    return ({values})")
-        scope: dict[str, object] = {"math": math, "torch": torch}
-        exec(compile("\n".join(lines), "<sizes>", "exec"), scope)
-        self._evaluate = scope["evaluate"]
+        super().__init__("\n".join((*lines, f"    return ({values})")))
 
     def __call__(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        return self._evaluate(sizes)  # type: ignore[operator]
+        values: tuple[int, ...] = self.run(sizes)
+        return values
 
 
 def magnitude(expression: sympy.Expr) -> sympy.Expr:

@@ -1,7 +1,7 @@
 """Scalar functions for generated kernels, as portable `@triton.jit` code.
 
-Kernels import them from here. The common ones are in `elementary`; the rarer ones, in `special` and `gamma`, are
-loaded only for a kernel that asks for them.
+Kernels import them from here. Triton takes half a millisecond to read a function, so only those files are loaded that
+have what a kernel asks for.
 
 Not libdevice: it exists for NVIDIA only and does not run in Triton's interpreter, where this project proves
 its kernels. Nor Triton's own functions throughout. On NVIDIA, for fp32, `tl.exp(x)` is `ex2.approx` of the
@@ -19,13 +19,23 @@ product must be exact, its factors are short. Coefficients are minimax fits of t
 exchange. Of several arguments some may be Python numbers.
 """
 
+import functools
 import importlib
+import re
+from pathlib import Path
 from typing import Any
 
 
+@functools.cache
+def _homes() -> dict[str, str]:
+    """The file of each function."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return {
+        name: file.stem for file in files for name in re.findall(r"^def ([a-z]\w*)", file.read_text(), re.MULTILINE)
+    }
+
+
 def __getattr__(name: str) -> Any:
-    for module in ("elementary", "special", "gamma"):
-        found = getattr(importlib.import_module(f"{__name__}.{module}"), name, None)
-        if found is not None:
-            return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _homes():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_homes()[name]}"), name)

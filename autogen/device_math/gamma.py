@@ -7,7 +7,9 @@ The contract is that of `autogen.device_math`. The gamma functions compute in fp
 import triton
 import triton.language as tl
 
-from autogen.device_math.elementary import copysign, exp, expm1, log, polynomial, sqrt
+from autogen.device_math.basic import copysign, polynomial
+from autogen.device_math.exponentials import exp, expm1, sqrt
+from autogen.device_math.logarithms import log
 from autogen.device_math.special import high_half
 
 # (1 + 2x) e^(x^2) erfc(x) as a polynomial in (x - 4) / (x + 4), for x >= 1/2 until erfc(x) is 0

@@ -6,18 +6,10 @@ The contract is that of `autogen.device_math`.
 import triton
 import triton.language as tl
 
-from autogen.device_math.elementary import (
-    copysign,
-    exp_factors,
-    expm1,
-    floor,
-    log,
-    log1p,
-    nearest_power_of_two,
-    polynomial,
-    signbit,
-    sqrt,
-)
+from autogen.device_math.basic import copysign, polynomial, signbit
+from autogen.device_math.exponentials import exp_factors, expm1, nearest_power_of_two, sqrt
+from autogen.device_math.logarithms import log, log1p
+from autogen.device_math.rounding import floor
 
 # (3 atanh(s) / s - 3 - s^2) / s^4 as a polynomial in s^2, for |s| <= (sqrt(2) - 1) / (sqrt(2) + 1)
 _ATANH_32 = tl.constexpr((0.3512802750, 0.4282069416, 0.6000022832))

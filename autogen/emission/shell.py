@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jinja2
 import sympy
 import torch
 
@@ -23,6 +22,9 @@ from autogen.lowering.values import Provenance
 from autogen.names import NUMBER
 from autogen.ops import OPS
 from autogen.space import Space
+
+if TYPE_CHECKING:
+    import jinja2
 
 _RESERVED = (
     "tl",
@@ -69,6 +71,8 @@ _ROLES = ("input", "torch", "view", "saved", "scratch", "upstream", "partial", "
 
 @functools.cache
 def _environment() -> jinja2.Environment:
+    import jinja2  # not for kernels that are on disk
+
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(autogen.templates.FOLDER),
         undefined=jinja2.StrictUndefined,

@@ -37,6 +37,7 @@ def lowered_ops() -> set[Any]:
     return found
 
 
+@functools.cache
 def decompositions() -> dict[Any, Any]:
     """torch's formulas for the ops that have no lowering of their own."""
     from torch._decomp import decomposition_table

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +76,11 @@ class Domain:
         """The tensors that torch computes ahead."""
         return [entry for entry in self.ahead if isinstance(entry, Found)]
 
+    @property
+    def key(self) -> tuple[Hashable, ...]:
+        """What tells the traces of one kind of call apart."""
+        return self.guards.texts, tuple(repr(each.value) for each in self.predicates)
+
     def sizes(self, tensors: Sequence[torch.Tensor], floats: Sequence[float] = ()) -> dict[str, Any] | None:
         """The sizes and floats of a call by name, or None if the trace does not hold for it."""
         bound = self.bind(tensors, floats)
@@ -134,7 +139,7 @@ class Trace:
     def result(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, Any]) -> Any:
         """The loss's own return value around the given outputs, but for those of the state."""
         rest = iter(tensors[: len(tensors) - self.state.outputs])
-        leaves = [next(rest) if leaf is _TENSOR else leaf for leaf in self.others]
+        leaves = [next(rest) if leaf is _Tensor else leaf for leaf in self.others]
         if any(isinstance(leaf, _Number) for leaf in leaves):
             known = dict(zip(self.numbers, (tensor.item() for tensor in rest), strict=True))
             known |= {symbol: sizes[str(symbol)] for symbol in self.domain.guards.symbols}
@@ -142,8 +147,11 @@ class Trace:
         return pytree.tree_unflatten(leaves, self.structure)
 
 
-_TENSOR = object()
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+class _Tensor:
+    """Stands for a tensor in the result of a loss."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +228,7 @@ def trace(
             collector = tracing.collect(results, changes, is_once)
             domain = tracing.domain()
             state = collector.state(domain.guards)
-            others = [_TENSOR if isinstance(leaf, torch.Tensor) else _number(leaf, domain.guards) for leaf in leaves]
+            others = [_Tensor if isinstance(leaf, torch.Tensor) else _number(leaf, domain.guards) for leaf in leaves]
     except AutogenError as error:
         error.domain = tracing.domain()
         error.unknown = tracing.recorder.unknown

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -12,6 +11,7 @@ import sympy
 import torch
 
 from autogen.names import NUMBER, unique
+from autogen.sizes import Script
 from autogen.tracing.ahead import Size
 
 _LETTERS = ("N", "C")
@@ -48,22 +48,26 @@ class Guards:
         stages: Mapping[sympy.Symbol, int],
     ) -> None:
         self.symbols = symbols
-        self.relations = list(relations)
         self._renamed, self._read_as = renamed, read_as
         # Sizes that the code or torch has compared with a number, such as a slice that turned out to have one element.
-        pairs = [pair for r in self.relations if isinstance(r, sympy.Eq) for pair in (r.args, r.args[::-1])]
+        pairs = [pair for r in relations if isinstance(r, sympy.Eq) for pair in (r.args, r.args[::-1])]
         self._settled = {left: right for left, right in pairs if right.is_Integer}
 
         def stage(relation: sympy.Basic) -> int:
             return max((stages.get(symbol, 0) for symbol in relation.free_symbols), default=0)
 
         self._read = {
-            k: _compile_reader(
+            k: _reader(
                 {symbol: place for symbol, place in symbols.items() if stages.get(symbol, 0) == k},
-                [relation for relation in self.relations if stage(relation) == k],
+                [relation for relation in relations if stage(relation) == k],
             )
             for k in {0, *stages.values()}
         }
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All that a call is asked, as code."""
+        return tuple(script.text for script in self._read.values())
 
     @classmethod
     def of(
@@ -144,7 +148,7 @@ class Guards:
         the tensors, floats and `sizes` of those before.
         """
         read = self._read.get(stage)
-        return dict(sizes or {}) if read is None else read(tensors, floats, sizes or {})
+        return dict(sizes or {}) if read is None else read.run(tensors, floats, sizes or {})
 
     def value(self, size: Size, sizes: Mapping[str, Any]) -> int | float:
         """The value of a recorded size, given those that had been read before it."""
@@ -203,9 +207,8 @@ def _name_symbols(
     return names
 
 
-def _compile_reader(
-    symbols: Mapping[sympy.Symbol, Place], relations: Sequence[sympy.Basic]
-) -> Callable[[Sequence[torch.Tensor], Sequence[float], Mapping[str, Any]], dict[str, Any] | None]:
+def _reader(symbols: Mapping[sympy.Symbol, Place], relations: Sequence[sympy.Basic]) -> Script:
+    """Of tensors, floats and the sizes known before, the sizes and floats by name; None if a relation does not hold."""
     from torch.utils._sympy.printers import PythonPrinter
 
     class Printer(PythonPrinter):
@@ -218,7 +221,7 @@ def _compile_reader(
         "stride": "tensors[{position}].stride()[{dim}]",
         "float": "floats[{position}]",
     }
-    lines = ["def read(tensors, floats, sizes):"]
+    lines = ["def run(tensors, floats, sizes):"]
     lines += [
         f"    {symbol} = {places[kind].format(position=position, dim=dim)}"
         for symbol, (position, dim, kind) in symbols.items()
@@ -229,6 +232,4 @@ def _compile_reader(
     lines.append(f"    if not ({checks}):")
     lines.append("        return None")
     lines.append(f"    return {{**sizes, {', '.join(f'{str(s)!r}: {s}' for s in symbols)}}}")
-    scope: dict[str, Any] = {"math": math, "torch": torch}
-    exec(compile("\n".join(lines), "<guards>", "exec"), scope)
-    return scope["read"]
+    return Script("\n".join(lines))

@@ -196,7 +196,7 @@ def test_leftovers_are_cleared_once_they_are_old(folder: Path) -> None:
 
 def test_the_command_lists_and_clears_the_cache(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["cache"])
-    assert capsys.readouterr().out == f"{folder}: 0 modules, 0.0 KiB\n"
+    assert capsys.readouterr().out == f"{folder}: 0 modules, 0 plans, 0.0 KiB\n"
     build.load_function("answer", TEXT)
     os.utime(build.module_file("other", TEXT), (0, time.time() - 7300))
     (folder / "half.tmp").write_text("half")

@@ -1,0 +1,52 @@
+"""What the other functions are made of: polynomials, signs, the greater and the lesser number."""
+
+import triton
+import triton.language as tl
+
+# NumPy's functions in single precision, on which the interpreter builds, are biased, its logarithm by up to 4 ulp; a
+# custom combine function it walks element by element, a hundred times slower than its own max.
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+@triton.jit
+def polynomial(x: tl.tensor, coefficients: tl.constexpr) -> tl.tensor:
+    """Horner's rule, highest power first."""
+    y = x * coefficients.value[0] + coefficients.value[1]
+    for i in tl.static_range(2, len(coefficients.value)):
+        y = y * x + coefficients.value[i]
+    return y
+
+
+@triton.jit
+def signbit(x: tl.tensor) -> tl.tensor:
+    """Whether the sign bit is set, as it is in -0.0."""
+    if x.dtype == tl.float64:
+        return x.to(tl.int64, bitcast=True) < 0
+    else:
+        return x.to(tl.int32, bitcast=True) < 0
+
+
+@triton.jit
+def copysign(magnitude: tl.tensor, x: tl.tensor) -> tl.tensor:
+    """`|magnitude|` with the sign of `x`, also if 0; Triton's negation is `0 - x`, which makes no -0.0."""
+    magnitude, x = tl.broadcast(tl.to_tensor(magnitude), tl.to_tensor(x))
+    if magnitude.dtype == tl.float64:
+        bits = magnitude.to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
+        sign_bit = x.to(tl.int64, bitcast=True) & -0x8000000000000000
+        return (bits | sign_bit).to(tl.float64, bitcast=True)
+    else:
+        bits = magnitude.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+        sign_bit = x.to(tl.int32, bitcast=True) & -0x80000000
+        return (bits | sign_bit).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def maximum(a: tl.tensor, b: tl.tensor) -> tl.tensor:
+    """The greater number; nan if either is."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def minimum(a: tl.tensor, b: tl.tensor) -> tl.tensor:
+    """The lesser number; nan if either is."""
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)

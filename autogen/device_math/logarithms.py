@@ -1,0 +1,81 @@
+"""Logarithms, and what is made of them."""
+
+import triton
+import triton.language as tl
+
+from autogen.device_math.basic import INTERPRETED, maximum, polynomial
+from autogen.device_math.exponentials import exp
+
+# (log1p(m) - m) / m^2 for -1/4 <= m <= 1/2
+_LOG1P_32 = tl.constexpr((
+    -0.04490847000, 0.1044823007, -0.1316223898, 0.1448208696, -0.1664777056, 0.1999060507, -0.2500005429,
+    0.3333345448, -0.5000000083,
+))  # fmt: skip
+
+
+@triton.jit
+def log(x: tl.tensor) -> tl.tensor:
+    """Natural logarithm within 1 ulp."""
+    return tl.log(x.to(tl.float64)).to(x.dtype) if INTERPRETED else tl.log(x)
+
+
+@triton.jit
+def log2(x: tl.tensor) -> tl.tensor:
+    """Logarithm to base 2 within 1 ulp."""
+    return tl.log2(x.to(tl.float64)).to(x.dtype) if INTERPRETED else tl.log2(x)
+
+
+@triton.jit
+def log1p_finite(x: tl.tensor) -> tl.tensor:
+    """`log(1 + x)` within 2 ulp for finite `x > -1`."""
+    u = 1.0 + x
+    if x.dtype == tl.float64:
+        # The logarithm of the rounded sum, and what the rounding lost.
+        return log(u) + (x - (u - 1.0)) / u
+    else:
+        # 1 + x = 2^e (1 + m), where 1 + m in [0.75, 1.5); 4 * 2^-e is a normal number even if 2^-e is not.
+        e_bits = (u.to(tl.int32, bitcast=True) - 0x3F400000) & -0x00800000
+        scale = (0x40800000 - e_bits).to(tl.float32, bitcast=True)
+        m = x * scale * 0.25 + (scale * 0.25 - 1.0)
+        e = e_bits.to(tl.float32) * 1.1920928955078125e-07
+        return e * 0.6931471805599453 + (m + m * m * polynomial(m, _LOG1P_32))
+
+
+@triton.jit
+def log1p(x: tl.tensor) -> tl.tensor:
+    """`log(1 + x)` within 2 ulp."""
+    result = tl.where(x < float("inf"), log1p_finite(x), x)
+    return tl.where(x > -1.0, result, tl.where(x == -1.0, float("-inf"), float("nan")))
+
+
+@triton.jit
+def log10(x: tl.tensor) -> tl.tensor:
+    """Logarithm to base 10 within 3 ulp."""
+    return log2(x) * 0.30102999566398120
+
+
+@triton.jit
+def logaddexp(a: tl.tensor, b: tl.tensor) -> tl.tensor:
+    """`log(e^a + e^b)` within 2 ulp, of 1 where the result is smaller."""
+    distance = tl.where(a == b, 0.0, tl.abs(a - b))  # also between two infinities
+    return maximum(a, b) + log1p_finite(exp(-distance))
+
+
+@triton.jit
+def xlogy(x: tl.tensor, y: tl.tensor) -> tl.tensor:
+    """`x log(y)` within 3 ulp; 0 for `x = 0`, unless `y` is nan."""
+    x, y = tl.broadcast(tl.to_tensor(x), tl.to_tensor(y))
+    return tl.where((x == 0) & (y == y), 0.0, x * log(y))
+
+
+@triton.jit
+def xlog1py(x: tl.tensor, y: tl.tensor) -> tl.tensor:
+    """`x log(1 + y)` within 3 ulp; 0 for `x = 0`, unless `y` is nan."""
+    x, y = tl.broadcast(tl.to_tensor(x), tl.to_tensor(y))
+    return tl.where((x == 0) & (y == y), 0.0, x * log1p(y))
+
+
+@triton.jit
+def log_sigmoid(x: tl.tensor) -> tl.tensor:
+    """`log(sigmoid(x))` within 4 ulp, also where it is tiny."""
+    return tl.minimum(x, 0.0) - log1p_finite(exp(-tl.abs(x)))

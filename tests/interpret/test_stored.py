@@ -1,0 +1,355 @@
+"""Plans on disk: what one process has compiled, the next one launches, and traces nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autogen import autogen_loss, build, losses, stored, trace_count
+from autogen.options import PLANS_VARIABLE
+from tests.interpret.agreement import draw, labels
+from tests.interpret.launches import Launches
+from tests.interpret.samples import Samples
+from tests.interpret.table import rows
+
+ROOT = Path(__file__).parents[2]
+X, Y = draw("real", 6, 5), draw("real", 6, 5, seed=1).detach()
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and plans kept in it."""
+    monkeypatch.setenv(build.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.delenv(PLANS_VARIABLE)
+    return tmp_path / build.PLANS
+
+
+def plans(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"*/*{build.PLAN}"))
+
+
+class Scaled(nn.Module):
+    """A loss with a buffer, a parameter and a number."""
+
+    def __init__(self, margin: float = 0.5) -> None:
+        super().__init__()
+        self.margin = margin
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, 5))
+        self.register_buffer("shift", torch.linspace(-1, 1, 5))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        error = (x - y - self.shift).abs() * self.weight
+        return torch.where(error > self.margin, error, error**2).mean()
+
+
+def again(make: Callable[[], Any]) -> Any:
+    """A loss as another process would decorate it: nothing of it is compiled."""
+    return autogen_loss(make(), policy="mandatory")
+
+
+def agrees(loss: Any, plain: Any, *inputs: Any) -> None:
+    """The loss gives what torch gives, and so do its gradients."""
+    results = []
+    for each in (loss, plain):
+        leaves = [t.detach().requires_grad_(t.requires_grad) if isinstance(t, Tensor) else t for t in inputs]
+        value = each(*leaves)
+        value.sum().backward()
+        results.append([value.detach(), *(leaf.grad for leaf in leaves if getattr(leaf, "requires_grad", False))])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+def test_the_next_process_traces_nothing(folder: Path, launches: Launches) -> None:
+    for traces in (1, 0, 0):
+        loss = again(Scaled)
+        launches.take()
+        agrees(loss, Scaled(), X, Y)
+        assert launches.take() == 2
+        assert trace_count(loss) == traces
+        for _ in range(3):  # the short way, too
+            agrees(loss, Scaled(), X, Y)
+        assert trace_count(loss) == traces
+    assert len(plans(folder)) == 1
+
+
+def distinct() -> list[Any]:
+    """One row for each loss of the table."""
+    found = {row.loss: row for row in rows()}
+    return [row for name, row in found.items() if name != "KLDivLoss"]  # which warns
+
+
+@pytest.mark.parametrize("row", distinct(), ids=lambda row: row.loss)
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_every_loss(row: Any, reduction: str, folder: Path, launches: Launches) -> None:
+    samples = Samples()
+    options = row.options(samples)
+    first, *others = row.inputs(samples)
+    inputs = (first.requires_grad_(), *others)
+    counts = []
+    for traces in (1, 0):
+        loss = autogen_loss(getattr(nn, row.loss)(reduction=reduction, **options), policy="mandatory")
+        plain = getattr(nn, row.loss)(reduction=reduction, **options)
+        launches.take()
+        agrees(loss, plain, *inputs)
+        counts.append(launches.take())
+        assert trace_count(loss) == traces
+    assert counts == [2, 2]
+
+
+def test_any_size_that_the_trace_holds_for(folder: Path) -> None:
+    for rows_, traces in ((6, 1), (9, 0), (3, 0)):
+        loss = again(Scaled)
+        agrees(loss, Scaled(), draw("real", rows_, 5), draw("real", rows_, 5, seed=1))
+        assert trace_count(loss) == traces
+    loss = again(Scaled)
+    agrees(loss, Scaled(), draw("real", 1, 5), draw("real", 6, 5))  # broadcast: another trace
+    assert trace_count(loss) == 1 and len(plans(folder)) == 2
+
+
+def test_several_traces_of_one_kind_of_call(folder: Path) -> None:
+    def by_size(x: Tensor, y: Tensor) -> Tensor:
+        return (x - y).abs().sum() if x.shape[0] > 4 else (x - y).exp().sum()
+
+    for size, traces in ((6, 1), (3, 1), (7, 0), (2, 0)):
+        decorated = autogen_loss(by_size, policy="mandatory")
+        agrees(decorated, by_size, draw("real", size, 5), draw("real", size, 5, seed=1))
+        assert trace_count(decorated) == traces
+    assert len(plans(folder)) == 2 and len({plan.parent for plan in plans(folder)}) == 1
+
+
+def test_what_the_loss_reads_is_looked_at(folder: Path) -> None:
+    agrees(again(Scaled), Scaled(), X, Y)
+    for make in (lambda: Scaled(0.25), lambda: Scaled().double().float().requires_grad_(False)):
+        loss = again(make)
+        agrees(loss, make(), X, Y)
+        assert trace_count(loss) == 1
+    scales = iter((2.0, 3.0))
+
+    def closing() -> Any:
+        scale = next(scales)
+        return lambda x, y: (x - y).abs().sum() * scale
+
+    for factor in (2.0, 3.0):
+        decorated = autogen_loss(closing(), policy="mandatory")
+        torch.testing.assert_close(decorated(X, Y), (X - Y).abs().sum() * factor)
+        assert trace_count(decorated) == 1
+
+
+def test_what_values_decide_is_looked_at(folder: Path) -> None:
+    def branching(x: Tensor) -> Tensor:
+        return x.exp().sum() if (x > 3).any() else x.abs().sum()
+
+    near, far = (each.detach().requires_grad_() for each in (X.clamp(-1, 1), X + 9))
+    for x, traces in ((near, 1), (near, 0), (far, 1), (far, 0)):
+        decorated = autogen_loss(branching, policy="mandatory")
+        agrees(decorated, branching, x)
+        assert trace_count(decorated) == traces
+
+
+def test_a_label_out_of_range_is_still_an_error(folder: Path) -> None:
+    for _ in range(2):
+        loss = losses.CrossEntropyLoss()
+        loss(X, labels(5, 6))
+        with pytest.raises(IndexError):
+            loss(X, torch.full((6,), 9))
+
+
+def test_other_layouts_of_upstream_gradients_and_second_derivatives(folder: Path) -> None:
+    loss = autogen_loss(nn.MSELoss(reduction="none"), policy="mandatory")
+    loss(X, Y).backward(torch.ones(6, 5))
+    loss = autogen_loss(nn.MSELoss(reduction="none"), policy="mandatory")
+    x = X.detach().requires_grad_()
+    for upstream in (torch.ones(5, 6).t(), torch.ones(()).expand(6, 5)):
+        (found,) = torch.autograd.grad(loss(x, Y), x, upstream)
+        torch.testing.assert_close(found, 2 * (x - Y).detach())
+    assert trace_count(loss) == 0
+    (first,) = torch.autograd.grad(loss(x, Y).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    torch.testing.assert_close(second, torch.full_like(x, 2.0))
+
+
+def test_numbers_that_vary(folder: Path) -> None:
+    for traces in (3, 0):
+        loss = again(Scaled)
+        counts = []
+        for margin in (0.5, 0.4, 0.3, 0.2, 0.1):
+            loss.margin = margin
+            agrees(loss, Scaled(margin), X, Y)
+            counts.append(trace_count(loss))
+        assert counts[-1] == traces
+
+
+def test_the_gradient_in_forward(folder: Path, launches: Launches) -> None:
+    for traces in (1, 0):
+        loss = autogen_loss(Scaled(), policy="mandatory", gradient="forward")
+        launches.take()
+        agrees(loss, Scaled(), X, Y)
+        assert launches.take() == 2 and trace_count(loss) == traces
+    loss = again(Scaled)
+    agrees(loss, Scaled(), X, Y)
+    assert trace_count(loss) == 1
+
+
+def test_a_deep_loss(folder: Path) -> None:
+    def deep(x: Tensor, y: Tensor) -> Tensor:
+        for k in range(150):
+            x = (x + y * k).tanh()
+        return x.sum()
+
+    for traces in (1, 0):
+        decorated = autogen_loss(deep, policy="mandatory")
+        agrees(decorated, deep, X, Y)
+        assert trace_count(decorated) == traces
+
+
+def test_what_surrounds_the_tensors_of_a_result(folder: Path) -> None:
+    def surrounded(x: Tensor, y: Tensor) -> dict[str, Any]:
+        return {"loss": (x - y).abs().sum(), "rows": x.shape[0], "name": "l1", "parts": [x.sum(), None]}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for traces in (1, 0):
+            decorated = autogen_loss(surrounded, policy="mandatory")
+            found, expected = decorated(X, Y), surrounded(X, Y)
+            assert found.keys() == expected.keys() and found["rows"] == 6 and found["name"] == "l1"
+            assert found["parts"][1] is None
+            torch.testing.assert_close([found["loss"], found["parts"][0]], [expected["loss"], expected["parts"][0]])
+            assert trace_count(decorated) == traces
+
+
+def test_a_loss_that_warns_is_not_kept(folder: Path) -> None:
+    for _ in range(2):
+        loss = again(nn.MSELoss)
+        with pytest.warns(UserWarning, match="target size"):
+            loss(X, Y[:1])
+        assert trace_count(loss) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        again(nn.MSELoss)(X, Y[:1])
+    assert not plans(folder)
+
+
+def test_losses_that_other_processes_cannot_know_are_not_kept(folder: Path) -> None:
+    held = iter("ab")
+
+    def holds(x: Tensor) -> Tensor:
+        return x.sum() if held is None else x.mean()
+
+    def counts(x: Tensor) -> Tensor:
+        x = x * torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
+        return x.sum()
+
+    def steps(x: Tensor) -> Tensor:
+        return torch.sort(x, dim=0).values[0].abs().sum()
+
+    for plain in (holds, counts, steps):
+        for _ in range(2):
+            decorated = autogen_loss(plain, policy="mandatory")
+            agrees(decorated, plain, X)
+            assert trace_count(decorated) == 1
+    for options in ({"static_graph": True}, {"retrace": "every"}):
+        autogen_loss(Scaled(), policy="mandatory", **options)(X, Y)
+    assert not plans(folder)
+
+
+@pytest.mark.parametrize("damage", [b"", b"half", None])
+def test_a_damaged_file_is_none(damage: bytes | None, folder: Path) -> None:
+    agrees(again(Scaled), Scaled(), X, Y)
+    (plan,) = plans(folder)
+    whole = plan.read_bytes()
+    plan.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]) if damage is None else damage)
+    loss = again(Scaled)
+    agrees(loss, Scaled(), X, Y)
+    assert trace_count(loss) == 1
+    assert [len(each.read_bytes()) for each in plans(folder)] == [len(whole)]
+
+
+def test_another_version_of_anything_is_another(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agrees(again(Scaled), Scaled(), X, Y)
+    monkeypatch.setattr(stored, "_versions", lambda: ("another",))
+    loss = again(Scaled)
+    agrees(loss, Scaled(), X, Y)
+    assert trace_count(loss) == 1 and len(plans(folder)) == 2
+
+
+def test_nothing_is_kept_where_that_is_not_wanted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PLANS_VARIABLE, "0")
+    agrees(again(Scaled), Scaled(), X, Y)
+    assert not folder.exists()
+
+
+def test_a_folder_that_cannot_be_written_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    agrees(again(Scaled), Scaled(), X, Y)  # the modules are there
+    (plan,) = plans(folder)
+    plan.unlink()
+    monkeypatch.setattr(os, "replace", fail)
+    agrees(again(Scaled), Scaled(), X, Y)
+    assert not plans(folder)
+
+
+PROGRAM = """
+import sys, torch
+from torch import nn
+from autogen import autogen_loss, trace_count
+torch.set_num_threads(1)
+torch.manual_seed(0)
+x, y = torch.randn(6, 5, requires_grad=True), torch.randint(5, (6,))
+modes = frozenset({"a", "b", "c"})
+
+class Loss(nn.Module):
+    def forward(self, x, y):
+        return nn.functional.cross_entropy(x, y) if "a" in modes and "x" not in {"e", "f"} else x.sum()
+
+loss = autogen_loss(Loss(), policy="mandatory")
+print("start", flush=True)
+value = loss(x, y)
+value.backward()
+print(trace_count(loss), value.item(), x.grad.sum(0).tolist())
+"""
+
+
+def start(folder: Path, seed: int) -> subprocess.Popen[str]:
+    script = folder.parent / "script.py"
+    script.write_text(PROGRAM)
+    environment = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": str(ROOT), "TRITON_INTERPRET": "1"}
+    return subprocess.Popen(
+        [sys.executable, str(script)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def result_of(process: subprocess.Popen[str]) -> str:
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    return output.splitlines()[-1]
+
+
+def test_processes_one_after_the_other_and_at_once(folder: Path) -> None:
+    first = result_of(start(folder, 1))
+    others = [result_of(each) for each in [start(folder, seed) for seed in (2, 3, 4)]]
+    assert first.startswith("1 ")
+    assert others == ["0 " + first[2:]] * 3
+
+
+def test_processes_that_are_killed(folder: Path) -> None:
+    for delay in (0.0, 0.2, 0.35):
+        process = start(folder, 1)
+        assert process.stdout is not None and process.stdout.readline() == "start\n"
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    last = result_of(start(folder, 1))
+    assert result_of(start(folder, 2)) == "0 " + last[2:]

@@ -1,0 +1,114 @@
+"""Digests of keys: the same in every process, and another for every change that a key tells."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from autogen.binding import bind
+from autogen.digest import UnstableKeyError, digest
+from tests.unit import test_binding, test_reachable
+
+T = torch.zeros(3)
+MODES = frozenset({"a", "b", "c", "d"})
+
+
+def of(loss: Any, *args: Any) -> str:
+    module = loss if isinstance(loss, nn.Module) else None
+    function = type(loss).forward if module is not None else loss
+    return digest(bind(function, inspect.signature(function), module, args, {}).statics)
+
+
+def chosen(x: Tensor, mode: str = "a") -> Tensor:
+    """A loss that names a set in its code and one outside, a function of torch, and a module."""
+    return F.relu(x).mean() * math.pi if mode in {"e", "f", "a"} and mode in MODES else torch.exp(x).sum()
+
+
+LOSSES: dict[str, Callable[[], str]] = {
+    "a function": lambda: of(chosen, T),
+    "a module": lambda: of(nn.CrossEntropyLoss(label_smoothing=0.1), T, T),
+    "a module of the user's": lambda: of(test_binding.Loss(), T),
+    "what a function reaches": lambda: of(test_reachable.uses_len, T),
+}
+
+
+def test_it_is_the_same_in_every_process() -> None:
+    here = Path(__file__).parents[2]
+    program = "from tests.unit.test_digest import LOSSES; print(*(each() for each in LOSSES.values()))"
+    seen = set()
+    for seed in "123":
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        run = subprocess.run(
+            [sys.executable, "-c", program], cwd=here, env=environment, capture_output=True, text=True, check=True
+        )
+        seen.add(run.stdout.strip())
+    assert seen == {" ".join(each() for each in LOSSES.values())}
+    assert len(set(seen.pop().split())) == len(LOSSES)
+
+
+@pytest.mark.parametrize("change", test_reachable.CHANGES)
+def test_a_change_of_what_a_function_reaches_is_another(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = of(test_reachable.uses_len, T)
+    test_reachable.CHANGES[change](monkeypatch)
+    with contextlib.suppress(UnstableKeyError):  # nothing is kept on disk then
+        assert of(test_reachable.uses_len, T) != before
+    monkeypatch.undo()
+    assert of(test_reachable.uses_len, T) == before
+
+
+@pytest.mark.parametrize("change", test_binding.CHANGES)
+def test_a_change_of_a_module_is_another(change: str) -> None:
+    module = test_binding.Loss()
+    before = of(module, T)
+    test_binding.CHANGES[change](module)
+    with contextlib.suppress(UnstableKeyError):
+        assert of(module, T) != before
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(1, True), (1, 1.0), (0.0, -0.0), ("1", 1), ((1, 2), (12,)), (("a", "b"), ("ab",)), ((), ((),)), (None, "None")],
+)
+def test_values_that_differ(one: Any, other: Any) -> None:
+    assert digest(one) != digest(other)
+
+
+def test_code_that_differs_in_a_line_alone() -> None:
+    """Kernels name the user's lines."""
+    text = "def loss(x):\n    return x.sum()\n"
+    scopes: list[dict[str, Any]] = [{}, {}]
+    for scope, before in zip(scopes, ("", "\n"), strict=True):
+        exec(before + text, scope)
+    assert digest(scopes[0]["loss"].__code__) != digest(scopes[1]["loss"].__code__)
+
+
+def test_a_function_of_ones_own_in_the_place_of_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = of(chosen, T)
+    monkeypatch.setattr(F, "relu", lambda x: x)
+    first = of(chosen, T)
+    monkeypatch.setattr(F, "relu", lambda x: x + 1)
+    assert len({before, first, of(chosen, T)}) == 3
+
+
+HELD = iter("ab")
+
+
+def uses_held(x: Tensor) -> Tensor:
+    return x.sum() if HELD is None else x.mean()
+
+
+def test_an_object_that_other_processes_do_not_have() -> None:
+    with pytest.raises(UnstableKeyError):
+        of(uses_held, T)
