@@ -29,6 +29,7 @@ from autogen.policies import Policy, policy, set_policy
 
 if TYPE_CHECKING:
     from autogen.decorator import autogen_loss, trace_count
+    from autogen.options import retracing
     from autogen.report import DirectionReport, Report, explain
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "autogen_loss",
     "explain",
     "policy",
+    "retracing",
     "set_policy",
     "trace_count",
 ]
@@ -63,6 +65,7 @@ _LAZY = {
     "DirectionReport": "autogen.report",
     "Report": "autogen.report",
     "explain": "autogen.report",
+    "retracing": "autogen.options",
     "trace_count": "autogen.decorator",
 }
 

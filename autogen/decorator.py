@@ -67,9 +67,9 @@ def autogen_loss(
             default, so this does not pay under loss scaling. `autogen.explain` says why where it was not possible.
         static_graph: a call that would need another graph than the first one of the module, or function, is an error
             (of those that ask for the same gradients). Sizes may differ.
-        retrace: "every" traces each call, as does `AUTOGEN_RETRACE=1`: what the loss does in Python happens in each,
-            and numbers that it assigns to attributes are kept. That costs hundreds of ms a call. By default a loss is
-            traced again where something has changed that it reads.
+        retrace: "every" traces each call, as do `AUTOGEN_RETRACE=1` and a block of `autogen.retracing`: what the loss
+            does in Python happens in each, and numbers that it assigns to attributes are kept. That costs hundreds of
+            ms a call. By default a loss is traced again where something has changed that it reads.
         handwritten: makes kernels written by hand for the loss (an `autogen.handwritten.Handwritten`), which come
             before generated ones, but under the policy "aggressive".
 

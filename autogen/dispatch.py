@@ -101,7 +101,6 @@ class Dispatcher:
         self.options = options
         self.signature = inspect.signature(function)
         self._handwritten = options.handwritten
-        self._retraces = options.retraces
         self.traces = 0
         self._compiled: dict[Hashable, list[CompiledLoss]] = {}
         self._refused: dict[Hashable, list[AutogenError]] = {}
@@ -123,7 +122,7 @@ class Dispatcher:
         if policy is Policy.DISABLED or is_replaying() or availability.is_transformed():
             return self._eager(module, args, kwargs)
         site = self._sites.known(module)
-        if site is not None and site.shortcuts and not self._retraces:
+        if site is not None and site.shortcuts and not self.options.retraces:
             try:
                 result = self._short(site, module, args, kwargs)
             except (CompileError, InternalError):  # which is dealt with below
@@ -203,7 +202,7 @@ class Dispatcher:
             TypeError: the arguments do not fit the signature.
         """
         history = self._sites.of(module).history
-        is_call = is_call and not self._retraces
+        is_call = is_call and not self.options.retraces
         again = functools.partial(bind, self.function, self.signature, module, args, kwargs, executed=self._executed)
         binding = again(history.varying)
         if binding.state.is_endless and self._may_look_wide(binding):
@@ -274,7 +273,7 @@ class Dispatcher:
         kwargs: dict[str, Any],
     ) -> None:
         """Find a shortcut for the next calls like this one."""
-        if self._handwritten is None and kernels.is_short and not self._retraces:
+        if self._handwritten is None and kernels.is_short and not self.options.retraces:
             self._sites.of(module).learn(binding, module, args, kwargs)
 
     def replay_again(
@@ -331,10 +330,10 @@ class Dispatcher:
     def _generated(self, binding: Binding, name: str) -> Decision:
         needs = needs_gradient(binding)
         key = self.key(binding, binding.tensors, needs)
-        decision = None if self._retraces else self._known(binding, key)
+        decision = None if self.options.retraces else self._known(binding, key)
         if decision is None:
             with _compiling:  # while this thread waited, another may have compiled it
-                known = None if self._retraces else self._known(binding, key)
+                known = None if self.options.retraces else self._known(binding, key)
                 with without_collections():
                     decision = known or self._compile(binding, needs, key, name)
         return decision
@@ -356,7 +355,7 @@ class Dispatcher:
         state, watched = binding.state, set[CodeType]()
         is_watched = state.is_wide or bool(state.executed)
         found: tuple[CompiledLoss, Bound] | AutogenError
-        if not self._retraces and self._is_hopeless(key):
+        if not self.options.retraces and self._is_hopeless(key):
             found = TooManyTracesError(name)
         elif state.is_endless or (is_watched and is_profiled()):
             found = TooManyValuesError(name, reachable.MOST_VALUES)
@@ -370,7 +369,7 @@ class Dispatcher:
             return Decision(error=TooManyValuesError(name, reachable.MOST_VALUES))
         if not isinstance(found, AutogenError):
             compiled, bound = found
-            if not self._retraces:
+            if not self.options.retraces:
                 self._compiled.setdefault(key, []).append(compiled)
             logger.info("%s runs on generated kernels: %s launches, forward + backward", name, compiled.launches)
             return _decided(compiled, bound, binding)
@@ -378,7 +377,7 @@ class Dispatcher:
         logger.log(
             level, "%s runs in torch: %s", name, found.reason, exc_info=found if level == logging.WARNING else None
         )
-        if not self._retraces:
+        if not self.options.retraces:
             self._refused.setdefault(key, []).append(_without_frames(found))
         return Decision(error=found)
 

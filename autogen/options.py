@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -50,7 +52,27 @@ class Options:
     @property
     def retraces(self) -> bool:
         """Whether every call is traced."""
-        return self.retrace == "every"
+        return self.retrace == "every" or _open_blocks.count > 0
+
+
+class _OpenBlocks(threading.local):
+    """How many blocks of `retracing` this thread is in."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+_open_blocks = _OpenBlocks()
+
+
+@contextlib.contextmanager
+def retracing() -> Iterator[None]:
+    """`with retracing():` traces every call of every loss in the block, as `retrace="every"` does, in this thread."""
+    _open_blocks.count += 1
+    try:
+        yield
+    finally:
+        _open_blocks.count -= 1
 
 
 PLAIN = Options()

@@ -5,6 +5,7 @@ Each result becomes a `Root`: an expression for its element at an index, and the
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from autogen import GraphChangedError, autogen_loss, explain, trace_count
+from autogen import GraphChangedError, autogen_loss, explain, retracing, trace_count
 from tests.interpret.agreement import draw, labels
 from tests.interpret.launches import Launches
 
@@ -175,6 +176,27 @@ def test_every_call_is_traced() -> None:
     loss = autogen_loss(nn.MSELoss(), retrace="every")
     for _ in range(4):
         torch.testing.assert_close(loss(X, Y), nn.functional.mse_loss(X, Y))
+    assert trace_count(loss) == 4
+
+
+def test_every_call_in_a_block_is_traced() -> None:
+    loss = autogen_loss(nn.MSELoss(), policy="mandatory")
+    with retracing():
+        for count in (1, 2):
+            loss(X, Y)
+            assert trace_count(loss) == count
+        with retracing():
+            loss(X, Y)
+        with ThreadPoolExecutor(1) as other:  # one at a time, as Triton's interpreter needs it
+            other.submit(loss, X, Y).result()
+            other.submit(loss, X, Y).result()
+    assert trace_count(loss) == 4
+    for _ in range(4):
+        loss(X, Y).backward()
+    assert trace_count(loss) == 4
+    with pytest.raises(ZeroDivisionError), retracing():
+        raise ZeroDivisionError
+    loss(X, Y)
     assert trace_count(loss) == 4
 
 

@@ -1,0 +1,127 @@
+"""Losses in several threads and processes: each kind of call is compiled once, and DDP's gradients are torch's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from autogen import autogen_loss, explain, policy, trace_count
+from tests.interpret.agreement import draw
+
+ROOT = Path(__file__).parents[2]
+
+
+class Scaled(nn.Module):
+    """A loss with a number that tells its instances apart."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return ((x - y) * self.scale).abs().mean()
+
+
+def test_threads_compile_each_kind_of_call_once() -> None:
+    """They launch nothing: Triton's interpreter runs one kernel at a time."""
+    decorated: Any = autogen_loss(type("Scaled", (Scaled,), {}))
+    losses = [decorated(scale) for scale in (0.5, 0.5, 2.0)]
+    x, y = draw("real", 6, 5), draw("real", 6, 5, seed=1).detach()
+    together = threading.Barrier(8)
+
+    def look(k: int) -> tuple[str, str]:
+        together.wait()
+        report = explain(losses[k % 3], x, y)
+        assert report.forward is not None
+        return report.path, report.forward.source
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(look, range(8)))
+    assert {path for path, _ in found} == {"generated"}
+    assert len({source for _, source in found}) == 2
+    assert trace_count(losses[0]) == 2
+
+
+def test_a_policy_is_that_of_its_thread() -> None:
+    loss = autogen_loss(nn.MSELoss())
+    x, y = draw("real", 6, 5), draw("real", 6, 5, seed=1).detach()
+    with policy("disabled"), ThreadPoolExecutor(1) as other:
+        assert explain(loss, x, y).path == "eager"
+        assert other.submit(explain, loss, x, y).result().path == "generated"
+
+
+PROGRAM = """
+import sys, torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from autogen import autogen_loss, set_policy
+
+set_policy("mandatory")
+torch.set_num_threads(1)
+rank, file = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
+
+class Weighted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, 5))
+
+    def forward(self, logits, labels):
+        return (nn.functional.cross_entropy(logits, labels, reduction="none") * self.weight[labels]).mean()
+
+class Model(nn.Module):
+    def __init__(self, loss):
+        super().__init__()
+        self.layer, self.loss = nn.Linear(7, 5), loss
+
+    def forward(self, x, labels):
+        return self.loss(self.layer(x), labels)
+
+found = []
+for decorate in (autogen_loss, lambda loss: loss):
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Model(decorate(Weighted())))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(1 + rank)
+    for _ in range(3):
+        x, labels = torch.randn(8, 7), torch.randint(5, (8,))
+        optimizer.zero_grad()
+        model(x, labels).backward()
+        optimizer.step()
+    found.append([parameter.detach().clone() for parameter in model.parameters()])
+for ours, theirs in zip(*found):
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    mean = ours.clone()
+    dist.all_reduce(mean)
+    torch.testing.assert_close(mean / 2, ours)  # the same in both
+dist.destroy_process_group()
+print("done")
+"""
+
+
+def test_gradients_of_a_model_in_several_processes(tmp_path: Path) -> None:
+    """DistributedDataParallel around a model that ends in a loss, which has a parameter of its own."""
+    script = tmp_path / "script.py"
+    script.write_text(PROGRAM)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRITON_INTERPRET": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(rank), str(tmp_path / "meeting")],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for process in processes:
+        output, _ = process.communicate(timeout=180)
+        assert process.returncode == 0 and output.endswith("done\n"), output
