@@ -317,7 +317,7 @@ def _split_total(node: Node, rows: frozenset[Axis], columns: frozenset[Axis], *,
         raise ScheduleError("the loss sums over part of its axes only")
     body = node.args[0]
     if down != rows and down and not walked:
-        raise ScheduleError("the loss sums over part of its axes only")
+        raise ScheduleError("the loss sums over tensors of different sizes")
     if down and kind == "sum":  # along other rows it is the same: it counts in the first
         for axis in sorted(rows - down, key=str):
             is_first = ir.apply("eq", ir.index(axis), ir.const(0, torch.int64))
