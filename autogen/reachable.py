@@ -245,7 +245,7 @@ class Reachable:
         """What the function that is being looked at may read of a module."""
         names = sorted(self._attributes & vars(module).keys())
         if is_library(module.__name__):
-            names = [name for name in names if _is_foreign(vars(module)[name])]
+            names = [name for name in names if is_foreign(vars(module)[name])]
         if not names or (id(module), self._attributes) in self._modules_seen:
             return Identity(module)
         self._modules_seen.add((id(module), self._attributes))
@@ -317,7 +317,7 @@ def _attributes_in(code: types.CodeType) -> frozenset[str]:
     return frozenset(code.co_names).union(*map(_attributes_in, inner))
 
 
-def _is_foreign(value: Any) -> bool:
+def is_foreign(value: Any) -> bool:
     """Whether someone has put a function of their own into a library."""
     return isinstance(value, types.FunctionType) and not is_library(value.__globals__.get("__name__"))
 
@@ -334,7 +334,7 @@ def is_library(module: str | None) -> bool:
     return module is None or module.partition(".")[0] in _LIBRARIES
 
 
-_LIBRARIES = frozenset({"torch", "autogen", "numpy", *sys.stdlib_module_names}) - {"__main__"}
+_LIBRARIES = frozenset({"torch", "autogen", "numpy", "typing_extensions", *sys.stdlib_module_names}) - {"__main__"}
 
 # Classes of Python's library whose objects hold nothing but what others put there.
 _OPEN = frozenset({types.SimpleNamespace, argparse.Namespace, threading.local})

@@ -32,6 +32,7 @@ from torch.utils import _pytree as pytree
 from autogen import build, ir
 from autogen.digest import UnstableKeyError, digest
 from autogen.options import PLANS_VARIABLE, Options
+from autogen.reachable import is_foreign
 
 if TYPE_CHECKING:
     from autogen.binding import Binding
@@ -97,14 +98,19 @@ def _read(file: Path) -> bytes | None:
 def shelf_of(name: str, key: tuple[Hashable, ...], binding: Binding, options: Options) -> Shelf:
     """Where plans of calls like this one are kept, if they are to be."""
     state = binding.state
-    is_kept = os.environ.get(PLANS_VARIABLE) != "0" and not (options.retraces or options.static_graph)
-    if not is_kept or state.is_endless or state.executed:
+    is_wanted = os.environ.get(PLANS_VARIABLE) != "0" and not (options.retraces or options.static_graph)
+    if not is_wanted or state.is_endless or state.executed or _is_patched():
         return Shelf(None)
     try:
         found = digest((_versions(), name, key, tuple(binding.floats), options.gradient))
     except UnstableKeyError:
         return Shelf(None)
     return Shelf(build.cache_folder() / build.PLANS / found[:32])
+
+
+def _is_patched() -> bool:
+    """Whether functions of torch have been replaced: losses of torch call them, and their keys do not say so."""
+    return any(is_foreign(each) for home in (torch, torch.nn.functional, torch.Tensor) for each in vars(home).values())
 
 
 @functools.cache

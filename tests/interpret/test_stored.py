@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autogen import autogen_loss, build, losses, stored, trace_count
+from autogen import autogen_loss, build, explain, losses, stored, trace_count
 from autogen.options import PLANS_VARIABLE
 from tests.interpret.agreement import draw, labels
 from tests.interpret.launches import Launches
@@ -105,6 +105,18 @@ def test_every_loss(row: Any, reduction: str, folder: Path, launches: Launches) 
         counts.append(launches.take())
         assert trace_count(loss) == traces
     assert counts == [2, 2]
+
+
+def test_the_report_is_the_same(folder: Path) -> None:
+    def mean_of_rows(x: Tensor, y: Tensor) -> Tensor:
+        return (torch.log_softmax(x, 1) * y).sum(1).mean()
+
+    x = draw("real", 6, 5000)
+    found = [str(explain(autogen_loss(mean_of_rows), x, x.detach())) for _ in range(2)]
+    assert found[0] == found[1] and "1 launch " in found[0]
+    wide = draw("real", 6, 70_000)  # looped: another variant of the text
+    loss = autogen_loss(mean_of_rows)
+    assert "for " in str(explain(loss, wide, wide.detach())) and trace_count(loss) == 0
 
 
 def test_any_size_that_the_trace_holds_for(folder: Path) -> None:
@@ -261,6 +273,16 @@ def test_losses_that_other_processes_cannot_know_are_not_kept(folder: Path) -> N
     for options in ({"static_graph": True}, {"retrace": "every"}):
         autogen_loss(Scaled(), policy="mandatory", **options)(X, Y)
     assert not plans(folder)
+
+
+def test_a_torch_that_has_been_patched_is_another(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = autogen_loss(nn.MSELoss(), policy="mandatory")
+    torch.testing.assert_close(loss(X, Y), nn.functional.mse_loss(X, Y))
+    assert len(plans(folder)) == 1
+    monkeypatch.setattr(nn.functional, "mse_loss", lambda x, y, **_: (x - y).abs().mean())
+    loss = autogen_loss(nn.MSELoss(), policy="mandatory")
+    torch.testing.assert_close(loss(X, Y), (X - Y).abs().mean())
+    assert len(plans(folder)) == 1
 
 
 @pytest.mark.parametrize("damage", [b"", b"half", None])
