@@ -16,7 +16,7 @@ from autogen.replays import Replayed, stream_of
 from autogen.state import Connector, apart, keep
 
 if TYPE_CHECKING:
-    from autogen.compiler import CompiledLoss
+    from autogen.compiled import CompiledLoss
     from autogen.handwritten import BoundHandwritten
 
 

@@ -17,9 +17,9 @@ from autogen.errors import ScheduleError
 from autogen.ir import Node
 from autogen.kernel import ROWS_ADJACENT, Kernel, fit, memory_order, one_block
 from autogen.last_block import with_last_block
-from autogen.lowering.program import Root
-from autogen.lowering.values import Provenance
 from autogen.names import unique
+from autogen.program import Root
+from autogen.provenance import Provenance
 from autogen.sizes import Evaluator
 
 # As many programs should there be, if each of them has to walk so many elements.

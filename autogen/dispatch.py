@@ -43,7 +43,7 @@ from autogen.sites import Site, Sites
 from autogen.state import shared_memory
 
 if TYPE_CHECKING:
-    from autogen.compiler import CompiledLoss
+    from autogen.compiled import CompiledLoss
     from autogen.handwritten import BoundHandwritten
     from autogen.stored import Shelf
     from autogen.tracing import Bound

@@ -17,8 +17,8 @@ from autogen import ir
 from autogen.errors import ScheduleError
 from autogen.ir import Node
 from autogen.kernel import Granted
-from autogen.lowering.program import Root
-from autogen.lowering.values import Provenance
+from autogen.program import Root
+from autogen.provenance import Provenance
 from autogen.regions import Direction, Step, sequence
 from autogen.simplify import simplify
 

@@ -20,7 +20,7 @@ import torch
 from autogen import ir
 from autogen.errors import ScheduleError
 from autogen.ir import Axis, Buffer, Node
-from autogen.lowering.program import Root
+from autogen.program import Root
 from autogen.sizes import Evaluator, next_power_of_2
 
 MAX_IN_ONE_PROGRAM = 16384  # elements

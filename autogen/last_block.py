@@ -21,9 +21,9 @@ from autogen import ir
 from autogen.errors import ScheduleError
 from autogen.ir import Axis, Node
 from autogen.kernel import CHUNKS, Kernel, LastBlock, columns_of_reductions, fit, is_small, memory_order, one_block
-from autogen.lowering.program import Root
-from autogen.lowering.values import Provenance
 from autogen.names import unique
+from autogen.program import Root
+from autogen.provenance import Provenance
 from autogen.sizes import Evaluator
 
 # A program that works for one result should have something to do, where there are many.

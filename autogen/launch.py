@@ -13,7 +13,7 @@ from autogen import build, direct, ir
 from autogen.emission import KernelSource, Partial, Variant, emit
 from autogen.errors import CompileError, defects_of
 from autogen.kernel import CHUNKS, PROGRAMS, Kernel
-from autogen.lowering.values import Provenance
+from autogen.provenance import Provenance
 from autogen.sizes import Evaluator
 from autogen.space import Space
 from autogen.tiling import Tiler, Tiling

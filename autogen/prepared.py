@@ -13,7 +13,7 @@ import torch
 from autogen.launch import Geometry, Launcher, Results
 
 if TYPE_CHECKING:
-    from autogen.compiler import CompiledLoss
+    from autogen.compiled import CompiledLoss
 
 empty_strided = torch.empty_strided
 

@@ -13,8 +13,8 @@ from autogen import ir
 from autogen.cuts import kernels
 from autogen.ir import Node
 from autogen.kernel import Kernel
-from autogen.lowering.program import Root
-from autogen.lowering.values import Provenance
+from autogen.program import Root
+from autogen.provenance import Provenance
 from autogen.torch_step import TorchStep
 
 Step = Kernel | TorchStep

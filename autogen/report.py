@@ -11,7 +11,7 @@ import torch
 
 from autogen import ir
 from autogen.binding import Binding
-from autogen.compiler import Step, kernels_in
+from autogen.compiled import Step, kernels_in
 from autogen.decorator import autogen_loss, dispatcher_of, entry_of
 from autogen.dispatch import Decision, Dispatcher, needs_gradient
 from autogen.emission import KernelSource

@@ -13,10 +13,10 @@ from autogen.equivalence import Equivalents
 from autogen.errors import ScheduleError
 from autogen.ir import Node
 from autogen.kernel import Granted, Kernel, memory_order
-from autogen.lowering.program import Program, Root
-from autogen.lowering.values import Provenance
 from autogen.names import unique
 from autogen.options import Gradient
+from autogen.program import Program, Root
+from autogen.provenance import Provenance
 from autogen.regions import Direction, Step, alias_of, names_of, sequence
 from autogen.simplify import simplify
 from autogen.torch_step import TorchStep

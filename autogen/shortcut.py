@@ -17,7 +17,7 @@ import torch
 from autogen.binding import Binding
 
 if TYPE_CHECKING:
-    from autogen.compiler import CompiledLoss
+    from autogen.compiled import CompiledLoss
     from autogen.prepared import Prepared
 
 Reading = tuple[tuple[torch.Tensor, ...], tuple[Any, ...], tuple[float, ...]]

@@ -36,7 +36,7 @@ from autogen.reachable import is_foreign
 
 if TYPE_CHECKING:
     from autogen.binding import Binding
-    from autogen.compiler import CompiledLoss
+    from autogen.compiled import CompiledLoss
     from autogen.tracing import Bound
 
 logger = logging.getLogger("autogen")

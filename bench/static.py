@@ -23,7 +23,8 @@ import torch
 
 from autogen.aot import TARGETS, CompiledKernel, SpecializedKernel, compile_kernel, specialize
 from autogen.binding import bind
-from autogen.compiler import compile_loss, kernels_in
+from autogen.compiled import kernels_in
+from autogen.compiler import compile_loss
 from autogen.decorator import dispatcher_of
 from autogen.dispatch import needs_gradient
 from autogen.names import unique

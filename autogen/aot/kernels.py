@@ -89,7 +89,8 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
         TypeError: the arguments do not fit the loss's signature.
     """
     from autogen.binding import bind
-    from autogen.compiler import compile_loss, kernels_in
+    from autogen.compiled import kernels_in
+    from autogen.compiler import compile_loss
     from autogen.decorator import autogen_loss, dispatcher_of
     from autogen.dispatch import needs_gradient
 

@@ -16,7 +16,7 @@ from autogen.emission.rows import Resident, Tiled
 from autogen.emission.shell import Shell, Variant
 from autogen.emission.source import KernelSource, Partial
 from autogen.kernel import Kernel
-from autogen.lowering.values import Provenance
+from autogen.provenance import Provenance
 from autogen.space import Space
 
 _FRAMES = 10  # of Python, for each node that is printed inside another

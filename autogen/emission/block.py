@@ -14,7 +14,7 @@ from autogen.emission.body import Body
 from autogen.emission.shell import Shell, Variant, identity
 from autogen.ir import Axis, Node
 from autogen.kernel import Kernel, Level
-from autogen.lowering.values import Provenance
+from autogen.provenance import Provenance
 from autogen.space import Space
 
 

@@ -19,8 +19,8 @@ import torch
 from autogen import ir
 from autogen.emission.sizes import Sizes
 from autogen.ir import Node
-from autogen.lowering.values import Provenance
 from autogen.ops import OPS, Precedence
+from autogen.provenance import Provenance
 
 MAX_WIDTH = 88
 MAX_LINE = 104

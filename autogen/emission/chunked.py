@@ -8,8 +8,8 @@ from autogen.emission.body import TRITON_DTYPES, Body
 from autogen.emission.rows import Rows
 from autogen.emission.shell import Variant, identity
 from autogen.kernel import Kernel, Level
-from autogen.lowering.program import Root
-from autogen.lowering.values import Provenance
+from autogen.program import Root
+from autogen.provenance import Provenance
 from autogen.space import Space
 
 

@@ -10,7 +10,7 @@ from autogen.emission.shell import Variant
 from autogen.emission.streaming import Streaming
 from autogen.ir import Axis
 from autogen.kernel import Kernel, Level
-from autogen.lowering.values import Provenance
+from autogen.provenance import Provenance
 from autogen.space import Space
 
 OFFSETS = "offsets"

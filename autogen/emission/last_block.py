@@ -14,7 +14,7 @@ from autogen.emission.body import TRITON_DTYPES, Body
 from autogen.emission.shell import Variant, identity
 from autogen.ir import Node
 from autogen.kernel import CHUNKS, Kernel, Level
-from autogen.lowering.values import Provenance
+from autogen.provenance import Provenance
 from autogen.space import Space
 
 

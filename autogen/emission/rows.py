@@ -17,7 +17,7 @@ from autogen.emission.shell import Variant, identity
 from autogen.emission.streaming import Streaming
 from autogen.ir import Node
 from autogen.kernel import Kernel, Level
-from autogen.lowering.values import Provenance
+from autogen.provenance import Provenance
 from autogen.space import Group, Space
 
 _SUBSCRIPTS = {Level.ROW: "[:, None]", Level.COLUMN: "[None, :]"}

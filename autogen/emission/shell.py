@@ -17,10 +17,10 @@ from autogen.emission.sizes import Sizes
 from autogen.emission.source import Function, KernelSource, Partial
 from autogen.ir import Axis, Node
 from autogen.kernel import CHUNKS, Kernel, Level
-from autogen.lowering.program import Root
-from autogen.lowering.values import Provenance
 from autogen.names import NUMBER
 from autogen.ops import OPS
+from autogen.program import Root
+from autogen.provenance import Provenance
 from autogen.space import Space
 
 if TYPE_CHECKING:

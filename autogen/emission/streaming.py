@@ -12,7 +12,7 @@ from autogen.emission.shell import Shell, identity
 from autogen.emission.source import Function
 from autogen.ir import Node
 from autogen.kernel import CHUNKS, PROGRAMS, Level
-from autogen.lowering.program import Root
+from autogen.program import Root
 
 
 class Streaming(Shell):

@@ -15,10 +15,11 @@ import torch
 from autogen import ir
 from autogen.errors import ValueBranchError
 from autogen.lowering import indexing, losses, masks, pointwise, reductions, views  # noqa: F401  (they register)
-from autogen.lowering.program import Program, Root
 from autogen.lowering.registry import LOWERINGS, Context, Lowering
 from autogen.lowering.torch_parts import TorchParts, is_draw, is_torchs_own, refuse_unknown_sizes
-from autogen.lowering.values import Chosen, Index, Origin, Provenance, Read, Value, fresh_index
+from autogen.lowering.values import Chosen, Index, Read, Value, fresh_index
+from autogen.program import Program, Root
+from autogen.provenance import Origin, Provenance
 from autogen.tracing import Trace, TracedTensor
 from autogen.tracing.ahead import ancestors
 from autogen.tracing.masks import masked_read

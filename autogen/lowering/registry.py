@@ -10,7 +10,8 @@ import sympy
 import torch
 
 from autogen import ir
-from autogen.lowering.values import Chosen, Provenance, Read, Shape, Value
+from autogen.lowering.values import Chosen, Read, Shape, Value
+from autogen.provenance import Provenance
 
 Lowering = Callable[..., Any]
 _Function = TypeVar("_Function", bound=Lowering)

@@ -12,9 +12,9 @@ from torch.utils import _pytree as pytree
 
 from autogen import ir
 from autogen.errors import ValueBranchError
-from autogen.lowering.program import Root
 from autogen.lowering.values import Chosen, Read, Value, fresh_index
 from autogen.names import unique
+from autogen.program import Root
 from autogen.torch_step import Operand, SizeArgument, TorchStep, is_random, is_view
 from autogen.tracing import Trace
 from autogen.tracing.ahead import Size

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import autogen.compiler
+import autogen.schedule
 import autogen.launch
 from autogen import CompileError, autogen_loss, explain, policy
 from autogen.errors import InternalError
@@ -44,14 +44,14 @@ def refuse_backward(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def break_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planning fails for gradients that autograd hands over in a layout of their own."""
-    plan = autogen.compiler.Plan.backward
+    plan = autogen.schedule.Plan.backward
 
     def broken(self: Any, buffers: Any, *rest: Any) -> Any:
         if buffers:
             raise RuntimeError("no")
         return plan(self, buffers, *rest)
 
-    monkeypatch.setattr(autogen.compiler.Plan, "backward", broken)
+    monkeypatch.setattr(autogen.schedule.Plan, "backward", broken)
 
 
 def break_printing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import autogen.kernel
 from autogen import autogen_loss
-from autogen.compiler import CompiledLoss, kernels_in
+from autogen.compiled import CompiledLoss, kernels_in
 from autogen.dispatch import Dispatcher
 from autogen.sizes import Evaluator
 from tests.interpret.agreement import draw

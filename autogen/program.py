@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import sympy
 
 from autogen import ir
-from autogen.lowering.values import Provenance
+from autogen.provenance import Provenance
 from autogen.torch_step import TorchStep
 
 
