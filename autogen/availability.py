@@ -33,6 +33,12 @@ def has_interpreter() -> bool:
     return bool(triton.knobs.runtime.interpret)
 
 
+@functools.cache
+def has_kernels() -> bool:
+    """Whether kernels can run on any tensors at all."""
+    return has_triton() and (has_interpreter() or torch.cuda.is_available())
+
+
 def require(tensors: Sequence[torch.Tensor]) -> None:
     """Check that kernels can run on `tensors`.
 

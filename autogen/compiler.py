@@ -12,6 +12,7 @@ import functools
 import random
 import re
 import sys
+import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -127,9 +128,24 @@ class CompiledLoss:
 
         Such calls need not be taken apart each time (`autogen.shortcut`).
         """
+        return self.is_closed and not self.trace.domain.ahead
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the kernels are all there is to a call that can run on them. Checks of its values may come before."""
         steps = (*self.forward, *self.backward())
-        decided = self.trace.domain.ahead or self.state
-        return not decided and not any(isinstance(step, TorchStep) for step in steps)
+        found = len(self.trace.domain.ahead) - len(self.trace.domain.predicates)
+        return not (found or self.state or any(isinstance(step, TorchStep) for step in steps))
+
+    def sizes_alone(self, tensors: Sequence[torch.Tensor]) -> Sizes | None:
+        """`sizes_of`, whatever the values are, of tensors or of what stands for them."""
+        sizes = self.trace.domain.guards.read(tensors)
+        return None if sizes is None or not self._holds(sizes) else sizes
+
+    @functools.cached_property
+    def token(self) -> str:
+        """What graphs call the loss, unlike any other of any process."""
+        return f"{self.plan.name}-{uuid.uuid4().hex}"
 
     def sizes_of(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> Sizes | None:
         """The sizes and floats of a call by name, None if the kernels are not made for it."""

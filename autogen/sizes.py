@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import sympy
 import torch
@@ -44,6 +45,11 @@ def magnitude(expression: sympy.Expr) -> sympy.Expr:
     if expression.is_Mul:
         return sympy.Mul(*parts)
     return parts[0] ** expression.exp if expression.is_Pow else sympy.Add(*parts)
+
+
+def hint(size: Any) -> Any:
+    """The value of a size, or of a number, in this call, if it is a symbol of torch; None if that is not known."""
+    return size.node.hint if isinstance(size, (torch.SymInt, torch.SymFloat)) else size
 
 
 def next_power_of_2(n: int) -> int:
