@@ -74,6 +74,11 @@ def require(tensors: Sequence[torch.Tensor]) -> None:
         raise UnavailableError(f"no kernels for the device {device.type}", remedy="Move the tensors to a GPU.")
 
 
+def is_functional() -> bool:
+    """Whether `torch.func` or forward-mode AD is at work."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+
+
 def is_transformed() -> bool:
     """Whether torch transforms the call (`torch.compile`, `torch.func`, forward-mode AD): its formula is needed."""
     return (

@@ -21,15 +21,17 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx import GraphModule, Node
 
 from autogen import graphs
+from autogen.binding import is_replaying
 from autogen.compiler import CompiledLoss
 from autogen.dispatch import Dispatcher
 from autogen.names import unique
 from autogen.opaque import forward, register
 from autogen.sizes import hint
 
-MOST_NUMBERS = 2  # of a loss that reads a number which changes: for how many values it is compiled
+MOST_NUMBERS = 2  # for how many values of a number that changes a loss is compiled, at one place
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor, FunctionalTensor)
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_STAND_INS = (FakeTensor, FunctionalTensor)
 
 
 @dataclass(frozen=True)
@@ -85,19 +87,19 @@ class LossOperator(HigherOrderOperator):
     def __init__(self) -> None:
         super().__init__("autogen_loss")
         self._dispatchers: dict[Hashable, Dispatcher] = {}
-        self._numbers: dict[str, set[tuple[Any, ...]]] = {}
+        self._numbers: dict[Hashable, set[tuple[Any, ...]]] = {}  # by the code that Dynamo has compiled
 
     def __call__(self, graph: Any, *inputs: Any, loss: str) -> Any:
         """Run the loss; record it, where the graph around it is lowered."""
-        # Dynamo that has given up on a graph calls this with the loss itself.
-        if not isinstance(graph, GraphModule) or _is_differentiated():
+        # Dynamo that has given up on a graph calls this with the loss itself; a loss may be part of another.
+        if not isinstance(graph, GraphModule) or is_replaying():
             return graph(*inputs)
         found = self._read(graph, inputs, loss)
         tensors = [given for given, each in zip(inputs, found or (), strict=False) if isinstance(each, int)]
-        if found is None or any(type(tensor) not in _PLAIN for tensor in tensors):
+        if found is None or any(type(tensor) not in (*_PLAIN, *_STAND_INS) for tensor in tensors):
             return graph(*inputs)
         dispatcher = self._dispatcher(graph, found, loss)
-        if not torch._C._len_torch_dispatch_stack():  # a backend that lowers nothing
+        if all(type(tensor) in _PLAIN for tensor in tensors):  # of a backend that lowers nothing
             return dispatcher(None, tuple(tensors), {})
         compiled = _compiled(dispatcher, tensors)
         if compiled is None or compiled.sizes_alone(tensors) is None:  # which makes guards of what it compares
@@ -125,7 +127,8 @@ class LossOperator(HigherOrderOperator):
             if k not in found
         }
         hints = tuple(hint(number) for number in numbers.values())
-        known = self._numbers.setdefault(loss, set())
+        compilation = torch._guards.CompileContext.current_compile_id()
+        known = self._numbers.setdefault((loss, id(graph) if compilation is None else compilation.frame_id), set())
         if None in hints or (hints not in known and len(known) >= MOST_NUMBERS and numbers):
             return None
         known.add(hints)
@@ -149,7 +152,7 @@ class LossOperator(HigherOrderOperator):
 def make_operator() -> Any:
     """The higher-order op, known to Dynamo; None if this torch lacks what that takes."""
     try:
-        from torch._dynamo.exc import RestartAnalysis, Unsupported
+        from torch._dynamo.exc import Unsupported, UnspecializeRestartAnalysis
         from torch._dynamo.variables.higher_order_ops import BaseHOPVariable, _hop_name_to_variable_class
     except ImportError:
         return None
@@ -163,7 +166,7 @@ def make_operator() -> Any:
             except Unsupported as error:
                 loss = kwargs["loss"].as_python_constant()
                 graphs.inline(loss, str(error).partition("\n")[0])
-                raise RestartAnalysis(restart_reason=f"{graphs.name_of(loss)} has no graph of its own") from error
+                raise UnspecializeRestartAnalysis(restart_reason=f"{graphs.name_of(loss)} has no graph of its own") from error
 
     operator = LossOperator()
     _hop_name_to_variable_class[operator.__name__] = LossVariable
@@ -202,12 +205,6 @@ def _outside() -> Iterator[None]:
         stack.enter_context(torch._C._DisablePythonDispatcher())
         stack.enter_context(torch._guards.tracing(None))
         yield
-
-
-def _is_differentiated() -> bool:
-    """Whether torch.func or forward-mode AD is at work, which no op of ours knows."""
-    is_functional = torch._C._functorch.peek_interpreter_stack() is not None
-    return is_functional or torch.autograd.forward_ad._current_level >= 0
 
 
 def _placeholders(graph: GraphModule) -> list[Node]:

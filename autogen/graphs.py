@@ -50,7 +50,7 @@ def traced(formula: Callable[[], Any], loss: str) -> Any:
 
 def _is_inlined(loss: str) -> bool:
     global operator
-    if loss in _inlined or not availability.has_kernels():
+    if loss in _inlined or availability.is_functional() or not availability.has_kernels():
         return True
     if operator is None:
         from autogen.captured import make_operator
