@@ -152,12 +152,12 @@ class LossOperator(HigherOrderOperator):
 def make_operator() -> Any:
     """The higher-order op, known to Dynamo; None if this torch lacks what that takes."""
     try:
-        from torch._dynamo.exc import Unsupported, UnspecializeRestartAnalysis
+        from torch._dynamo.exc import UnspecializeRestartAnalysis, Unsupported
         from torch._dynamo.variables.higher_order_ops import BaseHOPVariable, _hop_name_to_variable_class
     except ImportError:
         return None
 
-    class LossVariable(BaseHOPVariable):  # type: ignore[misc]
+    class LossVariable(BaseHOPVariable):
         """The op, as Dynamo traces it. What cannot be in a graph of its own is traced again as part of the other."""
 
         def _call_function(self, tx: Any, args: Any, kwargs: Any) -> Any:
@@ -166,7 +166,7 @@ def make_operator() -> Any:
             except Unsupported as error:
                 loss = kwargs["loss"].as_python_constant()
                 graphs.inline(loss, str(error).partition("\n")[0])
-                raise UnspecializeRestartAnalysis(restart_reason=f"{graphs.name_of(loss)} has no graph of its own") from error
+                raise UnspecializeRestartAnalysis(restart_reason=f"{loss} has no graph of its own") from error
 
     operator = LossOperator()
     _hop_name_to_variable_class[operator.__name__] = LossVariable
@@ -185,7 +185,9 @@ def _compiled(dispatcher: Dispatcher, tensors: Sequence[torch.Tensor]) -> Compil
     if not isinstance(kernels, CompiledLoss):
         return None
     if not kernels.is_closed:
-        dispatcher.say(dispatcher.name, "in a compiled graph it runs in torch, as there is more to run than its kernels")
+        dispatcher.say(
+            dispatcher.name, "in a compiled graph it runs in torch, as its kernels are not all there is to it"
+        )
         return None
     return kernels
 

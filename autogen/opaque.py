@@ -1,4 +1,4 @@
-"""A compiled loss as two ops of torch, `autogen::forward` and `autogen::backward`, for graphs that `torch.compile` makes.
+"""A compiled loss as two ops of torch, `autogen::forward` and `autogen::backward`, for the graphs of `torch.compile`.
 
 A graph holds no Python objects, so it names a loss by a *token*. No other process has the same tokens: a graph that
 torch finds in a cache on disk never meets the loss of another process.

@@ -161,24 +161,6 @@ def test_under_checkpoints(row: Row, reentrant: bool, launches: Launches) -> Non
             torch.testing.assert_close(inputs[0].grad, expected)
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("row", FIRST, ids=lambda row: row.loss)
-def test_as_a_part_of_a_compiled_graph(row: Row, backend: str) -> None:
-    """Of one graph without breaks, wherever torch's own loss is; there it is torch's formula."""
-    ours, theirs, inputs = pair(row)
-    found = []
-    for loss in (theirs, ours):
-        torch.compiler.reset()
-        try:
-            value = torch.compile(loss, backend=backend, fullgraph=True)(*inputs)
-            found.append([value, *torch.autograd.grad(value.sum(), inputs[0])])
-        except (torch._dynamo.exc.Unsupported, torch._dynamo.exc.UserError) as error:
-            found.append([type(error)])
-    assert len(found[0]) == len(found[1])
-    if len(found[0]) > 1:
-        torch.testing.assert_close(found[1], found[0])
-
-
 @pytest.mark.parametrize("row", FIRST, ids=lambda row: row.loss)
 def test_under_deterministic_algorithms(row: Row, launches: Launches) -> None:
     """torch then fills new memory with nan, so this also shows that every result is written whole."""
