@@ -108,8 +108,10 @@ class LossOperator(HigherOrderOperator):
         return compiled.result(results[: len(compiled.trace.outputs)], {})
 
     def _read(self, graph: GraphModule, inputs: Sequence[Any], loss: str) -> tuple[Any, ...] | None:
-        """What the inputs of the graph are, see `Body`; None if a number among them changes too often."""
+        """What the inputs of the graph are, see `Body`; None if that is not known, or a number changes too often."""
         nodes = _placeholders(graph)
+        if any("example_value" not in node.meta for node in nodes):  # in a copy
+            return None
         values = [node.meta["example_value"] for node in nodes]
         places: dict[int, int] = {}
         sizes: dict[str, _Size] = {}
@@ -185,9 +187,7 @@ def _compiled(dispatcher: Dispatcher, tensors: Sequence[torch.Tensor]) -> Compil
     if not isinstance(kernels, CompiledLoss):
         return None
     if not kernels.is_closed:
-        dispatcher.say(
-            dispatcher.name, "in a compiled graph it runs in torch, as its kernels are not all there is to it"
-        )
+        dispatcher.say(dispatcher.name, "in a compiled graph it runs in torch: its kernels are not all that has to run")
         return None
     return kernels
 

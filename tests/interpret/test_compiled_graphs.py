@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 import autogen
 import autogen.losses
-from autogen import opaque, prepared
+from autogen import autogen_loss, opaque, prepared
 from tests.interpret.compiled import LOWERING, UNTRACED, agree, compiled, labels, outcome, x
 from tests.interpret.launches import Launches
+from tests.interpret.pairs import FIRST, pair
 from tests.interpret.table import Row
-from tests.interpret.test_transforms import FIRST, pair
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("fresh_dynamo")]
 

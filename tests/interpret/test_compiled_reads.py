@@ -184,3 +184,14 @@ def test_layouts(backend: str, launches: Launches) -> None:
     a, b = x(6, 4).detach()[::2].requires_grad_(), x(1, 6)
     agree(launches, compiled(around(ours), backend), around(theirs), a, b)
     agree(launches, compiled(ours, backend), theirs, x(3, 4).detach().t().requires_grad_(), x(4, 3, seed=2))
+
+
+@pytest.mark.parametrize("backend", LOWERING)
+def test_a_part_without_gradients(backend: str, launches: Launches) -> None:
+    @autogen_loss
+    def loss(a: Tensor, b: Tensor) -> Tensor:
+        with torch.no_grad():
+            weight = a.sigmoid()
+        return (weight * (a - b).square()).mean()
+
+    agree(launches, compiled(loss, backend), plain(loss), x(3, 4), x(3, 4, seed=1))

@@ -17,8 +17,8 @@ import autogen.losses
 from autogen import autogen_loss, policy
 from tests.interpret.compiled import LOWERING, UNTRACED, agree, compiled, labels, outcome, plain, x
 from tests.interpret.launches import Launches
+from tests.interpret.pairs import FIRST, pair
 from tests.interpret.table import Row
-from tests.interpret.test_transforms import FIRST, pair
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("fresh_dynamo")]
 

@@ -18,19 +18,11 @@ import autogen.losses
 from autogen import policy
 from tests.interpret.beyond import BEYOND
 from tests.interpret.launches import Launches
+from tests.interpret.pairs import FIRST, pair
 from tests.interpret.samples import Samples
 from tests.interpret.table import ROWS, Row
 
-FIRST = list({row.loss: row for row in reversed(ROWS)}.values())
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-def pair(row: Row, dtype: torch.dtype = torch.float64, **options: Any) -> tuple[nn.Module, nn.Module, tuple[Any, ...]]:
-    """Our loss, torch's, and inputs of which the first asks for its gradient."""
-    samples = Samples(dtype)
-    given = {**row.options(samples), **options}
-    first, *rest = row.inputs(samples)
-    return getattr(autogen.losses, row.loss)(**given), getattr(nn, row.loss)(**given), (first.requires_grad_(), *rest)
 
 
 def of_first(loss: nn.Module, inputs: tuple[Any, ...]) -> Any:
