@@ -129,16 +129,24 @@ class LossOperator(HigherOrderOperator):
             if k not in found
         }
         hints = tuple(hint(number) for number in numbers.values())
-        compilation = torch._guards.CompileContext.current_compile_id()
-        known = self._numbers.setdefault((loss, id(graph) if compilation is None else compilation.frame_id), set())
-        if None in hints or (hints not in known and len(known) >= MOST_NUMBERS and numbers):
+        known = self._known(graph, loss)
+        if None in hints or (numbers and hints not in known and len(known) >= MOST_NUMBERS):
             return None
-        known.add(hints)
+        if numbers:
+            known.add(hints)
         for k, number in numbers.items():
             is_float = isinstance(number, (float, torch.SymFloat))
             value = float(number) if is_float else int(number)  # of a symbol: a guard
             found[k] = _Number(value, isinstance(values[k], torch.Tensor))
         return tuple(found[k] for k in range(len(nodes)))
+
+    def _known(self, graph: GraphModule, loss: str) -> set[tuple[Any, ...]]:
+        """The numbers that the loss has been compiled for, in the code that Dynamo is compiling, or in a graph."""
+        compilation = torch._guards.CompileContext.current_compile_id()
+        key = loss, id(graph) if compilation is None else compilation.frame_id
+        if compilation is not None and compilation.frame_compile_id == 0:  # for the first time, or after a reset
+            self._numbers.pop(key, None)
+        return self._numbers.setdefault(key, set())
 
     def _dispatcher(self, graph: GraphModule, inputs: tuple[Any, ...], loss: str) -> Dispatcher:
         """The dispatcher of all graphs that are like this one."""

@@ -66,7 +66,7 @@ def test_a_number_that_changes_with_each_call(backend: str, launches: Launches) 
         launches.take()
         torch.testing.assert_close(outcome(run, x(3, 4), x(3, 4, seed=1)), expected)
         ran.append(launches.take())
-    assert ran[0] == 2
+    assert ran[:3] == [2, 2, 2] and (backend == "eager" or not any(ran[3:])), ran
 
 
 FACTOR = 2.0
