@@ -102,7 +102,7 @@ class LossOperator(HigherOrderOperator):
         if all(type(tensor) in _PLAIN for tensor in tensors):  # of a backend that lowers nothing
             return dispatcher(None, tuple(tensors), {})
         compiled = _compiled(dispatcher, tensors)
-        if compiled is None or compiled.sizes_alone(tensors) is None:  # which makes guards of what it compares
+        if compiled is None or not _holds(compiled, tensors):
             return graph(*inputs)
         results = forward(tensors, register(compiled, dispatcher.function))
         return compiled.result(results[: len(compiled.trace.outputs)], {})
@@ -152,7 +152,7 @@ class LossOperator(HigherOrderOperator):
         """The dispatcher of all graphs that are like this one."""
         targets = tuple(node.target for node in graph.graph.nodes if node.op == "call_function")
         has_parts = any(node.op in ("get_attr", "call_module") for node in graph.graph.nodes)
-        key = loss, graph.code, targets, inputs, id(graph) if has_parts else None
+        key = loss, graph.code, targets, repr(inputs), id(graph) if has_parts else None  # 0.0 is not -0.0
         found = self._dispatchers.get(key)
         if found is None:
             found = self._dispatchers[key] = Dispatcher(Body(graph, inputs), graphs.name_of(loss))
@@ -184,7 +184,7 @@ def make_operator() -> Any:
 
 
 def _compiled(dispatcher: Dispatcher, tensors: Sequence[torch.Tensor]) -> CompiledLoss | None:
-    """The loss, compiled for tensors like these, if sizes alone decide how it runs."""
+    """The loss, compiled for tensors like these, if its kernels are all there is to it."""
     shapes = [[hint(size) for size in (*tensor.shape, *tensor.stride())] for tensor in tensors]
     if not tensors or any(None in each for each in shapes):
         return None
@@ -198,6 +198,12 @@ def _compiled(dispatcher: Dispatcher, tensors: Sequence[torch.Tensor]) -> Compil
         dispatcher.say(dispatcher.name, "in a compiled graph it runs in torch: its kernels are not all that has to run")
         return None
     return kernels
+
+
+def _holds(compiled: CompiledLoss, tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether the kernels are made for the sizes of a graph; of what is compared, torch makes guards."""
+    symbols = (size for tensor in tensors for size in tensor.shape if isinstance(size, torch.SymInt))
+    return all(size >= 2 for size in symbols) and compiled.sizes_alone(tensors) is not None
 
 
 def _stand_in(tensor: torch.Tensor, geometry: list[int]) -> torch.Tensor:
