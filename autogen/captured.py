@@ -110,7 +110,7 @@ class LossOperator(HigherOrderOperator):
     def _read(self, graph: GraphModule, inputs: Sequence[Any], loss: str) -> tuple[Any, ...] | None:
         """What the inputs of the graph are, see `Body`; None if that is not known, or a number changes too often."""
         nodes = _placeholders(graph)
-        if any("example_value" not in node.meta for node in nodes):  # in a copy
+        if any("example_value" not in node.meta for node in nodes) or _shares_memory(graph):  # a copy has no examples
             return None
         values = [node.meta["example_value"] for node in nodes]
         places: dict[int, int] = {}
@@ -170,6 +170,8 @@ def make_operator() -> Any:
     class LossVariable(BaseHOPVariable):
         """The op, as Dynamo traces it. What cannot be in a graph of its own is traced again as part of the other."""
 
+        supports_aliasing = True  # of inputs, such as the halves of a batch
+
         def _call_function(self, tx: Any, args: Any, kwargs: Any) -> Any:
             try:
                 return super()._call_function(tx, args, kwargs)
@@ -225,6 +227,16 @@ def _outside() -> Iterator[None]:
 
 def _placeholders(graph: GraphModule) -> list[Node]:
     return graph.graph.find_nodes(op="placeholder")
+
+
+def _shares_memory(graph: GraphModule) -> bool:
+    """Whether a result is a view of an input or of another result: what writes to one of them changes both."""
+    (output,) = graph.graph.find_nodes(op="output")
+    nodes = [*_placeholders(graph), *output.all_input_nodes]
+    examples = [node.meta.get("example_value") for node in nodes]
+    memory = [each.untyped_storage()._cdata if isinstance(each, torch.Tensor) else id(each) for each in examples]
+    count = len(nodes) - len(output.all_input_nodes)
+    return len(set(memory)) < len(set(memory[:count])) + len(memory[count:])
 
 
 def _is_number(node: Node, value: torch.Tensor) -> bool:

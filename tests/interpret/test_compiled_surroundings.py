@@ -253,3 +253,32 @@ def test_gradient_in_forward_is_for_eager_calls_only(launches: Launches) -> None
     loss = autogen_loss(nn.MSELoss(), gradient="forward")
     run = compiled(lambda a, b: 3 * loss(a, b))
     agree(launches, run, lambda a, b: 3 * F.mse_loss(a, b), x(3, 4), x(3, 4, seed=1))
+
+
+@pytest.mark.parametrize("backend", [*LOWERING, "inductor"])
+def test_halves_of_a_batch(backend: str, launches: Launches) -> None:
+    ours, theirs = autogen.losses.SmoothL1Loss(), nn.SmoothL1Loss()
+
+    def around(loss: nn.Module) -> Callable[..., Tensor]:
+        return lambda both: loss(*both.sin().chunk(2))
+
+    agree(launches, compiled(around(ours), backend), around(theirs), x(8, 5))
+
+
+@pytest.mark.parametrize("backend", LOWERING)
+def test_results_that_are_views(backend: str, launches: Launches) -> None:
+    """What is written to one of them shows in the others, as in torch."""
+
+    @autogen_loss
+    def loss(a: Tensor) -> tuple[Tensor, ...]:
+        far = a * 3 + 1
+        return far.mean(), a.view(-1), far, far[0]
+
+    def run(a: Tensor) -> Tensor:
+        a = a.sin()
+        value, same, far, first = loss(a)
+        same.mul_(2)
+        first.add_(1)
+        return value + a.sum() + far.sum()
+
+    agree(launches, compiled(run, backend), plain(run), x(3, 4), expected=0)
