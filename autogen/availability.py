@@ -33,6 +33,12 @@ def has_interpreter() -> bool:
     return bool(triton.knobs.runtime.interpret)
 
 
+@functools.cache
+def has_kernels() -> bool:
+    """Whether kernels can run on any tensors at all."""
+    return has_triton() and (has_interpreter() or torch.cuda.is_available())
+
+
 def require(tensors: Sequence[torch.Tensor]) -> None:
     """Check that kernels can run on `tensors`.
 
@@ -66,6 +72,11 @@ def require(tensors: Sequence[torch.Tensor]) -> None:
         )
     if device.type not in ("cpu", "cuda"):
         raise UnavailableError(f"no kernels for the device {device.type}", remedy="Move the tensors to a GPU.")
+
+
+def is_functional() -> bool:
+    """Whether `torch.func` or forward-mode AD is at work."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
 
 
 def is_transformed() -> bool:

@@ -6,6 +6,7 @@ This is all that a process needs which finds a loss compiled on disk (`autogen.s
 from __future__ import annotations
 
 import functools
+import uuid
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -107,21 +108,29 @@ class CompiledLoss:
 
         Such calls need not be taken apart each time (`autogen.shortcut`).
         """
-        return self.is_on_kernels and not self.trace.domain.ahead
+        return self.is_closed and not self.trace.domain.ahead
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the kernels are all there is to a call that can run on them. Checks of its values may come before."""
+        steps = (*self.forward, *self.backward())
+        found = len(self.trace.domain.ahead) - len(self.trace.domain.predicates)
+        return not (found or self.state or any(isinstance(step, TorchStep) for step in steps))
 
     @property
     def is_portable(self) -> bool:
         """Whether another process may use what was compiled (`autogen.stored`)."""
-        domain = self.trace.domain
-        return self.is_on_kernels and not self.constants and len(domain.predicates) == len(domain.ahead)
+        return self.is_closed and not self.constants
 
-    @property
-    def is_on_kernels(self) -> bool:
-        """Whether torch runs nothing before or between the kernels but what decides about a call, and nothing is left
-        to do after them.
-        """
-        steps = (*self.forward, *self.backward())
-        return not self.state and not any(isinstance(step, TorchStep) for step in steps)
+    @functools.cached_property
+    def token(self) -> str:
+        """What graphs call the loss, unlike any other of any process."""
+        return f"{self.plan.name}-{uuid.uuid4().hex}"
+
+    def sizes_alone(self, tensors: Sequence[torch.Tensor]) -> Sizes | None:
+        """`sizes_of`, whatever the values are, of tensors or of what stands for them."""
+        sizes = self.trace.domain.guards.read(tensors)
+        return None if sizes is None or not self._holds(sizes) else sizes
 
     def sizes_of(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> Sizes | None:
         """The sizes and floats of a call by name, None if the kernels are not made for it."""

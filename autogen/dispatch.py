@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from autogen import availability, reachable
+from autogen import availability, graphs, reachable
 from autogen.autograd import apply_short, run
 from autogen.binding import Binding, bind, is_replaying
 from autogen.build import without_collections
@@ -101,6 +101,7 @@ class Dispatcher:
         self.options = options
         self.signature = inspect.signature(function)
         self._handwritten = options.handwritten
+        self._label = graphs.label(name)
         self.traces = 0
         self._compiled: dict[Hashable, list[CompiledLoss]] = {}
         self._refused: dict[Hashable, list[AutogenError]] = {}
@@ -119,8 +120,10 @@ class Dispatcher:
     ) -> Any:
         """Run the loss; `module` is its `self` if it is a method."""
         policy = resolve(self.options.policy)
-        if policy is Policy.DISABLED or is_replaying() or availability.is_transformed():
+        if policy is Policy.DISABLED or is_replaying():
             return self._eager(module, args, kwargs)
+        if availability.is_transformed():
+            return self._transformed(module, args, kwargs)
         site = self._sites.known(module)
         if site is not None and site.shortcuts and not self.options.retraces:
             try:
@@ -150,6 +153,16 @@ class Dispatcher:
                 self._eager(module, args, kwargs)  # a fault of the call itself is torch's to report
             raise error.with_traceback(None)  # that of an earlier call would keep its tensors alive
         return self._eager(module, args, kwargs)
+
+    def _transformed(self, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the loss where torch transforms the call; a graph of `torch.compile` may have kernels, no other."""
+        if not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting() or self.options.retraces:
+            return self._eager(module, args, kwargs)
+
+        def formula() -> Any:
+            return self._eager(module, args, kwargs)
+
+        return graphs.traced(formula, self._label)
 
     def prepare(
         self,
@@ -297,7 +310,7 @@ class Dispatcher:
         try:
             availability.require(tensors)
         except AutogenError as error:
-            self._say(name, error.reason)
+            self.say(name, error.reason)
             return Decision(error=error)
         if self._handwritten is None:
             return self._generated(binding, name)
@@ -306,7 +319,7 @@ class Dispatcher:
         if decision is None or decision.kernels is None:
             bound = self.handwritten(binding, module)
             if not isinstance(bound, str):
-                self._say(name, bound.reason)
+                self.say(name, bound.reason)
                 return Decision(bound)
             decision = decision or self._generated(binding, name)
             if decision.kernels is None:
@@ -321,7 +334,7 @@ class Dispatcher:
 
         return bind_handwritten(self._handwritten(), binding, module, needs_gradient(binding))
 
-    def _say(self, name: str, reason: str) -> None:
+    def say(self, name: str, reason: str) -> None:
         """Log a decision that is made anew at each call, once."""
         if reason not in self._said:
             self._said.add(reason)

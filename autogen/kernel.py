@@ -21,7 +21,7 @@ from autogen import ir
 from autogen.errors import ScheduleError
 from autogen.ir import Axis, Buffer, Node
 from autogen.program import Root
-from autogen.sizes import Evaluator, next_power_of_2
+from autogen.sizes import Evaluator, hint, next_power_of_2
 
 MAX_IN_ONE_PROGRAM = 16384  # elements
 MAX_RANK = 6
@@ -163,7 +163,15 @@ def is_small(axes: Iterable[Axis], hints: Mapping[str, int]) -> bool:
 
 
 def _fits_one_program(sizes: Sequence[int]) -> bool:
-    return math.prod(map(next_power_of_2, sizes)) <= MAX_IN_ONE_PROGRAM
+    powers = [next_power_of_2(hint(size)) for size in sizes]
+    room = MAX_IN_ONE_PROGRAM // math.prod(powers)
+    for size, power in zip(sizes, powers, strict=True):
+        # As a guard of a graph, one comparison that holds for as many other sizes as possible.
+        if isinstance(size, torch.SymInt) and room:
+            if not size <= power * room:
+                return False
+            room = 1
+    return room > 0
 
 
 def fit(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Kernel:

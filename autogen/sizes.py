@@ -63,6 +63,11 @@ def magnitude(expression: sympy.Expr) -> sympy.Expr:
     return parts[0] ** expression.exp if expression.is_Pow else sympy.Add(*parts)
 
 
+def hint(size: Any) -> Any:
+    """The value of a size, or of a number, in this call, if it is a symbol of torch; None if that is not known."""
+    return size.node.hint if isinstance(size, (torch.SymInt, torch.SymFloat)) else size
+
+
 def next_power_of_2(n: int) -> int:
     """The smallest power of two that is at least `n` and 1."""
     return 1 << max(n - 1, 0).bit_length()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpretedFunction
@@ -59,6 +60,14 @@ def launches() -> Launches:
     """The launches since the test began."""
     LAUNCHES.take()
     return LAUNCHES
+
+
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    """What `torch.compile` has compiled is forgotten, before and after the test."""
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
 
 
 @pytest.fixture

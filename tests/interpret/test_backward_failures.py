@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import autogen.schedule
 import autogen.launch
+import autogen.schedule
 from autogen import CompileError, autogen_loss, explain, policy
 from autogen.errors import InternalError
 from autogen.launch import Launcher

@@ -18,19 +18,11 @@ import autogen.losses
 from autogen import policy
 from tests.interpret.beyond import BEYOND
 from tests.interpret.launches import Launches
+from tests.interpret.pairs import FIRST, pair
 from tests.interpret.samples import Samples
 from tests.interpret.table import ROWS, Row
 
-FIRST = list({row.loss: row for row in reversed(ROWS)}.values())
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-def pair(row: Row, dtype: torch.dtype = torch.float64, **options: Any) -> tuple[nn.Module, nn.Module, tuple[Any, ...]]:
-    """Our loss, torch's, and inputs of which the first asks for its gradient."""
-    samples = Samples(dtype)
-    given = {**row.options(samples), **options}
-    first, *rest = row.inputs(samples)
-    return getattr(autogen.losses, row.loss)(**given), getattr(nn, row.loss)(**given), (first.requires_grad_(), *rest)
 
 
 def of_first(loss: nn.Module, inputs: tuple[Any, ...]) -> Any:
@@ -159,24 +151,6 @@ def test_under_checkpoints(row: Row, reentrant: bool, launches: Launches) -> Non
         else:
             assert launches.take() == 3
             torch.testing.assert_close(inputs[0].grad, expected)
-
-
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("row", FIRST, ids=lambda row: row.loss)
-def test_as_a_part_of_a_compiled_graph(row: Row, backend: str) -> None:
-    """Of one graph without breaks, wherever torch's own loss is; there it is torch's formula."""
-    ours, theirs, inputs = pair(row)
-    found = []
-    for loss in (theirs, ours):
-        torch.compiler.reset()
-        try:
-            value = torch.compile(loss, backend=backend, fullgraph=True)(*inputs)
-            found.append([value, *torch.autograd.grad(value.sum(), inputs[0])])
-        except (torch._dynamo.exc.Unsupported, torch._dynamo.exc.UserError) as error:
-            found.append([type(error)])
-    assert len(found[0]) == len(found[1])
-    if len(found[0]) > 1:
-        torch.testing.assert_close(found[1], found[0])
 
 
 @pytest.mark.parametrize("row", FIRST, ids=lambda row: row.loss)

@@ -1,0 +1,250 @@
+"""Losses captured by `torch.compile`: each is a graph of torch's functions, which becomes one op, or runs as it is.
+
+Backends lower the graph around a loss with stand-ins for its tensors, and call `LossOperator` with the inner graph.
+There the loss is compiled like any other, and `autogen::forward` is recorded in its place. Where that is not possible,
+the operations of the inner graph are, as for a loss that is not decorated.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.fx import GraphModule, Node
+
+from autogen import graphs
+from autogen.binding import is_replaying
+from autogen.compiled import CompiledLoss
+from autogen.dispatch import Dispatcher
+from autogen.names import unique
+from autogen.opaque import forward, register
+from autogen.sizes import hint
+
+MOST_NUMBERS = 2  # for how many values of a number that changes a loss is compiled, at one place
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_STAND_INS = (FakeTensor, FunctionalTensor)
+
+
+@dataclass(frozen=True)
+class _Size:
+    """An input of a graph that is a size of one of its tensors."""
+
+    tensor: int
+    dim: int
+
+
+@dataclass(frozen=True)
+class _Number:
+    """An input of a graph that is a number. A float comes as a tensor, which the graph reads by `item`."""
+
+    value: float
+    is_tensor: bool
+
+    def item(self) -> float:
+        """The number."""
+        return self.value
+
+
+class Body:
+    """The graph of a loss, as a function of its tensors.
+
+    `inputs` says what each input of the graph is: the position of a tensor, a `_Size` or a `_Number`.
+    """
+
+    def __init__(self, graph: GraphModule, inputs: tuple[Any, ...]) -> None:
+        self._graph = graph
+        self._inputs = inputs
+        names: dict[str, None] = {}
+        for node, each in zip(_placeholders(graph), inputs, strict=True):
+            if isinstance(each, int):
+                names[unique(_name_of(node), names)] = None
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        self.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        return self._graph(*[self._given(each, tensors) for each in self._inputs])
+
+    def _given(self, each: Any, tensors: Sequence[torch.Tensor]) -> Any:
+        if isinstance(each, int):
+            return tensors[each]
+        if isinstance(each, _Size):
+            return tensors[each.tensor].shape[each.dim]
+        return each if each.is_tensor else each.value
+
+
+class LossOperator(HigherOrderOperator):
+    """A captured loss in the graph around it: `autogen_loss(graph, *inputs, loss=label)` is `graph(*inputs)`."""
+
+    def __init__(self) -> None:
+        super().__init__("autogen_loss")
+        self._dispatchers: dict[Hashable, Dispatcher] = {}
+        self._numbers: dict[Hashable, set[tuple[Any, ...]]] = {}  # by the code that Dynamo has compiled
+
+    def __call__(self, graph: Any, *inputs: Any, loss: str) -> Any:
+        """Run the loss; record it, where the graph around it is lowered."""
+        # Dynamo that has given up on a graph calls this with the loss itself; a loss may be part of another.
+        if not isinstance(graph, GraphModule) or is_replaying():
+            return graph(*inputs)
+        found = self._read(graph, inputs, loss)
+        tensors = [given for given, each in zip(inputs, found or (), strict=False) if isinstance(each, int)]
+        if found is None or any(type(tensor) not in (*_PLAIN, *_STAND_INS) for tensor in tensors):
+            return graph(*inputs)
+        dispatcher = self._dispatcher(graph, found, loss)
+        if all(type(tensor) in _PLAIN for tensor in tensors):  # of a backend that lowers nothing
+            return dispatcher(None, tuple(tensors), {})
+        compiled = _compiled(dispatcher, tensors)
+        if compiled is None or not _holds(compiled, tensors):
+            return graph(*inputs)
+        results = forward(tensors, register(compiled, dispatcher.function))
+        return compiled.result(results[: len(compiled.trace.outputs)], {})
+
+    def _read(self, graph: GraphModule, inputs: Sequence[Any], loss: str) -> tuple[Any, ...] | None:
+        """What the inputs of the graph are, see `Body`; None if that is not known, or a number changes too often."""
+        nodes = _placeholders(graph)
+        if any("example_value" not in node.meta for node in nodes) or _shares_memory(graph):  # a copy has no examples
+            return None
+        values = [node.meta["example_value"] for node in nodes]
+        places: dict[int, int] = {}
+        sizes: dict[str, _Size] = {}
+        for k, (node, value) in enumerate(zip(nodes, values, strict=True)):
+            if isinstance(value, torch.Tensor) and not _is_number(node, value):
+                places[k] = len(places)
+                for dim, size in enumerate(value.shape):
+                    sizes.setdefault(str(size), _Size(places[k], dim))
+        found: dict[int, Any] = places | {
+            k: sizes[str(value)] for k, value in enumerate(values) if k not in places and str(value) in sizes
+        }
+        numbers = {
+            k: given.item() if isinstance(given, torch.Tensor) else given
+            for k, given in enumerate(inputs)
+            if k not in found
+        }
+        hints = tuple(hint(number) for number in numbers.values())
+        known = self._known(graph, loss)
+        if None in hints or (numbers and hints not in known and len(known) >= MOST_NUMBERS):
+            return None
+        if numbers:
+            known.add(hints)
+        for k, number in numbers.items():
+            is_float = isinstance(number, (float, torch.SymFloat))
+            value = float(number) if is_float else int(number)  # of a symbol: a guard
+            found[k] = _Number(value, isinstance(values[k], torch.Tensor))
+        return tuple(found[k] for k in range(len(nodes)))
+
+    def _known(self, graph: GraphModule, loss: str) -> set[tuple[Any, ...]]:
+        """The numbers that the loss has been compiled for, in the code that Dynamo is compiling, or in a graph."""
+        compilation = torch._guards.CompileContext.current_compile_id()
+        key = loss, id(graph) if compilation is None else compilation.frame_id
+        if compilation is not None and compilation.frame_compile_id == 0:  # for the first time, or after a reset
+            self._numbers.pop(key, None)
+        return self._numbers.setdefault(key, set())
+
+    def _dispatcher(self, graph: GraphModule, inputs: tuple[Any, ...], loss: str) -> Dispatcher:
+        """The dispatcher of all graphs that are like this one."""
+        targets = tuple(node.target for node in graph.graph.nodes if node.op == "call_function")
+        has_parts = any(node.op in ("get_attr", "call_module") for node in graph.graph.nodes)
+        key = loss, graph.code, targets, repr(inputs), id(graph) if has_parts else None  # 0.0 is not -0.0
+        found = self._dispatchers.get(key)
+        if found is None:
+            found = self._dispatchers[key] = Dispatcher(Body(graph, inputs), graphs.name_of(loss))
+        return found
+
+
+def make_operator() -> Any:
+    """The higher-order op, known to Dynamo; None if this torch lacks what that takes."""
+    try:
+        from torch._dynamo.exc import UnspecializeRestartAnalysis, Unsupported
+        from torch._dynamo.variables.higher_order_ops import BaseHOPVariable, _hop_name_to_variable_class
+    except ImportError:
+        return None
+
+    class LossVariable(BaseHOPVariable):
+        """The op, as Dynamo traces it. What cannot be in a graph of its own is traced again as part of the other."""
+
+        supports_aliasing = True  # of inputs, such as the halves of a batch
+
+        def _call_function(self, tx: Any, args: Any, kwargs: Any) -> Any:
+            try:
+                return super()._call_function(tx, args, kwargs)
+            except Unsupported as error:
+                loss = kwargs["loss"].as_python_constant()
+                graphs.inline(loss, str(error).partition("\n")[0])
+                raise UnspecializeRestartAnalysis(restart_reason=f"{loss} has no graph of its own") from error
+
+    operator = LossOperator()
+    _hop_name_to_variable_class[operator.__name__] = LossVariable
+    return operator
+
+
+def _compiled(dispatcher: Dispatcher, tensors: Sequence[torch.Tensor]) -> CompiledLoss | None:
+    """The loss, compiled for tensors like these, if its kernels are all there is to it."""
+    shapes = [[hint(size) for size in (*tensor.shape, *tensor.stride())] for tensor in tensors]
+    if not tensors or any(None in each for each in shapes):
+        return None
+    with _outside():
+        given = tuple(_stand_in(*each) for each in zip(tensors, shapes, strict=True))
+        _, decision = dispatcher.prepare(None, given, {}, dispatcher.name, is_call=False)
+    kernels = decision.kernels
+    if not isinstance(kernels, CompiledLoss):
+        return None
+    if not kernels.is_closed:
+        dispatcher.say(dispatcher.name, "in a compiled graph it runs in torch: its kernels are not all that has to run")
+        return None
+    return kernels
+
+
+def _holds(compiled: CompiledLoss, tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether the kernels are made for the sizes of a graph; of what is compared, torch makes guards."""
+    symbols = (size for tensor in tensors for size in tensor.shape if isinstance(size, torch.SymInt))
+    return all(size >= 2 for size in symbols) and compiled.sizes_alone(tensors) is not None
+
+
+def _stand_in(tensor: torch.Tensor, geometry: list[int]) -> torch.Tensor:
+    """A real tensor of the same kind. Of its values, a trace may look at some, so they are not just anything."""
+    shape, strides = geometry[: tensor.dim()], geometry[tensor.dim() :]
+    made = torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device).zero_()
+    return made.requires_grad_(tensor.requires_grad)
+
+
+@contextmanager
+def _outside() -> Iterator[None]:
+    """Where nothing is lowered."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.utils._python_dispatch._disable_current_modes())
+        stack.enter_context(torch._C._DisablePythonDispatcher())
+        stack.enter_context(torch._guards.tracing(None))
+        yield
+
+
+def _placeholders(graph: GraphModule) -> list[Node]:
+    return graph.graph.find_nodes(op="placeholder")
+
+
+def _shares_memory(graph: GraphModule) -> bool:
+    """Whether a result is a view of an input or of another result: what writes to one of them changes both."""
+    (output,) = graph.graph.find_nodes(op="output")
+    nodes = [*_placeholders(graph), *output.all_input_nodes]
+    examples = [node.meta.get("example_value") for node in nodes]
+    memory = [each.untyped_storage()._cdata if isinstance(each, torch.Tensor) else id(each) for each in examples]
+    count = len(nodes) - len(output.all_input_nodes)
+    return len(set(memory)) < len(set(memory[:count])) + len(memory[count:])
+
+
+def _is_number(node: Node, value: torch.Tensor) -> bool:
+    is_scalar = value.dim() == 0 and value.dtype == torch.float64 and value.device.type == "cpu"
+    return is_scalar and all(user.op == "call_method" and user.target == "item" for user in node.users)
+
+
+def _name_of(node: Node) -> str:
+    """What the user may recognise of Dynamo's name for an input: `l_self_parameters_scale_` → `scale`."""
+    name = re.sub(r"^[lg]_|_+$", "", node.name)
+    return re.split(r"_(?:parameters|buffers|modules)_", name)[-1] or node.name

@@ -1,0 +1,62 @@
+"""Losses that `torch.compile` traces: the way from Dynamo to the kernels.
+
+Dynamo traces a loss as torch's formula, but into a graph of its own, in a higher-order op whose name is `autogen_loss`.
+So it guards all that the loss reads, and finds all its tensors, as it does for any other code. What comes of the inner
+graph is decided when the outer one is lowered (`autogen.captured`).
+
+This module is what Dynamo itself runs through. What is marked as constant it calls for real while it traces.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from autogen import availability
+
+operator: Any = None
+"""The higher-order op, once a loss has been traced: making it imports Dynamo."""
+
+logger = logging.getLogger("autogen")
+
+_numbers = itertools.count(1)
+_inlined: set[str] = set()
+
+
+def label(name: str) -> str:
+    """What the graphs of this process call a loss: its name, and a number."""
+    return f"{name}#{next(_numbers)}"
+
+
+def name_of(loss: str) -> str:
+    """The name of a loss, given its label."""
+    return loss.rpartition("#")[0]
+
+
+def inline(loss: str, reason: str) -> None:
+    """From now on, trace a loss as a part of the graph around it."""
+    _inlined.add(loss)
+    logger.info("%s: in a compiled graph it runs in torch: %s", name_of(loss), reason)
+
+
+def traced(formula: Callable[[], Any], loss: str) -> Any:
+    """What Dynamo is to trace for a call whose value in torch is `formula()`."""
+    if _is_inlined(loss):
+        return formula()
+    return operator(formula, loss=loss)
+
+
+def _is_inlined(loss: str) -> bool:
+    global operator
+    if loss in _inlined or availability.is_functional() or not availability.has_kernels():
+        return True
+    if operator is None:
+        from autogen.captured import make_operator
+
+        operator = make_operator()
+    return operator is None
+
+
+_is_inlined._dynamo_marked_constant = True  # type: ignore[attr-defined]  # all that torch.compiler's decorator does
