@@ -166,6 +166,9 @@ def make_operator() -> Any:
         from torch._dynamo.variables.higher_order_ops import BaseHOPVariable, _hop_name_to_variable_class
     except ImportError:
         return None
+    traces = getattr(BaseHOPVariable, "_call_function", None)
+    if traces is None or list(inspect.signature(traces).parameters) != ["self", "tx", "args", "kwargs"]:
+        return None
 
     class LossVariable(BaseHOPVariable):
         """The op, as Dynamo traces it. What cannot be in a graph of its own is traced again as part of the other."""
