@@ -57,17 +57,29 @@ def cache_folder() -> Path:
     return fallback
 
 
+def tuned_folder() -> Path:
+    """Where tuned configurations are kept (`autogen.tuning.store`), beside the modules; made if need be."""
+    folder = cache_folder() / "tuned"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 def module_file(name: str, text: str) -> Path:
     """The file that holds a module's text, written whole or not at all."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     path = cache_folder() / f"{name}_{digest}.py"
     if not (path.exists() and path.read_bytes() == text.encode()):
-        clear_leftovers(path.parent)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=_UNFINISHED)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
+        write_whole(path, text)
     return path
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file of the cache, whole or not at all: readers see what was there before, or all of the text."""
+    clear_leftovers(path.parent)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=_UNFINISHED)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(temporary, path)
 
 
 def clear_leftovers(folder: Path, older_than: float = _ABANDONED) -> int:
@@ -104,13 +116,14 @@ def cache_content() -> CacheContent:
 
 
 def clear_cache() -> int:
-    """Delete all modules, with what Python has compiled of them, and all leftovers; returns how many files.
+    """Delete all modules, with what Python has compiled of them, tuned configurations, and all leftovers; returns how
+    many files.
 
     Processes that run go on with what they have loaded.
     """
     folder = cache_folder()
-    cleared = clear_leftovers(folder, older_than=0)
-    for path in (*folder.glob("*.py"), *folder.glob("__pycache__/*.pyc")):
+    cleared = clear_leftovers(folder, older_than=0) + clear_leftovers(tuned_folder(), older_than=0)
+    for path in (*folder.glob("*.py"), *folder.glob("__pycache__/*.pyc"), *tuned_folder().glob("*.json")):
         with contextlib.suppress(OSError):
             path.unlink()
             cleared += 1

@@ -12,7 +12,7 @@ import functools
 import random
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from autogen.errors import (
     defects_of,
 )
 from autogen.kernel import Kernel
-from autogen.launch import Launcher, Results
+from autogen.launch import Launcher, Results, Tuner
 from autogen.lowering import decompositions, lower
 from autogen.options import PLAIN, Options
 from autogen.reachable import Change
@@ -78,6 +78,7 @@ class CompiledLoss:
     plan: Plan
     forward: tuple[Step, ...]
     device: torch.device
+    tune: Callable[[Launcher], Tuner] | None = None
     _backwards: dict[tuple[tuple[str, ...], bool], Backward] = field(default_factory=dict)
 
     @property
@@ -261,7 +262,7 @@ class CompiledLoss:
                     buffers[each.name] = replace(buffer, strides=_strides(buffer, layout))
             with defects_of(self.plan.provenance.loss):
                 granted = self.plan.early.granted if is_early else ()
-                steps = _launchers(self.plan.backward(buffers, granted), self.plan)
+                steps = _launchers(self.plan.backward(buffers, granted), self.plan, self.tune)
             made = [root.buffer for root in self.plan.early.gradients] if is_early else []
             results = _results(steps, [root.buffer for root in self.plan.gradients], self.plan, made)
             backward = self._backwards[layouts, is_early] = Backward(steps, results)
@@ -370,7 +371,9 @@ def _compile(
     try:
         program, training = lower(traced, name), any(needs_gradient)
         plan = schedule(program, kernel_name(name), hints, training=training, gradient=options.gradient)
-        compiled = CompiledLoss(traced, plan, _launchers(plan.forward, plan), binding.tensors[0].device)
+        device = binding.tensors[0].device
+        tune = _tuner(options, device)
+        compiled = CompiledLoss(traced, plan, _launchers(plan.forward, plan, tune), device, tune)
         # Emitted here and not at the first launch, so that whatever fails fails before anything ran.
         launchers = kernels_in((*compiled.forward, *compiled.backward()))
         for launcher in launchers:
@@ -407,8 +410,18 @@ def kernels_in(steps: Iterable[Step]) -> tuple[Launcher, ...]:
     return tuple(step for step in steps if isinstance(step, Launcher))
 
 
-def _launchers(steps: Iterable[Kernel | TorchStep], plan: Plan) -> tuple[Step, ...]:
-    return tuple(step if isinstance(step, TorchStep) else Launcher(step, plan.provenance) for step in steps)
+def _tuner(options: Options, device: torch.device) -> Callable[[Launcher], Tuner] | None:
+    if options.tuning is None:
+        return None
+    from autogen.tuning import Tuner
+
+    return functools.partial(Tuner, mode=options.tuning, device=device)
+
+
+def _launchers(
+    steps: Iterable[Kernel | TorchStep], plan: Plan, tune: Callable[[Launcher], Tuner] | None
+) -> tuple[Step, ...]:
+    return tuple(step if isinstance(step, TorchStep) else Launcher(step, plan.provenance, tune) for step in steps)
 
 
 def _results(
