@@ -153,7 +153,7 @@ class Tiler:
         extents, tiles = self.extents(sizes), dict(config.tiles)
         needed = {"BLOCK": max(extents.rows, 128), "ROWS": extents.inner_rows, "COLS": extents.columns}
         whole = next_power_of_2(extents.columns)
-        held = math.prod(tiles.values()) << self._double
+        held, threads = math.prod(tiles.values()), 32 * config.num_warps
         if not tiles:
             return self._is_block and config.num_warps in WARPS
         return (
@@ -163,7 +163,7 @@ class Tiler:
             and (not config.looped or (self._may_loop and tiles["COLS"] < whole))
             and (config.looped or not self._whole_rows or tiles["COLS"] == whole)
             and config.num_warps in WARPS
-            and 1 <= held // (32 * config.num_warps) <= 32
+            and threads <= held <= 32 * threads >> self._double
         )
 
     def cut(self, config: Config, sizes: Mapping[str, int]) -> Tiling:

@@ -10,8 +10,8 @@ there are two steps:
    is taken after all.
 
 L losses of one skeleton thus cost K + L compilations, not K × L. Winners are kept on disk (`store.py`) by device,
-dtypes, skeleton, versions, and *bucket*: rows and columns rounded up to powers of two, whether what is adjacent in memory is a
-multiple of 16, and whether offsets need 64 bits. So 1000 and 1024 rows share an entry, 1025 have another.
+dtypes, skeleton, versions, and *bucket*: rows and columns rounded up to powers of two, whether what is adjacent in
+memory is a multiple of 16, and whether offsets need 64 bits. So 1000 and 1008 rows share an entry; 1025 have another.
 
 A `Tuner` belongs to one launcher. Nothing is timed where nothing can be (on the CPU, while a CUDA graph is captured)
 or nothing is to be launched (`explain`, `aot`): what is kept is used there, else the default. Without `tune`, this
