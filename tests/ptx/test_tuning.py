@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from autogen.tiling import Config
 from autogen.tuning import Tuner
 from autogen.tuning.candidates import candidates
 from autogen.tuning.skeleton import Skeleton
+from tests.ptx.driver import run
 from tests.unit.pipeline import Loss, floats, plan_of
 
 X = floats(1000, 1030, dtype=torch.float32)
@@ -82,3 +84,13 @@ def test_spilling_is_seen() -> None:
     own, sizes, _, _ = pairs("cross entropy")[0]
     many = compiled(own, sizes, Config((("ROWS", 32), ("COLS", 2048)), 4))
     assert many.spilled > 0
+
+
+def test_triton_compiles_a_skeleton_once_and_then_each_loss_once(tmp_path: Path) -> None:
+    """K + L kernels, and what is compiled ahead of the launch is what is launched."""
+    first, *others = run("tests.ptx.tuning", tmp_path)
+    assert first["compiled"] == ["skeleton"] * first["candidates"] + ["mse_loss_forward"]
+    assert [each["compiled"] for each in others] == [["huber_loss_forward"], ["smooth_l1_loss_forward"]]
+    assert first["candidates"] == 9 and all(each["candidates"] == 0 for each in others)
+    for each in (first, *others):
+        assert each["config"] == "BLOCK 4096, 8 warps (tuned)" and each["programs"] == -(-300_000 // 4096)
