@@ -10,7 +10,7 @@ import torch
 from autogen import ir
 from autogen.errors import AutogenError, ScheduleError
 from autogen.kernel import Kernel
-from autogen.launch import Launch, Launcher
+from autogen.launch import Launch, Launcher, device_context
 from autogen.sizes import Evaluator
 from autogen.tiling import Config
 from autogen.tuning.store import Tuned
@@ -61,7 +61,8 @@ def fastest(launcher: Launcher, configs: Sequence[Config], sizes: Mapping[str, i
     tensors = _tensors(launcher, configs[0], sizes, device)
 
     def time(config: Config) -> float:
-        return milliseconds(launches[config], [tensors[name] for name in launches[config].names])
+        with device_context(device):
+            return milliseconds(launches[config], [tensors[name] for name in launches[config].names])
 
     for config in configs:
         if is_valid(launcher, config, sizes, device):
