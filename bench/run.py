@@ -1,7 +1,7 @@
 """Every case on a GPU, ours beside torch eager, torch.compile and Liger-Kernel; added to `bench/results/<gpu>.csv`.
 
-The column "autogen" computes gradients in backward, as by default, and "early" in forward; "tuned" is the first one with
-configurations that were timed (`autogen.tuning`).
+The column "autogen" computes gradients in backward, as by default, and "early" in forward; "tuned" is the first
+one with configurations that were timed (`autogen.tuning`).
 
     python -m bench.run [--quick] [--seconds 500] [--only bce] [--again]
 

@@ -73,7 +73,10 @@ class TestSkeletons:
         launcher, _ = launcher_of(loss, X, LABELS, backward=backward)
         walks = [
             [
-                [(node.attrs[0], node in each.online) for node in each.reductions]
+                [
+                    (node.attrs[0], each.online[node].form.name if node in each.online else "")
+                    for node in each.reductions
+                ]
                 for each in passes(kernel.row_reductions())
             ]
             for kernel in (launcher.kernel, Skeleton.of(launcher.kernel).kernel)
