@@ -207,7 +207,9 @@ class Launch:
             CompileError: Triton refused the kernel.
             triton.OutOfResources: the device cannot run it.
         """
-        if self._streams is None:
+        from triton import JITFunction
+
+        if not isinstance(self._function, JITFunction):
             return 0
         arguments = [buffer.dtype for buffer in self._source.buffers]
         arguments += [partial.dtype for partial in self._source.partials]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from autogen import ir
+from autogen.availability import has_interpreter
 from autogen.errors import AutogenError, ScheduleError
 from autogen.kernel import Kernel
 from autogen.launch import Launch, Launcher, device_context
@@ -23,7 +24,8 @@ WARM_UP, REPEAT = 10, 50  # ms
 
 def can_time(device: torch.device) -> bool:
     """Whether kernels can be timed on a device now."""
-    return device.type == "cuda" and not torch.cuda.is_current_stream_capturing()
+    is_real = device.type == "cuda" and not has_interpreter()
+    return is_real and not torch.cuda.is_current_stream_capturing()
 
 
 def milliseconds(launch: Launch, tensors: Sequence[torch.Tensor]) -> float:
