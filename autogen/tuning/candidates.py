@@ -52,15 +52,18 @@ def candidates(tiler: Tiler, sizes: Mapping[str, int], capability: Capability) -
 
 
 def _stepped(base: Config, step: Step, tiler: Tiler) -> Iterator[Config]:
-    """A configuration, a step on: each of its tiles is tried in the place of all, the one to be preferred first."""
-    if step.warps < 0 and base.num_warps >> -step.warps == 0:
-        return
-    warps = base.num_warps << step.warps if step.warps > 0 else base.num_warps >> -step.warps
+    """A configuration, a step on: with each of its tiles in the place of all, the one to be preferred first."""
+    warps = _doubled(base.num_warps, step.warps)
     if step.elements == 0:
         yield replace(base, num_warps=warps)
         return
     # What is adjacent in memory stays as wide as it is, if it can.
     preferred = base.tiles if tiler.columns_adjacent and not base.looped else base.tiles[::-1]
-    for chosen, size in preferred:
-        larger = size << step.elements if step.elements > 0 else size >> -step.elements
-        yield replace(base, tiles=tuple((n, larger if n == chosen else s) for n, s in base.tiles), num_warps=warps)
+    for chosen, _ in preferred:
+        tiles = tuple((name, _doubled(size, step.elements * (name == chosen))) for name, size in base.tiles)
+        yield replace(base, tiles=tiles, num_warps=warps)
+
+
+def _doubled(n: int, times: int) -> int:
+    """A number doubled so often, or halved; 0 where it cannot be."""
+    return n << times if times >= 0 else n >> -times
