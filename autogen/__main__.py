@@ -1,4 +1,4 @@
-"""`python -m autogen`: looking after the cache of generated modules, and of plans."""
+"""`python -m autogen`: looking after the cache of generated modules, plans and tuned configurations."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import argparse
 from collections.abc import Sequence
 
 from autogen import build
+from autogen.tuning import store
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command."""
     parser = argparse.ArgumentParser(prog="python -m autogen", description="Generated kernels of losses.")
     commands = parser.add_subparsers(dest="command", required=True)
-    cache = commands.add_parser("cache", help="list the cache of generated modules, or clear it")
+    cache = commands.add_parser("cache", help="list the cache of modules, plans and tuned configurations, or clear it")
     cache.add_argument("--clear", action="store_true", help="delete everything in it")
     options = parser.parse_args(arguments)
     if options.clear:
         print(f"{build.clear_cache()} files deleted from {build.cache_folder()}")
     else:
         print(describe(build.cache_content()))
+        for key, tuned in store.entries():
+            print(describe_tuned(key, tuned))
 
 
 def describe(content: build.CacheContent) -> str:
@@ -27,6 +30,14 @@ def describe(content: build.CacheContent) -> str:
     if content.modules or content.plans:
         text += f"\nthe oldest from {_ago(content.oldest)}, the newest from {_ago(content.newest)}"
     return text
+
+
+def describe_tuned(key: store.Key, tuned: store.Tuned) -> str:
+    """A tuned configuration in a line."""
+    extents = "x".join(str(size) for size in key.bucket[:-2] if size > 1) or "1"
+    return f"tuned: {tuned.config}, {tuned.speedup:.2f} times the default's speed, for {extents} of " + (
+        f"{', '.join(key.dtypes)} on {key.device}"
+    )
 
 
 def _ago(seconds: float) -> str:

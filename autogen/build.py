@@ -60,6 +60,13 @@ def cache_folder() -> Path:
     return fallback
 
 
+def tuned_folder() -> Path:
+    """Where tuned configurations are kept (`autogen.tuning.store`), beside the modules; made if need be."""
+    folder = cache_folder() / "tuned"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 def module_file(name: str, text: str) -> Path:
     """The file that holds a module's text, written whole or not at all."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -122,14 +129,16 @@ def _states(paths: Iterable[Path]) -> list[os.stat_result]:
 
 
 def clear_cache() -> int:
-    """Delete all modules, with what Python has compiled of them, all plans and all leftovers; returns how many files.
+    """Delete all modules, with what Python has compiled of them, all plans, tuned configurations and leftovers; returns
+    how many files.
 
     Processes that run go on with what they have loaded.
     """
     folder = cache_folder()
     shelves = list(folder.glob(f"{PLANS}/*"))
-    cleared = sum(clear_leftovers(each, older_than=0) for each in (folder, *shelves))
-    for path in (*folder.glob("*.py"), *folder.glob("__pycache__/*.pyc"), *folder.glob(f"{PLANS}/*/*{PLAN}")):
+    cleared = sum(clear_leftovers(each, older_than=0) for each in (folder, tuned_folder(), *shelves))
+    patterns = ("*.py", "__pycache__/*.pyc", f"{PLANS}/*/*{PLAN}", "tuned/*.json")
+    for path in (path for pattern in patterns for path in folder.glob(pattern)):
         with contextlib.suppress(OSError):
             path.unlink()
             cleared += 1

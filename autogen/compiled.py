@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from autogen.binding import Binding
 from autogen.changes import State
 from autogen.errors import ScheduleError, defects_of
 from autogen.kernel import Kernel
-from autogen.launch import Launcher, Results
+from autogen.launch import Launcher, Results, Tuner
 from autogen.schedule import Plan
 from autogen.sizes import Evaluator
 from autogen.static_graph import Graph
@@ -58,6 +58,7 @@ class CompiledLoss:
     trace: Trace
     plan: Plan
     device: torch.device
+    tune: Callable[[Launcher], Tuner] | None = None
     forward: tuple[Step, ...] = field(init=False)
     _backwards: dict[tuple[tuple[str, ...], bool], Backward] = field(default_factory=dict)
 
@@ -168,7 +169,7 @@ class CompiledLoss:
         return self.trace.result(outputs, sizes)
 
     def __post_init__(self) -> None:
-        self.forward = _launchers(self.plan.forward, self.plan)
+        self.forward = self._launchers(self.plan.forward)
         constants = self.trace.domain.constants.values()
         self.constants = {
             each.name: tensor.to(self.device) for each, tensor in zip(self.trace.constants, constants, strict=True)
@@ -269,11 +270,15 @@ class CompiledLoss:
                     buffers[each.name] = replace(buffer, strides=_strides(buffer, layout))
             with defects_of(self.plan.provenance.loss):
                 granted = self.plan.early.granted if is_early else ()
-                steps = _launchers(self.plan.backward(buffers, granted), self.plan)
+                steps = self._launchers(self.plan.backward(buffers, granted))
             made = [root.buffer for root in self.plan.early.gradients] if is_early else []
             results = _results(steps, [root.buffer for root in self.plan.gradients], self.plan, made)
             backward = self._backwards[layouts, is_early] = Backward(steps, results)
         return backward
+
+    def _launchers(self, steps: Iterable[Kernel | TorchStep]) -> tuple[Step, ...]:
+        provenance = self.plan.provenance
+        return tuple(s if isinstance(s, TorchStep) else Launcher(s, provenance, self.tune) for s in steps)
 
     def _launch(self, results: Results, steps: Sequence[Step], named: dict[str, torch.Tensor], sizes: Sizes) -> None:
         device = next(iter(named.values())).device
@@ -318,10 +323,6 @@ def _strides(buffer: ir.Buffer, layout: str) -> tuple[sympy.Expr, ...]:
 def kernels_in(steps: Iterable[Step]) -> tuple[Launcher, ...]:
     """The kernels among the steps of a loss."""
     return tuple(step for step in steps if isinstance(step, Launcher))
-
-
-def _launchers(steps: Iterable[Kernel | TorchStep], plan: Plan) -> tuple[Step, ...]:
-    return tuple(step if isinstance(step, TorchStep) else Launcher(step, plan.provenance) for step in steps)
 
 
 def _results(

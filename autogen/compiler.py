@@ -12,12 +12,15 @@ import functools
 import random
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+
+import torch
 
 from autogen.binding import Binding
 from autogen.compiled import CompiledLoss, kernels_in
 from autogen.errors import AutogenError, TraceError, UnsupportedOpError, ValueBranchError
+from autogen.launch import Launcher, Tuner
 from autogen.lowering import decompositions, lower
 from autogen.options import PLAIN, Options
 from autogen.reachable import Change
@@ -84,7 +87,8 @@ def _compile(
     try:
         program, training = lower(traced, name), any(needs_gradient)
         plan = schedule(program, kernel_name(name), hints, training=training, gradient=options.gradient)
-        compiled = CompiledLoss(traced, plan, binding.tensors[0].device)
+        device = binding.tensors[0].device
+        compiled = CompiledLoss(traced, plan, device, _tuner(options, device))
         # Emitted here and not at the first launch, so that whatever fails fails before anything ran.
         launchers = kernels_in((*compiled.forward, *compiled.backward()))
         for launcher in launchers:
@@ -97,6 +101,14 @@ def _compile(
         error.unknown = traced.unknown
         raise
     return compiled
+
+
+def _tuner(options: Options, device: torch.device) -> Callable[[Launcher], Tuner] | None:
+    if options.tuning is None:
+        return None
+    from autogen.tuning import Tuner
+
+    return functools.partial(Tuner, mode=options.tuning, device=device)
 
 
 @contextlib.contextmanager

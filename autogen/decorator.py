@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import torch
 
 from autogen.dispatch import Dispatcher
-from autogen.options import PLAIN, Gradient, Options, Retrace
+from autogen.options import PLAIN, Gradient, Options, Retrace, Tune
 from autogen.policies import Policy
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def autogen_loss(
     static_graph: bool = False,
     retrace: Retrace = "changes",
     handwritten: Callable[[], Handwritten] | None = None,
+    tune: Tune | None = None,
 ) -> Callable[[_Loss], _Loss]: ...
 def autogen_loss(
     loss: Any = None,
@@ -41,6 +42,7 @@ def autogen_loss(
     static_graph: bool = False,
     retrace: Retrace = "changes",
     handwritten: Callable[[], Handwritten] | None = None,
+    tune: Tune | None = None,
 ) -> Any:
     """Run a loss on generated Triton kernels, one forward and one backward, wherever that is possible.
 
@@ -72,13 +74,17 @@ def autogen_loss(
             ms a call. By default a loss is traced again where something has changed that it reads.
         handwritten: makes kernels written by hand for the loss (an `autogen.handwritten.Handwritten`), which come
             before generated ones, but under the policy "aggressive".
+        tune: True (or "profile") times configurations of generated kernels (tile sizes, warps) on the GPU when a size
+            first comes, and keeps the best on disk; that takes about a second for each kind of kernel. "first_valid"
+            times nothing, and takes the first configuration that fits the device's registers. False takes the default
+            for the sizes, as does None unless `AUTOGEN_TUNE=1` is set. See `autogen.tuning`.
 
     Raises:
         TypeError: `loss` is not a module class, a module or a function.
-        ValueError: an unknown policy, or another value of `gradient` or `retrace`.
+        ValueError: an unknown policy, or another value of `gradient`, `retrace` or `tune`.
         GraphChangedError: from calls of a loss with a static graph.
     """
-    options = Options(None if policy is None else Policy(policy), gradient, static_graph, retrace, handwritten)
+    options = Options(None if policy is None else Policy(policy), gradient, static_graph, retrace, handwritten, tune)
     return functools.partial(_decorate, options=options) if loss is None else _decorate(loss, options)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -16,7 +16,7 @@ from autogen.kernel import CHUNKS, PROGRAMS, Kernel
 from autogen.provenance import Provenance
 from autogen.sizes import Evaluator
 from autogen.space import Space
-from autogen.tiling import Tiler, Tiling
+from autogen.tiling import Config, Tiler, Tiling
 
 _ALIGNMENT = 16  # of pointers, in bytes, by which Triton tells kernels apart
 
@@ -60,21 +60,37 @@ class Results:
         }
 
 
+class Tuner(Protocol):
+    """What chooses the configurations of one kernel by more than its sizes; see `autogen.tuning`."""
+
+    def known(self, sizes: Mapping[str, int]) -> Config | None:
+        """What has been chosen for sizes like these, None if nothing has. Compiles nothing, and times nothing."""
+
+    def choose(self, sizes: Mapping[str, int]) -> Config | None:
+        """The same; what has not been chosen is chosen now, if that is possible here."""
+
+
 class Launcher:
     """One kernel of a plan, ready to be launched for any sizes; its variants are emitted when first needed."""
 
-    def __init__(self, kernel: Kernel, provenance: Provenance) -> None:
+    def __init__(self, kernel: Kernel, provenance: Provenance, tune: Callable[[Launcher], Tuner] | None = None) -> None:
         self.kernel = kernel
         self._provenance = provenance
         self._space = Space(kernel)
-        self._tiler = Tiler(kernel, self._space)
+        self.tiler = Tiler(kernel, self._space)
         self._sources: dict[Variant, KernelSource] = {}
         self._arguments: dict[Variant, Evaluator] = {}
         self._counts: dict[Variant, Evaluator] = {}
+        self._tuner = tune(self) if tune else None
+
+    def config(self, sizes: Mapping[str, int]) -> tuple[Config, bool]:
+        """The configuration for the given sizes as far as it is known, and whether it is not merely the default."""
+        known = self._tuner.known(sizes) if self._tuner else None
+        return (self.tiler.default(sizes), False) if known is None else (known, True)
 
     def tiling(self, sizes: Mapping[str, int]) -> Tiling:
         """The launch parameters for the given sizes."""
-        return self._tiler.tiling(sizes)
+        return self.tiler.cut(self.config(sizes)[0], sizes)
 
     def source(self, variant: Variant) -> KernelSource:
         """The kernel's text in a variant."""
@@ -86,18 +102,22 @@ class Launcher:
             self._counts[variant] = Evaluator([partial.count for partial in source.partials])
         return source
 
-    def partials(self, sizes: Mapping[str, int]) -> list[tuple[Partial, int]]:
+    def partials(self, sizes: Mapping[str, int], tiling: Tiling) -> list[tuple[Partial, int]]:
         """What programs store for the last block, and how many values."""
-        tiling = self.tiling(sizes)
         source = self.source(tiling.variant)
         launched = {**sizes, str(PROGRAMS): tiling.programs, str(CHUNKS): tiling.chunks}
         return list(zip(source.partials, self._counts[tiling.variant](launched), strict=True))
 
     def prepare(self, sizes: Mapping[str, int], device: torch.device) -> Launch:
         """The launch for the given sizes."""
-        tiling = self.tiling(sizes)
+        chosen = self._tuner.choose(sizes) if self._tuner else None
+        return self.launch(chosen or self.tiler.default(sizes), sizes, device)
+
+    def launch(self, config: Config, sizes: Mapping[str, int], device: torch.device) -> Launch:
+        """The launch of a configuration."""
+        tiling = self.tiler.cut(config, sizes)
         source = self.source(tiling.variant)
-        counts = tuple(count for _, count in self.partials(sizes))
+        counts = tuple(count for _, count in self.partials(sizes, tiling))
         return Launch(source, tiling, self._arguments[tiling.variant], counts, sizes, device)
 
     def __call__(self, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int], device: torch.device) -> None:
@@ -119,6 +139,7 @@ class Launch:
         device: torch.device,
     ) -> None:
         self.names = tuple(buffer.name for buffer in source.buffers)
+        self.tiling = tiling
         self._source = source
         self._device = device
         self._index = device.index
@@ -177,6 +198,40 @@ class Launch:
             _forget_counters()
             raise
 
+    def compile(self) -> int:
+        """Have Triton compile the kernel for aligned tensors, which it then has for the launch.
+
+        Returns how many registers per thread are spilled; 0 where kernels are interpreted.
+
+        Raises:
+            CompileError: Triton refused the kernel.
+            triton.OutOfResources: the device cannot run it.
+        """
+        from triton import JITFunction
+
+        if not isinstance(self._function, JITFunction):
+            return 0
+        arguments = [buffer.dtype for buffer in self._source.buffers]
+        arguments += [partial.dtype for partial in self._source.partials]
+        arguments += [torch.int32] if self._source.partials else []
+        with self._triton():
+            kernel = self._function.warmup(*arguments, *self._rest, grid=(self._programs,), num_warps=self._warps)
+            _ = kernel.run  # loads it, and raises what keeps it from running
+        return int(kernel.n_spills)
+
+    @contextlib.contextmanager
+    def _triton(self) -> Iterator[None]:
+        """What Triton needs around it to compile and to launch; its refusals become errors of ours."""
+        collections = build.without_collections() if self._streams else contextlib.nullcontext()
+        with device_context(self._device), collections:
+            try:
+                yield
+            except Exception as error:
+                _forget_counters()
+                if type(error).__module__.startswith("triton.compiler"):
+                    raise CompileError(self._source.name, cause=error) from error
+                raise
+
     def _through_triton(self, tensors: Sequence[torch.Tensor], rest: tuple[Any, ...]) -> None:
         device = self._device
         arguments: list[Any] = list(tensors)
@@ -185,14 +240,8 @@ class Launch:
         if self._source.partials:
             arguments.append(ticket_counter(device))
         arguments += rest
-        with device_context(device), build.without_collections() if self._streams else contextlib.nullcontext():
-            try:
-                kernel = self._function[(self._programs,)](*arguments, num_warps=self._warps)
-            except Exception as error:
-                _forget_counters()
-                if type(error).__module__.startswith("triton.compiler"):
-                    raise CompileError(self._source.name, cause=error) from error
-                raise
+        with self._triton():
+            kernel = self._function[(self._programs,)](*arguments, num_warps=self._warps)
         if self._streams is not None and (compiled := direct.compiled_of(kernel)) is not None:
             alignment = _alignment([tensor.data_ptr() for tensor in tensors])
             self._compiled[alignment] = compiled

@@ -20,11 +20,21 @@ Gradient = Literal["backward", "forward"]
 Retrace = Literal["changes", "every"]
 """At which calls a loss that has been traced is traced again."""
 
+Tune = bool | Literal["profile", "first_valid"]
+"""How the configurations of kernels are chosen: False is by sizes alone, True is "profile"."""
+
+Tuning = Literal["profile", "first_valid"]
+
 RETRACE_VARIABLE = "AUTOGEN_RETRACE"
 """Set to 1 when a loss is decorated, every call of it is traced."""
 
 PLANS_VARIABLE = "AUTOGEN_PLANS"
 """Set to 0, no plan is kept on disk, and none looked for."""
+
+TUNE_VARIABLE = "AUTOGEN_TUNE"
+"""Set to 1 (or "first_valid") when a loss is decorated, it is tuned unless its own `tune` says how."""
+
+_TUNED_BY: dict[str | None, Tuning] = {"1": "profile", "profile": "profile", "first_valid": "first_valid"}
 
 
 @dataclass(frozen=True)
@@ -40,14 +50,26 @@ class Options:
     static_graph: bool = False
     retrace: Retrace = "changes"
     handwritten: Callable[[], Handwritten] | None = None
+    tune: Tune | None = None
 
     def __post_init__(self) -> None:
         if self.gradient not in get_args(Gradient):
             raise ValueError(f'gradient is computed in "backward" or in "forward", not in {self.gradient!r}')
         if self.retrace not in get_args(Retrace):
             raise ValueError(f'a loss is retraced at "changes" or at "every" call, not at {self.retrace!r}')
+        if self.tune not in (None, True, False, *get_args(Tuning)):
+            raise ValueError(
+                f'a loss is tuned by "profile" (True), by "first_valid" or not (False), not by {self.tune!r}'
+            )
+        if self.tune is None:
+            object.__setattr__(self, "tune", _TUNED_BY.get(os.environ.get(TUNE_VARIABLE)))
         if os.environ.get(RETRACE_VARIABLE) == "1":  # read once: what is compiled depends on it
             object.__setattr__(self, "retrace", "every")
+
+    @property
+    def tuning(self) -> Tuning | None:
+        """How configurations are chosen; None is by sizes alone."""
+        return "profile" if self.tune is True else self.tune or None
 
     @property
     def retraces(self) -> bool:

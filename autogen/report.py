@@ -37,6 +37,7 @@ class DirectionReport:
         kernels: the names of the kernels.
         torch_steps: what torch runs before or between them, each with the user's source line.
         cuts: for every kernel but the first, why the one before could not do its work as well.
+        configs: of each generated kernel the tiles and warps, and whether these are the default's or tuned.
     """
 
     launches: int
@@ -46,6 +47,7 @@ class DirectionReport:
     kernels: tuple[str, ...]
     torch_steps: tuple[str, ...] = ()
     cuts: tuple[str, ...] = ()
+    configs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class Report:
                     f"({', '.join(direction.kernels)}), {direction.bytes_moved:,} bytes moved, "
                     f"{ratio:.2f} times the minimum"
                 )
+                lines += [f"    {config}" for config in direction.configs]
                 lines += [f"    torch runs {step}" for step in direction.torch_steps]
                 lines += [f"    cut, as {reason}" for reason in direction.cuts]
         for direction in (self.forward, self.backward):
@@ -140,6 +143,7 @@ def _together(reports: Sequence[DirectionReport | None]) -> DirectionReport | No
         kernels=tuple(kernel for report in found for kernel in report.kernels),
         torch_steps=tuple(step for report in found for step in report.torch_steps),
         cuts=tuple(cut for report in found for cut in report.cuts),
+        configs=tuple(config for report in found for config in report.configs),
     )
 
 
@@ -195,7 +199,13 @@ def describe(steps: Sequence[Step], sizes: Mapping[str, int]) -> DirectionReport
             _with_line(step.name, step.line) for step in steps if isinstance(step, TorchStep) and not step.is_view
         ),
         cuts=tuple(launcher.kernel.cut for launcher in launchers[1:]),
+        configs=tuple(_config(launcher, sizes) for launcher in launchers),
     )
+
+
+def _config(launcher: Launcher, sizes: Mapping[str, int]) -> str:
+    config, is_tuned = launcher.config(sizes)
+    return f"{config} ({'tuned' if is_tuned else 'default'})"
 
 
 def _with_line(name: str, line: SourceLine | None) -> str:
@@ -205,7 +215,9 @@ def _with_line(name: str, line: SourceLine | None) -> str:
 def _bytes_moved(launcher: Launcher, source: KernelSource, sizes: Mapping[str, int]) -> int:
     moved = sum(passes * _read(node, sizes) for node, passes in source.loads)
     moved += sum(_whole(root.buffer, sizes) for root in launcher.kernel.roots)
-    return moved + sum(2 * count * each.dtype.itemsize for each, count in launcher.partials(sizes))
+    return moved + sum(
+        2 * count * each.dtype.itemsize for each, count in launcher.partials(sizes, launcher.tiling(sizes))
+    )
 
 
 def _bytes_minimum(launchers: Sequence[Launcher], sources: Sequence[KernelSource], sizes: Mapping[str, int]) -> int:

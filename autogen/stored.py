@@ -102,7 +102,7 @@ def shelf_of(name: str, key: tuple[Hashable, ...], binding: Binding, options: Op
     if not is_wanted or state.is_endless or state.executed or _is_patched():
         return Shelf(None)
     try:
-        found = digest((_versions(), name, key, tuple(binding.floats), options.gradient))
+        found = digest((_versions(), name, key, tuple(binding.floats), options.gradient, options.tuning))
     except UnstableKeyError:
         return Shelf(None)
     return Shelf(build.cache_folder() / build.PLANS / found[:32])

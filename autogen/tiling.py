@@ -35,6 +35,24 @@ MAX_RESIDENT = 32768
 MAX_PARTIALS = 4096
 MAX_PROGRAMS = 1024
 MAX_SHARED = 2**18
+WARPS = (1, 2, 4, 8, 16, 32)
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a launch is free to choose: its tiles, its warps, and whether a program walks its rows in steps.
+
+    All else follows from the sizes. Triton's `num_stages` has no effect here: it is about operands of matrix products.
+    """
+
+    tiles: tuple[tuple[str, int], ...]
+    num_warps: int
+    looped: bool = False
+
+    def __str__(self) -> str:
+        """`ROWS 1, COLS 4096 in steps, 8 warps`."""
+        tiles = ", ".join(f"{name} {size}" for name, size in self.tiles)
+        return f"{tiles}{' in steps' * self.looped}{', ' * bool(tiles)}{self.num_warps} warps"
 
 
 @dataclass(frozen=True)
@@ -48,6 +66,18 @@ class Tiling:
     chunks: int = 1  # of the rows of a result, each for a program
 
 
+@dataclass(frozen=True)
+class Extents:
+    """What of the sizes of a call decides how it is cut up; `whole` are the axes that one program has all of."""
+
+    rows: int
+    inner_rows: int  # of the rows, those that a tile walks
+    columns: int
+    kept: int
+    whole: tuple[int, ...]
+    wide: bool
+
+
 # Ops of so many registers that a thread should have half as many elements.
 HEAVY = frozenset({"lgamma", "digamma", "trigamma", "tetragamma"})
 
@@ -58,18 +88,19 @@ def alignment(n: int) -> int:
 
 
 class Tiler:
-    """The tilings of one kernel."""
+    """The tilings of one kernel: `default` chooses a configuration, `cut` makes the launch of any."""
 
     def __init__(self, kernel: Kernel, space: Space) -> None:
         elements = [node for node in kernel.loads() if kernel.level(node) == Level.ELEMENT]
-        is_chunked = kernel.last_block is not None and kernel.last_block.chunked
-        self._is_chunked = is_chunked
-        self._is_flat = not kernel.columns and not is_chunked
+        last = kernel.last_block
+        self._is_chunked = last is not None and last.chunked
+        self._is_block = kernel.one_block
+        self._is_flat = not kernel.columns and not self._is_chunked
         self._whole_rows = kernel.whole_rows
         self._keeps_columns = kernel.keeps_columns
-        self._live = max(1, len(elements) + len(kernel.stores) - 1 + (len(kernel.totals) if is_chunked else 0))
+        self._live = max(1, len(elements) + len(kernel.stores) - 1 + (len(kernel.totals) if self._is_chunked else 0))
         self._double = any(root.node.dtype == torch.float64 for root in kernel.roots)
-        self._columns_adjacent = space.columns_adjacent
+        self.columns_adjacent = space.columns_adjacent
         nodes = ir.topological(root.node for root in kernel.roots)
         buffers = [node.attrs[0] for node in nodes if node.op == "load"] + [root.buffer for root in kernel.roots]
         extents = {sum((n - 1) * s for n, s in zip(b.shape, b.strides, strict=True)) + 1 for b in buffers if b.shape}
@@ -80,104 +111,158 @@ class Tiler:
         self._sizes = Evaluator(
             [sympy.Mul(*rows), rows[-1] if rows else sympy.S.One, columns, kept, *sorted(extents, key=str)]
         )
-        last = Space(kernel.last_block.kernel).columns if kernel.last_block else ()
-        self._last_tiles = [group.tile for group in last]
-        self._last = Evaluator([group.size for group in last]) if kernel.last_block else None
-        self._has_totals = bool(kernel.totals) and kernel.last_block is None
+        whole = space.columns if kernel.one_block else Space(last.kernel).columns if last else ()
+        self._whole_tiles = [group.tile for group in whole]
+        self._whole = Evaluator([group.size for group in whole])
+        self._has_last_block = last is not None
+        self._has_totals = bool(kernel.totals) and last is None
         self._heavy = any(node.op in HEAVY for node in nodes)
-        self._blocks = space.columns if kernel.one_block else None
+
+    def extents(self, sizes: Mapping[str, int]) -> Extents:
+        """How much there is to cut up."""
+        rows, inner_rows, columns, kept, *reached = self._sizes(sizes)
+        wide = max([kept * rows * columns, *reached]) > INT32_MAX - MARGIN
+        return Extents(rows, inner_rows, columns, kept, self._whole(sizes), wide)
 
     def tiling(self, sizes: Mapping[str, int]) -> Tiling:
-        """The tiling for the given sizes."""
-        rows, inner_rows, columns, kept, *extents = self._sizes(sizes)
-        wide = max([kept * rows * columns, *extents]) > INT32_MAX - MARGIN
-        if self._blocks is not None:
-            return self._block(sizes, wide)
+        """The default's tiling for the given sizes."""
+        return self.cut(self.default(sizes), sizes)
+
+    def default(self, sizes: Mapping[str, int]) -> Config:
+        """The configuration for the given sizes, without any measurement."""
+        extents = self.extents(sizes)
+        if self._is_block:
+            return Config((), min(max(_places(extents.whole) // 512, 4), 32))
         if self._is_flat:
-            tiling = self._flat(rows, wide)
-        elif self._is_chunked:
-            tiling = self._chunks(rows, inner_rows, columns, kept, wide)
-        else:
-            tiling = (self._rows if self._whole_rows else self._tiles)(rows, inner_rows, columns, wide)
-        return tiling if self._last is None else self._with_last_block(tiling, self._last(sizes))
+            return self._with_last_block(self._flat(extents), extents)
+        if not self._whole_rows and not self._is_chunked:
+            return self._with_last_block(self._tiles(extents), extents)
+        return self._rows_or_chunks(extents, self._must_loop(extents))
 
-    def _with_last_block(self, tiling: Tiling, extents: Sequence[int]) -> Tiling:
-        """A tiling with the tiles of the last block: every axis whole, and as many chunks as go with that."""
-        tiles = tuple(zip(self._last_tiles, map(next_power_of_2, extents), strict=True))
-        elements = math.prod(size for _, size in tiles)
-        warps = max(tiling.num_warps, min(elements // 1024, 32))
-        if self._is_chunked:
-            tiles += (("CHUNKS", min(next_power_of_2(tiling.chunks), max(512 * warps // elements, 1))),)
-        return replace(tiling, tiles=tiling.tiles + tiles, num_warps=warps)
+    def other(self, sizes: Mapping[str, int]) -> Config | None:
+        """The default if rows were walked in steps, or were not, where it does otherwise; None without the choice."""
+        extents = self.extents(sizes)
+        if not self._may_loop:
+            return None
+        return self._rows_or_chunks(extents, not self._must_loop(extents))
 
-    def _partials(self, programs: int) -> tuple[tuple[str, int], ...]:
-        return (("PARTIALS", min(next_power_of_2(programs), MAX_PARTIALS)),) if self._has_totals else ()
+    def admits(self, config: Config, sizes: Mapping[str, int]) -> bool:
+        """Whether a configuration is for these sizes: whole rows where they must be, no tile that is beyond what there
+        is or a program can hold, and something to do for each thread.
+        """
+        extents, tiles = self.extents(sizes), dict(config.tiles)
+        needed = {"BLOCK": max(extents.rows, 128), "ROWS": extents.inner_rows, "COLS": extents.columns}
+        whole = next_power_of_2(extents.columns)
+        held, threads = math.prod(tiles.values()), 32 * config.num_warps
+        if not tiles:
+            return self._is_block and config.num_warps in WARPS
+        return (
+            tuple(tiles) == (("BLOCK",) if self._is_flat else ("ROWS", "COLS"))
+            and not self._is_block
+            and all(size == next_power_of_2(size) <= next_power_of_2(needed[name]) for name, size in tiles.items())
+            and (not config.looped or (self._may_loop and tiles["COLS"] < whole))
+            and (config.looped or not self._whole_rows or tiles["COLS"] == whole)
+            and config.num_warps in WARPS
+            and threads <= held <= 32 * threads >> self._double
+        )
 
-    def _block(self, sizes: Mapping[str, int], wide: bool) -> Tiling:
-        assert self._blocks is not None
-        extents = Evaluator([group.size for group in self._blocks])(sizes)
-        tiles = tuple((group.tile, next_power_of_2(n)) for group, n in zip(self._blocks, extents, strict=True))
-        warps = min(max(math.prod(size for _, size in tiles) // 512, 4), 32)
-        return Tiling(Variant(wide=wide), tiles, 1, warps)
+    def cut(self, config: Config, sizes: Mapping[str, int]) -> Tiling:
+        """The launch of a configuration."""
+        extents = self.extents(sizes)
+        variant = Variant(config.looped, extents.wide)
+        whole = tuple(zip(self._whole_tiles, map(next_power_of_2, extents.whole), strict=True))
+        if self._is_block:
+            return Tiling(variant, whole, 1, config.num_warps)
+        programs, chunks = self._programs(config, extents)
+        tiles = config.tiles
+        if not self._is_flat:
+            tiles += (("ALIGN", alignment(extents.columns if self.columns_adjacent else extents.inner_rows)),)
+        if self._has_totals:
+            tiles += (("PARTIALS", min(next_power_of_2(programs), MAX_PARTIALS)),)
+        if self._has_last_block:  # every axis whole, and as many chunks as go with that
+            tiles += whole
+            if self._is_chunked:
+                most = max(512 * config.num_warps // _places(extents.whole), 1)
+                tiles += (("CHUNKS", min(next_power_of_2(chunks), most)),)
+        return Tiling(variant, tiles, programs, config.num_warps, chunks)
 
-    def _flat(self, n: int, wide: bool) -> Tiling:
-        block = 1024 if n <= 2**18 else 2048 if n <= 2**20 else 4096
+    def _programs(self, config: Config, extents: Extents) -> tuple[int, int]:
+        """How many programs there are, and how many of them share the rows of one result."""
+        tiles, inner, kept = dict(config.tiles), extents.inner_rows, extents.kept
+        if self._is_flat:
+            return max(1, -(-extents.rows // tiles["BLOCK"])), 1
+        row_tiles = extents.rows // inner * -(-inner // tiles["ROWS"]) if inner else 0
+        col_tiles = 1 if self._whole_rows else -(-extents.columns // tiles["COLS"])
+        if not self._is_chunked:
+            return max(1, row_tiles * col_tiles), 1
+        chunks = row_tiles if config.looped else min(row_tiles, max(MAX_PROGRAMS // (kept * col_tiles), 1))
+        if self._keeps_columns:
+            chunks = min(chunks, max(MAX_SHARED // (kept * extents.columns), 1))
+        return kept * chunks * col_tiles, chunks
+
+    def _with_last_block(self, config: Config, extents: Extents) -> Config:
+        """A configuration with warps for all that the last block has."""
+        if not self._has_last_block:
+            return config
+        return replace(config, num_warps=max(config.num_warps, min(_places(extents.whole) // 1024, 32)))
+
+    def _flat(self, extents: Extents) -> Config:
+        block = 1024 if extents.rows <= 2**18 else 2048 if extents.rows <= 2**20 else 4096
         block = max(block >> self._double, 128)
-        programs = max(1, -(-n // block))
-        warps = (8 if block >= 2048 else 4) << self._heavy
-        return Tiling(Variant(wide=wide), (("BLOCK", block), *self._partials(programs)), programs, warps)
+        return Config((("BLOCK", block),), (8 if block >= 2048 else 4) << self._heavy)
 
-    def _tiles(self, rows: int, inner_rows: int, columns: int, wide: bool) -> Tiling:
+    def _tiles(self, extents: Extents) -> Config:
         elements = 2048 >> self._double
-        if self._columns_adjacent:
-            cols = min(next_power_of_2(columns), elements)
-            block_rows = min(elements // cols, 512, next_power_of_2(inner_rows))
+        inner, whole = next_power_of_2(extents.inner_rows), next_power_of_2(extents.columns)
+        if self.columns_adjacent:
+            cols = min(whole, elements)
+            rows = min(elements // cols, 512, inner)
         else:
-            block_rows = min(next_power_of_2(inner_rows), ROWS_ADJACENT)
-            cols = min(next_power_of_2(columns), max(elements // block_rows, 1))
-        row_tiles = (rows // inner_rows if inner_rows else 0) * -(-inner_rows // block_rows)
-        programs = max(1, row_tiles * -(-columns // cols))
-        align = alignment(columns if self._columns_adjacent else inner_rows)
-        tiles = (("ROWS", block_rows), ("COLS", cols), ("ALIGN", align), *self._partials(programs))
-        return Tiling(Variant(wide=wide), tiles, programs, 4 << self._heavy)
+            rows = min(inner, ROWS_ADJACENT)
+            cols = min(whole, max(elements // rows, 1))
+        return Config((("ROWS", rows), ("COLS", cols)), 4 << self._heavy)
 
-    def _chunks(self, rows: int, inner_rows: int, columns: int, kept: int, wide: bool) -> Tiling:
-        whole = next_power_of_2(columns)
-        if self._whole_rows and not self._keeps_columns:
-            looped = self._rows(rows * kept, inner_rows, columns, wide)
-            if looped.variant.looped:
-                return replace(looped, chunks=looped.programs // kept)
+    @property
+    def _may_loop(self) -> bool:
+        """Whether a program may walk its rows in steps."""
+        return self._whole_rows and not self._keeps_columns and not self._is_block
+
+    def _must_loop(self, extents: Extents) -> bool:
+        """Whether rows are too long to be had at once."""
+        whole = next_power_of_2(extents.columns)
+        resident = MAX_RESIDENT // next_power_of_2(self._live) >> self._double
+        if not self.columns_adjacent:
+            whole, resident = whole * min(next_power_of_2(extents.inner_rows), ROWS_ADJACENT), min(resident, 8192)
+        return self._may_loop and whole > resident
+
+    def _rows_or_chunks(self, extents: Extents, looped: bool) -> Config:
+        chunked = self._is_chunked and not looped
+        return self._with_last_block(self._chunks(extents) if chunked else self._rows(extents, looped), extents)
+
+    def _chunks(self, extents: Extents) -> Config:
+        whole, inner = next_power_of_2(extents.columns), next_power_of_2(extents.inner_rows)
         elements = 2048 >> self._double
-        if self._columns_adjacent:
+        if self.columns_adjacent:
             cols = whole if self._whole_rows else min(whole, 256)
-            block_rows = min(max(elements // cols, 1), 512, next_power_of_2(inner_rows))
+            rows = min(max(elements // cols, 1), 512, inner)
         else:
             cols = whole if self._whole_rows else min(whole, max(elements // ROWS_ADJACENT, 1))
-            block_rows = min(max(elements * 2 // cols, 1), next_power_of_2(inner_rows), elements)
-        col_tiles = -(-columns // cols)
-        row_tiles = rows // inner_rows * -(-inner_rows // block_rows)
-        chunks = min(row_tiles, max(MAX_PROGRAMS // (kept * col_tiles), 1))
-        if self._keeps_columns:
-            chunks = min(chunks, max(MAX_SHARED // (kept * columns), 1))
-        align = alignment(columns if self._columns_adjacent else inner_rows)
-        tiles = (("ROWS", block_rows), ("COLS", cols), ("ALIGN", align))
-        warps = min(max(block_rows * cols // 512, 4), 32) << self._heavy
-        return Tiling(Variant(wide=wide), tiles, kept * chunks * col_tiles, min(warps, 32), chunks)
+            rows = min(max(elements * 2 // cols, 1), inner, elements)
+        warps = min(max(rows * cols // 512, 4), 32) << self._heavy
+        return Config((("ROWS", rows), ("COLS", cols)), min(warps, 32))
 
-    def _rows(self, rows: int, inner_rows: int, columns: int, wide: bool) -> Tiling:
-        whole = next_power_of_2(columns)
-        resident = MAX_RESIDENT // next_power_of_2(self._live) >> self._double
-        if self._columns_adjacent:
-            looped = whole > resident
+    def _rows(self, extents: Extents, looped: bool) -> Config:
+        whole, inner = next_power_of_2(extents.columns), next_power_of_2(extents.inner_rows)
+        if self.columns_adjacent:
             cols = (4096 >> self._double) if looped else whole
-            block_rows = 1 if looped else min(max(2048 // cols, 1), 512, next_power_of_2(inner_rows))
+            rows = 1 if looped else min(max(2048 // cols, 1), 512, inner)
         else:
-            block_rows = min(next_power_of_2(inner_rows), ROWS_ADJACENT)
-            looped = block_rows * whole > min(resident, 8192)
-            cols = max(4096 // block_rows, 1) >> self._double if looped else whole
-        outer = rows // inner_rows if inner_rows else 0
-        programs = max(1, outer * -(-inner_rows // block_rows))
-        warps = min(max(block_rows * cols // 512, 4), 8 if looped else 32)
-        align = alignment(columns if self._columns_adjacent else inner_rows)
-        tiles = (("ROWS", block_rows), ("COLS", cols), ("ALIGN", align), *self._partials(programs))
-        return Tiling(Variant(looped, wide), tiles, programs, warps)
+            rows = min(inner, ROWS_ADJACENT)
+            cols = max(4096 // rows, 1) >> self._double if looped else whole
+        warps = min(max(rows * cols // 512, 4), 8 if looped else 32)
+        return Config((("ROWS", rows), ("COLS", cols)), warps, looped)
+
+
+def _places(extents: Sequence[int]) -> int:
+    """How many elements axes have together in tiles that hold all of them."""
+    return math.prod(map(next_power_of_2, extents))

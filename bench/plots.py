@@ -20,6 +20,7 @@ COLORS = {
     "liger": "#2ca02c",
     "autogen": "#d62728",
     "early": "#ff7f0e",
+    "tuned": "#9467bd",
 }
 WIDTH, HEIGHT, MARGIN = 520, 260, 60
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / "results"
 DIRECTIONS = ("forward", "backward", "both")
-OURS = ("autogen", "early")  # columns
+OURS = ("autogen", "early", "tuned")  # columns
 
 Key = tuple[str, str, str, str, str]
 

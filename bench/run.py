@@ -1,6 +1,7 @@
 """Every case on a GPU, ours beside torch eager, torch.compile and Liger-Kernel; added to `bench/results/<gpu>.csv`.
 
-The column "autogen" computes gradients in backward, as by default, and "early" in forward.
+The column "autogen" computes gradients in backward, as by default, and "early" in forward; "tuned" is the first
+one with configurations that were timed (`autogen.tuning`).
 
     python -m bench.run [--quick] [--seconds 500] [--only bce] [--again]
 
@@ -47,6 +48,7 @@ def losses(case: Case) -> Iterator[tuple[str, Callable[[], Any]]]:
             yield "liger", getattr(liger, case.liger)
     yield "autogen", case.autogen
     yield "early", lambda: autogen_loss(case.autogen(), gradient="forward")
+    yield "tuned", lambda: autogen_loss(case.autogen(), tune=True)
 
 
 def sets_of_inputs(case: Case) -> list[tuple[Tensor, ...]]:
@@ -216,7 +218,7 @@ def versions_text() -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a chosen few cases, without autotuning")
+    parser.add_argument("--quick", action="store_true", help="a chosen few cases, without tuning")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so long")
     parser.add_argument("--only", default="", help="cases whose names contain this")
     parser.add_argument("--again", action="store_true", help="measure what has been measured before, too")
@@ -237,7 +239,7 @@ def main() -> int:
             if options.only not in case.name or (options.quick and not case.is_quick):
                 continue
             for column, make in losses(case):
-                if options.quick and column == "autotune":
+                if options.quick and column in ("autotune", "tuned"):
                     continue
                 key = versions, case.name, case.size, str(case.dtype)[6:], column
                 if key in done:

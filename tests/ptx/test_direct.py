@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-COMPILER = shutil.which("gcc") or shutil.which("cc")
+from tests.ptx.driver import run
 
 
 @pytest.fixture(scope="module")
 def noted(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What arrived, forward and backward of six calls; in the last two, tensors are not aligned."""
-    if COMPILER is None or not sys.platform.startswith("linux"):
-        pytest.skip("needs a C compiler")
-    folder = tmp_path_factory.mktemp("driver")
-    library = folder / "libcuda.so.1"
-    source = Path(__file__).with_name("libcuda.c")
-    subprocess.run([COMPILER, "-shared", "-fPIC", "-o", library, source], check=True)
-    (folder / "libcuda.so").symlink_to(library.name)
-    paths = {
-        "TRITON_LIBCUDA_PATH": str(folder),
-        "LD_LIBRARY_PATH": str(folder),
-        "TRITON_CACHE_DIR": str(folder / "cache"),
-    }
-    command = [sys.executable, "-m", "tests.ptx.launching", str(library)]
-    environment = {**os.environ, **paths, "TRITON_INTERPRET": "0", "PYTHONPATH": "."}
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert ran.returncode == 0, ran.stderr
-    return [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+    return run("tests.ptx.launching", tmp_path_factory.mktemp("driver"))
 
 
 def test_every_call_is_one_launch_each_way(noted: list[dict[str, Any]]) -> None:

@@ -153,10 +153,11 @@ def test_nothing_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_text_is_for_a_person() -> None:
     text = str(explain(losses.BCEWithLogitsLoss(), *pair(N)))
-    head = text.splitlines()[:4]
+    head = text.splitlines()[:6]
     assert head[0] == "BCEWithLogitsLoss: generated"
     assert head[2].strip().startswith("forward: 1 launch (bce_with_logits_loss_forward), 8,012 bytes moved, 1.00 times")
-    assert head[3].strip().startswith("backward: 1 launch (bce_with_logits_loss_backward), 12,004 bytes moved, 1.00")
+    assert head[4].strip().startswith("backward: 1 launch (bce_with_logits_loss_backward), 12,004 bytes moved, 1.00")
+    assert head[3] == head[5] == "    BLOCK 1024, 4 warps (default)"
     assert text.count("@triton.jit") == 2
     eager = str(Report("Loss", "eager", "the policy is disabled"))
     assert eager.splitlines() == ["Loss: eager", "  because the policy is disabled"]

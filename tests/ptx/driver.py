@@ -1,0 +1,36 @@
+"""Running a program of this folder on a driver that does nothing (`libcuda.c`), with Triton's own launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMPILER = shutil.which("gcc") or shutil.which("cc")
+
+
+def run(module: str, folder: Path) -> list[dict[str, Any]]:
+    """Run a module as a program, given the library as its argument; the lines of JSON that it has printed."""
+    if COMPILER is None or not sys.platform.startswith("linux"):
+        pytest.skip("needs a C compiler")
+    library = folder / "libcuda.so.1"
+    source = Path(__file__).with_name("libcuda.c")
+    subprocess.run([COMPILER, "-shared", "-fPIC", "-o", library, source], check=True)
+    (folder / "libcuda.so").symlink_to(library.name)
+    paths = {
+        "TRITON_LIBCUDA_PATH": str(folder),
+        "LD_LIBRARY_PATH": str(folder),
+        "TRITON_CACHE_DIR": str(folder / "cache"),
+        "AUTOGEN_CACHE_DIR": str(folder / "modules"),
+    }
+    command = [sys.executable, "-m", module, str(library)]
+    environment = {**os.environ, **paths, "TRITON_INTERPRET": "0", "PYTHONPATH": "."}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
