@@ -226,7 +226,7 @@ CUT: dict[str, tuple[Loss, tuple[Any, ...], int, str]] = {
     "two softmaxes": (lambda x: (x.softmax(0) * x.softmax(1)).sum(), (X,), 2, "over different axes"),
     "rows of rows": (lambda x: x.logsumexp(2).logsumexp(1).sum(), (floats(2, 3, 4),), 2, "over different axes"),
     "the loss fed back": (lambda x: x.logsumexp(1) / x.logsumexp(1).sum(), (X,), 2, "over different axes"),
-    "two sizes": (lambda x, y: x.sum() + y.sum(), (floats(3), floats(4)), 2, "part of its axes"),
+    "two sizes": (lambda x, y: x.sum() + y.sum(), (floats(3), floats(4)), 2, "tensors of different sizes"),
     "a product first": (lambda x: (x @ x.t()).relu().sum(), (X,), 1, ""),
     "a product in the middle": (lambda x: (x.exp() @ x.exp().t()).relu().sum(), (X,), 2, "torch runs mm"),
 }
