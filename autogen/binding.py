@@ -20,7 +20,15 @@ from torch.utils import _pytree as pytree
 from autogen.names import unique
 from autogen.reachable import Change, Reachable
 
-_replaying = threading.local()
+
+class _Replaying(threading.local):
+    """How many replays of losses this thread is in."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+
+
+_replaying = _Replaying()
 
 Replay = Callable[..., Any]
 """Runs a loss on other tensors; takes a list as well, for what it changes."""
@@ -28,7 +36,7 @@ Replay = Callable[..., Any]
 
 def is_replaying() -> bool:
     """Whether this thread is running a loss in torch on behalf of a decorated one: then nothing is generated."""
-    return getattr(_replaying, "depth", 0) > 0
+    return _replaying.depth > 0
 
 
 @dataclass(frozen=True)
@@ -118,7 +126,7 @@ def bind(
     names += [each.name for each in state.tensors]
 
     def run(replacements: Sequence[Any], changes: list[Change] | None = None) -> Any:
-        _replaying.depth = getattr(_replaying, "depth", 0) + 1
+        _replaying.depth += 1
         try:
             with state.swapped(replacements[len(spots) :], changes):
                 filled = list(leaves)
