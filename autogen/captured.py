@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,12 +23,15 @@ from torch.fx import GraphModule, Node
 from autogen import graphs
 from autogen.binding import is_replaying
 from autogen.compiled import CompiledLoss
-from autogen.dispatch import Dispatcher
 from autogen.names import unique
 from autogen.opaque import forward, register
+from autogen.options import Options
 from autogen.sizes import hint
 
 MOST_NUMBERS = 2  # for how many values of a number that changes a loss is compiled, at one place
+
+DispatcherOf = Callable[[Callable[..., Any], str, Options], Any]
+"""Makes the `Dispatcher` of a function, given a name and options; that module knows this one."""
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _STAND_INS = (FakeTensor, FunctionalTensor)
@@ -84,9 +87,10 @@ class Body:
 class LossOperator(HigherOrderOperator):
     """A captured loss in the graph around it: `autogen_loss(graph, *inputs, loss=label)` is `graph(*inputs)`."""
 
-    def __init__(self) -> None:
+    def __init__(self, dispatcher_of: DispatcherOf) -> None:
         super().__init__("autogen_loss")
-        self._dispatchers: dict[Hashable, Dispatcher] = {}
+        self._dispatcher_of = dispatcher_of
+        self._dispatchers: dict[Hashable, Any] = {}
         self._numbers: dict[Hashable, set[tuple[Any, ...]]] = {}  # by the code that Dynamo has compiled
 
     def __call__(self, graph: Any, *inputs: Any, loss: str) -> Any:
@@ -148,18 +152,19 @@ class LossOperator(HigherOrderOperator):
             self._numbers.pop(key, None)
         return self._numbers.setdefault(key, set())
 
-    def _dispatcher(self, graph: GraphModule, inputs: tuple[Any, ...], loss: str) -> Dispatcher:
+    def _dispatcher(self, graph: GraphModule, inputs: tuple[Any, ...], loss: str) -> Any:
         """The dispatcher of all graphs that are like this one."""
         targets = tuple(node.target for node in graph.graph.nodes if node.op == "call_function")
         has_parts = any(node.op in ("get_attr", "call_module") for node in graph.graph.nodes)
         key = loss, graph.code, targets, repr(inputs), id(graph) if has_parts else None  # 0.0 is not -0.0
         found = self._dispatchers.get(key)
         if found is None:
-            found = self._dispatchers[key] = Dispatcher(Body(graph, inputs), graphs.name_of(loss))
+            body = Body(graph, inputs)
+            found = self._dispatchers[key] = self._dispatcher_of(body, graphs.name_of(loss), graphs.options_of(loss))
         return found
 
 
-def make_operator() -> Any:
+def make_operator(dispatcher_of: DispatcherOf) -> Any:
     """The higher-order op, known to Dynamo; None if this torch lacks what that takes."""
     try:
         from torch._dynamo.exc import UnspecializeRestartAnalysis, Unsupported
@@ -183,12 +188,12 @@ def make_operator() -> Any:
                 graphs.inline(loss, str(error).partition("\n")[0])
                 raise UnspecializeRestartAnalysis(restart_reason=f"{loss} has no graph of its own") from error
 
-    operator = LossOperator()
+    operator = LossOperator(dispatcher_of)
     _hop_name_to_variable_class[operator.__name__] = LossVariable
     return operator
 
 
-def _compiled(dispatcher: Dispatcher, tensors: Sequence[torch.Tensor]) -> CompiledLoss | None:
+def _compiled(dispatcher: Any, tensors: Sequence[torch.Tensor]) -> CompiledLoss | None:
     """The loss, compiled for tensors like these, if its kernels are all there is to it."""
     shapes = [[hint(size) for size in (*tensor.shape, *tensor.stride())] for tensor in tensors]
     if not tensors or any(None in each for each in shapes):

@@ -101,7 +101,7 @@ class Dispatcher:
         self.options = options
         self.signature = inspect.signature(function)
         self._handwritten = options.handwritten
-        self._label = graphs.label(name)
+        self._label = graphs.label(name, options)
         self.traces = 0
         self._compiled: dict[Hashable, list[CompiledLoss]] = {}
         self._refused: dict[Hashable, list[AutogenError]] = {}
@@ -440,6 +440,15 @@ class Dispatcher:
         device = tensors[0].device.type
         autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
         return call.statics, call.names, kinds, tuple(needs), autocast, torch.get_default_dtype()
+
+
+def _make_operator() -> Any:
+    from autogen.captured import make_operator
+
+    return make_operator(Dispatcher)
+
+
+graphs.make_operator = _make_operator
 
 
 def _attempt(

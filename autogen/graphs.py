@@ -15,19 +15,31 @@ from collections.abc import Callable
 from typing import Any
 
 from autogen import availability
+from autogen.options import Options
 
 operator: Any = None
 """The higher-order op, once a loss has been traced: making it imports Dynamo."""
 
+make_operator: Callable[[], Any]
+"""Makes the op, or None where this torch has not what it takes. Dispatch, which the op needs, puts it here."""
+
 logger = logging.getLogger("autogen")
 
 _numbers = itertools.count(1)
+_options: dict[str, Options] = {}
 _inlined: set[str] = set()
 
 
-def label(name: str) -> str:
+def label(name: str, options: Options) -> str:
     """What the graphs of this process call a loss: its name, and a number."""
-    return f"{name}#{next(_numbers)}"
+    found = f"{name}#{next(_numbers)}"
+    _options[found] = options
+    return found
+
+
+def options_of(loss: str) -> Options:
+    """What is asked of a loss in a graph. A gradient that forward has made would have two owners there."""
+    return Options(tune=_options[loss].tune)
 
 
 def name_of(loss: str) -> str:
@@ -53,8 +65,6 @@ def _is_inlined(loss: str) -> bool:
     if loss in _inlined or availability.is_functional() or not availability.has_kernels():
         return True
     if operator is None:
-        from autogen.captured import make_operator
-
         operator = make_operator()
     return operator is None
 
