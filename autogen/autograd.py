@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autogen.binding import Binding
+from autogen.compilations import key_of
 from autogen.errors import CompileError, InternalError
 from autogen.policies import resolve
 from autogen.reachable import Change
@@ -119,7 +120,7 @@ class _Short(_Fused):
         replay = functools.partial(dispatcher.replay_again, shortcut, module, floats)
         ctx.kernels, ctx.replayed = plan.loss, Replayed(functools.partial(_tensors_of, replay), None)
         ctx.sizes, ctx.count, ctx.first = sizes or plan.prepared.sizes, count, 1
-        key = dispatcher.key(shortcut, tensors, ctx.needs_input_grad[1:])
+        key = key_of(shortcut, tensors, ctx.needs_input_grad[1:])
         ctx.failed = functools.partial(dispatcher.refuse, key, resolve(dispatcher.options.policy))
         return _Fused.backward(ctx, *upstream)
 

@@ -120,7 +120,7 @@ def trace_count(loss: Any) -> int:
     found = dispatcher_of(loss)
     if found is None:
         raise TypeError(f"{getattr(loss, '__name__', type(loss).__name__)} is not decorated with autogen_loss")
-    return found[0].traces
+    return found[0].compilations.traces
 
 
 def entry_of(cls: type) -> str:

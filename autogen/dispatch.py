@@ -6,79 +6,34 @@ be compiled runs in torch, and the reason is kept so that nobody tries again.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import logging
-import threading
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from autogen import availability, graphs, reachable
+from autogen import availability, graphs
 from autogen.autograd import apply_short, run
 from autogen.binding import Binding, bind, is_replaying
-from autogen.build import without_collections
-from autogen.errors import (
-    AutogenError,
-    CompileError,
-    GraphChangedError,
-    InternalError,
-    RefusedError,
-    StateChangeError,
-    TooManyTracesError,
-    TooManyValuesError,
-    TraceError,
-    defects_of,
-)
-from autogen.executed import is_profiled, noted
+from autogen.compilations import Compilations, Decision, key_of, needs_gradient
+from autogen.errors import AutogenError, CompileError, GraphChangedError, InternalError, RefusedError, TraceError
+from autogen.executed import is_profiled
 from autogen.options import PLAIN, Options
 from autogen.places import MISSING
 from autogen.policies import Policy, resolve
 from autogen.shortcut import Plan, Shortcut
 from autogen.sites import Site, Sites
-from autogen.state import shared_memory
 
 if TYPE_CHECKING:
     from autogen.compiled import CompiledLoss
     from autogen.handwritten import BoundHandwritten
-    from autogen.stored import Shelf
-    from autogen.tracing import Bound
 
     Kernels = CompiledLoss | BoundHandwritten
 
 logger = logging.getLogger("autogen")
-
-MOST_TRACES = 64  # of one kind of call: those differ by values that the loss reads, or relations between sizes
-MOST_KEYS = 1024  # kinds of calls
-MOST_UNUSED = 64  # kinds in a row that differ in what is no tensor, and never come again
-
-_compiling = threading.RLock()
-
-
-@dataclass(frozen=True)
-class Decision:
-    """How a call runs: on `kernels`, for `sizes` and with the tensors `found` ahead, or in torch because of `error`."""
-
-    kernels: Kernels | None = None
-    sizes: dict[str, int] = field(default_factory=dict)
-    found: tuple[torch.Tensor, ...] = ()
-    error: AutogenError | None = None
-
-    @property
-    def path(self) -> str:
-        """The path's name in reports."""
-        return "eager" if self.kernels is None else self.kernels.path
-
-    @property
-    def reason(self) -> str:
-        """Why the call takes this path."""
-        if self.kernels is not None:
-            return self.kernels.reason
-        return "" if self.error is None else self.error.reason
 
 
 class Dispatcher:
@@ -102,14 +57,11 @@ class Dispatcher:
         self.signature = inspect.signature(function)
         self._handwritten = options.handwritten
         self._label = graphs.label(name, options)
-        self.traces = 0
-        self._compiled: dict[Hashable, list[CompiledLoss]] = {}
-        self._refused: dict[Hashable, list[AutogenError]] = {}
+        self.compilations = Compilations(options)
         self._said: set[str] = set()
         self._sites = Sites()
         self._executed: frozenset[CodeType] = frozenset()  # once the loss has been seen to reach too much
         self._has_looked_wide = False
-        self._unused: tuple[Hashable, int] = None, 0  # a kind of tensors, and how often it was traced in a row
 
     def __call__(
         self,
@@ -140,7 +92,7 @@ class Dispatcher:
         error = decision.error
         if decision.kernels is not None:
             needs = needs_gradient(binding)
-            failed = functools.partial(self.refuse, self.key(binding, binding.tensors, needs), policy)
+            failed = functools.partial(self.refuse, key_of(binding, binding.tensors, needs), policy)
             try:
                 result = run(decision.kernels, binding, decision.sizes, needs, failed, decision.found)
             except (CompileError, InternalError) as refused:
@@ -267,7 +219,7 @@ class Dispatcher:
     ) -> Plan | None:
         """The launches of a call, if what it needs is compiled and nothing but sizes decides about it."""
         needs = [torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors]
-        for compiled in self._compiled.get(self.key(shortcut, tensors, needs), ()):
+        for compiled in self.compilations.of(key_of(shortcut, tensors, needs)):
             if not compiled.is_short:
                 return None
             sizes = compiled.sizes_of(tensors, floats)
@@ -313,15 +265,15 @@ class Dispatcher:
             self.say(name, error.reason)
             return Decision(error=error)
         if self._handwritten is None:
-            return self._generated(binding, name)
+            return self.compilations.decide(binding, name)
         generator_first = resolve(self.options.policy) is Policy.AGGRESSIVE
-        decision = self._generated(binding, name) if generator_first else None
+        decision = self.compilations.decide(binding, name) if generator_first else None
         if decision is None or decision.kernels is None:
             bound = self.handwritten(binding, module)
             if not isinstance(bound, str):
                 self.say(name, bound.reason)
                 return Decision(bound)
-            decision = decision or self._generated(binding, name)
+            decision = decision or self.compilations.decide(binding, name)
             if decision.kernels is None:
                 return Decision(error=RefusedError(name, bound))
         return decision
@@ -340,80 +292,6 @@ class Dispatcher:
             self._said.add(reason)
             logger.info("%s: %s", name, reason)
 
-    def _generated(self, binding: Binding, name: str) -> Decision:
-        needs = needs_gradient(binding)
-        key = self.key(binding, binding.tensors, needs)
-        decision = None if self.options.retraces else self._known(binding, key)
-        if decision is None:
-            with _compiling:  # while this thread waited, another may have compiled it
-                known = None if self.options.retraces else self._known(binding, key)
-                with without_collections():
-                    decision = known or self._compile(binding, needs, key, name)
-        return decision
-
-    def _known(self, binding: Binding, key: Hashable) -> Decision | None:
-        """What was found before for calls like this one."""
-        for compiled in self._compiled.get(key, ()):
-            bound = compiled.bind(binding)
-            if bound is not None:
-                self._unused = None, 0
-                return _decided(compiled, bound, binding)
-        floats = tuple(binding.floats.values())
-        for refused in self._refused.get(key, ()):
-            if refused.domain is None or refused.domain.sizes(binding.tensors, floats) is not None:
-                return Decision(error=refused)
-        return None
-
-    def _compile(self, binding: Binding, needs: Sequence[bool], key: tuple[Hashable, ...], name: str) -> Decision:
-        state, watched = binding.state, set[CodeType]()
-        is_watched = state.is_wide or bool(state.executed)
-        found: tuple[CompiledLoss, Bound] | AutogenError
-        if not self.options.retraces and self._is_hopeless(key):
-            found = TooManyTracesError(name)
-        elif state.is_endless or (is_watched and is_profiled()):
-            found = TooManyValuesError(name, reachable.MOST_VALUES)
-        else:
-            from autogen.stored import shelf_of
-
-            shelf = shelf_of(name, key, binding, self.options)
-            found = shelf.find(binding) or self._trace(name, binding, needs, shelf, watched if is_watched else None)
-        if not watched <= state.executed:  # the call is to be taken apart again: more is looked into, or less
-            binding.ran.update(watched)
-            return Decision(error=TooManyValuesError(name, reachable.MOST_VALUES))
-        if not isinstance(found, AutogenError):
-            compiled, bound = found
-            if not self.options.retraces:
-                self._compiled.setdefault(key, []).append(compiled)
-            logger.info("%s runs on generated kernels: %s launches, forward + backward", name, compiled.launches)
-            return _decided(compiled, bound, binding)
-        level = logging.WARNING if isinstance(found, InternalError) else logging.INFO
-        logger.log(
-            level, "%s runs in torch: %s", name, found.reason, exc_info=found if level == logging.WARNING else None
-        )
-        if not self.options.retraces:
-            self._refused.setdefault(key, []).append(_without_frames(found))
-        return Decision(error=found)
-
-    def _trace(
-        self, name: str, binding: Binding, needs: Sequence[bool], shelf: Shelf, watched: set[CodeType] | None
-    ) -> tuple[CompiledLoss, Bound] | AutogenError:
-        """Compile a loss for a call, and keep what comes of it for other processes; `watched` hears which code ran."""
-        from autogen.stored import warnings_noted
-
-        self.traces += 1
-        with contextlib.nullcontext() if watched is None else noted(watched), warnings_noted() as given:
-            found = _attempt(name, binding, needs, self.options)
-        if not isinstance(found, AutogenError) and not given:
-            shelf.keep(found[0])
-        return found
-
-    def _is_hopeless(self, key: tuple[Hashable, ...]) -> bool:
-        """Whether calls differ too much from each other; counts the traces in a row that no other call used."""
-        kind, count = self._unused
-        self._unused = key[1:], count + 1 if kind == key[1:] else 1
-        traces = len(self._compiled.get(key, ())) + len(self._refused.get(key, ()))
-        return traces >= MOST_TRACES or len(self._compiled) >= MOST_KEYS or self._unused[1] > MOST_UNUSED
-
     def refuse(self, key: Hashable, policy: Policy, error: AutogenError) -> AutogenError:
         """What was generated cannot be compiled, or a kernel not be printed: such calls run in torch from now on.
 
@@ -421,25 +299,16 @@ class Dispatcher:
             AutogenError: `error`, under the policy "mandatory".
         """
         self._sites.forget_shortcuts()
-        if self._compiled.pop(key, None) is not None or error.reason not in self._said:
+        if self.compilations.of(key) or error.reason not in self._said:
             self._said.add(error.reason)
             logger.warning("%s runs in torch: %s", self.name, error.reason, exc_info=error)
-            self._refused.setdefault(key, []).append(_without_frames(error))
+            self.compilations.refuse(key, error)
         if policy is Policy.MANDATORY:
             raise error.with_traceback(None)
         return error
 
     def _eager(self, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.function(*args, **kwargs) if module is None else self.function(module, *args, **kwargs)
-
-    @staticmethod
-    def key(call: Binding | Shortcut, tensors: Sequence[torch.Tensor], needs: Sequence[bool]) -> tuple[Hashable, ...]:
-        """What calls have in common that may run on the same kernels."""
-        # Sizes 0 and 1 are constants of a trace, all others are its symbols.
-        kinds = tuple((t.dtype, t.device, tuple(size if size < 2 else 2 for size in t.shape)) for t in tensors)
-        device = tensors[0].device.type
-        autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
-        return call.statics, call.names, kinds, tuple(needs), autocast, torch.get_default_dtype()
 
 
 def _make_operator() -> Any:
@@ -449,42 +318,3 @@ def _make_operator() -> Any:
 
 
 graphs.make_operator = _make_operator
-
-
-def _attempt(
-    name: str, binding: Binding, needs: Sequence[bool], options: Options
-) -> tuple[CompiledLoss, Bound] | AutogenError:
-    """Compile a loss for a call; the error says why that cannot be."""
-    from autogen.compiler import compile_loss
-
-    try:
-        with defects_of(name):
-            compiled = compile_loss(name, binding, needs, options)
-            bound = compiled.bind(binding)
-            assert bound is not None, "kernels are made for the call that they were compiled from"
-    except AutogenError as error:
-        return error
-    return compiled, bound
-
-
-def _decided(compiled: CompiledLoss, bound: Bound, binding: Binding) -> Decision:
-    """A call on the kernels made for it, unless it writes to memory that has several names."""
-    shared = shared_memory(compiled.state, binding.names, binding.tensors)
-    if shared is not None:
-        return Decision(error=StateChangeError(shared))
-    return Decision(compiled, bound.sizes, bound.found)
-
-
-def _without_frames(error: AutogenError) -> AutogenError:
-    """An error that keeps no tensors of the call alive."""
-    cause: BaseException | None = error
-    while cause is not None:
-        cause.__traceback__ = None
-        cause = cause.__cause__ or cause.__context__
-    return error
-
-
-def needs_gradient(binding: Binding) -> list[bool]:
-    """Which tensors of a call are to be differentiated."""
-    enabled = torch.is_grad_enabled()
-    return [enabled and tensor.requires_grad for tensor in binding.tensors]

@@ -20,7 +20,7 @@ from autogen.options import Options
 operator: Any = None
 """The higher-order op, once a loss has been traced: making it imports Dynamo."""
 
-make_operator: Callable[[], Any]
+make_operator: Callable[[], Any] | None = None
 """Makes the op, or None where this torch has not what it takes. Dispatch, which the op needs, puts it here."""
 
 logger = logging.getLogger("autogen")
@@ -64,7 +64,7 @@ def _is_inlined(loss: str) -> bool:
     global operator
     if loss in _inlined or availability.is_functional() or not availability.has_kernels():
         return True
-    if operator is None:
+    if operator is None and make_operator is not None:
         operator = make_operator()
     return operator is None
 

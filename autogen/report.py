@@ -11,9 +11,10 @@ import torch
 
 from autogen import ir
 from autogen.binding import Binding
+from autogen.compilations import Decision, needs_gradient
 from autogen.compiled import Step, kernels_in
 from autogen.decorator import autogen_loss, dispatcher_of, entry_of
-from autogen.dispatch import Decision, Dispatcher, needs_gradient
+from autogen.dispatch import Dispatcher
 from autogen.emission import KernelSource
 from autogen.errors import SourceLine
 from autogen.handwritten import BoundHandwritten, Launch

@@ -99,7 +99,7 @@ def shelf_of(name: str, key: tuple[Hashable, ...], binding: Binding, options: Op
     """Where plans of calls like this one are kept, if they are to be."""
     state = binding.state
     is_wanted = os.environ.get(PLANS_VARIABLE) != "0" and not (options.retraces or options.static_graph)
-    if not is_wanted or state.is_endless or state.executed or _is_patched():
+    if not is_wanted or state.is_wide or state.is_endless or state.executed or _is_patched():
         return Shelf(None)
     try:
         found = digest((_versions(), name, key, tuple(binding.floats), options.gradient, options.tuning))

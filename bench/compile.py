@@ -116,11 +116,11 @@ def bound(loss: nn.Module, tensors: tuple[torch.Tensor, ...]) -> tuple[Any, list
 
 def shelf(binding: Any, needs: list[bool]) -> Any:
     """Where the plan of a call is kept on disk."""
-    from autogen.dispatch import Dispatcher
+    from autogen.compilations import key_of
     from autogen.options import PLAIN
     from autogen.stored import shelf_of
 
-    return shelf_of("loss", Dispatcher.key(binding, binding.tensors, needs), binding, PLAIN)
+    return shelf_of("loss", key_of(binding, binding.tensors, needs), binding, PLAIN)
 
 
 def compile_all(kernels: list[Any], target: str) -> None:

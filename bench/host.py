@@ -59,9 +59,8 @@ def without_checks(loss: Any) -> None:
     """Drop the checks of values that a trace for the CPU makes: one for a GPU makes none."""
     found = dispatcher_of(loss)
     assert found is not None
-    for traces in found[0]._compiled.values():
-        for compiled in traces:
-            compiled.trace.domain.ahead.clear()
+    for compiled in found[0].compilations.every():
+        compiled.trace.domain.ahead.clear()
 
 
 def boxes() -> torch.Tensor:

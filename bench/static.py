@@ -23,10 +23,10 @@ import torch
 
 from autogen.aot import TARGETS, CompiledKernel, SpecializedKernel, compile_kernel, specialize
 from autogen.binding import bind
+from autogen.compilations import needs_gradient
 from autogen.compiled import kernels_in
 from autogen.compiler import compile_loss
 from autogen.decorator import dispatcher_of
-from autogen.dispatch import needs_gradient
 from autogen.names import unique
 from autogen.report import describe
 from examples import beyond

@@ -89,10 +89,10 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
         TypeError: the arguments do not fit the loss's signature.
     """
     from autogen.binding import bind
+    from autogen.compilations import needs_gradient
     from autogen.compiled import kernels_in
     from autogen.compiler import compile_loss
     from autogen.decorator import autogen_loss, dispatcher_of
-    from autogen.dispatch import needs_gradient
 
     found = dispatcher_of(loss) or dispatcher_of(autogen_loss(copy.copy(loss)))
     assert found is not None, "a decorated loss has a dispatcher"

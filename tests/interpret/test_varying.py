@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import autogen.compilations
 import autogen.compiler
-import autogen.dispatch
 import autogen.kernel
 from autogen import TooManyTracesError, autogen_loss, explain, policy
 from tests.interpret.agreement import draw
@@ -148,7 +148,7 @@ def test_fifty_batch_sizes(compiled: list[str]) -> None:
 
 
 def test_what_changes_with_every_call_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autogen.dispatch, "MOST_TRACES", 3)
+    monkeypatch.setattr(autogen.compilations, "MOST_TRACES", 3)
 
     def loss(x: Tensor, count: Tensor) -> Tensor:
         return x[: max(1, int(count.item()))].exp().sum()

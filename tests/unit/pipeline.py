@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from autogen.binding import Binding, bind
-from autogen.dispatch import needs_gradient
+from autogen.compilations import needs_gradient
 from autogen.kernel import Kernel
 from autogen.lowering import Program, Root, decompositions, lower
 from autogen.schedule import Plan, schedule
