@@ -1,13 +1,20 @@
 """Digests of keys: the same in every process in which they stand for the same call.
 
 A key tells calls of one process apart, some by the identity of an object. Another process has that object, too, if it
-is a class, a function or a module that can be found by its name. Code is known by all that it consists of, so that
-functions and classes of the user need not be found.
+is a class, a function or a module that can be found by its name. Code is known by all that it consists of, and by the
+state of its file, so that functions and classes of the user need not be found.
+
+What a library's function returns in one process, such as a rank or an environment variable, it need not in another. So
+code must name nothing that may tell processes apart: only modules are allowed that compute, and no name that is known
+to ask. That is strict, and costs a trace where it is wrong.
 """
 
 from __future__ import annotations
 
+import dis
+import functools
 import hashlib
+import os
 import sys
 import types
 from collections.abc import Iterator
@@ -36,6 +43,40 @@ _CODE = (
     "co_linetable",
     "co_exceptiontable",
 )
+
+# Modules whose functions give the same in every process.
+_PURE = frozenset({
+    "abc", "autogen", "bisect", "builtins", "cmath", "collections", "contextlib", "copy", "dataclasses", "enum",
+    "fractions", "functools", "heapq", "inspect", "itertools", "logging", "math", "numbers", "numpy", "operator",
+    "statistics", "string", "types", "typing", "typing_extensions", "warnings",
+})  # fmt: skip
+_PURE_IN_TORCH = (
+    "torch._C._VariableFunctions",
+    "torch._C._linalg",
+    "torch._C._nn",
+    "torch._C._special",
+    "torch._jit_internal",
+    "torch._tensor",
+    "torch.amp",
+    "torch.autograd",
+    "torch.distributions",
+    "torch.fft",
+    "torch.functional",
+    "torch.linalg",
+    "torch.nn",
+    "torch.special",
+    "torch.utils._pytree",
+)
+
+# Names in code by which it may ask for something that differs between processes.
+_TELLING = frozenset({
+    "__import__", "backends", "cuda", "distributed", "environ", "eval", "exec", "get_rank", "get_rng_state",
+    "get_world_size", "getenv", "getpid", "globals", "hash", "id", "import_module", "initial_seed", "input",
+    "local_rank", "locals", "mps", "multiprocessing", "open", "rank", "seed", "vars", "world_size", "xpu",
+})  # fmt: skip
+
+_STANDARD_LIBRARY = os.path.dirname(os.__file__)
+_TORCH = torch.__path__[0]
 
 
 class UnstableKeyError(Exception):
@@ -67,16 +108,51 @@ def _parts(value: Any) -> Iterator[bytes]:
     elif value is None or value is MISSING or value is Ellipsis or isinstance(value, _PLAIN):
         yield repr(value).encode() if value is not MISSING else b""
     elif isinstance(value, types.CodeType):
+        if not _is_of_library(value.co_filename):
+            _require_pure(value)
+        yield repr(_state_of(value.co_filename)).encode()
         yield from (_digest(getattr(value, name)) for name in _CODE if hasattr(value, name))
         yield from map(_digest, value.co_consts)
     elif isinstance(value, type):
         yield f"{value.__module__}.{value.__qualname__}".encode()  # what it has is in the key, if it is the user's
     elif isinstance(value, Identity) and isinstance(value.value, type):
+        if is_library(value.value.__module__) and not _is_pure(value.value.__module__):
+            raise UnstableKeyError(repr(value.value))
         yield from _parts(value.value)
     elif isinstance(value, Identity):
         yield _name_of(value.value).encode()
     else:
         raise UnstableKeyError(type(value).__name__)
+
+
+def _is_pure(module: str) -> bool:
+    """Whether a library's module gives the same in every process."""
+    if module.partition(".")[0] == "torch":
+        return module == "torch" or any(f"{module}.".startswith(f"{each}.") for each in _PURE_IN_TORCH)
+    return module.partition(".")[0] in _PURE
+
+
+def _is_of_library(file: str) -> bool:
+    """Whether a file of code is torch's or Python's, such as a decorator: the modules that it calls are looked at."""
+    return file.startswith(_TORCH) or (file.startswith(_STANDARD_LIBRARY) and "site-packages" not in file)
+
+
+def _require_pure(code: types.CodeType) -> None:
+    """Raises `UnstableKeyError` if code may ask for something that differs between processes."""
+    telling = _TELLING.intersection(code.co_names)
+    imported = [each.argval for each in dis.get_instructions(code) if each.opname == "IMPORT_NAME"]
+    if telling or not all(map(_is_pure, imported)):
+        raise UnstableKeyError(f"{code.co_name} names {', '.join((*telling, *imported))}")
+
+
+@functools.cache
+def _state_of(file: str) -> tuple[int, int] | None:
+    """Size and age of a file of source code, as it was when first asked for; None if there is none."""
+    try:
+        state = os.stat(file)
+    except OSError:
+        return None
+    return state.st_size, state.st_mtime_ns
 
 
 def _name_of(value: Any) -> str:
@@ -85,10 +161,10 @@ def _name_of(value: Any) -> str:
     Raises:
         UnstableKeyError: it cannot.
     """
-    if isinstance(value, types.ModuleType):
+    if isinstance(value, types.ModuleType) and (_is_pure(value.__name__) or not is_library(value.__name__)):
         return value.__name__
     home, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
-    if isinstance(home, str) and is_library(home):
+    if isinstance(home, str) and is_library(home) and _is_pure(home):
         for path in (name, name.rpartition(".")[2]):  # torch's functions in C name a class that is not there
             found: Any = sys.modules.get(home)
             for part in path.split("."):

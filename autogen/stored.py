@@ -1,10 +1,10 @@
 """Plans on disk: what was compiled of a loss, for the next process.
 
 Where Triton has a kernel in its cache, a trace takes most of the time of a first call. So a loss that runs on kernels
-alone is kept as it was compiled, in the cache folder: below `plans`, a folder for each
-digest of its key, and in it a file for each trace. The digest covers what the key says of a call, the versions of all
-that had a part in compiling, and our own files. A file is written whole or not at all, and begins with a checksum: one
-that is damaged is as good as none.
+alone is kept as it was compiled, in the cache folder: below `plans`, a folder for each digest of its key, and in it a
+file for each trace. The digest covers what the key says of a call, the versions of all that had a part in compiling,
+and our own files. What a loss asks of its process is in no key, so one that may ask is not kept (`autogen.digest`). A
+file is written whole or not at all, and begins with a checksum: one that is damaged is as good as none.
 
 `AUTOGEN_PLANS=0` keeps nothing, and looks for nothing. What a loss prints when it is traced, it does not print when its
 plan is found; one that warns is never kept.
@@ -57,11 +57,14 @@ class Shelf:
             if content is None:
                 with contextlib.suppress(OSError):
                     file.unlink()
-            else:
+                continue
+            try:
                 found: CompiledLoss = pickle.loads(content)[-1]
-                bound = found.bind(binding)
-                if bound is not None:
-                    return found, bound
+            except (AttributeError, ImportError):  # a class of what the loss returns is not there in this process
+                continue
+            bound = found.bind(binding)
+            if bound is not None:
+                return found, bound
         return None
 
     def keep(self, compiled: CompiledLoss) -> None:
@@ -102,7 +105,8 @@ def shelf_of(name: str, key: tuple[Hashable, ...], binding: Binding, options: Op
     if not is_wanted or state.is_wide or state.is_endless or state.executed or _is_patched():
         return Shelf(None)
     try:
-        found = digest((_versions(), name, key, tuple(binding.floats), options.gradient, options.tuning))
+        process = _versions(), torch.get_default_device()
+        found = digest((process, name, key, tuple(binding.floats), options.gradient, options.tuning))
     except UnstableKeyError:
         return Shelf(None)
     return Shelf(build.cache_folder() / build.PLANS / found[:32])

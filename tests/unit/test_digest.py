@@ -10,13 +10,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from threading import enumerate as threads
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as distribution
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import autogen.digest
 from autogen.binding import bind
 from autogen.digest import UnstableKeyError, digest
 from tests.unit import test_binding, test_reachable
@@ -100,6 +103,59 @@ def test_a_function_of_ones_own_in_the_place_of_torchs(monkeypatch: pytest.Monke
     first = of(chosen, T)
     monkeypatch.setattr(F, "relu", lambda x: x + 1)
     assert len({before, first, of(chosen, T)}) == 3
+
+
+def asks_the_environment(x: Tensor) -> Tensor:
+    return x.sum() * float(os.environ.get("SCALE", "1"))
+
+
+def asks_for_a_rank(x: Tensor) -> Tensor:
+    return x.sum() + torch.distributed.get_rank()
+
+
+def asks_by_another_name(x: Tensor) -> Tensor:
+    return x.sum() + len(threads())
+
+
+def asks_a_module(x: Tensor) -> Tensor:
+    return x.sum() + distribution.get_world_size()
+
+
+def imports(x: Tensor) -> Tensor:
+    import tests.formulas
+
+    return x.sum() if tests.formulas else x.mean()
+
+
+def asks_inside(x: Tensor) -> Tensor:
+    return sum((lambda each: each.sum() * hash("a"))(part) for part in x)
+
+
+def imports_what_computes(x: Tensor) -> Tensor:
+    import math
+
+    from torch.nn import functional
+
+    return functional.relu(x).sum() * math.pi
+
+
+@pytest.mark.parametrize(
+    "loss", [asks_the_environment, asks_for_a_rank, asks_by_another_name, asks_a_module, imports, asks_inside]
+)
+def test_what_may_differ_between_processes(loss: Callable[..., Tensor]) -> None:
+    with pytest.raises(UnstableKeyError):
+        of(loss, T)
+
+
+def test_modules_that_compute() -> None:
+    assert of(imports_what_computes, T) == of(imports_what_computes, T)
+
+
+def test_a_file_that_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what the walk may miss there, such as a function that is found by a name that was put together."""
+    before = of(chosen, T)
+    monkeypatch.setattr(autogen.digest, "_state_of", lambda file: (0, 0))
+    assert of(chosen, T) != before
 
 
 HELD = iter("ab")
