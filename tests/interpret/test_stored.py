@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -321,6 +322,33 @@ def test_a_folder_that_cannot_be_written_to(folder: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "replace", fail)
     agrees(again(Scaled), Scaled(), X, Y)
     assert not plans(folder)
+
+
+@pytest.mark.parametrize("ask", ["os.environ['RANK']", "environ['RANK']", "os.getenv('RANK')", "getenv('RANK')"])
+def test_a_rank_is_that_of_the_process(ask: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in losses over the batches of all processes, whose labels begin at `rank * batch`."""
+    for rank in (0, 1):
+        monkeypatch.setenv("RANK", str(rank))
+        scope: dict[str, Any] = {"__name__": "users", "os": os, "environ": os.environ, "getenv": os.getenv}
+        exec(f"def loss(x):\n    return (x * (1 + int({ask}))).sum()\n", scope)
+        decorated = autogen_loss(scope["loss"], policy="mandatory")
+        torch.testing.assert_close(decorated(X), X.sum() * (1 + rank))
+        assert trace_count(decorated) == 1
+
+
+@pytest.mark.parametrize("error", [AttributeError, ModuleNotFoundError])
+def test_a_class_that_is_not_there(error: type[Exception], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(content: bytes) -> Any:
+        raise error("a class of what the loss returns")
+
+    for traces in (1, 0):
+        loss = again(Scaled)
+        agrees(loss, Scaled(), X, Y)
+        assert trace_count(loss) == traces
+    monkeypatch.setattr(pickle, "loads", fail)
+    loss = again(Scaled)
+    agrees(loss, Scaled(), X, Y)
+    assert trace_count(loss) == 1
 
 
 PROGRAM = """
