@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import threading
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from autogen import reachable
+from autogen import ir, reachable
 from autogen.binding import Binding
 from autogen.build import without_collections
 from autogen.errors import (
@@ -47,8 +46,6 @@ logger = logging.getLogger("autogen")
 MOST_TRACES = 64  # of one kind of call: those differ by values that the loss reads, or relations between sizes
 MOST_KEYS = 1024  # kinds of calls
 MOST_UNUSED = 64  # kinds in a row that differ in what is no tensor, and never come again
-
-_compiling = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,7 @@ class Compilations:
         key = key_of(binding, binding.tensors, needs)
         decision = None if self._options.retraces else self._known(binding, key)
         if decision is None:
-            with _compiling:  # while this thread waited, another may have compiled it
+            with ir.building:  # while this thread waited, another may have compiled it
                 known = None if self._options.retraces else self._known(binding, key)
                 with without_collections():
                     decision = known or self._compile(binding, needs, key, name)

@@ -259,22 +259,24 @@ class CompiledLoss:
         return self._backward(None, bool(self.early)).steps
 
     def _backward(self, layouts: tuple[str, ...] | None, is_early: bool) -> Backward:
-        upstream = [each for each in self.trace.upstream if each is not None]
-        layouts = layouts or (_DENSE,) * len(upstream)
+        layouts = layouts or (_DENSE,) * sum(self.differentiable)
         backward = self._backwards.get((layouts, is_early))
         if backward is None:
-            buffers = {}
-            for each, layout in zip(upstream, layouts, strict=True):
-                if layout != _DENSE:
-                    buffer = ir.Buffer(each.name, each.dtype, each.shape, each.strides, "upstream")
-                    buffers[each.name] = replace(buffer, strides=_strides(buffer, layout))
-            with defects_of(self.plan.provenance.loss):
-                granted = self.plan.early.granted if is_early else ()
-                steps = self._launchers(self.plan.backward(buffers, granted))
-            made = [root.buffer for root in self.plan.early.gradients] if is_early else []
-            results = _results(steps, [root.buffer for root in self.plan.gradients], self.plan, made)
-            backward = self._backwards[layouts, is_early] = Backward(steps, results)
+            with ir.building:
+                backward = self._backwards[layouts, is_early] = self._scheduled(layouts, is_early)
         return backward
+
+    def _scheduled(self, layouts: tuple[str, ...], is_early: bool) -> Backward:
+        buffers = {}
+        for each, layout in zip((each for each in self.trace.upstream if each is not None), layouts, strict=True):
+            if layout != _DENSE:
+                buffer = ir.Buffer(each.name, each.dtype, each.shape, each.strides, "upstream")
+                buffers[each.name] = replace(buffer, strides=_strides(buffer, layout))
+        with defects_of(self.plan.provenance.loss):
+            granted = self.plan.early.granted if is_early else ()
+            steps = self._launchers(self.plan.backward(buffers, granted))
+        made = [root.buffer for root in self.plan.early.gradients] if is_early else []
+        return Backward(steps, _results(steps, [root.buffer for root in self.plan.gradients], self.plan, made))
 
     def _launchers(self, steps: Iterable[Kernel | TorchStep]) -> tuple[Step, ...]:
         provenance = self.plan.provenance

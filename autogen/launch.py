@@ -96,10 +96,11 @@ class Launcher:
         """The kernel's text in a variant."""
         source = self._sources.get(variant)
         if source is None:
-            with defects_of(self._provenance.loss):
-                source = self._sources[variant] = emit(self.kernel, self._space, variant, self._provenance)
+            with ir.building, defects_of(self._provenance.loss):
+                source = emit(self.kernel, self._space, variant, self._provenance)
             self._arguments[variant] = Evaluator([size for _, size in source.sizes])
             self._counts[variant] = Evaluator([partial.count for partial in source.partials])
+            self._sources[variant] = source  # last, as other threads look for it
         return source
 
     def partials(self, sizes: Mapping[str, int], tiling: Tiling) -> list[tuple[Partial, int]]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from autogen.kernel import PROGRAMS
 from autogen.launch import Launch
 from autogen.sizes import Evaluator
 from autogen.tiling import Tiling
+from tests.unit.tuned import launcher_of
 
 CPU = torch.device("cpu")
 N = sympy.Symbol("N", integer=True, positive=True)
@@ -180,3 +184,21 @@ def test_the_installed_triton_is_known() -> None:
     direct._is_known.cache_clear()
     assert direct._is_known(Installed)
     assert not direct.is_watched()
+
+
+def test_a_thread_that_needs_a_text_while_another_makes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is given none whose arguments are not known yet."""
+    launcher, sizes = launcher_of(torch.nn.MSELoss(), torch.randn(30, 7), torch.randn(30, 7))
+    is_emitted = threading.Event()
+
+    def slowly(expressions: Any) -> Evaluator:
+        is_emitted.set()
+        time.sleep(0.05)
+        return Evaluator(expressions)
+
+    monkeypatch.setattr(launch, "Evaluator", slowly)
+    monkeypatch.setattr(build, "load_function", lambda *_: None)
+    with ThreadPoolExecutor(1) as other:
+        first = other.submit(launcher.prepare, sizes, CPU)
+        is_emitted.wait()
+        assert launcher.prepare(sizes, CPU).names == first.result().names

@@ -1,0 +1,105 @@
+"""Losses in several threads, on several devices, and in processes that find them on disk."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autogen.losses
+from autogen import autogen_loss, build
+from autogen.options import PLANS_VARIABLE
+
+pytestmark = pytest.mark.gpu
+
+ROOT = Path(__file__).parents[2]
+
+
+def cases(device: str) -> list[tuple[nn.Module, nn.Module, tuple[Tensor, ...]]]:
+    """Losses, what they stand for, and calls of both."""
+    generator = torch.Generator(device).manual_seed(0)
+    logits = torch.randn(512, 1000, device=device, generator=generator)
+    labels = torch.randint(1000, (512,), device=device, generator=generator)
+    other = torch.rand(512, 1000, device=device, generator=generator)
+    names: list[tuple[str, tuple[Tensor, ...]]] = [
+        ("CrossEntropyLoss", (logits, labels)),
+        ("BCEWithLogitsLoss", (logits, other)),
+        ("SmoothL1Loss", (logits, other)),
+        ("TripletMarginLoss", (logits, other, other.flip(0))),
+    ]
+    return [(getattr(autogen.losses, name)(), getattr(nn, name)(), given) for name, given in names]
+
+
+def outcome(loss: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """Value and gradient."""
+    first = inputs[0].detach().requires_grad_()
+    value = loss(first, *inputs[1:])
+    (gradient,) = torch.autograd.grad(value, first)
+    return value.detach(), gradient
+
+
+@pytest.mark.parametrize("own_streams", [False, True])
+def test_threads(own_streams: bool) -> None:
+    """They compile and launch at the same time, on one stream or on one each."""
+    given = cases("cuda")
+    expected = [outcome(plain, inputs) for _, plain, inputs in given]
+    fresh = [autogen_loss(type(plain)()) for _, plain, _ in given]
+    torch.cuda.synchronize()
+
+    def run(k: int) -> None:
+        stream = torch.cuda.Stream() if own_streams else torch.cuda.current_stream()
+        with torch.cuda.stream(stream):
+            for turn in range(40):
+                which = (k + turn) % len(given)
+                found = outcome(fresh[which], given[which][2])
+                stream.synchronize()
+                torch.testing.assert_close(found, expected[which], rtol=1e-5, atol=1e-6)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(run, range(8)))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("current", [0, 1])
+def test_devices(current: int) -> None:
+    with torch.cuda.device(current):
+        for device in ("cuda:0", "cuda:1"):
+            for loss, plain, inputs in cases(device):
+                for _ in range(3):  # the short way, too
+                    found, expected = outcome(loss, inputs), outcome(plain, inputs)
+                    assert [str(each.device) for each in found] == [device, device]
+                    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+PROGRAM = """
+import torch
+from torch import nn
+from autogen import autogen_loss, trace_count
+
+torch.manual_seed(0)
+x, labels = torch.randn(64, 1000, device="cuda", requires_grad=True), torch.randint(1000, (64,), device="cuda")
+loss = autogen_loss(nn.CrossEntropyLoss(), policy="mandatory")
+value = loss(x, labels)
+value.backward()
+torch.testing.assert_close(value, nn.functional.cross_entropy(x, labels))
+print(trace_count(loss), value.item(), x.grad.sum(0)[:5].tolist())
+"""
+
+
+def test_a_plan_from_disk(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(PROGRAM)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), build.CACHE_VARIABLE: str(tmp_path)}
+    environment.pop(PLANS_VARIABLE, None)
+    found = []
+    for _ in range(2):
+        run = subprocess.run([sys.executable, str(script)], env=environment, check=True, capture_output=True, text=True)
+        found.append(run.stdout.strip())
+    assert found[0].startswith("1 ") and found[1] == "0 " + found[0][2:]
