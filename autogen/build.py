@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ PLANS, PLAN = "plans", ".plan"  # the folder below, and the suffix of what is in
 
 _UNFINISHED = ".tmp"
 _ABANDONED = 600.0  # seconds after which a file that is not finished never will be
+
+compiling = threading.RLock()
+"""Held by the thread that compiles: equal nodes of the IR are the same object only if one at a time makes them."""
 
 _functions: dict[tuple[str, str], Any] = {}
 

@@ -176,7 +176,9 @@ def make_operator(dispatcher_of: DispatcherOf) -> Any:
         return None
 
     class LossVariable(BaseHOPVariable):
-        """The op, as Dynamo traces it. What cannot be in a graph of its own is traced again as part of the other."""
+        """The op, as Dynamo traces it. What cannot be in a graph of its own is traced again as part of the other; what
+        would end that, too, is left to be called after it.
+        """
 
         supports_aliasing = True  # of inputs, such as the halves of a batch
 
@@ -184,13 +186,19 @@ def make_operator(dispatcher_of: DispatcherOf) -> Any:
             try:
                 return super()._call_function(tx, args, kwargs)
             except Unsupported as error:
-                loss = kwargs["loss"].as_python_constant()
-                graphs.inline(loss, str(error).partition("\n")[0])
+                loss, reason = kwargs["loss"].as_python_constant(), str(error).partition("\n")[0]
+                is_whole = getattr(tx, "one_graph", True) or getattr(tx, "error_on_graph_break", False)
+                (graphs.inline if is_whole or reason.startswith("HOP") else graphs.leave)(loss, reason)
                 raise UnspecializeRestartAnalysis(restart_reason=f"{loss} has no graph of its own") from error
 
     operator = LossOperator(dispatcher_of)
+    graphs.outside = torch._dynamo.disable(_call)
     _hop_name_to_variable_class[operator.__name__] = LossVariable
     return operator
+
+
+def _call(call: Callable[[], Any]) -> Any:
+    return call()
 
 
 def _compiled(dispatcher: Any, tensors: Sequence[torch.Tensor]) -> CompiledLoss | None:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from autogen import ir, reachable
+from autogen import reachable
 from autogen.binding import Binding
-from autogen.build import without_collections
+from autogen.build import compiling, without_collections
 from autogen.errors import (
     AutogenError,
     InternalError,
@@ -86,7 +86,7 @@ class Compilations:
         key = key_of(binding, binding.tensors, needs)
         decision = None if self._options.retraces else self._known(binding, key)
         if decision is None:
-            with ir.building:  # while this thread waited, another may have compiled it
+            with compiling:  # while this thread waited, another may have compiled it
                 known = None if self._options.retraces else self._known(binding, key)
                 with without_collections():
                     decision = known or self._compile(binding, needs, key, name)

@@ -16,6 +16,7 @@ import torch
 
 from autogen import ir
 from autogen.binding import Binding
+from autogen.build import compiling
 from autogen.changes import State
 from autogen.errors import ScheduleError, defects_of
 from autogen.kernel import Kernel
@@ -262,7 +263,7 @@ class CompiledLoss:
         layouts = layouts or (_DENSE,) * sum(self.differentiable)
         backward = self._backwards.get((layouts, is_early))
         if backward is None:
-            with ir.building:
+            with compiling:
                 backward = self._backwards[layouts, is_early] = self._scheduled(layouts, is_early)
         return backward
 

@@ -75,7 +75,7 @@ class Dispatcher:
         if policy is Policy.DISABLED or is_replaying():
             return self._eager(module, args, kwargs)
         if availability.is_transformed():
-            return self._transformed(module, args, kwargs)
+            return self._transformed(module, args, kwargs, name)
         site = self._sites.known(module)
         if site is not None and site.shortcuts and not self.options.retraces:
             try:
@@ -106,7 +106,9 @@ class Dispatcher:
             raise error.with_traceback(None)  # that of an earlier call would keep its tensors alive
         return self._eager(module, args, kwargs)
 
-    def _transformed(self, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _transformed(
+        self, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None
+    ) -> Any:
         """Run the loss where torch transforms the call; a graph of `torch.compile` may have kernels, no other."""
         if not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting() or self.options.retraces:
             return self._eager(module, args, kwargs)
@@ -114,7 +116,10 @@ class Dispatcher:
         def formula() -> Any:
             return self._eager(module, args, kwargs)
 
-        return graphs.traced(formula, self._label)
+        def call() -> Any:
+            return self(module, args, kwargs, name)
+
+        return graphs.traced(formula, call, self._label)
 
     def prepare(
         self,

@@ -20,6 +20,9 @@ from autogen.options import Options
 operator: Any = None
 """The higher-order op, once a loss has been traced: making it imports Dynamo."""
 
+outside: Any = None
+"""Calls what it is given where Dynamo does not trace; made with the op."""
+
 make_operator: Callable[[], Any] | None = None
 """Makes the op, or None where this torch has not what it takes. Dispatch, which the op needs, puts it here."""
 
@@ -28,6 +31,7 @@ logger = logging.getLogger("autogen")
 _numbers = itertools.count(1)
 _options: dict[str, Options] = {}
 _inlined: set[str] = set()
+_left: set[str] = set()
 
 
 def label(name: str, options: Options) -> str:
@@ -53,11 +57,23 @@ def inline(loss: str, reason: str) -> None:
     logger.info("%s: in a compiled graph it runs in torch: %s", name_of(loss), reason)
 
 
-def traced(formula: Callable[[], Any], loss: str) -> Any:
-    """What Dynamo is to trace for a call whose value in torch is `formula()`."""
+def leave(loss: str, reason: str) -> None:
+    """From now on, end the graph where a loss is called, which would end inside it in any case."""
+    _left.add(loss)
+    logger.info("%s: it is called between graphs: %s", name_of(loss), reason)
+
+
+def traced(formula: Callable[[], Any], call: Callable[[], Any], loss: str) -> Any:
+    """What Dynamo is to trace for a call that is `formula()` in torch, and `call()` outside of graphs."""
+    if _is_left(loss):
+        return outside(call)
     if _is_inlined(loss):
         return formula()
     return operator(formula, loss=loss)
+
+
+def _is_left(loss: str) -> bool:
+    return loss in _left and outside is not None
 
 
 def _is_inlined(loss: str) -> bool:
@@ -69,4 +85,5 @@ def _is_inlined(loss: str) -> bool:
     return operator is None
 
 
-_is_inlined._dynamo_marked_constant = True  # type: ignore[attr-defined]  # all that torch.compiler's decorator does
+for _each in (_is_left, _is_inlined):
+    _each._dynamo_marked_constant = True  # type: ignore[attr-defined]  # all that torch.compiler's decorator does

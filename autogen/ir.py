@@ -24,7 +24,6 @@ Equal nodes are the same object, so common subexpressions cost nothing and `is` 
 from __future__ import annotations
 
 import math
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -137,9 +136,6 @@ class Node:
     def __repr__(self) -> str:
         return format_nodes([self]).splitlines()[-1]
 
-
-building = threading.RLock()
-"""Held by a thread that makes nodes: two that make equal ones at the same time would make two."""
 
 _interned: weakref.WeakValueDictionary[tuple[Any, ...], Node] = weakref.WeakValueDictionary()
 

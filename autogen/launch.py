@@ -96,7 +96,7 @@ class Launcher:
         """The kernel's text in a variant."""
         source = self._sources.get(variant)
         if source is None:
-            with ir.building, defects_of(self._provenance.loss):
+            with build.compiling, defects_of(self._provenance.loss):
                 source = emit(self.kernel, self._space, variant, self._provenance)
             self._arguments[variant] = Evaluator([size for _, size in source.sizes])
             self._counts[variant] = Evaluator([partial.count for partial in source.partials])

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 import autogen
-from autogen import ir
+from autogen.build import compiling
 from autogen.errors import AutogenError, defects_of
 from autogen.launch import Launcher
 from autogen.options import Tuning
@@ -89,7 +89,7 @@ class Tuner:
     def _skeleton(self) -> Skeleton | None:
         name = self._launcher.kernel.name
         try:
-            with ir.building, defects_of(name):
+            with compiling, defects_of(name):
                 return Skeleton.of(self._launcher.kernel)
         except AutogenError as error:
             logger.warning("%s is not tuned: %s", name, error.reason, exc_info=error)

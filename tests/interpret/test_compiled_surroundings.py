@@ -282,3 +282,38 @@ def test_results_that_are_views(backend: str, launches: Launches) -> None:
         return value + a.sum() + far.sum()
 
     agree(launches, compiled(run, backend), plain(run), x(3, 4), expected=0)
+
+
+class Checked(nn.Module):
+    """A dice loss that looks at its target, as MONAI's does: where that is traced, a graph ends."""
+
+    def forward(self, a: Tensor, target: Tensor) -> Tensor:
+        if target.max() > 1:
+            raise ValueError("the target is no mask")
+        p = torch.sigmoid(a)
+        return 1 - 2 * (p * target).sum() / (p.sum() + target.sum())
+
+
+@pytest.mark.parametrize("backend", ["eager", *LOWERING])
+def test_a_loss_that_ends_graphs_is_called_between_them(backend: str, launches: Launches) -> None:
+    ours, theirs = autogen_loss(Checked()), Checked()
+    mask = (x(6, 5, seed=1).detach() > 0).float()
+    run = torch.compile(lambda a: 2 * ours(a.tanh(), mask).exp(), backend=backend)
+    for _ in range(3):
+        launches.take()
+        found = outcome(run, x(6, 5))
+        assert launches.take() == 2
+        torch.testing.assert_close(found, outcome(lambda a: 2 * theirs(a.tanh(), mask).exp(), x(6, 5)))
+    with pytest.raises(ValueError, match="no mask"):
+        torch.compile(lambda a: ours(a, 3 * mask), backend=backend)(x(6, 5))
+
+
+def test_a_loss_that_ends_graphs_fails_in_a_whole_one_as_torch_does() -> None:
+    mask = x(6, 5, seed=1).detach().abs().clamp(max=1)
+    raised = []
+    for loss in (autogen_loss(Checked()), Checked()):
+        torch.compiler.reset()
+        with pytest.raises(torch._dynamo.exc.Unsupported) as caught:
+            compiled(loss)(x(6, 5), mask)
+        raised.append(str(caught.value).partition("\n")[0])
+    assert raised[0] == raised[1]
