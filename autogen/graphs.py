@@ -14,8 +14,10 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from autogen import availability
-from autogen.options import Options
+from autogen.options import Options, Tune
 
 operator: Any = None
 """The higher-order op, once a loss has been traced: making it imports Dynamo."""
@@ -29,21 +31,22 @@ make_operator: Callable[[], Any] | None = None
 logger = logging.getLogger("autogen")
 
 _numbers = itertools.count(1)
-_options: dict[str, Options] = {}
+_tunes: dict[str, Tune] = {}
 _inlined: set[str] = set()
-_left: set[str] = set()
+_left: set[tuple[str, int | None]] = set()  # with the code that Dynamo is compiling
 
 
 def label(name: str, options: Options) -> str:
     """What the graphs of this process call a loss: its name, and a number."""
     found = f"{name}#{next(_numbers)}"
-    _options[found] = options
+    if options.tune is not None:
+        _tunes[found] = options.tune
     return found
 
 
 def options_of(loss: str) -> Options:
     """What is asked of a loss in a graph. A gradient that forward has made would have two owners there."""
-    return Options(tune=_options[loss].tune)
+    return Options(tune=_tunes.get(loss))
 
 
 def name_of(loss: str) -> str:
@@ -58,13 +61,15 @@ def inline(loss: str, reason: str) -> None:
 
 
 def leave(loss: str, reason: str) -> None:
-    """From now on, end the graph where a loss is called, which would end inside it in any case."""
-    _left.add(loss)
+    """From now on, end the graph of some code where it calls a loss, as it would end inside that in any case."""
+    _left.add((loss, _frame()[0]))
     logger.info("%s: it is called between graphs: %s", name_of(loss), reason)
 
 
 def traced(formula: Callable[[], Any], call: Callable[[], Any], loss: str) -> Any:
     """What Dynamo is to trace for a call that is `formula()` in torch, and `call()` outside of graphs."""
+    if not torch.compiler.is_dynamo_compiling():  # it has given up, and this runs for real
+        return call()
     if _is_left(loss):
         return outside(call)
     if _is_inlined(loss):
@@ -73,7 +78,18 @@ def traced(formula: Callable[[], Any], call: Callable[[], Any], loss: str) -> An
 
 
 def _is_left(loss: str) -> bool:
-    return loss in _left and outside is not None
+    frame, is_new = _frame()
+    if is_new:  # it may have to be one graph, where the same code before had not
+        _left.discard((loss, frame))
+    return (loss, frame) in _left
+
+
+def _frame() -> tuple[int | None, bool]:
+    """What numbers the code that Dynamo is compiling, and whether it does so for the first time, at first attempt."""
+    trace = torch._guards.CompileContext.current_trace_id()
+    if trace is None:
+        return None, False
+    return trace.compile_id.frame_id, trace.compile_id.frame_compile_id == 0 and trace.attempt == 0
 
 
 def _is_inlined(loss: str) -> bool:

@@ -308,11 +308,15 @@ def test_a_loss_that_ends_graphs_is_called_between_them(backend: str, launches: 
         torch.compile(lambda a: ours(a, 3 * mask), backend=backend)(x(6, 5))
 
 
-def test_a_loss_that_ends_graphs_fails_in_a_whole_one_as_torch_does() -> None:
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_loss_that_ends_graphs_fails_in_a_whole_one_as_torch_does(is_known: bool) -> None:
     mask = x(6, 5, seed=1).detach().abs().clamp(max=1)
     raised = []
     for loss in (autogen_loss(Checked()), Checked()):
         torch.compiler.reset()
+        if is_known:
+            torch.compile(loss, backend="aot_eager")(x(6, 5), mask)
+            torch.compiler.reset()
         with pytest.raises(torch._dynamo.exc.Unsupported) as caught:
             compiled(loss)(x(6, 5), mask)
         raised.append(str(caught.value).partition("\n")[0])
