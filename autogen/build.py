@@ -8,6 +8,7 @@ in the user's cache folder.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import hashlib
 import importlib.util
@@ -61,7 +62,15 @@ def cache_folder() -> Path:
         pass
     fallback = Path(tempfile.gettempdir()) / f"autogen-loss-{os.getuid()}"
     fallback.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return fallback
+    state = fallback.stat()
+    is_ours = state.st_uid == os.getuid() and not state.st_mode & 0o022
+    return fallback if is_ours else _folder_of_process()
+
+
+@functools.cache
+def _folder_of_process() -> Path:
+    """A new folder that nobody else writes to: what is in the cache is run."""
+    return Path(tempfile.mkdtemp(prefix="autogen-loss-"))
 
 
 def tuned_folder() -> Path:

@@ -126,6 +126,20 @@ def test_an_unusable_folder_falls_back_to_a_private_temporary_one(
     assert len(files(fallback)) == 1
 
 
+def test_a_temporary_folder_that_others_may_write_to_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(build.CACHE_VARIABLE, str(unusable(tmp_path / "file")))
+    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
+    build._folder_of_process.cache_clear()
+    shared = build.cache_folder()
+    shared.chmod(0o777)
+    own = build.cache_folder()
+    assert own != shared and own == build.cache_folder()
+    assert stat.S_IMODE(own.stat().st_mode) & 0o077 == 0
+    build._folder_of_process.cache_clear()
+
+
 def test_a_folder_that_cannot_be_written_falls_back(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
