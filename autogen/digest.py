@@ -2,7 +2,7 @@
 
 A key tells calls of one process apart, some by the identity of an object. Another process has that object, too, if it
 is a class, a function or a module that can be found by its name. Code is known by all that it consists of, and by the
-state of its file, so that functions and classes of the user need not be found.
+content of its file, so that functions and classes of the user need not be found.
 
 What a library's function returns in one process, such as a rank or an environment variable, it need not in another. So
 code must name nothing that may tell processes apart: only modules are allowed that compute, and no name that is known
@@ -11,6 +11,7 @@ to ask. That is strict, and costs a trace where it is wrong.
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
 import hashlib
@@ -18,6 +19,7 @@ import os
 import sys
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -110,7 +112,7 @@ def _parts(value: Any) -> Iterator[bytes]:
     elif isinstance(value, types.CodeType):
         if not _is_of_library(value.co_filename):
             _require_pure(value)
-        yield repr(_state_of(value.co_filename)).encode()
+        yield _content_of(value.co_filename)
         yield from (_digest(getattr(value, name)) for name in _CODE if hasattr(value, name))
         yield from map(_digest, value.co_consts)
     elif isinstance(value, type):
@@ -146,13 +148,12 @@ def _require_pure(code: types.CodeType) -> None:
 
 
 @functools.cache
-def _state_of(file: str) -> tuple[int, int] | None:
-    """Size and age of a file of source code, as it was when first asked for; None if there is none."""
-    try:
-        state = os.stat(file)
-    except OSError:
-        return None
-    return state.st_size, state.st_mtime_ns
+def _content_of(file: str) -> bytes:
+    """A digest of a file of source code, as it was when first asked for; of nothing if it cannot be read."""
+    content = b""
+    with contextlib.suppress(OSError, ValueError):  # such as "<stdin>"
+        content = Path(file).read_bytes()
+    return hashlib.sha256(content).digest()
 
 
 def _name_of(value: Any) -> str:

@@ -154,7 +154,7 @@ def test_modules_that_compute() -> None:
 def test_a_file_that_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what the walk may miss there, such as a function that is found by a name that was put together."""
     before = of(chosen, T)
-    monkeypatch.setattr(autogen.digest, "_state_of", lambda file: (0, 0))
+    monkeypatch.setattr(autogen.digest, "_content_of", lambda file: b"another")
     assert of(chosen, T) != before
 
 
