@@ -24,6 +24,7 @@ from typing import Any
 CACHE_VARIABLE = "AUTOGEN_CACHE_DIR"
 
 PLANS, PLAN = "plans", ".plan"  # the folder below, and the suffix of what is in folders there
+TUNED = "tuned"  # likewise, of JSON files
 
 _UNFINISHED = ".tmp"
 _ABANDONED = 600.0  # seconds after which a file that is not finished never will be
@@ -75,7 +76,7 @@ def _folder_of_process() -> Path:
 
 def tuned_folder() -> Path:
     """Where tuned configurations are kept (`autogen.tuning.store`), beside the modules; made if need be."""
-    folder = cache_folder() / "tuned"
+    folder = cache_folder() / TUNED
     folder.mkdir(exist_ok=True)
     return folder
 
@@ -149,8 +150,8 @@ def clear_cache() -> int:
     """
     folder = cache_folder()
     shelves = list(folder.glob(f"{PLANS}/*"))
-    cleared = sum(clear_leftovers(each, older_than=0) for each in (folder, tuned_folder(), *shelves))
-    patterns = ("*.py", "__pycache__/*.pyc", f"{PLANS}/*/*{PLAN}", "tuned/*.json")
+    cleared = sum(clear_leftovers(each, older_than=0) for each in (folder, folder / TUNED, *shelves))
+    patterns = ("*.py", "__pycache__/*.pyc", f"{PLANS}/*/*{PLAN}", f"{TUNED}/*.json")
     for path in (path for pattern in patterns for path in folder.glob(pattern)):
         with contextlib.suppress(OSError):
             path.unlink()

@@ -1,7 +1,7 @@
 """Dispatch: which way a call of a loss takes, and taking it.
 
-A loss that has been compiled for the class of its inputs is launched; an unknown class is compiled first; what cannot
-be compiled runs in torch, and the reason is kept so that nobody tries again.
+A call like an earlier one takes a shortcut to its launches. Any other is taken apart, and `autogen.compilations` says
+what it can run on; where that is nothing, it runs in torch.
 """
 
 from __future__ import annotations
@@ -28,16 +28,14 @@ from autogen.shortcut import Plan, Shortcut
 from autogen.sites import Site, Sites
 
 if TYPE_CHECKING:
-    from autogen.compiled import CompiledLoss
+    from autogen.compilations import Kernels
     from autogen.handwritten import BoundHandwritten
-
-    Kernels = CompiledLoss | BoundHandwritten
 
 logger = logging.getLogger("autogen")
 
 
 class Dispatcher:
-    """A loss function and everything that was compiled for it.
+    """A loss function, what was compiled of it, and how its calls are known again.
 
     Args:
         function: the loss as the user wrote it: a function, or a module's `forward`.

@@ -103,7 +103,7 @@ class Handwritten(ABC):
 
 @dataclass(frozen=True)
 class BoundHandwritten:
-    """One call of a handwritten loss, as dispatch sees it (compare `autogen.compiler.CompiledLoss`)."""
+    """One call of a handwritten loss, as dispatch sees it (compare `autogen.compiled.CompiledLoss`)."""
 
     loss: Handwritten
     arguments: Mapping[str, Any]

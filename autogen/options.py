@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from autogen.policies import Policy
 
@@ -24,6 +24,7 @@ Tune = bool | Literal["profile", "first_valid"]
 """How the configurations of kernels are chosen: False is by sizes alone, True is "profile"."""
 
 Tuning = Literal["profile", "first_valid"]
+"""How they are chosen where it is not by sizes alone."""
 
 RETRACE_VARIABLE = "AUTOGEN_RETRACE"
 """Set to 1 when a loss is decorated, every call of it is traced."""
@@ -34,7 +35,7 @@ PLANS_VARIABLE = "AUTOGEN_PLANS"
 TUNE_VARIABLE = "AUTOGEN_TUNE"
 """Set to 1 (or "first_valid") when a loss is decorated, it is tuned unless its own `tune` says how."""
 
-_TUNED_BY: dict[str | None, Tuning] = {"1": "profile", "profile": "profile", "first_valid": "first_valid"}
+_TUNED_BY: dict[Any, Tuning] = {True: "profile", "1": "profile", "profile": "profile", "first_valid": "first_valid"}
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Options:
     @property
     def tuning(self) -> Tuning | None:
         """How configurations are chosen; None is by sizes alone."""
-        return "profile" if self.tune is True else self.tune or None
+        return _TUNED_BY.get(self.tune)
 
     @property
     def retraces(self) -> bool:

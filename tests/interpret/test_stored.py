@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
 import signal
@@ -21,8 +22,8 @@ from autogen import autogen_loss, build, explain, losses, stored, trace_count
 from autogen.options import PLANS_VARIABLE
 from tests.interpret.agreement import draw, labels
 from tests.interpret.launches import Launches
-from tests.interpret.samples import Samples
-from tests.interpret.table import rows
+from tests.interpret.pairs import FIRST, pair
+from tests.interpret.table import Row
 
 ROOT = Path(__file__).parents[2]
 X, Y = draw("real", 6, 5), draw("real", 6, 5, seed=1).detach()
@@ -84,23 +85,13 @@ def test_the_next_process_traces_nothing(folder: Path, launches: Launches) -> No
     assert len(plans(folder)) == 1
 
 
-def distinct() -> list[Any]:
-    """One row for each loss of the table."""
-    found = {row.loss: row for row in rows()}
-    return [row for name, row in found.items() if name != "KLDivLoss"]  # which warns
-
-
-@pytest.mark.parametrize("row", distinct(), ids=lambda row: row.loss)
+@pytest.mark.parametrize("row", [row for row in FIRST if row.loss != "KLDivLoss"], ids=lambda row: row.loss)  # it warns
 @pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_every_loss(row: Any, reduction: str, folder: Path, launches: Launches) -> None:
-    samples = Samples()
-    options = row.options(samples)
-    first, *others = row.inputs(samples)
-    inputs = (first.requires_grad_(), *others)
+def test_every_loss(row: Row, reduction: str, folder: Path, launches: Launches) -> None:
     counts = []
     for traces in (1, 0):
-        loss = autogen_loss(getattr(nn, row.loss)(reduction=reduction, **options), policy="mandatory")
-        plain = getattr(nn, row.loss)(reduction=reduction, **options)
+        _, plain, inputs = pair(row, torch.float32, reduction=reduction)
+        loss = autogen_loss(copy.deepcopy(plain), policy="mandatory")
         launches.take()
         agrees(loss, plain, *inputs)
         counts.append(launches.take())

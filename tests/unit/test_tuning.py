@@ -244,7 +244,8 @@ class TestTuner:
 class TestOptions:
     def test_what_there_is(self) -> None:
         assert PLAIN.tuning is None and Options(tune=False).tuning is None
-        assert Options(tune=True).tuning == Options(tune="profile").tuning == "profile"
+        for tune in (True, 1, "profile"):
+            assert Options(tune=tune).tuning == "profile"  # type: ignore[arg-type]
         assert Options(tune="first_valid").tuning == "first_valid"
         with pytest.raises(ValueError, match="'always'"):
             autogen_loss(nn.MSELoss(), tune="always")  # type: ignore[call-overload]
