@@ -72,7 +72,7 @@ class _Fused(torch.autograd.Function):
         outputs, kept = kernels.run_forward(tensors, sizes)
         saved, ctx.early = _split(kept, kernels.early)
         ctx.kernels, ctx.replayed, ctx.sizes, ctx.failed = kernels, replayed, sizes, failed
-        ctx.count, ctx.first = len(tensors), 4
+        ctx.count = len(tensors)
         ctx.save_for_backward(*tensors, *saved)
         constant = [each for each, varies in zip(outputs, kernels.differentiable, strict=True) if not varies]
         ctx.mark_non_differentiable(*constant)
@@ -82,7 +82,7 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
         everything, early = ctx.saved_tensors, _taken(ctx)
         tensors, saved = everything[: ctx.count], everything[ctx.count :]
-        none, wanted = (None,) * ctx.first, ctx.needs_input_grad[ctx.first :]  # of what comes before the tensors
+        none, wanted = (None,) * 4, ctx.needs_input_grad[4:]  # of what comes before the tensors
         if not torch.is_grad_enabled():
             try:
                 return *none, *ctx.kernels.run_backward(tensors, (*saved, *early), upstream, ctx.sizes)
@@ -91,15 +91,17 @@ class _Fused(torch.autograd.Function):
         return *none, *ctx.replayed.gradients(tensors, wanted, upstream)
 
 
-class _Short(_Fused):
+class _Short(torch.autograd.Function):
     """`_Fused` for calls that took a shortcut: the same launches, prepared."""
 
     @staticmethod
-    def forward(ctx: Any, call: tuple[Any, ...], *tensors: torch.Tensor) -> Any:  # type: ignore[override]
+    def forward(ctx: Any, call: tuple[Any, ...], *tensors: torch.Tensor) -> Any:
         plan = call[0]
         results = plan.prepared.forward(tensors, call[1])
+        saved = results[plan.outputs :]
         ctx.call = call
-        saved, ctx.early = _split(results[plan.outputs :], plan.loss.early)
+        if plan.is_early:
+            saved, ctx.early = _split(saved, plan.loss.early)
         ctx.save_for_backward(*tensors, *saved)
         if plan.constant:
             ctx.mark_non_differentiable(*[results[k] for k in plan.constant])
@@ -112,17 +114,15 @@ class _Short(_Fused):
         count = len(shortcut.names)
         tensors = everything[:count]
         if not torch.is_grad_enabled():
-            kept = (*everything[count:], *_taken(ctx)) if ctx.early else everything[count:]
+            kept = (*everything[count:], *_taken(ctx)) if plan.is_early else everything[count:]
             try:
                 return None, *plan.prepared.backward(tensors, kept, upstream, sizes)
-            except (CompileError, InternalError):  # of a kernel for another layout of upstream: `_Fused` deals with it
-                pass
+            except (CompileError, InternalError) as error:  # of a kernel for another layout of upstream
+                key = key_of(shortcut, tensors, ctx.needs_input_grad[1:])
+                dispatcher.refuse(key, resolve(dispatcher.options.policy), error)
         replay = functools.partial(dispatcher.replay_again, shortcut, module, floats)
-        ctx.kernels, ctx.replayed = plan.loss, Replayed(functools.partial(_tensors_of, replay), None)
-        ctx.sizes, ctx.count, ctx.first = sizes or plan.prepared.sizes, count, 1
-        key = key_of(shortcut, tensors, ctx.needs_input_grad[1:])
-        ctx.failed = functools.partial(dispatcher.refuse, key, resolve(dispatcher.options.policy))
-        return _Fused.backward(ctx, *upstream)
+        replayed = Replayed(functools.partial(_tensors_of, replay), None)
+        return None, *replayed.gradients(tensors, ctx.needs_input_grad[1:], upstream)
 
 
 def _split(kept: list[torch.Tensor], early: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -132,7 +132,7 @@ def _split(kept: list[torch.Tensor], early: int) -> tuple[list[torch.Tensor], li
 
 def _taken(ctx: Any) -> list[torch.Tensor]:
     """The gradients that forward has computed, once: whoever gets them may write to them."""
-    early: list[torch.Tensor] = ctx.early
+    early: list[torch.Tensor] = getattr(ctx, "early", [])
     ctx.early = []
     return early
 

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Sequence
 
 import torch
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 from autogen.errors import UnavailableError
 
@@ -74,17 +76,16 @@ def require(tensors: Sequence[torch.Tensor]) -> None:
         raise UnavailableError(f"no kernels for the device {device.type}", remedy="Move the tensors to a GPU.")
 
 
+_functorch = torch._C._functorch.peek_interpreter_stack
+_function_modes = torch._C._len_torch_function_stack
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+
+
 def is_functional() -> bool:
     """Whether `torch.func` or forward-mode AD is at work."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+    return _functorch() is not None or forward_ad._current_level >= 0
 
 
 def is_transformed() -> bool:
     """Whether torch transforms the call (`torch.compile`, `torch.func`, forward-mode AD): its formula is needed."""
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch.autograd.forward_ad._current_level >= 0
-        or torch._C._len_torch_function_stack() > 0
-        or torch._C._len_torch_dispatch_stack() > 0
-    )
+    return is_compiling() or is_functional() or _function_modes() > 0 or _dispatch_modes() > 0

@@ -140,10 +140,11 @@ def _undecorated(function: Callable[..., Any], options: Options) -> tuple[Callab
 def _decorate_function(function: Callable[..., Any], options: Options) -> Callable[..., Any]:
     function, options = _undecorated(function, options)
     dispatcher = Dispatcher(function, getattr(function, "__name__", type(function).__name__), options)
+    call = dispatcher.__call__  # which Python calls faster than an object
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return dispatcher(None, args, kwargs)
+        return call(None, args, kwargs)
 
     setattr(wrapper, _DISPATCHER, dispatcher)
     return wrapper
@@ -153,12 +154,13 @@ def _decorate_class(cls: Any, options: Options) -> Any:
     entry = entry_of(cls)
     original = getattr(cls, entry)
     dispatcher = Dispatcher(original, cls.__name__, options)
+    call = dispatcher.__call__  # which Python calls faster than an object
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not self.use_autogen:
             return original(self, *args, **kwargs)
-        return dispatcher(self, args, kwargs, type(self).__name__)
+        return call(self, args, kwargs, type(self).__name__)
 
     setattr(method, _DISPATCHER, dispatcher)
     setattr(cls, entry, method)

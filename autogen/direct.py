@@ -20,6 +20,8 @@ import torch
 
 logger = logging.getLogger("autogen")
 
+ALIGNMENT = 16  # of pointers, in bytes, by which Triton tells kernels apart
+
 # The parameters of `CudaLauncher.__call__`; after the last come kernel_metadata, launch_metadata and the two hooks, by
 # name or not, and then the kernel's arguments.
 _LAUNCHER = ("self", "gridX", "gridY", "gridZ", "stream", "function")
@@ -58,6 +60,11 @@ Compiled = tuple[Callable[..., None], int, tuple[int, ...]]
 
 launches it. Pointers among the arguments may be integers.
 """
+
+
+def is_aligned(tensor: torch.Tensor) -> bool:
+    """Whether Triton takes a tensor's memory for aligned."""
+    return tensor.data_ptr() % ALIGNMENT == 0
 
 
 def compiled_of(kernel: Any) -> Compiled | None:

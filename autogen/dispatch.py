@@ -24,7 +24,7 @@ from autogen.executed import is_profiled
 from autogen.options import PLAIN, Options
 from autogen.places import MISSING
 from autogen.policies import Policy, resolve
-from autogen.shortcut import Plan, Shortcut
+from autogen.shortcut import Key, Plan, Shortcut
 from autogen.sites import Site, Sites
 
 if TYPE_CHECKING:
@@ -198,13 +198,10 @@ class Dispatcher:
             reading = each.read(module, args, kwargs)
             if reading is None:
                 continue
-            tensors, key, floats = reading
-            plan = each.plans.get(key)
+            tensors, known, floats = reading
+            plan = self._plan(each, tensors, floats, site, known) if isinstance(known, tuple) else known
             if plan is None:
-                plan = self._plan(each, tensors, floats, site)
-                if plan is None:
-                    return MISSING
-                each.keep(key, plan)
+                return MISSING
             sizes = None
             if floats:  # they may decide about branches of the loss
                 sizes = plan.loss.sizes_of(tensors, floats)
@@ -218,7 +215,7 @@ class Dispatcher:
         return MISSING
 
     def _plan(
-        self, shortcut: Shortcut, tensors: Sequence[torch.Tensor], floats: tuple[float, ...], site: Site
+        self, shortcut: Shortcut, tensors: Sequence[torch.Tensor], floats: tuple[float, ...], site: Site, key: Key
     ) -> Plan | None:
         """The launches of a call, if what it needs is compiled and nothing but sizes decides about it."""
         needs = [torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors]
@@ -229,7 +226,9 @@ class Dispatcher:
             if sizes is not None:
                 if self.options.static_graph and site.graphs.get(tuple(needs)) is not compiled.graph:
                     return None  # compared on the long way
-                return Plan.of(compiled, sizes, any(needs))
+                plan = Plan.of(compiled, sizes, any(needs))
+                shortcut.plans.keep(key, plan)
+                return plan
         return None
 
     def _learn(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 
-from autogen import build, direct, ir
+from autogen import build, direct, ir, scratch
 from autogen.emission import KernelSource, Partial, Variant, emit
 from autogen.errors import CompileError, defects_of
 from autogen.kernel import CHUNKS, PROGRAMS, Kernel
@@ -17,24 +16,6 @@ from autogen.provenance import Provenance
 from autogen.sizes import Evaluator
 from autogen.space import Space
 from autogen.tiling import Config, Tiler, Tiling
-
-_ALIGNMENT = 16  # of pointers, in bytes, by which Triton tells kernels apart
-
-_counters: dict[tuple[Any, ...], torch.Tensor] = {}
-
-
-class _Scratch:
-    """Memory for partial results, and a counter, of the launches on one stream: one uses it after the other."""
-
-    def __init__(self, room: int, device: torch.device) -> None:
-        self.room = room
-        self._partials = torch.empty(room, dtype=torch.uint8, device=device)
-        self._counter = torch.zeros(1, dtype=torch.int32, device=device)
-        self.start = self._partials.data_ptr()
-        self.counter = self._counter.data_ptr()
-
-
-_scratches: dict[torch.device, dict[int, _Scratch]] = {}  # by stream
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 """Shape, strides and dtype."""
@@ -128,7 +109,12 @@ class Launcher:
 
 
 class Launch:
-    """A kernel for one set of sizes on one device; called with its tensors, in the order of `names`."""
+    """A kernel for one set of sizes on one device; called with its tensors, in the order of `names`.
+
+    A call goes through Triton. What Triton has `compiled`, by which of the tensors are aligned, is there to be launched
+    directly: with pointers to the tensors and to the partial results, which are at `offsets` in `room` bytes, and with
+    `numbers`. `autogen.hostcode` does so.
+    """
 
     def __init__(
         self,
@@ -141,63 +127,38 @@ class Launch:
     ) -> None:
         self.names = tuple(buffer.name for buffer in source.buffers)
         self.tiling = tiling
+        self.programs = tiling.programs
+        self.compiled: dict[tuple[bool, ...], direct.Compiled] = {}
+        self.offsets, self.room = scratch.lay_out(
+            count * partial.dtype.itemsize for partial, count in zip(source.partials, counts, strict=True)
+        )
         self._source = source
         self._device = device
-        self._index = device.index
-        self._programs = tiling.programs
         self._warps = tiling.num_warps
         self._evaluate = numbers
         self._counts = counts  # of partial results
         tiles = dict(tiling.tiles)
         self._tiles = tuple(tiles[tile] for tile in source.tiles)
-        self._rest = (*numbers(sizes), *self._tiles)
+        self._numbers = (*numbers(sizes), *self._tiles)
         self._function = build.load_function(source.name, source.text)
         self._streams = direct.streams_of(device.type)
-        self._compiled: dict[tuple[bool, ...], direct.Compiled] = {}  # by which pointers are aligned
-        self._aligned: direct.Compiled | None = None
-        self._offsets, self._room = self._lay_out()
-        self._scratches = _scratches.setdefault(device, {})
 
-    def _lay_out(self) -> tuple[tuple[int, ...], int]:
-        """Where each kind of partial results begins in the memory for them, and how much that is, in bytes."""
-        offsets, room = [], 0
-        for partial, count in zip(self._source.partials, self._counts, strict=True):
-            offsets.append(room)
-            room += -(-count * partial.dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
-        return tuple(offsets), room
+    def numbers(self, sizes: Mapping[str, int] | None) -> tuple[Any, ...]:
+        """The sizes that the kernel is given, and its tiles. `sizes` are None if they are those of the preparation."""
+        return self._numbers if sizes is None else (*self._evaluate(sizes), *self._tiles)
 
     def __call__(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int] | None = None) -> None:
         """Launch. `sizes` are given where numbers among them differ from those that the launch was prepared for."""
-        rest = self._rest if sizes is None else (*self._evaluate(sizes), *self._tiles)
-        streams = self._streams
-        if streams is None:
-            return self._through_triton(tensors, rest)
-        pointers = [tensor.data_ptr() for tensor in tensors]
-        bits = 0
-        for pointer in pointers:
-            bits |= pointer
-        compiled = self._compiled.get(_alignment(pointers)) if bits % _ALIGNMENT else self._aligned
-        if compiled is None or direct.is_watched():
-            return self._through_triton(tensors, rest)
-        if streams.current_device() != self._index:
-            with torch.cuda.device(self._index):
-                return self(tensors, sizes)
-        stream = streams.current_stream(self._index)
-        if self._offsets:
-            if streams.is_capturing():  # memory of the graph's own, which Triton's way allocates
-                return self._through_triton(tensors, rest)
-            scratch = self._scratches.get(stream)  # kept alive here: another thread may put a larger one there
-            if scratch is None or scratch.room < self._room:
-                scratch = self._scratches[stream] = _Scratch(2 * self._room, self._device)
-            for offset in self._offsets:
-                pointers.append(scratch.start + offset)
-            pointers.append(scratch.counter)
-        run, function, metadata = compiled
-        try:
-            run(self._programs, 1, 1, stream, function, metadata, None, None, None, *pointers, *rest)
-        except Exception:
-            _forget_counters()
-            raise
+        arguments: list[Any] = list(tensors)
+        for partial, count in zip(self._source.partials, self._counts, strict=True):
+            arguments.append(torch.empty(count, dtype=partial.dtype, device=self._device))
+        if self._source.partials:
+            arguments.append(scratch.ticket_counter(self._device))
+        arguments += self.numbers(sizes)
+        with self._triton():
+            kernel = self._function[(self.programs,)](*arguments, num_warps=self._warps)
+        if self._streams is not None and (compiled := direct.compiled_of(kernel)) is not None:
+            self.compiled[tuple(map(direct.is_aligned, tensors))] = compiled
 
     def compile(self) -> int:
         """Have Triton compile the kernel for aligned tensors, which it then has for the launch.
@@ -216,7 +177,7 @@ class Launch:
         arguments += [partial.dtype for partial in self._source.partials]
         arguments += [torch.int32] if self._source.partials else []
         with self._triton():
-            kernel = self._function.warmup(*arguments, *self._rest, grid=(self._programs,), num_warps=self._warps)
+            kernel = self._function.warmup(*arguments, *self._numbers, grid=(self.programs,), num_warps=self._warps)
             _ = kernel.run  # loads it, and raises what keeps it from running
         return int(kernel.n_spills)
 
@@ -228,54 +189,10 @@ class Launch:
             try:
                 yield
             except Exception as error:
-                _forget_counters()
+                scratch.forget()
                 if type(error).__module__.startswith("triton.compiler"):
                     raise CompileError(self._source.name, cause=error) from error
                 raise
-
-    def _through_triton(self, tensors: Sequence[torch.Tensor], rest: tuple[Any, ...]) -> None:
-        device = self._device
-        arguments: list[Any] = list(tensors)
-        for partial, count in zip(self._source.partials, self._counts, strict=True):
-            arguments.append(torch.empty(count, dtype=partial.dtype, device=device))
-        if self._source.partials:
-            arguments.append(ticket_counter(device))
-        arguments += rest
-        with self._triton():
-            kernel = self._function[(self._programs,)](*arguments, num_warps=self._warps)
-        if self._streams is not None and (compiled := direct.compiled_of(kernel)) is not None:
-            alignment = _alignment([tensor.data_ptr() for tensor in tensors])
-            self._compiled[alignment] = compiled
-            if all(alignment):
-                self._aligned = compiled
-
-
-def _alignment(pointers: Sequence[int]) -> tuple[bool, ...]:
-    return tuple(pointer % _ALIGNMENT == 0 for pointer in pointers)
-
-
-def _forget_counters() -> None:
-    """After a launch that failed half-way, which leaves its counter above 0."""
-    _counters.clear()
-    for scratches in _scratches.values():
-        scratches.clear()
-
-
-def ticket_counter(device: torch.device) -> torch.Tensor:
-    """The counter by which blocks find out who is last: 0 between launches, never shared between streams.
-
-    While a CUDA graph is captured the counter belongs to the graph.
-    """
-    if device.type != "cuda":
-        key: tuple[Any, ...] = (device, threading.get_ident())
-    elif torch.cuda.is_current_stream_capturing():
-        return torch.zeros(1, dtype=torch.int32, device=device)
-    else:
-        key = (device, torch.cuda.current_stream(device).cuda_stream)
-    counter = _counters.get(key)
-    if counter is None:
-        counter = _counters[key] = torch.zeros(1, dtype=torch.int32, device=device)
-    return counter
 
 
 @contextlib.contextmanager

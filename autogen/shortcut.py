@@ -2,8 +2,8 @@
 
 Taking a call apart (`autogen.binding`) looks at everything that the loss may read, which costs some 50 µs. When a
 module, or a function, has been called twice, the places that were looked at become one generated function of a few
-comparisons by identity: it returns the tensors of a call and a key of their geometry, or None where anything at all has
-changed; then the call is taken apart again. For each geometry the launches are prepared once (`autogen.prepared`).
+comparisons by identity: it returns the tensors of a call and what is prepared for their geometry (`autogen.prepared`),
+or None where anything at all has changed; then the call is taken apart again.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from autogen import geometry
 from autogen.binding import Binding
 
 if TYPE_CHECKING:
     from autogen.compiled import CompiledLoss
     from autogen.prepared import Prepared
 
-Reading = tuple[tuple[torch.Tensor, ...], tuple[Any, ...], tuple[float, ...]]
+Key = tuple[Any, ...]
+Reading = tuple[tuple[torch.Tensor, ...], "Plan | Key", tuple[float, ...]]
+"""The tensors of a call, their plan, or a key of their geometry if there is none yet, and the floats that vary."""
+
 Reader = Callable[[Any, tuple[Any, ...], dict[str, Any]], Reading | None]
 
 MOST_PLANS = 256  # geometries of one shortcut, before all are forgotten
 _MOST_CONDITIONS = 2000
-
-_GEOMETRY = ("__class__", "shape", "stride()", "dtype", "device", "requires_grad", "is_neg()")
 
 # What the generated function may meet where something has changed: an item, an attribute or a variable that is gone, or
 # something that is no tensor, or one without strides.
@@ -53,6 +55,7 @@ class Plan:
     loss: CompiledLoss
     prepared: Prepared
     needs_gradient: bool
+    is_early: bool  # forward computes gradients
     outputs: int
     constant: tuple[int, ...]  # outputs without a gradient
     returns_tensor: bool  # and nothing else
@@ -63,11 +66,38 @@ class Plan:
         from autogen.prepared import Prepared  # which imports sympy
 
         constant = tuple(k for k, varies in enumerate(loss.differentiable) if not varies)
-        return cls(loss, Prepared(loss, sizes), needs_gradient, len(loss.trace.outputs), constant, loss.returns_tensor)
+        outputs = len(loss.trace.outputs)
+        prepared = Prepared(loss, sizes, packs=True)
+        return cls(loss, prepared, needs_gradient, loss.early > 0, outputs, constant, loss.returns_tensor)
 
     def outputs_of(self, results: list[torch.Tensor]) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """The outputs among the results of forward; one that is all the loss returns, alone."""
         return results[0] if self.returns_tensor else tuple(results[: self.outputs])
+
+
+class Plans:
+    """The plans of a shortcut, by geometry; most calls have that of the `latest`, which a faster test finds."""
+
+    def __init__(self) -> None:
+        self._plans: dict[Key, Plan] = {}
+        # What holds for all tensors, a test for their geometry, and the plan.
+        self.latest: tuple[Any, geometry.Alike, Plan] | tuple[None, None, None] = (None, None, None)
+
+    def find(self, key: Key, tensors: Sequence[torch.Tensor]) -> Plan | Key:
+        """The plan for a key, the first part of which holds for all tensors; the key if there is none."""
+        plan = self._plans.get(key)
+        if plan is None:
+            return key
+        same = geometry.alike(tensors)
+        if same is not None:
+            self.latest = key[0], same, plan
+        return plan
+
+    def keep(self, key: Key, plan: Plan) -> None:
+        """Remember the plan of a geometry."""
+        if len(self._plans) >= MOST_PLANS:
+            self._plans.clear()
+        self._plans[key] = plan
 
 
 _TENSOR = object()
@@ -87,13 +117,15 @@ class Shortcut:
     the code that it has looked into, if not all.
     """
 
-    def __init__(self, binding: Binding, args: tuple[Any, ...], kwargs: dict[str, Any], read: Reader) -> None:
+    def __init__(
+        self, binding: Binding, args: tuple[Any, ...], kwargs: dict[str, Any], read: Reader, plans: Plans
+    ) -> None:
         self.statics = binding.statics
         self.names = binding.names
         self.varying = frozenset(binding.floats)
         self.executed = binding.state.executed
         self.read = read
-        self.plans: dict[Any, Plan] = {}
+        self.plans = plans
         holes = {each.key: each.name for each in binding.state.floats if each.container is binding.state.arguments}
         first = len(binding.state.arguments or ()) - len(args) - len(kwargs)
         given = enumerate((*args, *kwargs.values()), first)
@@ -114,12 +146,6 @@ class Shortcut:
         count = len(filled) - len(self._keywords)
         return tuple(filled[:count]), dict(zip(self._keywords, filled[count:], strict=True))
 
-    def keep(self, key: Any, plan: Plan) -> None:
-        """Remember the plan of a geometry."""
-        if len(self.plans) >= MOST_PLANS:
-            self.plans.clear()
-        self.plans[key] = plan
-
 
 def shortcut(binding: Binding, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Shortcut | None:
     """The shortcut for calls like this one; None if it reads something that has to be looked at each time."""
@@ -127,9 +153,10 @@ def shortcut(binding: Binding, module: Any, args: tuple[Any, ...], kwargs: dict[
     text = writer.text(args, kwargs)
     if text is None:
         return None
-    scope: dict[str, Any] = {**writer.objects, **_CALLED, "CHANGES": _CHANGES}
+    plans = Plans()
+    scope: dict[str, Any] = {**writer.objects, **_CALLED, "CHANGES": _CHANGES, "plans": plans}
     exec(compile(text, "<shortcut>", "exec"), scope)
-    return Shortcut(binding, args, kwargs, scope["read"])
+    return Shortcut(binding, args, kwargs, scope["read"], plans)
 
 
 class _Writer:
@@ -204,10 +231,13 @@ class _Writer:
             yield "            return None"
         for k, text in enumerate(tensors):
             yield f"        t{k} = {text}"
-        key = ", ".join(f"t{k}.{each}" for k in range(len(tensors)) for each in _GEOMETRY)
-        yield "        key = (is_grad_enabled(), is_autocast() and read_autocast(), default_dtype(), " + key + ")"
+        tensors_text = "".join(f"t{k}, " for k in range(len(tensors)))
+        key = ", ".join(f"t{k}.{each}" for k in range(len(tensors)) for each in geometry.ATTRIBUTES)
+        yield "        state = is_grad_enabled(), is_autocast() and read_autocast(), default_dtype()"
+        yield "        before, is_alike, plan = plans.latest"
+        nested = "".join(f" or t{k}.is_nested" for k in range(len(tensors)))
+        yield f"        if before != state{nested} or not is_alike({tensors_text}):"
+        yield f"            plan = plans.find((state, {key}), ({tensors_text}))"
         yield "    except CHANGES:"
         yield "        return None"
-        yield f"    return ({''.join(f't{k}, ' for k in range(len(tensors)))}), key, " + (
-            f"({''.join(f'f{k}, ' for k in range(len(floats)))})"
-        )
+        yield f"    return ({tensors_text}), plan, ({''.join(f'f{k}, ' for k in range(len(floats)))})"

@@ -238,3 +238,34 @@ def test_a_prepared_backward_that_does_not_compile_goes_the_long_way(monkeypatch
 
     monkeypatch.setattr(Prepared, "backward", fail)
     torch.testing.assert_close(gradients(ours, X, Y), expected, rtol=0, atol=0)
+
+
+PROBABILITIES = torch.softmax(Y, dim=1)
+
+
+def test_what_is_kept_for_backward_is_one_tensor(binds: list[str]) -> None:
+    ours = autogen_loss(nn.CrossEntropyLoss())
+    saved = []
+    for _ in range(4):
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: saved[-1].append(x) or x, lambda x: x):
+            saved.append([])
+            value = ours(X.clone().requires_grad_(), PROBABILITIES)
+        value.backward()
+    assert len(saved[0]) > 3 and len(saved[-1]) == 3  # the inputs, and beside them maxima and sums
+    assert saved[-1][2].dtype == torch.uint8
+
+
+def test_upstream_gradients_that_need_another_way(binds: list[str]) -> None:
+    """A negative view is resolved first, for which what forward has kept is unpacked."""
+    x = X.double()
+    ours, theirs = autogen_loss(nn.CrossEntropyLoss(reduction="none")), nn.CrossEntropyLoss(reduction="none")
+    plain = torch.tensor([0.5, 2.0, -1.0], dtype=torch.float64)
+    layouts = [plain, plain, plain, torch._neg_view(-plain), plain.repeat(2, 1).t()[:, 0], plain[:1].expand(3), plain]
+    for upstream in layouts:
+        found, expected = (
+            torch.autograd.grad(loss(each, PROBABILITIES.double()), each, upstream)[0]
+            for loss in (ours, theirs)
+            for each in [x.clone().requires_grad_()]
+        )
+        torch.testing.assert_close(found, expected)
+    assert len(binds) == 2

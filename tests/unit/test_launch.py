@@ -1,11 +1,11 @@
-"""Launching directly what Triton has compiled, without a device: what Triton's launcher is called with, and when."""
+"""Host code for what Triton has compiled, without a device: what Triton's launcher is called with, and when."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,10 +13,11 @@ import pytest
 import sympy
 import torch
 
-from autogen import build, direct, ir, launch
+from autogen import build, direct, ir, launch, scratch
 from autogen.emission import KernelSource, Partial, Variant
 from autogen.kernel import PROGRAMS
 from autogen.launch import Launch
+from autogen.prepared import Direction
 from autogen.sizes import Evaluator
 from autogen.tiling import Tiling
 from tests.unit.tuned import launcher_of
@@ -30,8 +31,11 @@ class CudaLauncher:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
+        self.fails = False
 
     def __call__(self, gridX: Any, gridY: Any, gridZ: Any, stream: Any, function: Any, *args: Any) -> None:
+        if self.fails:
+            raise RuntimeError("no memory")
         self.calls.append((gridX, gridY, gridZ, stream, function, *args))
 
 
@@ -70,18 +74,34 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
     monkeypatch.setattr(Device, "is_capturing", False)
     streams = direct.Streams(lambda: None, lambda index: Device.stream, lambda: Device.is_capturing)
     monkeypatch.setattr(direct, "streams_of", lambda kind: streams)
-    monkeypatch.setattr(launch, "_scratches", {})
+    monkeypatch.setattr(scratch, "_scratches", {})
     direct._say.cache_clear()
     direct._is_known.cache_clear()
     yield kernel
 
 
-def prepared(*, partials: int = 0, programs: int = 3) -> Launch:
+class Prepares:
+    """A launcher that has one launch."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.prepare = lambda sizes, device: launch
+
+
+def launch_of(*, partials: int = 0, programs: int = 3) -> Launch:
     buffers = tuple(ir.Buffer(name, torch.float32, (N,), (sympy.S.One,), "input") for name in "xy")
     kinds = tuple(Partial(f"p{k}", torch.float32, PROGRAMS) for k in range(partials))
     source = KernelSource("k", "", buffers, kinds, (("n", N),), ("BLOCK",), ())
     tiling = Tiling(Variant(wide=False), (("BLOCK", 64),), programs, 4)
     return Launch(source, tiling, Evaluator([N]), [programs] * partials, {"N": 160}, CPU)
+
+
+def prepared(
+    launches: Sequence[Launch] | None = None, given: Any = "xy", made: str = "", packed: Any = (), **of: int
+) -> Direction:
+    """Kernels that take `x` and `y`, each of which is given or made; returns what was made, and None."""
+    geometry = {name: ((160,), (1,), torch.float32) for name in made}
+    launchers: Any = [Prepares(each) for each in ([launch_of(**of)] if launches is None else launches)]
+    return Direction(given, {}, geometry, dict(packed), launchers, {}, [*made, None], {"N": 160}, CPU)
 
 
 def tensors(*offsets: int) -> list[torch.Tensor]:
@@ -105,6 +125,47 @@ def test_each_alignment_is_compiled_by_triton(kernel: Kernel) -> None:
     assert len(kernel.run.calls) == 3
 
 
+def test_alignments_beyond_those_with_code(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autogen.prepared._MOST_WRITTEN", 1)
+    run = prepared()
+    for offsets in ((0, 0), (0, 1), (0, 1), (0, 0)):
+        run(tensors(*offsets))
+    assert len(kernel.through_triton) == 3 and len(kernel.run.calls) == 1
+
+
+def test_results_are_made_anew_in_each_call(kernel: Kernel) -> None:
+    run, (x,) = prepared([launch_of(), launch_of(programs=5)], given="x", made="y"), tensors(0)
+    found = [run([x]) for _ in range(3)]
+    assert all(none is None for _, none in found)
+    assert len({each.data_ptr() for each, _ in found}) == 3 and all(each.shape == (160,) for each, _ in found)
+    for k in (1, 2):
+        first, second = kernel.run.calls[2 * k - 2 : 2 * k]
+        assert (first[0], second[0]) == (3, 5)
+        assert first[9:11] == second[9:11] == (x.data_ptr(), found[k][0].data_ptr())
+
+
+def test_parts_of_a_tensor(kernel: Kernel) -> None:
+    """They are given to Triton as tensors, and as addresses afterwards, whether their owner is given or made."""
+    geometry = (5,), (1,), torch.float32
+    packed = {"x": ("owner", 0, geometry), "y": ("owner", 32, geometry)}
+    memory = torch.arange(64, dtype=torch.uint8)
+    run = prepared(given=["owner"], packed=packed)
+    for _ in range(2):
+        run([memory])
+    x, y = kernel.through_triton[0][:2]
+    assert x.shape == y.shape == (5,) and y.dtype == torch.float32
+    assert kernel.run.calls[-1][9:11] == (memory.data_ptr(), memory.data_ptr() + 32) == (x.data_ptr(), y.data_ptr())
+    run([memory[4:]])
+    run([memory[4:]])
+    assert kernel.run.calls[-1][9] == memory.data_ptr() + 4 and len(kernel.through_triton) == 2
+
+
+def test_nothing_to_launch(kernel: Kernel) -> None:
+    run = prepared([], given="x", made="y")
+    assert [run(tensors(0))[0].shape for _ in range(3)] == [(160,)] * 3
+    assert not kernel.through_triton and len(run._written) == 1
+
+
 def test_partial_results_and_the_counter_belong_to_the_stream(kernel: Kernel) -> None:
     run, given = prepared(partials=2), tensors(0, 0)
     run(given), run(given), run(given)
@@ -121,8 +182,8 @@ def test_a_larger_launch_takes_more_memory(kernel: Kernel) -> None:
     small, large, given = prepared(partials=1), prepared(partials=1, programs=4000), tensors(0, 0)
     for run in (small, small, large, large):
         run(given)
-    (scratch,) = launch._scratches[CPU].values()
-    assert scratch.room >= 4000 * 4
+    (memory,) = scratch._scratches[CPU].values()
+    assert memory.room >= 4000 * 4
 
 
 def test_memory_of_a_graph_is_its_own(kernel: Kernel) -> None:
@@ -136,14 +197,10 @@ def test_memory_of_a_graph_is_its_own(kernel: Kernel) -> None:
 def test_a_launch_that_fails_leaves_no_counter(kernel: Kernel) -> None:
     run, given = prepared(partials=1), tensors(0, 0)
     run(given), run(given)
-
-    def fail(gridX: Any, gridY: Any, gridZ: Any, stream: Any, function: Any, *args: Any) -> None:
-        raise RuntimeError("no memory")
-
-    run._aligned = (fail, 77, (4, 1, 0))
+    kernel.run.fails = True
     with pytest.raises(RuntimeError, match="no memory"):
         run(given)
-    assert not launch._scratches[CPU] and not launch._counters
+    assert not scratch._scratches[CPU] and not scratch._counters
 
 
 def test_profilers_are_told_by_triton(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,8 +214,15 @@ def test_profilers_are_told_by_triton(kernel: Kernel, monkeypatch: pytest.Monkey
 
 def test_numbers_that_differ_from_call_to_call(kernel: Kernel) -> None:
     run, given = prepared(), tensors(0, 0)
-    run(given), run(given, {"N": 176})
-    assert kernel.run.calls[0][-2:] == (176, 64)
+    for number in (160, 176, 192):
+        run(given, {"N": number})
+    assert [each[-2:] for each in kernel.run.calls] == [(176, 64), (192, 64)]
+
+
+def test_numbers_where_none_were_expected(kernel: Kernel) -> None:
+    run, given = prepared(), tensors(0, 0)
+    run(given), run(given), run(given, {"N": 176})
+    assert [each[-2:] for each in (*kernel.run.calls, *kernel.through_triton)] == [(160, 64), (160, 64), (176, 64)]
 
 
 @pytest.mark.parametrize("change", ["launcher", "handle"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from autogen import geometry
 from autogen.binding import Binding, bind
 from autogen.shortcut import Shortcut, shortcut
 from tests.unit import test_binding, test_reachable
@@ -75,28 +77,98 @@ def test_arguments_by_keyword_and_missing_ones() -> None:
         assert short.read(None, args, kwargs) is None
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: T.to(torch.float64),
-        lambda: torch.zeros(4),
-        lambda: torch.zeros(6)[::2],
-        lambda: T.clone().requires_grad_(),
-        lambda: nn.Parameter(T),
-        lambda: torch.zeros(3, device="meta"),
-        lambda: torch.complex(T, T).conj().imag,
-        lambda: None,
-        lambda: T.to_sparse(),
-        lambda: torch.zeros(2, 2).to_sparse_csr(),
-        lambda: torch.nested.nested_tensor([T, torch.zeros(2)]),
-        lambda: torch.ones(3, dtype=torch.complex64),
-    ],
-)
+OTHERS: list[Callable[[], Any]] = [
+    lambda: T.to(torch.float64),
+    lambda: torch.zeros(4),
+    lambda: torch.zeros(6)[::2],
+    lambda: T.clone().requires_grad_(),
+    lambda: nn.Parameter(T),
+    lambda: torch.zeros(3, device="meta"),
+    lambda: torch.complex(T, T).conj().imag,
+    lambda: None,
+    lambda: T.to_sparse(),
+    lambda: torch.zeros(2, 2).to_sparse_csr(),
+    lambda: T.to_mkldnn(),
+    lambda: torch.quantize_per_tensor(T, 1.0, 0, torch.quint8),
+    lambda: torch.nested.nested_tensor([T, torch.zeros(2)]),
+    lambda: torch.ones(3, dtype=torch.complex64),
+]
+"""Tensors that differ from `T` in what a launch depends on, and what is none."""
+
+
+def remembered(short: Shortcut, *args: Any) -> Any:
+    """A plan for a call, which the shortcut has found before."""
+    reading, plan = short.read(None, args, {}), object()
+    assert reading is not None and isinstance(reading[1], tuple)
+    short.plans.keep(reading[1], plan)  # type: ignore[arg-type]
+    for _ in range(2):
+        assert plan_of(short, *args) is plan
+    return plan
+
+
+def plan_of(short: Shortcut, *args: Any) -> Any:
+    reading = short.read(None, args, {})
+    assert reading is not None
+    return reading[1]
+
+
+@pytest.mark.parametrize("make", OTHERS)
 def test_tensors_of_another_kind_have_another_key(make: Callable[[], Any]) -> None:
     short = found(test_binding.identity, T)
     expected = short.read(None, (T,), {})
     reading = short.read(None, (make(),), {})
     assert expected is not None and (reading is None or reading[1] != expected[1])
+
+
+@pytest.mark.parametrize("make", OTHERS)
+def test_the_latest_plan_is_for_no_tensors_of_another_kind(make: Callable[[], Any]) -> None:
+    short = found(test_binding.identity, T)
+    plan = remembered(short, T)
+    reading = short.read(None, (make(),), {})
+    assert reading is None or isinstance(reading[1], tuple)
+    assert plan_of(short, torch.ones(3)) is plan
+
+
+def test_the_latest_plan_among_others() -> None:
+    short = found(test_binding.identity, T, T)
+    arguments = [(T, T), (torch.zeros(4), torch.zeros(4)), (torch.zeros(4), T), (T, torch.ones(3))]
+    one, other, third = (remembered(short, *each) for each in arguments[:3])
+    for _ in range(2):
+        assert [plan_of(short, *each) for each in arguments] == [one, other, third, one]
+
+
+def test_the_latest_plan_holds_no_tensor() -> None:
+    short, tensor = found(test_binding.identity, T), torch.zeros(7)
+    remembered(short, tensor)
+    reference = weakref.ref(tensor)
+    del tensor
+    assert reference() is None
+
+
+class ShapesOnly:
+    """A test of tensors that does not look at all that there is to them."""
+
+    def __init__(self, *tensors: torch.Tensor, **more: Any) -> None:
+        self.shapes = [each.shape for each in tensors]
+
+    def check(self, *tensors: torch.Tensor) -> bool:
+        return [each.shape for each in tensors] == self.shapes
+
+
+@pytest.mark.parametrize("guards", [None, ShapesOnly])
+def test_another_torch_has_no_test_for_the_latest_plan(guards: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if guards is None:
+        monkeypatch.delattr("torch._C._dynamo.guards.TensorGuards")
+    else:
+        monkeypatch.setattr("torch._C._dynamo.guards.TensorGuards", guards)
+    geometry._is_thorough.cache_clear()
+    try:
+        short = found(test_binding.identity, T)
+        remembered(short, T)
+        assert isinstance(plan_of(short, torch.zeros(6)[::2]), tuple)
+        assert short.plans.latest == (None, None, None)
+    finally:
+        geometry._is_thorough.cache_clear()
 
 
 def test_what_holds_for_all_tensors_is_in_the_key() -> None:
@@ -108,6 +180,7 @@ def test_what_holds_for_all_tensors_is_in_the_key() -> None:
         return reading[1]
 
     keys = [key()]
+    remembered(short, T)
     with torch.no_grad():
         keys.append(key())
     with torch.autocast("cpu", torch.bfloat16):
@@ -119,7 +192,7 @@ def test_what_holds_for_all_tensors_is_in_the_key() -> None:
         keys.append(key())
     finally:
         torch.set_default_dtype(torch.float32)
-    assert len(set(keys)) == 5 and key() == keys[0]
+    assert len(set(keys)) == 5 and not isinstance(key(), tuple)
 
 
 def test_tensors_are_those_of_this_call() -> None:

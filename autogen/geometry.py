@@ -1,0 +1,54 @@
+"""Geometry: all of tensors, but their values, that decides what is launched for them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+ATTRIBUTES = ("__class__", "shape", "stride()", "dtype", "layout", "device", "requires_grad", "is_neg()")
+"""What it consists of, as Python asks a tensor for it."""
+
+Alike = Callable[..., bool]
+"""Whether the tensors that it is called with have a certain geometry. It may say no to some that have.
+
+None of them may be nested: torch's test ends the process if a tensor has no strides.
+"""
+
+
+def alike(tensors: Sequence[torch.Tensor]) -> Alike | None:
+    """A test for the geometry of some tensors that is much faster than to ask for it; None where torch has none.
+
+    It is that of Dynamo's guards, which is not public, and which says no where autocast or inference mode have changed,
+    or a tensor comes twice.
+    """
+    return _guard(tensors) if _is_thorough() else None
+
+
+def _guard(tensors: Sequence[torch.Tensor]) -> Alike:
+    from torch._C._dynamo.guards import TensorGuards
+
+    check: Alike = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    return check
+
+
+@functools.cache
+def _is_thorough() -> bool:
+    """Whether this torch's test finds every difference."""
+    like = torch.zeros(2, 3)
+    others: list[Any] = [
+        torch.nn.Parameter(torch.zeros(2, 3), requires_grad=False),
+        torch.zeros(3, 2),
+        torch.zeros(3, 2).t(),
+        torch.zeros(2, 3, dtype=torch.int32),
+        torch.zeros(2, 3, device="meta"),
+        torch.zeros(2, 3, requires_grad=True),
+        torch._neg_view(like),
+    ]
+    try:
+        check = _guard([like])
+        return check(like) and check(torch.ones(2, 3)) and not any(map(check, others))
+    except (ImportError, TypeError):
+        return False
