@@ -1,7 +1,6 @@
-"""Scalar functions for generated kernels, as portable `@triton.jit` code.
+"""Scalar functions for generated kernels, as portable code for `@triton.jit`.
 
-Kernels import them from here. Triton takes half a millisecond to read a function, so only those files are loaded that
-have what a kernel asks for.
+Kernels import them from here, where Triton reads those that they ask for (`autogen.device_math.device`).
 
 Not libdevice: it exists for NVIDIA only and does not run in Triton's interpreter, where this project proves
 its kernels. Nor Triton's own functions throughout. On NVIDIA, for fp32, `tl.exp(x)` is `ex2.approx` of the
@@ -25,6 +24,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from autogen.device_math.device import Device
+
 
 @functools.cache
 def _homes() -> dict[str, str]:
@@ -38,4 +39,5 @@ def _homes() -> dict[str, str]:
 def __getattr__(name: str) -> Any:
     if name not in _homes():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_homes()[name]}"), name)
+    found = getattr(importlib.import_module(f"{__name__}.{_homes()[name]}"), name)
+    return found.read if isinstance(found, Device) else found

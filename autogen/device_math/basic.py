@@ -3,12 +3,14 @@
 import triton
 import triton.language as tl
 
+from autogen.device_math.device import device
+
 # NumPy's functions in single precision, on which the interpreter builds, are biased, its logarithm by up to 4 ulp; a
 # custom combine function it walks element by element, a hundred times slower than its own max.
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
-@triton.jit
+@device
 def polynomial(x: tl.tensor, coefficients: tl.constexpr) -> tl.tensor:
     """Horner's rule, highest power first."""
     y = x * coefficients.value[0] + coefficients.value[1]
@@ -17,7 +19,7 @@ def polynomial(x: tl.tensor, coefficients: tl.constexpr) -> tl.tensor:
     return y
 
 
-@triton.jit
+@device
 def signbit(x: tl.tensor) -> tl.tensor:
     """Whether the sign bit is set, as it is in -0.0."""
     if x.dtype == tl.float64:
@@ -26,7 +28,7 @@ def signbit(x: tl.tensor) -> tl.tensor:
         return x.to(tl.int32, bitcast=True) < 0
 
 
-@triton.jit
+@device
 def copysign(magnitude: tl.tensor, x: tl.tensor) -> tl.tensor:
     """`|magnitude|` with the sign of `x`, also if 0; Triton's negation is `0 - x`, which makes no -0.0."""
     magnitude, x = tl.broadcast(tl.to_tensor(magnitude), tl.to_tensor(x))
@@ -40,13 +42,13 @@ def copysign(magnitude: tl.tensor, x: tl.tensor) -> tl.tensor:
         return (bits | sign_bit).to(tl.float32, bitcast=True)
 
 
-@triton.jit
+@device
 def maximum(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     """The greater number; nan if either is."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
-@triton.jit
+@device
 def minimum(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     """The lesser number; nan if either is."""
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)

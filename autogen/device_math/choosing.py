@@ -1,12 +1,12 @@
 """Extremes, conditions, signs and half precision: all exact."""
 
-import triton
 import triton.language as tl
 
 from autogen.device_math.basic import INTERPRETED, maximum, minimum
+from autogen.device_math.device import device
 
 
-@triton.jit
+@device
 def max_over(x: tl.tensor, axis: tl.constexpr) -> tl.tensor:
     """The maximum over an axis; nan if there is one."""
     if not INTERPRETED:
@@ -19,7 +19,7 @@ def max_over(x: tl.tensor, axis: tl.constexpr) -> tl.tensor:
         return tl.max(x, axis)
 
 
-@triton.jit
+@device
 def min_over(x: tl.tensor, axis: tl.constexpr) -> tl.tensor:
     """The minimum over an axis; nan if there is one."""
     if not INTERPRETED:
@@ -32,7 +32,7 @@ def min_over(x: tl.tensor, axis: tl.constexpr) -> tl.tensor:
         return tl.min(x, axis)
 
 
-@triton.jit
+@device
 def one_condition(x: tl.tensor) -> tl.tensor:
     """A condition that there is one of, beside many: the interpreter makes floats of the result of comparing floats."""
     if INTERPRETED:
@@ -41,13 +41,13 @@ def one_condition(x: tl.tensor) -> tl.tensor:
         return x
 
 
-@triton.jit
+@device
 def round_to_float16(x: tl.tensor) -> tl.tensor:
     """`x`, rounded to single and then to half precision, ties to even."""
     return x.to(tl.float32).to(tl.float16).to(x.dtype)
 
 
-@triton.jit
+@device
 def round_to_bfloat16(x: tl.tensor) -> tl.tensor:
     """`x`, rounded to single precision and then to bfloat16, ties to even: on the bits, as the interpreter cuts."""
     single = x.to(tl.float32)
@@ -56,32 +56,32 @@ def round_to_bfloat16(x: tl.tensor) -> tl.tensor:
     return tl.where(single != single, single, rounded.to(tl.float32, bitcast=True)).to(x.dtype)
 
 
-@triton.jit
+@device
 def relu(x: tl.tensor) -> tl.tensor:
     """`maximum(x, 0)`."""
     return maximum(x, 0).to(x.dtype)
 
 
-@triton.jit
+@device
 def sign(x: tl.tensor) -> tl.tensor:
     """-1, 0 or 1; 0 for nan, as in torch."""
     return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
 
 
-@triton.jit
+@device
 def isnan(x: tl.tensor) -> tl.tensor:
     """Whether `x` is nan."""
     # The interpreter forgets that a comparison of scalars is a bool.
     return tl.where(x != x, True, False) if INTERPRETED else x != x
 
 
-@triton.jit
+@device
 def isinf(x: tl.tensor) -> tl.tensor:
     """Whether `x` is infinite."""
     return tl.abs(x) == float("inf")
 
 
-@triton.jit
+@device
 def isfinite(x: tl.tensor) -> tl.tensor:
     """Whether `x` is neither infinite nor nan."""
     return tl.abs(x) < float("inf")

@@ -1,9 +1,9 @@
 """Roots, exponentials, sigmoid and tanh."""
 
-import triton
 import triton.language as tl
 
 from autogen.device_math.basic import INTERPRETED, copysign, maximum, minimum, polynomial
+from autogen.device_math.device import device
 
 # (expm1(r) - r) / r^2 for |r| <= ln(2) / 2
 _EXPM1_32 = tl.constexpr((0.0001991427951, 0.001394103618, 0.008333272840, 0.04166635434, 0.1666666682, 0.5000000046))
@@ -21,13 +21,13 @@ _TANH_64 = tl.constexpr((
 ))  # fmt: skip
 
 
-@triton.jit
+@device
 def sqrt(x: tl.tensor) -> tl.tensor:
     """Square root, correctly rounded."""
     return tl.sqrt(x) if x.dtype == tl.float64 else tl.sqrt_rn(x)
 
 
-@triton.jit
+@device
 def rsqrt(x: tl.tensor) -> tl.tensor:
     """`1 / sqrt(x)` within 2 ulp."""
     if x.dtype == tl.float64:
@@ -38,7 +38,7 @@ def rsqrt(x: tl.tensor) -> tl.tensor:
         return tl.rsqrt(tl.where(small, x * 16777216.0, x)) * tl.where(small, 4096.0, 1.0)
 
 
-@triton.jit
+@device
 def nearest_power_of_two(t: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     """The integer nearest to `t` and 2 to its power, for integers that are exponents of normal numbers."""
     # 1.5 * 2^23 (2^52) added, the integer is in the low bits, from where it is shifted into an exponent.
@@ -52,7 +52,7 @@ def nearest_power_of_two(t: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
         return shifted - 12582912.0, power
 
 
-@triton.jit
+@device
 def _minus_ln2(x: tl.tensor, n: tl.tensor) -> tl.tensor:
     """`x - n ln(2)` for integers `n`; ln(2) is in two parts, the first short enough for an exact product."""
     if x.dtype == tl.float64:
@@ -61,13 +61,13 @@ def _minus_ln2(x: tl.tensor, n: tl.tensor) -> tl.tensor:
         return (x - n * 0.693145751953125) - n * 1.4286068203094173e-06
 
 
-@triton.jit
+@device
 def _exp2_fraction(x: tl.tensor) -> tl.tensor:
     """`2^x` of a small number."""
     return tl.exp2(x.to(tl.float64)).to(x.dtype) if INTERPRETED else tl.exp2(x)
 
 
-@triton.jit
+@device
 def exp_factors(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     """Two factors of `e^x`, the second a power of 2."""
     # What is beyond the normal powers of 2 stays in the first factor.
@@ -76,14 +76,14 @@ def exp_factors(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     return _exp2_fraction(_minus_ln2(x, n) * 1.4426950408889634), power
 
 
-@triton.jit
+@device
 def exp(x: tl.tensor) -> tl.tensor:
     """`e^x` within 3 ulp."""
     fraction, power = exp_factors(x)
     return fraction * power
 
 
-@triton.jit
+@device
 def exp2(x: tl.tensor) -> tl.tensor:
     """`2^x` within 2 ulp."""
     limit: tl.constexpr = 1022.0 if x.dtype == tl.float64 else 126.0
@@ -91,7 +91,7 @@ def exp2(x: tl.tensor) -> tl.tensor:
     return _exp2_fraction(x - n) * power
 
 
-@triton.jit
+@device
 def expm1(x: tl.tensor) -> tl.tensor:
     """`e^x - 1` within 2 ulp."""
     # Below -50 the result is -1, above 710 (89) infinite.
@@ -104,14 +104,14 @@ def expm1(x: tl.tensor) -> tl.tensor:
     return 2.0 * (half * (r + r * r * series) + (half - 0.5))
 
 
-@triton.jit
+@device
 def sigmoid(x: tl.tensor) -> tl.tensor:
     """`1 / (1 + e^-x)` within 7 ulp, also where it is tiny."""
     z = exp(-tl.abs(x))
     return tl.where(x < 0, z, 1.0) / (1.0 + z)
 
 
-@triton.jit
+@device
 def tanh(x: tl.tensor) -> tl.tensor:
     """Hyperbolic tangent within 3 ulp."""
     a = tl.abs(x)

@@ -4,10 +4,10 @@ The contract is that of `autogen.device_math`. The gamma functions compute in fp
 `lgamma` and `digamma` near a zero is measured in ulps of 1, not of the result.
 """
 
-import triton
 import triton.language as tl
 
 from autogen.device_math.basic import copysign, polynomial
+from autogen.device_math.device import device
 from autogen.device_math.exponentials import exp, expm1, sqrt
 from autogen.device_math.logarithms import log
 from autogen.device_math.special import high_half
@@ -58,7 +58,7 @@ _ERFCX_FAR = tl.constexpr((-135135, 10395, -945, 105, -15, 3, -1, 1))
 # Error and gamma functions.
 
 
-@triton.jit
+@device
 def _erfcx_near(x: tl.tensor) -> tl.tensor:
     """`e^(x^2) erfc(x)` for x >= 1/2, until erfc(x) is 0."""
     t = (x - 4.0) / (x + 4.0)
@@ -66,7 +66,7 @@ def _erfcx_near(x: tl.tensor) -> tl.tensor:
     return scaled / (1.0 + 2.0 * x)
 
 
-@triton.jit
+@device
 def erfc(x: tl.tensor) -> tl.tensor:
     """`1 - erf(x)` within 9 ulp, also where it is tiny."""
     # e^(-x^2) needs more digits of x^2 than a number has: x^2 = x1^2 + (x - x1) (x + x1), the first exact.
@@ -78,7 +78,7 @@ def erfc(x: tl.tensor) -> tl.tensor:
     return tl.where(x >= 0.5, far, 1.0 - tl.erf(x))
 
 
-@triton.jit
+@device
 def erfcx(x: tl.tensor) -> tl.tensor:
     """`e^(x^2) erfc(x)` within 9 ulp."""
     # Beyond this erfc(x) is 0, and a few terms of the asymptotic series are enough.
@@ -94,7 +94,7 @@ def erfcx(x: tl.tensor) -> tl.tensor:
     return tl.where(x >= 0.5, right, e * (1.0 - tl.erf(x)))
 
 
-@triton.jit
+@device
 def erfinv(x: tl.tensor) -> tl.tensor:
     """The inverse of erf within 4 ulp."""
     a = tl.abs(x)
@@ -109,7 +109,7 @@ def erfinv(x: tl.tensor) -> tl.tensor:
     return copysign(tl.where(a == 1, float("inf"), tl.where(a < 1, y, float("nan"))), x)
 
 
-@triton.jit
+@device
 def _sin_cos_pi(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     """Sine and cosine of `pi * x` for `x` in [0, 1)."""
     # By symmetry about 1/2; 1 - x is exact where it is used.
@@ -117,7 +117,7 @@ def _sin_cos_pi(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     return tl.sin(near), tl.where(x > 0.5, -tl.cos(near), tl.cos(near))
 
 
-@triton.jit
+@device
 def _lgamma_positive(x: tl.tensor) -> tl.tensor:
     """`log(gamma(x))` for positive fp64 `x`."""
     # gamma(x + 1) = x gamma(x) moves an argument below 10 to [1.5, 2.5), with the factors in `product`.
@@ -139,7 +139,7 @@ def _lgamma_positive(x: tl.tensor) -> tl.tensor:
     return tl.where(x < 10, near, far)
 
 
-@triton.jit
+@device
 def lgamma(x: tl.tensor) -> tl.tensor:
     """`log(|gamma(x)|)` within 8 ulp, of 1 where the result is smaller."""
     z = x.to(tl.float64)
@@ -154,7 +154,7 @@ def lgamma(x: tl.tensor) -> tl.tensor:
     return result.to(x.dtype)
 
 
-@triton.jit
+@device
 def digamma(x: tl.tensor) -> tl.tensor:
     """The derivative of `lgamma` within 8 ulp, of 1 where the result is smaller."""
     z = x.to(tl.float64)
@@ -175,7 +175,7 @@ def digamma(x: tl.tensor) -> tl.tensor:
     return tl.where(z == 0, -1.0 / z, result).to(x.dtype)
 
 
-@triton.jit
+@device
 def trigamma(x: tl.tensor) -> tl.tensor:
     """The derivative of `digamma` within 8 ulp."""
     z = x.to(tl.float64)
@@ -198,7 +198,7 @@ def trigamma(x: tl.tensor) -> tl.tensor:
     return tl.where(z == float("inf"), 0.0, result).to(x.dtype)
 
 
-@triton.jit
+@device
 def tetragamma(x: tl.tensor) -> tl.tensor:
     """The derivative of `trigamma` within 8 ulp."""
     z = x.to(tl.float64)

@@ -1,9 +1,9 @@
 """Logarithms, and what is made of them."""
 
-import triton
 import triton.language as tl
 
 from autogen.device_math.basic import INTERPRETED, maximum, polynomial
+from autogen.device_math.device import device
 from autogen.device_math.exponentials import exp
 
 # (log1p(m) - m) / m^2 for -1/4 <= m <= 1/2
@@ -13,19 +13,19 @@ _LOG1P_32 = tl.constexpr((
 ))  # fmt: skip
 
 
-@triton.jit
+@device
 def log(x: tl.tensor) -> tl.tensor:
     """Natural logarithm within 1 ulp."""
     return tl.log(x.to(tl.float64)).to(x.dtype) if INTERPRETED else tl.log(x)
 
 
-@triton.jit
+@device
 def log2(x: tl.tensor) -> tl.tensor:
     """Logarithm to base 2 within 1 ulp."""
     return tl.log2(x.to(tl.float64)).to(x.dtype) if INTERPRETED else tl.log2(x)
 
 
-@triton.jit
+@device
 def log1p_finite(x: tl.tensor) -> tl.tensor:
     """`log(1 + x)` within 2 ulp for finite `x > -1`."""
     u = 1.0 + x
@@ -41,41 +41,41 @@ def log1p_finite(x: tl.tensor) -> tl.tensor:
         return e * 0.6931471805599453 + (m + m * m * polynomial(m, _LOG1P_32))
 
 
-@triton.jit
+@device
 def log1p(x: tl.tensor) -> tl.tensor:
     """`log(1 + x)` within 2 ulp."""
     result = tl.where(x < float("inf"), log1p_finite(x), x)
     return tl.where(x > -1.0, result, tl.where(x == -1.0, float("-inf"), float("nan")))
 
 
-@triton.jit
+@device
 def log10(x: tl.tensor) -> tl.tensor:
     """Logarithm to base 10 within 3 ulp."""
     return log2(x) * 0.30102999566398120
 
 
-@triton.jit
+@device
 def logaddexp(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     """`log(e^a + e^b)` within 2 ulp, of 1 where the result is smaller."""
     distance = tl.where(a == b, 0.0, tl.abs(a - b))  # also between two infinities
     return maximum(a, b) + log1p_finite(exp(-distance))
 
 
-@triton.jit
+@device
 def xlogy(x: tl.tensor, y: tl.tensor) -> tl.tensor:
     """`x log(y)` within 3 ulp; 0 for `x = 0`, unless `y` is nan."""
     x, y = tl.broadcast(tl.to_tensor(x), tl.to_tensor(y))
     return tl.where((x == 0) & (y == y), 0.0, x * log(y))
 
 
-@triton.jit
+@device
 def xlog1py(x: tl.tensor, y: tl.tensor) -> tl.tensor:
     """`x log(1 + y)` within 3 ulp; 0 for `x = 0`, unless `y` is nan."""
     x, y = tl.broadcast(tl.to_tensor(x), tl.to_tensor(y))
     return tl.where((x == 0) & (y == y), 0.0, x * log1p(y))
 
 
-@triton.jit
+@device
 def log_sigmoid(x: tl.tensor) -> tl.tensor:
     """`log(sigmoid(x))` within 4 ulp, also where it is tiny."""
     return tl.minimum(x, 0.0) - log1p_finite(exp(-tl.abs(x)))

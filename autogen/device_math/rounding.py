@@ -1,12 +1,12 @@
 """Rounding to integers, and division with a remainder: all exact."""
 
-import triton
 import triton.language as tl
 
 from autogen.device_math.basic import copysign
+from autogen.device_math.device import device
 
 
-@triton.jit
+@device
 def floor(x: tl.tensor) -> tl.tensor:
     """The greatest integer that is not greater."""
     below = tl.floor(x)
@@ -14,7 +14,7 @@ def floor(x: tl.tensor) -> tl.tensor:
     return tl.where(below > x, -1.0, below)
 
 
-@triton.jit
+@device
 def ceil(x: tl.tensor) -> tl.tensor:
     """The least integer that is not less."""
     above = tl.ceil(x)
@@ -22,13 +22,13 @@ def ceil(x: tl.tensor) -> tl.tensor:
     return tl.where(above < x, 1.0, above)
 
 
-@triton.jit
+@device
 def trunc(x: tl.tensor) -> tl.tensor:
     """The integer part."""
     return copysign(tl.floor(tl.abs(x)), x)
 
 
-@triton.jit
+@device
 def round(x: tl.tensor) -> tl.tensor:
     """The nearest integer, the even one of two."""
     # From 2^23 (2^52) on all numbers are integers; added to a smaller one, it leaves no place for a fraction.
@@ -37,7 +37,7 @@ def round(x: tl.tensor) -> tl.tensor:
     return tl.where(magnitude < integers, copysign((magnitude + integers) - integers, x), x)
 
 
-@triton.jit
+@device
 def _exponent(x: tl.tensor) -> tl.tensor:
     """`floor(log2(x))` of a positive number."""
     if x.dtype == tl.float64:
@@ -50,7 +50,7 @@ def _exponent(x: tl.tensor) -> tl.tensor:
         return (bits >> 23) - tl.where(denormal, 127 + 24, 127)
 
 
-@triton.jit
+@device
 def _times_power_of_two(x: tl.tensor, n: tl.tensor) -> tl.tensor:
     """`x * 2^n`, in three steps as `2^n` itself may overflow."""
     third = n // 3
@@ -63,7 +63,7 @@ def _times_power_of_two(x: tl.tensor, n: tl.tensor) -> tl.tensor:
     return x * step * step * last
 
 
-@triton.jit
+@device
 def _any(condition: tl.tensor) -> tl.tensor:
     """Whether a condition holds anywhere in a block."""
     if condition.type.is_block():
@@ -72,7 +72,7 @@ def _any(condition: tl.tensor) -> tl.tensor:
         return condition
 
 
-@triton.jit
+@device
 def fmod(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     """`a - b * trunc(a / b)`, with the sign of `a`. Exact."""
     if (a + b).dtype.is_floating():
@@ -91,14 +91,14 @@ def fmod(a: tl.tensor, b: tl.tensor) -> tl.tensor:
         return a % b
 
 
-@triton.jit
+@device
 def remainder(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     """`a - b * floor(a / b)`, with the sign of `b`. Rounded once."""
     rest = fmod(a, b)
     return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
 
 
-@triton.jit
+@device
 def floor_divide(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     """`floor(a / b)`, of the quotient before it is rounded."""
     rest = fmod(a, b)

@@ -3,10 +3,10 @@
 The contract is that of `autogen.device_math`.
 """
 
-import triton
 import triton.language as tl
 
 from autogen.device_math.basic import copysign, polynomial, signbit
+from autogen.device_math.device import device
 from autogen.device_math.exponentials import exp_factors, expm1, nearest_power_of_two, sqrt
 from autogen.device_math.logarithms import log, log1p
 from autogen.device_math.rounding import floor
@@ -41,7 +41,7 @@ _ASIN_64 = tl.constexpr((
 # Powers: y log2(x) needs half as many digits again as the result, so it is carried as a sum of two numbers.
 
 
-@triton.jit
+@device
 def high_half(x: tl.tensor) -> tl.tensor:
     """The first half of the digits: the product of two such numbers is exact."""
     if x.dtype == tl.float64:
@@ -50,7 +50,7 @@ def high_half(x: tl.tensor) -> tl.tensor:
         return (x.to(tl.int32, bitcast=True) & -0x1000).to(tl.float32, bitcast=True)
 
 
-@triton.jit
+@device
 def _log2_in_two(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     """`log2(x)` for positive `x` as a sum of two numbers, the first with half the digits."""
     # x = 2^e m with sqrt(1/2) <= m < sqrt(2)
@@ -89,7 +89,7 @@ def _log2_in_two(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     return high, rest - ((high - e) - p1 * c1)
 
 
-@triton.jit
+@device
 def pow(x: tl.tensor, y: tl.tensor) -> tl.tensor:
     """`x^y` within 4 ulp, with C's rules for signs, infinities and nan."""
     x, y = tl.broadcast(tl.to_tensor(x), tl.to_tensor(y))
@@ -116,20 +116,20 @@ def pow(x: tl.tensor, y: tl.tensor) -> tl.tensor:
 # Trigonometric and hyperbolic functions and their inverses.
 
 
-@triton.jit
+@device
 def tan(x: tl.tensor) -> tl.tensor:
     """Tangent within 8 ulp."""
     return tl.sin(x) / tl.cos(x)
 
 
-@triton.jit
+@device
 def _half_pi_minus(x: tl.tensor) -> tl.tensor:
     """`pi / 2 - x`, with pi to more digits than one number has."""
     low: tl.constexpr = 6.123233995736766e-17 if x.dtype == tl.float64 else -4.3711390001862426e-08
     return 1.5707963267948966 - (x - low)
 
 
-@triton.jit
+@device
 def _atan_unit(x: tl.tensor) -> tl.tensor:
     """`atan(x)` for `|x| <= 1`."""
     z = x * x
@@ -137,7 +137,7 @@ def _atan_unit(x: tl.tensor) -> tl.tensor:
     return x + x * z * series
 
 
-@triton.jit
+@device
 def atan(x: tl.tensor) -> tl.tensor:
     """Inverse tangent within 2 ulp."""
     a = tl.abs(x)
@@ -145,7 +145,7 @@ def atan(x: tl.tensor) -> tl.tensor:
     return copysign(tl.where(a > 1, _half_pi_minus(angle), angle), x)
 
 
-@triton.jit
+@device
 def atan2(y: tl.tensor, x: tl.tensor) -> tl.tensor:
     """The angle of the point (x, y) within 5 ulp."""
     x, y = tl.broadcast(tl.to_tensor(x), tl.to_tensor(y))
@@ -159,7 +159,7 @@ def atan2(y: tl.tensor, x: tl.tensor) -> tl.tensor:
     return copysign(tl.where((x != x) | (y != y), float("nan"), angle), y)
 
 
-@triton.jit
+@device
 def _asin_half(x: tl.tensor) -> tl.tensor:
     """`asin(x)` for `|x| <= 1/2`."""
     z = x * x
@@ -167,7 +167,7 @@ def _asin_half(x: tl.tensor) -> tl.tensor:
     return x + x * z * series
 
 
-@triton.jit
+@device
 def asin(x: tl.tensor) -> tl.tensor:
     """Inverse sine within 3 ulp."""
     a = tl.abs(x)
@@ -175,7 +175,7 @@ def asin(x: tl.tensor) -> tl.tensor:
     return copysign(tl.where(a > 0.5, _half_pi_minus(2.0 * angle), angle), x)
 
 
-@triton.jit
+@device
 def acos(x: tl.tensor) -> tl.tensor:
     """Inverse cosine within 3 ulp."""
     a = tl.abs(x)
@@ -184,7 +184,7 @@ def acos(x: tl.tensor) -> tl.tensor:
     return tl.where(a > 0.5, large, _half_pi_minus(angle))
 
 
-@triton.jit
+@device
 def sinh(x: tl.tensor) -> tl.tensor:
     """Hyperbolic sine within 6 ulp."""
     a = tl.abs(x)
@@ -194,7 +194,7 @@ def sinh(x: tl.tensor) -> tl.tensor:
     return copysign(tl.where(a < 1, 0.5 * (t + t / (t + 1.0)), half - 0.25 / half), x)
 
 
-@triton.jit
+@device
 def cosh(x: tl.tensor) -> tl.tensor:
     """Hyperbolic cosine within 4 ulp."""
     fraction, power = exp_factors(tl.abs(x))
@@ -202,7 +202,7 @@ def cosh(x: tl.tensor) -> tl.tensor:
     return half + 0.25 / half
 
 
-@triton.jit
+@device
 def asinh(x: tl.tensor) -> tl.tensor:
     """Inverse hyperbolic sine within 3 ulp."""
     a = tl.abs(x)
@@ -210,7 +210,7 @@ def asinh(x: tl.tensor) -> tl.tensor:
     return copysign(tl.where(a > 1e8, log(a) + 0.6931471805599453, near), x)
 
 
-@triton.jit
+@device
 def acosh(x: tl.tensor) -> tl.tensor:
     """Inverse hyperbolic cosine within 3 ulp."""
     t = x - 1.0
@@ -219,14 +219,14 @@ def acosh(x: tl.tensor) -> tl.tensor:
     return tl.where(x > 1e8, log(x) + 0.6931471805599453, near)
 
 
-@triton.jit
+@device
 def atanh(x: tl.tensor) -> tl.tensor:
     """Inverse hyperbolic tangent within 5 ulp."""
     a = tl.abs(x)
     return copysign(0.5 * log1p(2.0 * a / (1.0 - a)), x)
 
 
-@triton.jit
+@device
 def hypot(x: tl.tensor, y: tl.tensor) -> tl.tensor:
     """`sqrt(x^2 + y^2)` within 5 ulp; infinite if either is, whatever the other."""
     x, y = tl.broadcast(tl.to_tensor(x), tl.to_tensor(y))
