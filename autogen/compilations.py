@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from autogen.handwritten import BoundHandwritten
     from autogen.shortcut import Shortcut
     from autogen.stored import Shelf
-    from autogen.tracing import Bound
+    from autogen.tracing.trace import Bound
 
     Kernels = CompiledLoss | BoundHandwritten
 

@@ -21,11 +21,11 @@ from autogen.changes import State
 from autogen.errors import ScheduleError, defects_of
 from autogen.kernel import Kernel
 from autogen.launch import Launcher, Results, Tuner
-from autogen.schedule import Plan
+from autogen.plan import Plan
 from autogen.sizes import Evaluator
 from autogen.static_graph import Graph
 from autogen.torch_step import TorchStep
-from autogen.tracing import Bound, Trace
+from autogen.tracing.trace import Bound, Trace
 
 Sizes = dict[str, int]
 Step = Launcher | TorchStep
@@ -78,6 +78,11 @@ class CompiledLoss:
     def is_random(self) -> bool:
         """Whether a call draws random numbers."""
         return any(step.is_random for step in self.forward if isinstance(step, TorchStep))
+
+    @property
+    def launchers(self) -> tuple[Launcher, ...]:
+        """The kernels, forward and then backward."""
+        return kernels_in((*self.forward, *self.backward()))
 
     @property
     def launches(self) -> str:
@@ -175,8 +180,7 @@ class CompiledLoss:
         self.constants = {
             each.name: tensor.to(self.device) for each, tensor in zip(self.trace.constants, constants, strict=True)
         }
-        steps = kernels_in((*self.forward, *self.backward()))
-        self._limited = [step for step in steps if step.kernel.is_limited]
+        self._limited = [each for each in self.launchers if each.kernel.is_limited]
         early = [root.buffer for root in self.plan.early.gradients]
         self.outputs = _results(self.forward, [*self.plan.outputs, *early], self.plan)
 
@@ -268,6 +272,8 @@ class CompiledLoss:
         return backward
 
     def _scheduled(self, layouts: tuple[str, ...], is_early: bool) -> Backward:
+        from autogen.schedule import backward_of  # not for a plan from disk
+
         buffers = {}
         for each, layout in zip((each for each in self.trace.upstream if each is not None), layouts, strict=True):
             if layout != _DENSE:
@@ -275,7 +281,7 @@ class CompiledLoss:
                 buffers[each.name] = replace(buffer, strides=_strides(buffer, layout))
         with defects_of(self.plan.provenance.loss):
             granted = self.plan.early.granted if is_early else ()
-            steps = self._launchers(self.plan.backward(buffers, granted))
+            steps = self._launchers(backward_of(self.plan, buffers, granted))
         made = [root.buffer for root in self.plan.early.gradients] if is_early else []
         return Backward(steps, _results(steps, [root.buffer for root in self.plan.gradients], self.plan, made))
 

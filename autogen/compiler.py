@@ -18,15 +18,15 @@ from dataclasses import replace
 import torch
 
 from autogen.binding import Binding
-from autogen.compiled import CompiledLoss, kernels_in
+from autogen.compiled import CompiledLoss
 from autogen.errors import AutogenError, TraceError, UnsupportedOpError, ValueBranchError
 from autogen.launch import Launcher, Tuner
 from autogen.lowering import decompositions, lower
 from autogen.options import PLAIN, Options
 from autogen.reachable import Change
 from autogen.schedule import schedule
-from autogen.tracing import trace
-from autogen.tracing.recorder import Reads
+from autogen.tracing.entries import Reads
+from autogen.tracing.tracer import trace
 
 
 def compile_loss(name: str, binding: Binding, needs_gradient: Sequence[bool], options: Options = PLAIN) -> CompiledLoss:
@@ -90,10 +90,9 @@ def _compile(
         device = binding.tensors[0].device
         compiled = CompiledLoss(traced, plan, device, _tuner(options, device))
         # Emitted here and not at the first launch, so that whatever fails fails before anything ran.
-        launchers = kernels_in((*compiled.forward, *compiled.backward()))
-        for launcher in launchers:
+        for launcher in compiled.launchers:
             launcher.source(launcher.tiling(hints).variant)
-        if compiled.torch_steps and not launchers:
+        if compiled.torch_steps and not compiled.launchers:
             first = compiled.torch_steps[0]
             raise UnsupportedOpError(first.name, where=first.line)
     except AutogenError as error:

@@ -8,7 +8,7 @@ has nothing to do.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import sympy
 import torch
@@ -17,20 +17,11 @@ from autogen import ir
 from autogen.errors import ScheduleError
 from autogen.ir import Node
 from autogen.kernel import Granted
+from autogen.plan import Direction, Early
 from autogen.program import Root
 from autogen.provenance import Provenance
-from autogen.regions import Direction, Step, sequence
+from autogen.regions import sequence
 from autogen.simplify import simplify
-
-
-@dataclass(frozen=True)
-class Early:
-    """Forward's kernel with the gradients, or `refused`: why there is none."""
-
-    steps: tuple[Step, ...] = ()
-    gradients: tuple[Root, ...] = ()
-    granted: tuple[Granted, ...] = ()
-    refused: str = ""
 
 
 def gradients_in_forward(

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from autogen import build, direct, ir, scratch
-from autogen.emission import KernelSource, Partial, Variant, emit
+from autogen.emission.source import KernelSource, Partial, Variant
 from autogen.errors import CompileError, defects_of
 from autogen.kernel import CHUNKS, PROGRAMS, Kernel
 from autogen.provenance import Provenance
@@ -77,6 +77,8 @@ class Launcher:
         """The kernel's text in a variant."""
         source = self._sources.get(variant)
         if source is None:
+            from autogen.emission.emit import emit  # not for kernels that are on disk
+
             with build.compiling, defects_of(self._provenance.loss):
                 source = emit(self.kernel, self._space, variant, self._provenance)
             self._arguments[variant] = Evaluator([size for _, size in source.sizes])

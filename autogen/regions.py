@@ -7,37 +7,14 @@ store one region earlier. A result shares the launches of the first region that 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autogen import ir
 from autogen.cuts import kernels
 from autogen.ir import Node
-from autogen.kernel import Kernel
+from autogen.plan import Direction, Step
 from autogen.program import Root
 from autogen.provenance import Provenance
-from autogen.torch_step import TorchStep
-
-Step = Kernel | TorchStep
-
-
-@dataclass(frozen=True)
-class Direction:
-    """What forward or backward has to do: `results`, by way of torch's `steps`, which read `operands` from kernels."""
-
-    name: str
-    results: tuple[Root, ...]
-    operands: tuple[Root, ...] = ()
-    steps: tuple[TorchStep, ...] = ()
-
-    @property
-    def roots(self) -> tuple[Root, ...]:
-        """All that kernels store."""
-        return (*self.operands, *self.results)
-
-    def on(self, nodes: Sequence[Node]) -> Direction:
-        """The same with other expressions for its roots."""
-        roots = [replace(root, node=node) for root, node in zip(self.roots, nodes, strict=True)]
-        return replace(self, operands=tuple(roots[: len(self.operands)]), results=tuple(roots[len(self.operands) :]))
 
 
 def names_of(nodes: Iterable[Node]) -> list[str]:

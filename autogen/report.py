@@ -15,7 +15,7 @@ from autogen.compilations import Decision, needs_gradient
 from autogen.compiled import Step, kernels_in
 from autogen.decorator import autogen_loss, dispatcher_of, entry_of
 from autogen.dispatch import Dispatcher
-from autogen.emission import KernelSource
+from autogen.emission.source import KernelSource
 from autogen.errors import SourceLine
 from autogen.handwritten import BoundHandwritten, Launch
 from autogen.launch import Launcher

@@ -8,66 +8,19 @@ from dataclasses import dataclass, field, replace
 
 from autogen import ir
 from autogen.cuts import stored
-from autogen.early import Early, gradients_in_forward
+from autogen.early import gradients_in_forward
 from autogen.equivalence import Equivalents
 from autogen.errors import ScheduleError
 from autogen.ir import Node
 from autogen.kernel import Granted, Kernel, memory_order
 from autogen.names import unique
 from autogen.options import Gradient
+from autogen.plan import Direction, Early, Plan, Step
 from autogen.program import Program, Root
 from autogen.provenance import Provenance
-from autogen.regions import Direction, Step, alias_of, names_of, sequence
+from autogen.regions import alias_of, names_of, sequence
 from autogen.simplify import simplify
 from autogen.torch_step import TorchStep
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A loss as launches: forward, backward, and what the first keeps for the second.
-
-    `saved` are statistics that forward stores beside its outputs, and tensors of torch's steps; `gradients` are what
-    backward computes from them, `gradient_of[i]` the input that the i-th belongs to. `aliases` are results that a step
-    of torch has made already, by name. `early` are the gradients that forward computes where that was asked for, or why
-    it does not.
-    """
-
-    name: str
-    forward: tuple[Step, ...]
-    outputs: tuple[ir.Buffer, ...]
-    saved: tuple[ir.Buffer, ...]
-    gradients: tuple[Root, ...]
-    gradient_of: tuple[int, ...]
-    aliases: Mapping[str, str]
-    hints: Mapping[str, int]
-    provenance: Provenance
-    _backward: Direction = field(repr=False)
-    early: Early = field(default_factory=Early)
-
-    def nodes(self) -> list[Node]:
-        """What backward is scheduled from, and all nodes that have names or lines."""
-        named = self.provenance
-        return [*(root.node for root in self._backward.roots), *named.names, *named.origins]
-
-    def backward(
-        self, upstream: Mapping[str, ir.Buffer] | None = None, granted: Sequence[Granted] = ()
-    ) -> tuple[Step, ...]:
-        """The backward launches; `upstream` gives upstream gradients, by name, another layout than their output's.
-
-        With `granted`, they have nothing to do where that is so.
-        """
-        upstream = upstream or {}
-
-        def relaid(node: Node) -> Node:
-            if node.op == "load" and node.attrs[0].role == "upstream" and node.attrs[0].name in upstream:
-                return ir.reload(node, upstream[node.attrs[0].name])
-            return node
-
-        direction = self._backward
-        nodes = ir.transform([root.node for root in direction.roots], relaid, self.provenance.moved)
-        nodes = simplify(nodes, self.provenance.moved)  # what is the same everywhere leaves its sums
-        steps = sequence(direction.on(nodes), self.hints, self.provenance)
-        return tuple(replace(step, granted=tuple(granted)) if isinstance(step, Kernel) else step for step in steps)
 
 
 def schedule(
@@ -108,9 +61,30 @@ def schedule(
         aliases=_aliases((*forward.results, *backward.results)),
         hints=hints,
         provenance=provenance,
-        _backward=backward,
+        direction=backward,
         early=early,
     )
+
+
+def backward_of(
+    plan: Plan, upstream: Mapping[str, ir.Buffer] | None = None, granted: Sequence[Granted] = ()
+) -> tuple[Step, ...]:
+    """A plan's launches backward; `upstream` gives upstream gradients, by name, another layout than their output's.
+
+    With `granted`, they have nothing to do where that is so.
+    """
+    upstream = upstream or {}
+
+    def relaid(node: Node) -> Node:
+        if node.op == "load" and node.attrs[0].role == "upstream" and node.attrs[0].name in upstream:
+            return ir.reload(node, upstream[node.attrs[0].name])
+        return node
+
+    moved, direction = plan.provenance.moved, plan.direction
+    nodes = ir.transform([root.node for root in direction.roots], relaid, moved)
+    nodes = simplify(nodes, moved)  # what is the same everywhere leaves its sums
+    steps = sequence(direction.on(nodes), plan.hints, plan.provenance)
+    return tuple(replace(step, granted=tuple(granted)) if isinstance(step, Kernel) else step for step in steps)
 
 
 def _directions(program: Program, name: str, *, training: bool) -> tuple[Direction, Direction]:

@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 if TYPE_CHECKING:
-    from autogen.tracing import Trace
+    from autogen.tracing.trace import Trace
 
 
 @dataclass(frozen=True)

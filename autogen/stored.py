@@ -37,7 +37,7 @@ from autogen.reachable import is_foreign
 if TYPE_CHECKING:
     from autogen.binding import Binding
     from autogen.compiled import CompiledLoss
-    from autogen.tracing import Bound
+    from autogen.tracing.trace import Bound
 
 logger = logging.getLogger("autogen")
 
@@ -119,7 +119,7 @@ def _is_patched() -> bool:
 
 @functools.cache
 def _versions() -> tuple[Hashable, ...]:
-    """All that has a part in compiling a loss; our own files by size and age."""
+    """All that has a part in compiling a loss; a digest of our own files' sizes and ages."""
     import numpy
     import triton
 
@@ -130,7 +130,8 @@ def _versions() -> tuple[Hashable, ...]:
                 state = os.stat(os.path.join(folder, file))
                 own.append((os.path.basename(folder), file, state.st_size, state.st_mtime_ns))
     libraries = (torch, triton, sympy, numpy)
-    return platform.python_version(), *(library.__version__ for library in libraries), tuple(sorted(own))
+    ours = hashlib.sha256(repr(sorted(own)).encode()).hexdigest()
+    return platform.python_version(), *(library.__version__ for library in libraries), ours
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ import sympy
 import torch
 
 from autogen import ir
-from autogen.emission import Variant
+from autogen.emission.source import Variant
 from autogen.kernel import ROWS_ADJACENT, Kernel, Level
 from autogen.sizes import Evaluator, magnitude, next_power_of_2
 from autogen.space import Space

@@ -57,8 +57,8 @@ def stages(loss: nn.Module, tensors: tuple[torch.Tensor, ...], target: str) -> d
     from autogen.aot import specialize
     from autogen.launch import Launcher
     from autogen.lowering import decompositions, lower
-    from autogen.schedule import schedule
-    from autogen.tracing import _Tracing, trace
+    from autogen.schedule import backward_of, schedule
+    from autogen.tracing.tracer import _Tracing, trace
 
     differentiate = _Tracing.backward
     _Tracing.backward = lambda *args: timed("differentiate", lambda: differentiate(*args))  # type: ignore[method-assign]
@@ -72,7 +72,7 @@ def stages(loss: nn.Module, tensors: tuple[torch.Tensor, ...], target: str) -> d
 
     def planned() -> list[Launcher]:
         plan = schedule(program, "loss", sizes, training=True)
-        return [Launcher(kernel, plan.provenance) for kernel in (*plan.forward, *plan.backward())]
+        return [Launcher(kernel, plan.provenance) for kernel in (*plan.forward, *backward_of(plan))]
 
     launchers = timed("schedule", planned)
     kernels = timed("emit", lambda: [specialize(launcher, sizes, "loss", "forward") for launcher in launchers])
@@ -100,8 +100,7 @@ def found(loss: nn.Module, tensors: tuple[torch.Tensor, ...], target: str) -> tu
     compiled, call = plan
     from autogen.aot.kernels import specialize
 
-    launchers = [*compiled.forward, *compiled.backward()]
-    compile_all([specialize(launcher, call.sizes, "loss", "forward") for launcher in launchers], target)
+    compile_all([specialize(each, call.sizes, "loss", "forward") for each in compiled.launchers], target)
     return imported - start, cpu_time() - imported
 
 

@@ -2,6 +2,7 @@
 
 import triton
 import triton.language as tl
+from triton.language import core  # Triton 3.6 has `to_tensor` only there
 
 from autogen.device_math.device import device
 
@@ -31,7 +32,7 @@ def signbit(x: tl.tensor) -> tl.tensor:
 @device
 def copysign(magnitude: tl.tensor, x: tl.tensor) -> tl.tensor:
     """`|magnitude|` with the sign of `x`, also if 0; Triton's negation is `0 - x`, which makes no -0.0."""
-    magnitude, x = tl.broadcast(tl.to_tensor(magnitude), tl.to_tensor(x))
+    magnitude, x = tl.broadcast(core.to_tensor(magnitude), core.to_tensor(x))
     if magnitude.dtype == tl.float64:
         bits = magnitude.to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
         sign_bit = x.to(tl.int64, bitcast=True) & -0x8000000000000000

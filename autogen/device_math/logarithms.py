@@ -1,6 +1,7 @@
 """Logarithms, and what is made of them."""
 
 import triton.language as tl
+from triton.language import core  # Triton 3.6 has `to_tensor` only there
 
 from autogen.device_math.basic import INTERPRETED, maximum, polynomial
 from autogen.device_math.device import device
@@ -64,14 +65,14 @@ def logaddexp(a: tl.tensor, b: tl.tensor) -> tl.tensor:
 @device
 def xlogy(x: tl.tensor, y: tl.tensor) -> tl.tensor:
     """`x log(y)` within 3 ulp; 0 for `x = 0`, unless `y` is nan."""
-    x, y = tl.broadcast(tl.to_tensor(x), tl.to_tensor(y))
+    x, y = tl.broadcast(core.to_tensor(x), core.to_tensor(y))
     return tl.where((x == 0) & (y == y), 0.0, x * log(y))
 
 
 @device
 def xlog1py(x: tl.tensor, y: tl.tensor) -> tl.tensor:
     """`x log(1 + y)` within 3 ulp; 0 for `x = 0`, unless `y` is nan."""
-    x, y = tl.broadcast(tl.to_tensor(x), tl.to_tensor(y))
+    x, y = tl.broadcast(core.to_tensor(x), core.to_tensor(y))
     return tl.where((x == 0) & (y == y), 0.0, x * log1p(y))
 
 

@@ -1,6 +1,7 @@
 """Rounding to integers, and division with a remainder: all exact."""
 
 import triton.language as tl
+from triton.language import core  # Triton 3.6 has `to_tensor` only there
 
 from autogen.device_math.basic import copysign
 from autogen.device_math.device import device
@@ -86,7 +87,7 @@ def fmod(a: tl.tensor, b: tl.tensor) -> tl.tensor:
             multiple = tl.where(multiple > rest, multiple * 0.5, multiple)
             rest = tl.where(unfinished, rest - multiple, rest)
             unfinished = valid & (rest >= divisor)
-        return tl.where(valid, copysign(rest, tl.to_tensor(a)), float("nan"))
+        return tl.where(valid, copysign(rest, core.to_tensor(a)), float("nan"))
     else:
         return a % b
 

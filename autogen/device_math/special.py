@@ -4,6 +4,7 @@ The contract is that of `autogen.device_math`.
 """
 
 import triton.language as tl
+from triton.language import core  # Triton 3.6 has `to_tensor` only there
 
 from autogen.device_math.basic import copysign, polynomial, signbit
 from autogen.device_math.device import device
@@ -92,7 +93,7 @@ def _log2_in_two(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
 @device
 def pow(x: tl.tensor, y: tl.tensor) -> tl.tensor:
     """`x^y` within 4 ulp, with C's rules for signs, infinities and nan."""
-    x, y = tl.broadcast(tl.to_tensor(x), tl.to_tensor(y))
+    x, y = tl.broadcast(core.to_tensor(x), core.to_tensor(y))
     a = tl.abs(x)
     # Beyond this exponent every result but that of a = 1 is 0 or infinite.
     limit: tl.constexpr = 18446744073709551616.0 if x.dtype == tl.float64 else 4294967296.0
@@ -148,7 +149,7 @@ def atan(x: tl.tensor) -> tl.tensor:
 @device
 def atan2(y: tl.tensor, x: tl.tensor) -> tl.tensor:
     """The angle of the point (x, y) within 5 ulp."""
-    x, y = tl.broadcast(tl.to_tensor(x), tl.to_tensor(y))
+    x, y = tl.broadcast(core.to_tensor(x), core.to_tensor(y))
     a = tl.abs(x)
     b = tl.abs(y)
     # Zero over zero counts as 0, infinity over infinity as 1.
@@ -229,7 +230,7 @@ def atanh(x: tl.tensor) -> tl.tensor:
 @device
 def hypot(x: tl.tensor, y: tl.tensor) -> tl.tensor:
     """`sqrt(x^2 + y^2)` within 5 ulp; infinite if either is, whatever the other."""
-    x, y = tl.broadcast(tl.to_tensor(x), tl.to_tensor(y))
+    x, y = tl.broadcast(core.to_tensor(x), core.to_tensor(y))
     a = tl.abs(x)
     b = tl.abs(y)
     large = tl.maximum(a, b)

@@ -11,7 +11,8 @@ from typing import Any
 
 from autogen import ir
 from autogen.emission.body import Body
-from autogen.emission.shell import Shell, Variant, identity
+from autogen.emission.shell import Shell, identity
+from autogen.emission.source import Variant
 from autogen.ir import Axis, Node
 from autogen.kernel import Kernel, Level
 from autogen.provenance import Provenance

@@ -6,7 +6,8 @@ from typing import Any
 
 from autogen.emission.body import TRITON_DTYPES, Body
 from autogen.emission.rows import Rows
-from autogen.emission.shell import Variant, identity
+from autogen.emission.shell import identity
+from autogen.emission.source import Variant
 from autogen.kernel import Kernel, Level
 from autogen.program import Root
 from autogen.provenance import Provenance

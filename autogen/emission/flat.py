@@ -6,7 +6,7 @@ from typing import Any
 
 import sympy
 
-from autogen.emission.shell import Variant
+from autogen.emission.source import Variant
 from autogen.emission.streaming import Streaming
 from autogen.ir import Axis
 from autogen.kernel import Kernel, Level

@@ -11,7 +11,8 @@ import sympy
 from autogen import ir
 from autogen.emission.block import Block
 from autogen.emission.body import TRITON_DTYPES, Body
-from autogen.emission.shell import Variant, identity
+from autogen.emission.shell import identity
+from autogen.emission.source import Variant
 from autogen.ir import Node
 from autogen.kernel import CHUNKS, Kernel, Level
 from autogen.provenance import Provenance

@@ -13,7 +13,8 @@ from typing import Any
 import sympy
 
 from autogen.emission.body import Body
-from autogen.emission.shell import Variant, identity
+from autogen.emission.shell import identity
+from autogen.emission.source import Variant
 from autogen.emission.streaming import Streaming
 from autogen.ir import Node
 from autogen.kernel import Kernel, Level

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -14,7 +13,7 @@ import autogen.templates
 from autogen import ir
 from autogen.emission.body import TRITON_DTYPES, Body, Names, Style, wrapped
 from autogen.emission.sizes import Sizes
-from autogen.emission.source import Function, KernelSource, Partial
+from autogen.emission.source import Function, KernelSource, Partial, Variant
 from autogen.ir import Axis, Node
 from autogen.kernel import CHUNKS, Kernel, Level
 from autogen.names import NUMBER
@@ -95,14 +94,6 @@ def identity(kind: str, dtype: torch.dtype) -> str:
         return "0"
     limits = torch.iinfo(dtype)
     return str(limits.min if kind == "max" else limits.max)
-
-
-@dataclass(frozen=True)
-class Variant:
-    """How a kernel is written for a range of sizes: a row kernel resident or looped, offsets in 64 bits or 32."""
-
-    looped: bool = False
-    wide: bool = False
 
 
 class Shell:

@@ -1,4 +1,4 @@
-"""What emission hands on: the text of a module, and what to call its kernel with."""
+"""What emission is asked for, and hands on: the text of a module, and what to call its kernel with."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ import sympy
 import torch
 
 from autogen import ir
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How a kernel is written for a range of sizes: a row kernel resident or looped, offsets in 64 bits or 32."""
+
+    looped: bool = False
+    wide: bool = False
 
 
 @dataclass(frozen=True)

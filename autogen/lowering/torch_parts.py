@@ -16,8 +16,8 @@ from autogen.lowering.values import Chosen, Read, Value, fresh_index
 from autogen.names import unique
 from autogen.program import Root
 from autogen.torch_step import Operand, SizeArgument, TorchStep, is_random, is_view
-from autogen.tracing import Trace
-from autogen.tracing.ahead import Size
+from autogen.tracing.entries import Size
+from autogen.tracing.trace import Trace
 
 # Kept whole although torch has a formula for them: as simple ops they would be many, and slow.
 _OWN_KERNELS = frozenset(

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
 from typing import Any
 
-import sympy
 import torch
 from torch.utils import _pytree as pytree
 
 from autogen.errors import SourceLine, ValueBranchError
 from autogen.names import unique
-from autogen.torch_step import TorchStep, is_random, is_view
+from autogen.torch_step import TorchStep, is_random
+from autogen.tracing.entries import Entry, Found, Number, Predicate, Size, Values
 from autogen.tracing.symbols import Symbols
 
 aten = torch.ops.aten
@@ -40,19 +39,6 @@ OF_UNKNOWN_SIZE = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Size:
-    """A symbolic size among the arguments of a recorded op, with its value in the traced call."""
-
-    expression: sympy.Expr
-    hint: int | float | None
-
-    @classmethod
-    def of(cls, symbolic: Any) -> Size:
-        """From a `SymInt`, `SymFloat` or `SymBool`."""
-        return cls(symbolic.node.expr, symbolic.node.hint)
-
-
 def ancestors(*nodes: torch.fx.Node) -> set[torch.fx.Node]:
     """Some nodes and all that they are computed from."""
     found: set[torch.fx.Node] = set()
@@ -69,52 +55,6 @@ def varies(node: torch.fx.Node) -> bool:
     """Whether a node may have another value in another call."""
     sizes = pytree.tree_leaves((node.args, node.kwargs))
     return node.op == "placeholder" or is_random(node.target) or any(isinstance(size, Size) for size in sizes)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A value to be known ahead: that of `node`, for which the nodes of `order` are computed in turn."""
-
-    node: torch.fx.Node
-    order: tuple[torch.fx.Node, ...]
-
-
-@dataclass(frozen=True)
-class Predicate(Entry):
-    """A number that has to be the same again."""
-
-    value: bool | int | float
-
-    def holds(self, value: bool | int | float) -> bool:
-        """Whether it is."""
-        return value == self.value or (value != value and self.value != self.value)
-
-
-@dataclass(frozen=True)
-class Number(Entry):
-    """A number that kernels and guards are given; read on `line`."""
-
-    name: str
-    symbolic: torch.SymInt | torch.SymFloat
-    line: SourceLine | None
-
-
-@dataclass(frozen=True)
-class Found(Entry):
-    """Tensors that kernels are given, in the places of placeholders: one per tensor that `node` returns.
-
-    `fakes` stand for them in the trace. Their sizes are `fresh` symbols, or known from what they are computed from.
-    """
-
-    names: tuple[str, ...]
-    placeholders: tuple[torch.fx.Node, ...]
-    fakes: tuple[torch.Tensor, ...]
-    fresh: bool
-
-    @property
-    def steps(self) -> Iterator[torch.fx.Node]:
-        """The ops that torch computes for them, without what costs nothing."""
-        return (node for node in self.order if "geometry" in node.meta and not is_view(node.target))
 
 
 class Keys:
@@ -141,43 +81,6 @@ class Keys:
         leaves, structure = pytree.tree_flatten((node.args, node.kwargs))
         keys = [self._keys[leaf] if isinstance(leaf, torch.fx.Node) else repr(leaf) for leaf in leaves]
         return node.target, tuple(keys), str(structure)
-
-
-class Values:
-    """The values of a graph's nodes in one call, as far as they have been computed; `size` tells those of sizes."""
-
-    def __init__(self, size: Callable[[Size], Any]) -> None:
-        self._values: dict[torch.fx.Node, Any] = {}
-        self._size = size
-
-    def put(self, nodes: Sequence[torch.fx.Node], tensors: Sequence[torch.Tensor]) -> None:
-        """Note the values of some nodes."""
-        self._values |= {node: tensor.detach() for node, tensor in zip(nodes, tensors, strict=True)}
-
-    def compute(self, node: torch.fx.Node, order: Sequence[torch.fx.Node]) -> Any:
-        """The value of a node, by way of those of `order` in turn."""
-        # The casts of autocast are part of the graph already.
-        with torch.no_grad(), torch._C._DisableAutocast():
-            for each in order:
-                args, kwargs = pytree.tree_map(self._argument, (tuple(each.args), dict(each.kwargs)))
-                function: Any = each.target
-                self._values[each] = function(*args, **kwargs)
-        return self._values[node]
-
-    def number(self, node: torch.fx.Node, order: Sequence[torch.fx.Node]) -> bool | int | float:
-        """The value of a node as a number."""
-        number: bool | int | float = self.compute(node, order).item()
-        return number
-
-    def _argument(self, leaf: Any) -> Any:
-        if isinstance(leaf, torch.fx.Node):
-            return self._values[leaf]
-        return self._size(leaf) if isinstance(leaf, Size) else leaf
-
-    def tensors(self, node: torch.fx.Node, order: Sequence[torch.fx.Node]) -> list[torch.Tensor]:
-        """The value of a node as tensors, laid out as kernels expect them."""
-        value = self.compute(node, order)
-        return [part.contiguous() for part in (value if isinstance(value, (tuple, list)) else (value,))]
 
 
 class Ahead:

@@ -12,7 +12,7 @@ import torch
 
 from autogen.names import NUMBER, unique
 from autogen.sizes import Script
-from autogen.tracing.ahead import Size
+from autogen.tracing.entries import Size
 
 _LETTERS = ("N", "C")
 

@@ -14,7 +14,6 @@ import functools
 import operator
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -31,8 +30,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from autogen.errors import SourceLine, StateChangeError, TooLargeError, UnsupportedOpError, ValueBranchError
 from autogen.tracing import masks
-from autogen.tracing.ahead import OF_UNKNOWN_SIZE, Ahead, Found, Size, ancestors, varies
+from autogen.tracing.ahead import OF_UNKNOWN_SIZE, Ahead, ancestors, varies
 from autogen.tracing.aliases import Aliases, Call, is_where
+from autogen.tracing.entries import Found, Reads, Size
 from autogen.tracing.source import current_statement
 from autogen.tracing.symbols import Symbols
 
@@ -46,18 +46,6 @@ _STRIDED = {aten.as_strided.default, aten.as_strided_scatter.default}
 _NUMBER_READS = {aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default}
 _VALUE_READS = {*_NUMBER_READS, aten.equal.default}
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-
-
-@dataclass(frozen=True)
-class Reads:
-    """Which values are known ahead: the `numbers` that the code reads, and how many elements `masks` choose.
-
-    What is not is kept a symbol, which kernels can often do with; predicates, and what `nonzero` and the like find,
-    always are.
-    """
-
-    numbers: bool = False
-    masks: bool = False
 
 
 class Recorder(TorchDispatchMode):

@@ -19,6 +19,7 @@ from autogen.errors import SourceLine
 
 _TORCH = torch.__path__[0]
 _OWN = __file__.removesuffix("tracing/source.py")
+_TRACER = f"{_OWN}tracing/tracer.py"
 
 
 def is_torchs(filename: str) -> bool:
@@ -44,7 +45,7 @@ def _innermost(frames: Iterable[tuple[FrameType, int]]) -> SourceLine | None:
         if filename.startswith(f"{_TORCH}/nn/"):
             inside_torch = inside_torch or (frame.f_code, lineno)
         elif filename.startswith(_OWN) and not filename.startswith(f"{_OWN}losses/"):
-            if filename.endswith("tracing/__init__.py"):
+            if filename == _TRACER:  # what called the loss is none of it
                 break
         elif not is_torchs(filename) and linecache.getline(filename, lineno):
             return statement_at(frame.f_code, lineno)

@@ -12,6 +12,7 @@ from torch import nn
 
 from autogen.aot import TARGETS, CompiledKernel, compile_kernel, specialize
 from autogen.launch import Launcher
+from autogen.schedule import backward_of
 from autogen.tiling import Config
 from autogen.tuning import Tuner
 from autogen.tuning.candidates import candidates
@@ -52,7 +53,7 @@ def pairs(name: str) -> list[tuple[Launcher, dict[str, int], Launcher, dict[str,
     loss, inputs = CALLS[name]
     plan, sizes = plan_of(loss, *inputs)
     found: list[Any] = []
-    for kernel in (*plan.forward, *plan.backward()):
+    for kernel in (*plan.forward, *backward_of(plan)):
         skeleton = Skeleton.of(kernel)
         own = Launcher(kernel, plan.provenance)
         found.append((own, sizes, Launcher(skeleton.kernel, skeleton.provenance), skeleton.sizes(sizes)))

@@ -15,8 +15,10 @@ from autogen.binding import Binding, bind
 from autogen.compilations import needs_gradient
 from autogen.kernel import Kernel
 from autogen.lowering import Program, Root, decompositions, lower
-from autogen.schedule import Plan, schedule
-from autogen.tracing import Trace, trace
+from autogen.plan import Plan
+from autogen.schedule import backward_of, schedule
+from autogen.tracing.trace import Trace
+from autogen.tracing.tracer import trace
 from tests.unit.evaluate import stored
 
 Loss = Callable[..., Any]
@@ -104,7 +106,7 @@ class Reference:
             else:
                 step(known, sizes, device)
         torch.testing.assert_close({name: known[name] for name in self.outputs}, self.outputs, equal_nan=True)
-        for step in plan.backward():
+        for step in backward_of(plan):
             if isinstance(step, Kernel):
                 known |= stored(step.roots, known, sizes)
             else:

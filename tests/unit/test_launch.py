@@ -14,7 +14,7 @@ import sympy
 import torch
 
 from autogen import build, direct, ir, launch, scratch
-from autogen.emission import KernelSource, Partial, Variant
+from autogen.emission.source import KernelSource, Partial, Variant
 from autogen.kernel import PROGRAMS
 from autogen.launch import Launch
 from autogen.prepared import Direction

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from autogen import ir
-from autogen.schedule import schedule
+from autogen.schedule import backward_of, schedule
 from tests.interpret.samples import Samples
 from tests.interpret.table import ROWS, C, Row
 from tests.unit.evaluate import stored
@@ -51,8 +51,8 @@ def test_every_pass_keeps_the_loss(row: Row, reduction: str) -> None:
     plan = schedule(program, "loss", sizes, training=bool(program.gradients))
     reference.check_plan(plan, sizes)
 
-    kernels = (*plan.forward, *plan.backward())
-    assert len(plan.forward) == 1 and len(plan.backward()) == bool(program.gradients)
+    kernels = (*plan.forward, *backward_of(plan))
+    assert len(plan.forward) == 1 and len(backward_of(plan)) == bool(program.gradients)
     for kernel in kernels:
         ir.verify([root.node for root in kernel.roots])
     # Kept is at most one number per row, and a row has C elements.

@@ -15,7 +15,8 @@ from autogen import ir, simplify
 from autogen.ir import Node
 from autogen.kernel import Kernel, Level
 from autogen.names import unique
-from autogen.schedule import Plan, schedule
+from autogen.plan import Plan
+from autogen.schedule import backward_of, schedule
 from autogen.torch_step import TorchStep
 from tests.unit.pipeline import Loss, Reference, floats, plan_of, program_of
 
@@ -56,7 +57,7 @@ SHAPES: dict[str, tuple[Loss, tuple[Any, ...], Shape, Shape]] = {
 def test_rows_and_columns(name: str) -> None:
     loss, args, *expected = SHAPES[name]
     plan, sizes = plan_of(loss, *args)
-    kernels = (*plan.forward, *plan.backward())
+    kernels = (*plan.forward, *backward_of(plan))
     assert [(names(k.rows), names(k.columns), k.whole_rows) for k in kernels] == expected
     Reference(loss, *args).check_plan(plan, sizes)
 
@@ -93,7 +94,7 @@ class TestLevels:
         assert kernel.level(next(root.node for root in kernel.finals if root.buffer.name == "loss")) == Level.FINAL
 
     def test_of_backward(self) -> None:
-        (kernel,) = plan_of(nn.CrossEntropyLoss(), X, LABELS)[0].backward()
+        (kernel,) = backward_of(plan_of(nn.CrossEntropyLoss(), X, LABELS)[0])
         levels = {node.attrs[0].name: kernel.level(node) for node in kernel.loads()}
         assert levels["grad_loss"] == levels["total_weight"] == Level.SCALAR
         assert levels["row_max"] == levels["target"] == Level.ROW
@@ -127,19 +128,19 @@ class TestStatistics:
 
     def test_are_read_back_and_not_computed_again(self) -> None:
         plan, _ = plan_of(nn.CrossEntropyLoss(), X, LABELS)
-        (kernel,) = plan.backward()
+        (kernel,) = backward_of(plan)
         assert "reduce" not in {node.op for node in ir.topological(root.node for root in kernel.roots)}
         assert {load.attrs[0] for load in kernel.loads()} >= set(plan.saved)
 
     def test_are_not_kept_where_no_backward_follows(self) -> None:
         with torch.no_grad():
             plan, _ = plan_of(nn.CrossEntropyLoss(), X, LABELS)
-        assert plan.saved == () and plan.backward() == ()
+        assert plan.saved == () and backward_of(plan) == ()
         assert [root.buffer.name for root in plan.forward[0].roots] == ["loss"]
 
     def test_that_wait_for_the_upstream_gradient_stay_in_backward(self) -> None:
         plan, _ = plan_of(lambda x: x.softmax(1), X)
-        (kernel,) = plan.backward()
+        (kernel,) = backward_of(plan)
         assert [node.op for node in ir.topological(root.node for root in kernel.roots)].count("reduce") == 1
 
     def test_cost_no_launch_of_their_own(self) -> None:
@@ -157,7 +158,7 @@ class TestLaunches:
         plan, _ = plan_of(nn.TripletMarginLoss(), *(floats(3, 4, seed=k) for k in range(3)))
         stored = [root.buffer.name for kernel in plan.forward for root in kernel.roots]
         assert sorted(stored) == sorted(["loss", *(buffer.name for buffer in plan.saved)])
-        gradients = [root.buffer.name for kernel in plan.backward() for root in kernel.roots]
+        gradients = [root.buffer.name for kernel in backward_of(plan) for root in kernel.roots]
         assert gradients == ["grad_anchor", "grad_positive", "grad_negative"]
 
     @pytest.mark.usefixtures("large")
@@ -188,7 +189,7 @@ class TestLaunches:
     ) -> None:
         monkeypatch.setattr(autogen.kernel, "MAX_IN_ONE_PROGRAM", limit)
         plan, _ = plan_of(loss, floats(300, 200), floats(150, 310), floats(70, 500))
-        for kernel in (*plan.forward, *plan.backward()):
+        for kernel in (*plan.forward, *backward_of(plan)):
             assert isinstance(kernel, Kernel)
             walked = {*kernel.rows, *kernel.kept, *kernel.columns}
             of_tensors = [load.axes for load in kernel.loads()] + [root.index_axes for root in kernel.stores]
@@ -206,17 +207,17 @@ class TestLaunches:
 
     def test_upstream_gradients_may_lie_in_memory_as_they_like(self) -> None:
         plan, _ = plan_of(nn.MSELoss(reduction="none"), X, PROBABILITY)
-        (plain,) = plan.backward()
+        (plain,) = backward_of(plan)
         (upstream,) = {node.attrs[0] for node in plain.loads() if node.attrs[0].role == "upstream"}
         expanded = replace(upstream, strides=(sympy.S.Zero, sympy.S.Zero))
-        (kernel,) = plan.backward({upstream.name: expanded})
+        (kernel,) = backward_of(plan, {upstream.name: expanded})
         assert expanded in {node.attrs[0] for node in kernel.loads()}
         assert upstream not in {node.attrs[0] for node in kernel.loads()}
 
     def test_upstream_gradients_in_another_layout_are_still_read_where_they_were(self) -> None:
         plan, _ = plan_of(lambda x: x[1:] * x[:-1], floats(4))  # the gradient of a slice is read at a computed place
-        upstream = {n.attrs[0] for k in plan.backward() for n in k.loads() if n.attrs[0].role == "upstream"}
-        (kernel,) = plan.backward({each.name: replace(each, strides=(sympy.Integer(2),)) for each in upstream})
+        upstream = {n.attrs[0] for k in backward_of(plan) for n in k.loads() if n.attrs[0].role == "upstream"}
+        (kernel,) = backward_of(plan, {each.name: replace(each, strides=(sympy.Integer(2),)) for each in upstream})
         ir.verify(root.node for root in kernel.roots)
         loads = [node for node in kernel.loads() if node.attrs[0].role == "upstream"]
         assert all(len(node.args) == 1 for node in loads)
@@ -289,7 +290,7 @@ def test_every_pass_is_followed_by_the_verifier(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_plan_does_not_depend_on_when_it_is_made() -> None:
     def text(plan: Plan) -> list[str]:
-        return [ir.format_nodes(root.node for root in k.roots) for k in (*plan.forward, *plan.backward())]
+        return [ir.format_nodes(root.node for root in k.roots) for k in (*plan.forward, *backward_of(plan))]
 
     calls = [plan_of(nn.TripletMarginLoss(), *(floats(3, 4, seed=k) for k in range(3)))[0] for _ in range(2)]
     assert text(calls[0]) == text(calls[1])

@@ -10,6 +10,7 @@ import torch
 
 from autogen import build
 from autogen.launch import Launcher
+from autogen.schedule import backward_of
 from autogen.tuning.skeleton import Skeleton
 from tests.unit.pipeline import Loss, floats, plan_of
 
@@ -30,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def launcher_of(loss: Loss, *args: Any, backward: bool = False) -> tuple[Launcher, dict[str, int]]:
     """The one kernel of a direction, and its sizes."""
     plan, sizes = plan_of(loss, *args)
-    (kernel,) = plan.backward() if backward else plan.forward
+    (kernel,) = backward_of(plan) if backward else plan.forward
     return Launcher(kernel, plan.provenance), sizes
 
 

@@ -1,0 +1,144 @@
+"""A trace: the joint graph of a loss and its gradients, and the calls that it holds for."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch.utils import _pytree as pytree
+
+from autogen.changes import State
+from autogen.tracing.entries import Entry, Found, Number, Predicate, Reads, Values
+from autogen.tracing.guards import Guards
+
+
+@dataclass(frozen=True)
+class TracedTensor:
+    """A tensor at the edge of the graph; shape and strides are sympy expressions over the trace's sizes."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[sympy.Expr, ...]
+    strides: tuple[sympy.Expr, ...]
+    node: torch.fx.Node
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A call that a trace holds for: its sizes and floats by name, and the tensors that were found ahead."""
+
+    sizes: dict[str, Any]
+    found: tuple[torch.Tensor, ...] = ()
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The calls that a trace holds for: sizes and strides that pass its guards, and the same branches taken.
+
+    `ahead` is what has to be known for that, and for the kernels, over the tensors of `inputs` and the `constants` of
+    the trace.
+    """
+
+    guards: Guards
+    ahead: list[Entry]
+    inputs: list[torch.fx.Node]
+    constants: dict[torch.fx.Node, torch.Tensor]
+
+    @property
+    def predicates(self) -> list[Predicate]:
+        """The numbers that the code took into Python."""
+        return [entry for entry in self.ahead if isinstance(entry, Predicate)]
+
+    @property
+    def found(self) -> list[Found]:
+        """The tensors that torch computes ahead."""
+        return [entry for entry in self.ahead if isinstance(entry, Found)]
+
+    @property
+    def key(self) -> tuple[Hashable, ...]:
+        """What tells the traces of one kind of call apart."""
+        return self.guards.texts, tuple(repr(each.value) for each in self.predicates)
+
+    def sizes(self, tensors: Sequence[torch.Tensor], floats: Sequence[float] = ()) -> dict[str, Any] | None:
+        """The sizes and floats of a call by name, or None if the trace does not hold for it."""
+        bound = self.bind(tensors, floats)
+        return None if bound is None else bound.sizes
+
+    def bind(self, tensors: Sequence[torch.Tensor], floats: Sequence[float] = ()) -> Bound | None:
+        """A call with all that is known ahead, or None if the trace does not hold for it."""
+        known = self.guards.read(tensors, floats)
+        if known is None or not self.ahead:
+            return None if known is None else Bound(known)
+        sizes, tensors, floats, count = known, list(tensors), list(floats), len(tensors)
+        values = Values(lambda size: self.guards.value(size, sizes))
+        values.put(self.inputs, tensors)
+        values.put(list(self.constants), list(self.constants.values()))
+        for stage, entry in enumerate(self.ahead, 1):
+            if isinstance(entry, Found):
+                found = values.tensors(entry.node, entry.order)
+                values.put(entry.placeholders, found)
+                tensors += found
+            else:
+                value = values.number(entry.node, entry.order)
+                if isinstance(entry, Predicate) and not entry.holds(value):
+                    return None
+                if isinstance(entry, Number):
+                    floats.append(value)
+            known = self.guards.read(tensors, floats, stage=stage, sizes=sizes)
+            if known is None:
+                return None
+            sizes = known
+        return Bound(sizes, tuple(tensors[count:]))
+
+
+@dataclass
+class Trace:
+    """The joint graph of one loss, for one class of inputs.
+
+    `upstream[i]` is the gradient that backward is given for `outputs[i]`, `gradients[i]` the one that it returns
+    for `inputs[i]`; each is None where there is none. Last among the inputs are the tensors that are found ahead.
+    `constants` are tensors that the loss builds from numbers; `unknown` tells of values that have stayed symbols. Last
+    among the outputs are those that are made for the `state` that the loss changes.
+    """
+
+    graph: torch.fx.Graph
+    domain: Domain
+    inputs: list[TracedTensor]
+    constants: list[TracedTensor]
+    outputs: list[TracedTensor]
+    upstream: list[TracedTensor | None]
+    gradients: list[TracedTensor | None]
+    structure: pytree.TreeSpec
+    others: list[Any]
+    numbers: dict[sympy.Symbol, torch.fx.Node]
+    unknown: Reads
+    state: State
+
+    def result(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, Any]) -> Any:
+        """The loss's own return value around the given outputs, but for those of the state."""
+        rest = iter(tensors[: len(tensors) - self.state.outputs])
+        leaves = [next(rest) if leaf is TensorLeaf else leaf for leaf in self.others]
+        if any(isinstance(leaf, NumberLeaf) for leaf in leaves):
+            known = dict(zip(self.numbers, (tensor.item() for tensor in rest), strict=True))
+            known |= {symbol: sizes[str(symbol)] for symbol in self.domain.guards.symbols}
+            leaves = [leaf.value(known) if isinstance(leaf, NumberLeaf) else leaf for leaf in leaves]
+        return pytree.tree_unflatten(leaves, self.structure)
+
+
+class TensorLeaf:
+    """Stands for a tensor in the result of a loss."""
+
+
+@dataclass(frozen=True)
+class NumberLeaf:
+    """A number in the result of a loss: what it took from tensors, or their sizes."""
+
+    expression: sympy.Expr
+
+    def value(self, known: dict[sympy.Symbol, int | float]) -> int | float:
+        """The number, given those of the tensors."""
+        number = self.expression.xreplace({symbol: sympy.sympify(value) for symbol, value in known.items()})
+        return int(number) if number.is_Integer else float(number)

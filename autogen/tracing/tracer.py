@@ -1,0 +1,279 @@
+"""The tracer: runs a loss on fake tensors, then its derivatives, and makes a trace of what was recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils import _pytree as pytree
+
+from autogen.errors import AutogenError, StateChangeError, TraceError, ValueBranchError
+from autogen.ir import contiguous_strides
+from autogen.names import unique
+from autogen.reachable import Change
+from autogen.tracing.entries import Found, Number, Reads
+from autogen.tracing.guards import Guards, Known, settle_factors
+from autogen.tracing.recorder import Recorder
+from autogen.tracing.source import statement_that_raised
+from autogen.tracing.state import Collector
+from autogen.tracing.symbols import Symbols
+from autogen.tracing.trace import Domain, NumberLeaf, TensorLeaf, Trace, TracedTensor
+
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+@contextlib.contextmanager
+def _without_hooks_on_saving() -> Iterator[None]:
+    """What autograd saves of a trace is not for the hooks around the call: a checkpoint would drop it."""
+    hooks = torch._C._autograd
+    taken = []
+    while (pair := hooks._top_saved_tensors_default_hooks(False)) is not None:
+        hooks._pop_saved_tensors_default_hooks()
+        taken.append(pair)
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(taken):
+            hooks._push_saved_tensors_default_hooks(pack, unpack)
+
+
+def trace(
+    run: Callable[[Sequence[torch.Tensor], Sequence[Any]], Any],
+    names: Sequence[str],
+    tensors: Sequence[torch.Tensor],
+    needs_gradient: Sequence[bool],
+    decompositions: dict[Any, Any],
+    *,
+    floats: Mapping[str, float] | None = None,
+    reads: Reads | None = None,
+    static: bool = False,
+    changes: Sequence[Change] = (),
+    is_once: bool = False,
+) -> Trace:
+    """Record `run(tensors)` and the gradients of its results.
+
+    Args:
+        run: the loss, as a function of its tensors and of `floats`.
+        names: what the user calls each tensor.
+        tensors: the tensors of this call; only their metadata is looked at.
+        needs_gradient: which of them are differentiated.
+        decompositions: op → formula, for ops to be recorded in parts.
+        floats: numbers that differ from call to call.
+        reads: which of the values that the code reads are known ahead.
+        static: whether sizes are taken as they are.
+        changes: has, after `run`, what that has changed, but for the values of its tensors.
+        is_once: whether the trace is for this call alone; then numbers that it assigns are what they are.
+
+    Raises:
+        AutogenError: a kind of code that cannot be traced, with the user's line.
+        TraceError: the loss itself raised.
+    """
+    reads = reads or Reads()
+    tracing = _Tracing(names, tensors, needs_gradient, decompositions, floats=floats or {}, reads=reads, static=static)
+    try:
+        with torch.inference_mode(False), torch.set_grad_enabled(any(needs_gradient)), _without_hooks_on_saving():
+            leaves, structure = pytree.tree_flatten(tracing.forward(run))
+            results = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            outputs = [_output_name(k, len(results)) for k in range(len(results))]
+            upstream, gradients = tracing.backward(outputs, results)
+            if any(isinstance(leaf, _SYMBOLS) for leaf in leaves):
+                results += tracing.numbers()
+                outputs += [f"number_{k}" for k in range(len(results) - len(outputs))]
+                upstream += [None] * (len(results) - len(upstream))
+            tracing.refuse_fixed_floats()
+            collector = tracing.collect(results, changes, is_once)
+            domain = tracing.domain()
+            state = collector.state(domain.guards)
+            others = [TensorLeaf if isinstance(leaf, torch.Tensor) else _number(leaf, domain.guards) for leaf in leaves]
+    except AutogenError as error:
+        error.domain = tracing.domain()
+        error.unknown = tracing.recorder.unknown
+        raise
+
+    results += collector.tensors.values()
+    outputs += [unique(re.sub(r"\W", "_", name), {*names, *outputs}) for name in collector.tensors]
+    upstream += [None] * state.outputs
+
+    def traced(name: str, tensor: torch.Tensor | None, *, is_input: bool = False) -> TracedTensor | None:
+        if tensor is None:
+            return None
+        shape = tuple(map(domain.guards.expression, tensor.shape))
+        strides = tuple(
+            sympy.S.Zero if size == 1 else domain.guards.expression(stride)
+            for size, stride in zip(shape, tensor.stride(), strict=True)
+        )
+        if not is_input and any(stride == 0 for size, stride in zip(shape, strides, strict=True) if size != 1):
+            strides = contiguous_strides(shape)
+        node = tracing.placeholder_of(tensor) if is_input else tracing.recorder.node_of(tensor)
+        return TracedTensor(name, tensor.dtype, shape, strides, node)
+
+    def all_of(names: Sequence[str], tensors: Sequence[torch.Tensor], *, is_input: bool = False) -> list[TracedTensor]:
+        found = [traced(*each, is_input=is_input) for each in zip(names, tensors, strict=True)]
+        return [each for each in found if each is not None]
+
+    return Trace(
+        graph=tracing.recorder.graph,
+        domain=domain,
+        inputs=all_of(names, tracing.fakes, is_input=True) + tracing.found(domain),
+        constants=[
+            TracedTensor(str(node.target), each.dtype, _integers(each.shape), _integers(each.stride()), node)
+            for node, each in domain.constants.items()
+        ],
+        outputs=all_of(outputs, results),
+        upstream=[traced(f"grad_{name}", each) for name, each in zip(outputs, upstream, strict=True)],
+        gradients=[traced(f"grad_{name}", each) for name, each in zip(names, gradients, strict=True)],
+        structure=structure,
+        others=others,
+        numbers={symbol: tracing.recorder.node_of(each) for symbol, each in tracing.recorder.numbers.items()},
+        unknown=tracing.recorder.unknown,
+        state=state,
+    )
+
+
+class _Tracing:
+    """The run of a loss on fake tensors."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        tensors: Sequence[torch.Tensor],
+        needs_gradient: Sequence[bool],
+        decompositions: dict[Any, Any],
+        *,
+        floats: Mapping[str, float],
+        reads: Reads,
+        static: bool,
+    ) -> None:
+        from autogen.tracing.formulas import CORRECTIONS
+
+        self._names = names
+        self._tensors = tensors
+        self._needs_gradient = needs_gradient
+        symbols = Symbols(static=static)
+        self._shapes, self._mode = symbols.shapes, symbols.mode
+        self.recorder = Recorder(symbols, {**decompositions, **CORRECTIONS}, reads)
+        self._floats = [(name, symbols.number(name, value)) for name, value in floats.items()]
+        with torch.inference_mode(False):
+            self.fakes = [
+                symbols.tensor(tensor, name, needs_gradient=needs)
+                for tensor, name, needs in zip(tensors, names, needs_gradient, strict=True)
+            ]
+        self._placeholders = [self.recorder.placeholder(*each) for each in zip(names, self.fakes, tensors, strict=True)]
+
+    def numbers(self) -> list[torch.Tensor]:
+        """The tensors whose values the code took into Python, as results of the loss."""
+        with self._mode, self.recorder:
+            return [tensor.detach().reshape(()) for tensor in self.recorder.numbers.values()]
+
+    def collect(self, results: Sequence[torch.Tensor], changes: Sequence[Change], is_once: bool) -> Collector:
+        """What the loss has changed that outlives the call."""
+        for name, fake, tensor in zip(self._names, self.fakes, self._tensors, strict=True):
+            if fake.requires_grad and not tensor.requires_grad:
+                raise StateChangeError(f"requires_grad of {name}")
+        collector = Collector(self.recorder, self.fakes, results, is_once)
+        with self._mode:
+            collector.collect(changes)
+        return collector
+
+    def placeholder_of(self, fake: torch.Tensor) -> torch.fx.Node:
+        """The node of an input, with the value that it came with."""
+        return next(node for node, own in zip(self._placeholders, self.fakes, strict=True) if own is fake)
+
+    def domain(self) -> Domain:
+        """The calls that take the way recorded so far."""
+        settle_factors(self._shapes, self.fakes, self._tensors)
+        tensors = [Known(*each) for each in zip(self._names, self.fakes, strict=True)]
+        floats = [Known(*each) for each in self._floats]
+        entries = self.recorder.ahead.entries
+        for stage, entry in enumerate(entries, 1):
+            if isinstance(entry, Found):
+                each = zip(entry.names, entry.fakes, strict=True)
+                tensors += [Known(name, fake, stage, is_computed=not entry.fresh) for name, fake in each]
+            elif isinstance(entry, Number):
+                floats.append(Known(entry.name, entry.symbolic, stage))
+        guards = Guards.of(self._shapes, tensors, floats)
+        return Domain(guards, list(entries), self._placeholders, self.recorder.constants)
+
+    def refuse_fixed_floats(self) -> None:
+        """Raise if the trace holds for one value of a float that it has read: that would rarely come again."""
+        floats = [entry for entry in self.recorder.ahead.numbers if isinstance(entry.symbolic, torch.SymFloat)]
+        for entry in floats:
+            if self._shapes.replace(entry.symbolic.node._expr).is_number:
+                raise ValueBranchError("float()", where=entry.line)
+
+    def found(self, domain: Domain) -> list[TracedTensor]:
+        """What is found ahead, as inputs of the kernels."""
+        tensors = []
+        for entry in domain.found:
+            for name, fake, node in zip(entry.names, entry.fakes, entry.placeholders, strict=True):
+                shape = tuple(map(domain.guards.expression, fake.shape))
+                tensors.append(TracedTensor(name, fake.dtype, shape, contiguous_strides(shape), node))
+        return tensors
+
+    def forward(self, run: Callable[[Sequence[torch.Tensor], Sequence[Any]], Any]) -> Any:
+        """Record the loss; returns what it returns."""
+        from autogen.tracing.formulas import FormulaMode, symbolic_lengths
+
+        try:
+            with self._mode, self.recorder, FormulaMode(self.recorder.set_data), symbolic_lengths():
+                returned = run(self.fakes, [number for _, number in self._floats])
+        except AutogenError:
+            raise
+        except GuardOnDataDependentSymNode as error:
+            raise ValueBranchError("a size that depends on values", where=statement_that_raised(error)) from error
+        except Exception as error:
+            raise TraceError("the loss", cause=error, where=statement_that_raised(error)) from error
+        if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(returned)):
+            raise TraceError("the loss", cause=TypeError(f"it returned {type(returned).__name__}, not a tensor"))
+        return returned
+
+    def backward(
+        self, names: Sequence[str], results: Sequence[torch.Tensor]
+    ) -> tuple[list[torch.Tensor | None], list[torch.Tensor | None]]:
+        """Record the gradients; returns the upstream gradient of every result and the gradient of every input."""
+        upstream: list[torch.Tensor | None] = [None] * len(results)
+        gradients: list[torch.Tensor | None] = [None] * len(self.fakes)
+        starts = [k for k, result in enumerate(results) if result.requires_grad]
+        wanted = [k for k, needs in enumerate(self._needs_gradient) if needs]
+        if not starts:
+            return upstream, gradients
+        seeds = []
+        for k in starts:
+            with self._mode:
+                seeds.append(torch.empty_like(results[k]))
+            self.recorder.placeholder(f"grad_{names[k]}", seeds[-1])
+            upstream[k] = seeds[-1]
+        try:
+            with self._mode, self.recorder:
+                found = torch.autograd.grad(
+                    [results[k] for k in starts], [self.fakes[k] for k in wanted], seeds, allow_unused=True
+                )
+        except AutogenError:
+            raise
+        except GuardOnDataDependentSymNode as error:
+            raise ValueBranchError("a size that depends on values") from error
+        except Exception as error:
+            raise TraceError("the gradient of the loss", cause=error) from error
+        for k, gradient in zip(wanted, found, strict=True):
+            gradients[k] = gradient
+        return upstream, gradients
+
+
+def _number(leaf: Any, guards: Guards) -> Any:
+    """What is no tensor in the result of a loss; symbols are to be read once the loss has run."""
+    if isinstance(leaf, torch.SymBool):
+        raise ValueBranchError("a number in its result")
+    return NumberLeaf(guards.expression(leaf)) if isinstance(leaf, _SYMBOLS) else leaf
+
+
+def _integers(sizes: Sequence[int]) -> tuple[sympy.Expr, ...]:
+    return tuple(map(sympy.Integer, sizes))
+
+
+def _output_name(position: int, count: int) -> str:
+    return "loss" if count == 1 else f"loss_{position}"
