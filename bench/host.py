@@ -140,11 +140,9 @@ def measure(seconds: float, *, compiled: bool = True) -> dict[str, dict[str, dic
         forward = {column: lambda loss=loss, a=(first, *rest): loss(*a) for column, loss in columns.items()}
         around = {column: lambda loss=loss: both(loss) for column, loss in columns.items()}
         found[name] = {"forward": medians(forward, seconds), "both": medians(around, seconds)}
-        upstream, backward = torch.ones(()), {}
-        for column in ("function", "autogen"):
-            node = columns[column](first, *rest).grad_fn
-            assert node is not None
-            backward[column] = functools.partial(node.apply, upstream)
+        upstream = torch.ones(())
+        values = {column: columns[column](first, *rest) for column in ("function", "autogen")}
+        backward = {column: functools.partial(value.grad_fn.apply, upstream) for column, value in values.items()}
         with torch.no_grad():
             found[name]["node"] = medians(backward, seconds)
     return found

@@ -51,12 +51,20 @@ def _length(value: Any) -> Any:
 
 @contextlib.contextmanager
 def symbolic_lengths() -> Iterator[None]:
-    """Have `len(tensor)` be the symbol that `tensor.shape[0]` is; Python's own would fix it, as it gives an int."""
+    """Have `len(tensor)` be the symbol that `tensor.shape[0]` is; Python's own would fix it, as it gives an int.
+
+    So would the function by which `binary_cross_entropy` broadcasts its weight, before torch 2.12.
+    """
+    infer = getattr(F, "_infer_size", None)
     builtins.len = _length
+    if infer is not None:
+        F._infer_size = torch.broadcast_shapes  # type: ignore[attr-defined]
     try:
         yield
     finally:
         builtins.len = _len
+        if infer is not None:
+            F._infer_size = infer  # type: ignore[attr-defined]
 
 
 def multi_margin_loss(
@@ -140,6 +148,48 @@ def _unchecked_gaussian_nll_loss(
     return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
 
 
+_cross_entropy = F.cross_entropy
+
+
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """torch's own, but for probabilities as target where it does not know symbolic sizes, as before torch 2.12."""
+    try:
+        return _cross_entropy(
+            input, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing=label_smoothing
+        )
+    except RuntimeError as error:
+        if "symbolic" not in str(error):
+            raise
+    if size_average is not None or reduce is not None:
+        reduction = torch.nn._reduction.legacy_get_string(size_average, reduce)
+    return _cross_entropy_of_probabilities(input, target, weight, reduction, label_smoothing)
+
+
+def _cross_entropy_of_probabilities(
+    input: Tensor, target: Tensor, weight: Tensor | None, reduction: str, label_smoothing: float
+) -> Tensor:
+    """`-sum_c w_c q_c log softmax(x)_c`, where `q` is the smoothed target, and its mean over all samples."""
+    axis = 0 if input.dim() == 1 else 1
+    classes = input.shape[axis]
+    if label_smoothing > 0:
+        target = target * (1 - label_smoothing) + label_smoothing / classes
+    terms = input.log_softmax(axis) * target
+    if weight is not None:
+        terms = terms * weight.reshape([-1 if dim == axis else 1 for dim in range(input.dim())])
+    if reduction == "none":
+        return -terms.sum(axis)
+    return -terms.sum() / (input.numel() / classes) if reduction == "mean" else -terms.sum()
+
+
 def _widened(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
@@ -157,6 +207,7 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     Tensor.masked_select: _masked_select,
     F.gaussian_nll_loss: gaussian_nll_loss,
     F.multi_margin_loss: multi_margin_loss,
+    F.cross_entropy: cross_entropy,
 }
 
 

@@ -57,3 +57,35 @@ def test_multi_margin(p: int, reduction: str) -> None:
 def test_multi_margin_counts_no_nan() -> None:
     x, t = torch.tensor([[float("nan"), 1.0, 2.0]]), torch.tensor([1])
     torch.testing.assert_close(formulas.multi_margin_loss(x, t), F.multi_margin_loss(x, t), equal_nan=True)
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (4,), (2, 4, 3)])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_cross_entropy_of_probabilities(
+    shape: tuple[int, ...], weighted: bool, smoothing: float, reduction: str
+) -> None:
+    x, t = torch.randn(shape).double(), torch.rand(shape).double()
+    weight = torch.rand(4).double() if weighted else None
+    options = {"weight": weight, "reduction": reduction, "label_smoothing": smoothing}
+    theirs = with_gradients(lambda x, t: F.cross_entropy(x, t, **options), x, t)
+    ours = with_gradients(
+        lambda x, t: formulas._cross_entropy_of_probabilities(x, t, weight, reduction, smoothing), x, t
+    )
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_cross_entropy_where_torch_knows_no_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> Tensor:
+        raise RuntimeError(f"Cannot call {args[-1]}")
+
+    x, t = torch.randn(3, 4), torch.rand(3, 4)
+    expected = F.cross_entropy(x, t)
+    monkeypatch.setattr(
+        formulas, "_cross_entropy", lambda *args, **options: fail("numel() on tensor with symbolic sizes/strides")
+    )
+    torch.testing.assert_close(formulas.cross_entropy(x, t), expected)
+    monkeypatch.setattr(formulas, "_cross_entropy", lambda *args, **options: fail("what is no loss"))
+    with pytest.raises(RuntimeError, match="no loss"):
+        formulas.cross_entropy(x, t)
