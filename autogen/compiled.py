@@ -21,6 +21,7 @@ from autogen.changes import State
 from autogen.errors import ScheduleError, defects_of
 from autogen.kernel import Kernel
 from autogen.launch import Launcher, Results, Tuner
+from autogen.packing import Packing, allocate
 from autogen.plan import Plan
 from autogen.sizes import Evaluator
 from autogen.static_graph import Graph
@@ -184,18 +185,26 @@ class CompiledLoss:
         early = [root.buffer for root in self.plan.early.gradients]
         self.outputs = _results(self.forward, [*self.plan.outputs, *early], self.plan)
 
+    def packing(self, sizes: Sizes, *, is_apart: bool = False) -> Packing:
+        """What forward makes, and how it keeps what backward needs."""
+        saved, outputs = [each.name for each in self.plan.saved], {each.name for each in self.trace.outputs}
+        return Packing(saved, outputs, self.outputs.geometry(sizes), is_apart=is_apart)
+
     def run_forward(
         self, tensors: Sequence[torch.Tensor], sizes: Sizes
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Launch forward; returns the outputs, and what is kept for backward: statistics, then `early` gradients."""
+        packing = self.packing(sizes)
         named = self._named(tensors)
-        self._launch(self.outputs, self.forward, named, sizes)
+        named |= allocate(packing.made, tensors[0].device)
+        named |= packing.unpacked(named)
+        self._launch(self.forward, named, sizes)
         outputs = [named[each.name] for each in self.trace.outputs]
         for k in range(len(outputs) - self.state.outputs, len(outputs)):
             if self.trace.outputs[k].name in self.plan.aliases:  # what outlives the call has memory of its own
                 outputs[k] = outputs[k].clone()
-        kept = (*self.plan.saved, *(root.buffer for root in self.plan.early.gradients))
-        return outputs, [named[each.name] for each in kept]
+        kept = (*packing.kept, *(root.buffer.name for root in self.plan.early.gradients))
+        return outputs, [named[name] for name in kept]
 
     def run_backward(
         self,
@@ -203,20 +212,22 @@ class CompiledLoss:
         saved: Sequence[torch.Tensor],
         upstream: Sequence[torch.Tensor],
         sizes: Sizes,
+        packing: Packing | None = None,
     ) -> list[torch.Tensor | None]:
         """Launch backward; returns a gradient or None for every tensor.
 
-        What forward has kept may come without its `early` gradients, for a second run.
+        What forward has kept may come without its `early` gradients, for a second run; and in another `packing`.
         """
-        kept = [buffer.name for buffer in self.plan.saved]
-        is_early = len(saved) > len(kept)
-        kept += [root.buffer.name for root in self.plan.early.gradients] if is_early else []
+        packing = packing or self.packing(sizes)
+        is_early = len(saved) > len(packing.kept)
+        kept = [*packing.kept, *(root.buffer.name for root in self.plan.early.gradients if is_early)]
         arriving = self.arriving(upstream, sizes, is_early)
         named = self._named(tensors)
         named |= dict(zip(kept, saved, strict=True))
-        named |= arriving.tensors
+        named |= packing.unpacked(named) | arriving.tensors
         backward, sizes = arriving.backward, arriving.sizes
-        self._launch(backward.results, backward.steps, named, sizes)
+        named |= allocate(backward.results.geometry(sizes), tensors[0].device)
+        self._launch(backward.steps, named, sizes)
         gradients: list[torch.Tensor | None] = [None] * len(tensors)
         for position, root in zip(self.plan.gradient_of, self.plan.gradients, strict=True):
             gradients[position] = named[root.buffer.name]
@@ -289,9 +300,8 @@ class CompiledLoss:
         provenance = self.plan.provenance
         return tuple(s if isinstance(s, TorchStep) else Launcher(s, provenance, self.tune) for s in steps)
 
-    def _launch(self, results: Results, steps: Sequence[Step], named: dict[str, torch.Tensor], sizes: Sizes) -> None:
+    def _launch(self, steps: Sequence[Step], named: dict[str, torch.Tensor], sizes: Sizes) -> None:
         device = next(iter(named.values())).device
-        named |= results.allocate(sizes, device)
         for step in steps:
             step(named, sizes, device)
         named |= {name: named[own] for name, own in self.plan.aliases.items() if own in named}

@@ -108,7 +108,7 @@ class Dispatcher:
         self, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None
     ) -> Any:
         """Run the loss where torch transforms the call; a graph of `torch.compile` may have kernels, no other."""
-        if not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting() or self.options.retraces:
+        if not torch.compiler.is_dynamo_compiling() or graphs.is_exporting() or self.options.retraces:
             return self._eager(module, args, kwargs)
 
         def formula() -> Any:

@@ -101,5 +101,11 @@ def _is_inlined(loss: str) -> bool:
     return operator is None
 
 
-for _each in (_is_left, _is_inlined):
-    _each._dynamo_marked_constant = True  # type: ignore[attr-defined]  # all that torch.compiler's decorator does
+def is_exporting() -> bool:
+    """Whether the graph is for `torch.export`. Dynamo takes torch's own function for granted, before torch 2.12."""
+    return torch.compiler.is_exporting()
+
+
+_constant: tuple[Any, ...] = (_is_left, _is_inlined, is_exporting)
+for _each in _constant:
+    _each._dynamo_marked_constant = True  # all that torch.compiler's decorator does

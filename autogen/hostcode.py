@@ -53,11 +53,6 @@ class Part:
     offset: int
     geometry: Geometry
 
-    def of(self, owner: torch.Tensor) -> torch.Tensor:
-        """The tensor, given its owner."""
-        shape, strides, dtype = self.geometry
-        return owner[self.offset :].view(dtype).as_strided(shape, strides)
-
 
 @dataclass(frozen=True)
 class Procedure:

@@ -33,13 +33,6 @@ class Results:
         """Shape, strides and dtype of the results for given sizes, by name."""
         return {name: (shape(sizes), strides(sizes), dtype) for name, (dtype, shape, strides) in self._geometry.items()}
 
-    def allocate(self, sizes: Mapping[str, int], device: torch.device) -> dict[str, torch.Tensor]:
-        """New tensors for results of the given sizes, by name."""
-        return {
-            name: torch.empty_strided(shape, strides, dtype=dtype, device=device)
-            for name, (shape, strides, dtype) in self.geometry(sizes).items()
-        }
-
 
 class Tuner(Protocol):
     """What chooses the configurations of one kernel by more than its sizes; see `autogen.tuning`."""

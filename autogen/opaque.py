@@ -7,7 +7,7 @@ torch finds in a cache on disk never meets the loss of another process.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from autogen.errors import CompileError, InternalError
-from autogen.launch import Results
+from autogen.launch import Geometry, Results
+from autogen.packing import allocate
 from autogen.prepared import Prepared
 from autogen.replays import Replayed
 
@@ -38,7 +39,6 @@ class OpaqueLoss:
     def __init__(self, compiled: CompiledLoss, formula: Callable[..., Sequence[Tensor]]) -> None:
         self.compiled = compiled
         self.outputs = [each.name for each in compiled.trace.outputs]
-        self.kept = [each.name for each in compiled.plan.saved]
         buffers = {k: root.buffer for k, root in zip(compiled.plan.gradient_of, compiled.plan.gradients, strict=True)}
         self.differentiated = sorted(buffers)  # the positions of the tensors that have a gradient
         self.gradients = [buffers[k].name for k in self.differentiated]
@@ -84,17 +84,12 @@ class OpaqueLoss:
 
     def empty_results(self, tensors: list[Tensor]) -> list[Tensor]:
         """New tensors like those of `forward`."""
-        return self._empty(self.compiled.outputs, [*self.outputs, *self.kept], tensors)
+        packing = self.compiled.packing(self._sizes(tensors), is_apart=True)
+        return _empty(packing.made, [*self.outputs, *packing.kept], tensors[0].device)
 
     def empty_gradients(self, tensors: list[Tensor]) -> list[Tensor]:
         """New tensors like those of `backward`."""
-        return self._empty(self._results, self.gradients, tensors)
-
-    def _empty(self, results: Results, names: Sequence[str], tensors: list[Tensor]) -> list[Tensor]:
-        geometry = results.geometry(self._sizes(tensors))
-        kinds = [geometry[name] for name in names]
-        device = tensors[0].device
-        return [torch.empty_strided(shape, strides, dtype=dtype, device=device) for shape, strides, dtype in kinds]
+        return _empty(self._results.geometry(self._sizes(tensors)), self.gradients, tensors[0].device)
 
     def _sizes(self, tensors: list[Tensor]) -> dict[str, Any]:
         sizes = self.compiled.sizes_alone(tensors)
@@ -114,7 +109,7 @@ class OpaqueLoss:
         if found is None:
             if len(self._prepared) >= MOST_GEOMETRIES:
                 self._prepared.clear()
-            found = self._prepared[key] = Prepared(self.compiled, self._sizes(tensors))
+            found = self._prepared[key] = Prepared(self.compiled, self._sizes(tensors), is_apart=True)
         return found
 
     def _give_up(self, error: CompileError | InternalError) -> None:
@@ -128,6 +123,10 @@ class OpaqueLoss:
         inside = torch._C._dispatch_tls_local_include_set(), torch._C.DispatchKeySet.from_raw_repr(0)
         with torch._C._ForceDispatchKeyGuard(*inside), torch.autocast(device, dtype, is_enabled):
             yield
+
+
+def _empty(made: Mapping[str, Geometry], names: Sequence[str], device: torch.device) -> list[Tensor]:
+    return list(allocate({name: made[name] for name in names}, device).values())
 
 
 def register(compiled: CompiledLoss, formula: Callable[..., Sequence[Tensor]]) -> str:

@@ -67,8 +67,7 @@ class Plan:
 
         constant = tuple(k for k, varies in enumerate(loss.differentiable) if not varies)
         outputs = len(loss.trace.outputs)
-        prepared = Prepared(loss, sizes, packs=True)
-        return cls(loss, prepared, needs_gradient, loss.early > 0, outputs, constant, loss.returns_tensor)
+        return cls(loss, Prepared(loss, sizes), needs_gradient, loss.early > 0, outputs, constant, loss.returns_tensor)
 
     def outputs_of(self, results: list[torch.Tensor]) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """The outputs among the results of forward; one that is all the loss returns, alone."""

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import autogen.launch
+import autogen.emission.emit
 import autogen.schedule
 from autogen import CompileError, autogen_loss, explain, policy
 from autogen.errors import InternalError
@@ -44,14 +44,14 @@ def refuse_backward(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def break_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planning fails for gradients that autograd hands over in a layout of their own."""
-    plan = autogen.schedule.Plan.backward
+    schedule = autogen.schedule.backward_of
 
-    def broken(self: Any, buffers: Any, *rest: Any) -> Any:
+    def broken(plan: Any, buffers: Any, *rest: Any) -> Any:
         if buffers:
             raise RuntimeError("no")
-        return plan(self, buffers, *rest)
+        return schedule(plan, buffers, *rest)
 
-    monkeypatch.setattr(autogen.schedule.Plan, "backward", broken)
+    monkeypatch.setattr(autogen.schedule, "backward_of", broken)
 
 
 def break_printing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def break_printing(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: Any) -> Any:
         raise RuntimeError("no")
 
-    monkeypatch.setattr(autogen.launch, "emit", broken)
+    monkeypatch.setattr(autogen.emission.emit, "emit", broken)
 
 
 FAILURES: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], type[Exception]]] = {

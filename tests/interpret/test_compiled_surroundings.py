@@ -222,6 +222,8 @@ def test_a_loss_inside_a_loss(launches: Launches) -> None:
 @pytest.mark.parametrize("name", ["CTCLoss", "CosineEmbeddingLoss", "MultiLabelMarginLoss", "LinearCrossEntropyLoss"])
 def test_losses_with_parts_of_their_own(name: str) -> None:
     """Equal values, whether they run on kernels here or in torch."""
+    if not hasattr(nn, name):
+        pytest.skip("torch has it since 2.12")
     if name == "CTCLoss":
         options: dict[str, Any] = {}
         inputs: tuple[Any, ...] = (x(9, 2, 5), labels(4, 2, 3) + 1, torch.tensor([9, 8]), torch.tensor([3, 2]))

@@ -251,8 +251,8 @@ def test_what_is_kept_for_backward_is_one_tensor(binds: list[str]) -> None:
             saved.append([])
             value = ours(X.clone().requires_grad_(), PROBABILITIES)
         value.backward()
-    assert len(saved[0]) > 3 and len(saved[-1]) == 3  # the inputs, and beside them maxima and sums
-    assert saved[-1][2].dtype == torch.uint8
+    assert {len(each) for each in saved} == {3}  # the inputs, and beside them maxima and sums, also in the first calls
+    assert {each[2].dtype for each in saved} == {torch.uint8}
 
 
 def test_upstream_gradients_that_need_another_way(binds: list[str]) -> None:

@@ -160,6 +160,8 @@ def test_read_at_indices(name: str) -> None:
 
 @pytest.mark.parametrize("name", REDUCED)
 def test_reduced(name: str) -> None:
+    if name == "aminmax" and torch.__version__ < "2.12":
+        pytest.skip("torch has its derivative since 2.12")
     check_all(REDUCED, name)
 
 

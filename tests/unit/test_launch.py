@@ -17,6 +17,7 @@ from autogen import build, direct, ir, launch, scratch
 from autogen.emission.source import KernelSource, Partial, Variant
 from autogen.kernel import PROGRAMS
 from autogen.launch import Launch
+from autogen.packing import PACK
 from autogen.prepared import Direction
 from autogen.sizes import Evaluator
 from autogen.tiling import Tiling
@@ -147,9 +148,9 @@ def test_results_are_made_anew_in_each_call(kernel: Kernel) -> None:
 def test_parts_of_a_tensor(kernel: Kernel) -> None:
     """They are given to Triton as tensors, and as addresses afterwards, whether their owner is given or made."""
     geometry = (5,), (1,), torch.float32
-    packed = {"x": ("owner", 0, geometry), "y": ("owner", 32, geometry)}
+    packed = {"x": (0, geometry), "y": (32, geometry)}
     memory = torch.arange(64, dtype=torch.uint8)
-    run = prepared(given=["owner"], packed=packed)
+    run = prepared(given=[PACK], packed=packed)
     for _ in range(2):
         run([memory])
     x, y = kernel.through_triton[0][:2]
