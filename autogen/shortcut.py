@@ -79,6 +79,7 @@ class Plans:
 
     def __init__(self) -> None:
         self._plans: dict[Key, Plan] = {}
+        self._tests: dict[Key, geometry.Alike] = {}
         # What holds for all tensors, a test for their geometry, and the plan.
         self.latest: tuple[Any, geometry.Alike, Plan] | tuple[None, None, None] = (None, None, None)
 
@@ -87,15 +88,20 @@ class Plans:
         plan = self._plans.get(key)
         if plan is None:
             return key
-        same = geometry.alike(tensors)
-        if same is not None:
-            self.latest = key[0], same, plan
+        same = self._tests.get(key)
+        if same is None or not same(*tensors):  # made in another inference mode
+            same = geometry.alike(tensors)
+            if same is None:
+                return plan
+            self._tests[key] = same
+        self.latest = key[0], same, plan
         return plan
 
     def keep(self, key: Key, plan: Plan) -> None:
         """Remember the plan of a geometry."""
         if len(self._plans) >= MOST_PLANS:
             self._plans.clear()
+            self._tests.clear()
         self._plans[key] = plan
 
 

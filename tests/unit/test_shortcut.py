@@ -137,6 +137,20 @@ def test_the_latest_plan_among_others() -> None:
         assert [plan_of(short, *each) for each in arguments] == [one, other, third, one]
 
 
+def test_the_latest_plan_in_and_out_of_inference_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that was made in one is renewed in the other."""
+    short = found(test_binding.identity, T)
+    with torch.no_grad():
+        plan = remembered(short, T)
+        for _ in range(2):
+            assert plan_of(short, T) is plan
+            with torch.inference_mode():
+                assert plan_of(short, T) is plan
+        monkeypatch.setattr(short.plans, "find", None)
+        with torch.inference_mode():
+            assert plan_of(short, T) is plan
+
+
 def test_the_latest_plan_holds_no_tensor() -> None:
     short, tensor = found(test_binding.identity, T), torch.zeros(7)
     remembered(short, tensor)
