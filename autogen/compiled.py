@@ -20,8 +20,8 @@ from autogen.build import compiling
 from autogen.changes import State
 from autogen.errors import ScheduleError, defects_of
 from autogen.kernel import Kernel
-from autogen.launch import Launcher, Results, Tuner
-from autogen.packing import Packing, allocate
+from autogen.launch import Launcher, Results, Tuner, empty
+from autogen.packing import Packing
 from autogen.plan import Plan
 from autogen.sizes import Evaluator
 from autogen.static_graph import Graph
@@ -196,8 +196,7 @@ class CompiledLoss:
         """Launch forward; returns the outputs, and what is kept for backward: statistics, then `early` gradients."""
         packing = self.packing(sizes)
         named = self._named(tensors)
-        named |= allocate(packing.made, tensors[0].device)
-        named |= packing.unpacked(named)
+        named |= packing.allocate(tensors[0].device)
         self._launch(self.forward, named, sizes)
         outputs = [named[each.name] for each in self.trace.outputs]
         for k in range(len(outputs) - self.state.outputs, len(outputs)):
@@ -226,7 +225,7 @@ class CompiledLoss:
         named |= dict(zip(kept, saved, strict=True))
         named |= packing.unpacked(named) | arriving.tensors
         backward, sizes = arriving.backward, arriving.sizes
-        named |= allocate(backward.results.geometry(sizes), tensors[0].device)
+        named |= {name: empty(each, tensors[0].device) for name, each in backward.results.geometry(sizes).items()}
         self._launch(backward.steps, named, sizes)
         gradients: list[torch.Tensor | None] = [None] * len(tensors)
         for position, root in zip(self.plan.gradient_of, self.plan.gradients, strict=True):

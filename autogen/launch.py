@@ -21,6 +21,12 @@ Geometry = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 """Shape, strides and dtype."""
 
 
+def empty(geometry: Geometry, device: torch.device) -> torch.Tensor:
+    """A new tensor."""
+    shape, strides, dtype = geometry
+    return torch.empty_strided(shape, strides, dtype=dtype, device=device)
+
+
 class Results:
     """The tensors that some launches write to."""
 

@@ -7,7 +7,7 @@ torch finds in a cache on disk never meets the loss of another process.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from autogen.errors import CompileError, InternalError
-from autogen.launch import Geometry, Results
-from autogen.packing import allocate
+from autogen.launch import Results, empty
 from autogen.prepared import Prepared
 from autogen.replays import Replayed
 
@@ -85,11 +84,12 @@ class OpaqueLoss:
     def empty_results(self, tensors: list[Tensor]) -> list[Tensor]:
         """New tensors like those of `forward`."""
         packing = self.compiled.packing(self._sizes(tensors), is_apart=True)
-        return _empty(packing.made, [*self.outputs, *packing.kept], tensors[0].device)
+        return [empty(packing.made[name], tensors[0].device) for name in (*self.outputs, *packing.kept)]
 
     def empty_gradients(self, tensors: list[Tensor]) -> list[Tensor]:
         """New tensors like those of `backward`."""
-        return _empty(self._results.geometry(self._sizes(tensors)), self.gradients, tensors[0].device)
+        made = self._results.geometry(self._sizes(tensors))
+        return [empty(made[name], tensors[0].device) for name in self.gradients]
 
     def _sizes(self, tensors: list[Tensor]) -> dict[str, Any]:
         sizes = self.compiled.sizes_alone(tensors)
@@ -123,10 +123,6 @@ class OpaqueLoss:
         inside = torch._C._dispatch_tls_local_include_set(), torch._C.DispatchKeySet.from_raw_repr(0)
         with torch._C._ForceDispatchKeyGuard(*inside), torch.autocast(device, dtype, is_enabled):
             yield
-
-
-def _empty(made: Mapping[str, Geometry], names: Sequence[str], device: torch.device) -> list[Tensor]:
-    return list(allocate({name: made[name] for name in names}, device).values())
 
 
 def register(compiled: CompiledLoss, formula: Callable[..., Sequence[Tensor]]) -> str:

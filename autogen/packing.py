@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
-from autogen.launch import Geometry
+from autogen.launch import Geometry, empty
 from autogen.scratch import lay_out
 
 PACK = "kept for backward"
@@ -43,17 +43,14 @@ class Packing:
             self.kept.append(PACK)
             self.made[PACK] = (room,), (1,), torch.uint8
 
+    def allocate(self, device: torch.device) -> dict[str, torch.Tensor]:
+        """New tensors for all that forward makes, by name, those in the pack too."""
+        named = {name: empty(each, device) for name, each in self.made.items()}
+        return named | self.unpacked(named)
+
     def unpacked(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The parts, by name, of the pack among the tensors `named`."""
         return {name: part(named[PACK], *each) for name, each in self.parts.items()}
-
-
-def allocate(made: Mapping[str, Geometry], device: torch.device) -> dict[str, torch.Tensor]:
-    """New tensors, by name."""
-    return {
-        name: torch.empty_strided(shape, strides, dtype=dtype, device=device)
-        for name, (shape, strides, dtype) in made.items()
-    }
 
 
 def part(pack: torch.Tensor, offset: int, geometry: Geometry) -> torch.Tensor:

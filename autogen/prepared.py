@@ -13,7 +13,7 @@ import torch
 from autogen import direct
 from autogen.geometry import Alike, alike
 from autogen.hostcode import HostCode, Part, Procedure, host_code
-from autogen.launch import Geometry, Launcher
+from autogen.launch import Geometry, Launcher, empty
 from autogen.packing import PACK, part
 
 if TYPE_CHECKING:
@@ -69,9 +69,7 @@ class Direction:
     def _through_triton(self, given: Sequence[torch.Tensor], sizes: Sizes | None) -> list[Any]:
         procedure = self._procedure
         present = [*given, *procedure.constants]
-        tensors = list(present)
-        for shape, strides, dtype in procedure.allocations:
-            tensors.append(torch.empty_strided(shape, strides, dtype=dtype, device=procedure.device))
+        tensors = present + [empty(each, procedure.device) for each in procedure.allocations]
         tensors += [part(tensors[each.owner], each.offset, each.geometry) for each in procedure.parts]
         for launch, places in procedure.launches:
             launch([tensors[place] for place in places], sizes)

@@ -42,6 +42,7 @@ class FormulaMode(TorchFunctionMode):
 
 
 _len = len
+_infer_size = getattr(F, "_infer_size", None)
 
 
 def _length(value: Any) -> Any:
@@ -55,16 +56,15 @@ def symbolic_lengths() -> Iterator[None]:
 
     So would the function by which `binary_cross_entropy` broadcasts its weight, before torch 2.12.
     """
-    infer = getattr(F, "_infer_size", None)
     builtins.len = _length
-    if infer is not None:
+    if _infer_size is not None:
         F._infer_size = torch.broadcast_shapes  # type: ignore[attr-defined]
     try:
         yield
     finally:
         builtins.len = _len
-        if infer is not None:
-            F._infer_size = infer  # type: ignore[attr-defined]
+        if _infer_size is not None:
+            F._infer_size = _infer_size  # type: ignore[attr-defined]
 
 
 def multi_margin_loss(
@@ -178,6 +178,8 @@ def _cross_entropy_of_probabilities(
     input: Tensor, target: Tensor, weight: Tensor | None, reduction: str, label_smoothing: float
 ) -> Tensor:
     """`-sum_c w_c q_c log softmax(x)_c`, where `q` is the smoothed target, and its mean over all samples."""
+    if input.device.type == "cpu" and torch.is_autocast_enabled("cpu"):  # in full precision, as torch's own on the CPU
+        input, target, weight = _widened(input), _widened(target), None if weight is None else _widened(weight)
     axis = 0 if input.dim() == 1 else 1
     classes = input.shape[axis]
     if label_smoothing > 0:

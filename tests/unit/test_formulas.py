@@ -76,6 +76,16 @@ def test_cross_entropy_of_probabilities(
     torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_cross_entropy_of_probabilities_under_autocast(dtype: torch.dtype, autocast: bool) -> None:
+    x, t, weight = torch.randn(4, 50).to(dtype), torch.rand(4, 50).to(dtype), torch.rand(50).to(dtype)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        theirs = F.cross_entropy(x, t, weight, label_smoothing=0.1)
+        ours = formulas._cross_entropy_of_probabilities(x, t, weight, "mean", 0.1)
+    torch.testing.assert_close(ours, theirs)
+
+
 def test_cross_entropy_where_torch_knows_no_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any) -> Tensor:
         raise RuntimeError(f"Cannot call {args[-1]}")
