@@ -4,6 +4,8 @@ The contract is that of `autogen.device_math`. The gamma functions compute in fp
 `lgamma` and `digamma` near a zero is measured in ulps of 1, not of the result.
 """
 
+import math
+
 import triton.language as tl
 
 from autogen.device_math.basic import copysign, polynomial
@@ -53,6 +55,9 @@ _STIRLING_TWIST = tl.constexpr((
 ))  # fmt: skip
 # e^(x^2) erfc(x) sqrt(pi) x as a series in 1 / (2 x^2): (-1)^k (2k - 1)!!, k = 7 ... 0
 _ERFCX_FAR = tl.constexpr((-135135, 10395, -945, 105, -15, 3, -1, 1))
+# sin(y) / y and cos(y) as their series in y^2, until |y| = pi / 4
+_SINE = tl.constexpr(tuple((-1) ** k / math.factorial(2 * k + 1) for k in reversed(range(9))))
+_COSINE = tl.constexpr(tuple((-1) ** k / math.factorial(2 * k) for k in reversed(range(9))))
 
 
 # Error and gamma functions.
@@ -111,10 +116,14 @@ def erfinv(x: tl.tensor) -> tl.tensor:
 
 @device
 def _sin_cos_pi(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """Sine and cosine of `pi * x` for `x` in [0, 1)."""
-    # By symmetry about 1/2; 1 - x is exact where it is used.
-    near = tl.where(x > 0.5, 1.0 - x, x) * 3.141592653589793
-    return tl.sin(near), tl.where(x > 0.5, -tl.cos(near), tl.cos(near))
+    """Sine and cosine of `pi * x` for fp64 `x` in [0, 1)."""
+    # Not CUDA's: their way for large arguments takes memory, on a thread's stack.
+    # By symmetry about 1/2 and 1/4; 1 - x and 1/2 - x are exact where they are used.
+    near = tl.where(x > 0.5, 1.0 - x, x)
+    y = tl.where(near > 0.25, 0.5 - near, near) * 3.141592653589793
+    sine, cosine = y * polynomial(y * y, _SINE), polynomial(y * y, _COSINE)
+    of_x = tl.where(near > 0.25, sine, cosine)
+    return tl.where(near > 0.25, cosine, sine), tl.where(x > 0.5, -of_x, of_x)
 
 
 @device
