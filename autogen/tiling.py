@@ -27,6 +27,7 @@ from autogen import ir
 from autogen.emission.source import Variant
 from autogen.kernel import ROWS_ADJACENT, Kernel, Level
 from autogen.sizes import Evaluator, magnitude, next_power_of_2
+from autogen.skew import skew_of
 from autogen.space import Space
 
 INT32_MAX = 2**31 - 1
@@ -101,6 +102,7 @@ class Tiler:
         self._live = max(1, len(elements) + len(kernel.stores) - 1 + (len(kernel.totals) if self._is_chunked else 0))
         self._double = any(root.node.dtype == torch.float64 for root in kernel.roots)
         self.columns_adjacent = space.columns_adjacent
+        self._skew = skew_of(kernel, space)
         nodes = ir.topological(root.node for root in kernel.roots)
         buffers = [node.attrs[0] for node in nodes if node.op == "load"] + [root.buffer for root in kernel.roots]
         extents = {sum((n - 1) * s for n, s in zip(b.shape, b.strides, strict=True)) + 1 for b in buffers if b.shape}
@@ -169,13 +171,13 @@ class Tiler:
     def cut(self, config: Config, sizes: Mapping[str, int]) -> Tiling:
         """The launch of a configuration."""
         extents = self.extents(sizes)
-        variant = Variant(config.looped, extents.wide)
+        variant = Variant(config.looped, extents.wide, self._is_skewed(config, extents))
         whole = tuple(zip(self._whole_tiles, map(next_power_of_2, extents.whole), strict=True))
         if self._is_block:
             return Tiling(variant, whole, 1, config.num_warps)
         programs, chunks = self._programs(config, extents)
         tiles = config.tiles
-        if not self._is_flat:
+        if not self._is_flat and not variant.skewed:
             tiles += (("ALIGN", alignment(extents.columns if self.columns_adjacent else extents.inner_rows)),)
         if self._has_totals:
             tiles += (("PARTIALS", min(next_power_of_2(programs), MAX_PARTIALS)),)
@@ -185,6 +187,14 @@ class Tiler:
                 most = max(512 * config.num_warps // _places(extents.whole), 1)
                 tiles += (("CHUNKS", min(next_power_of_2(chunks), most)),)
         return Tiling(variant, tiles, programs, config.num_warps, chunks)
+
+    def _is_skewed(self, config: Config, extents: Extents) -> bool:
+        """Whether rows are read and written in groups, as they begin anywhere."""
+        if self._skew is None or (self._is_chunked and not config.looped):
+            return False
+        tiles, columns = dict(config.tiles), extents.columns
+        no_more = -(-self._skew.lanes(columns) // tiles["COLS"]) == -(-columns // tiles["COLS"])
+        return self._skew.pays(columns, tiles["ROWS"]) and (config.looped or no_more)
 
     def _programs(self, config: Config, extents: Extents) -> tuple[int, int]:
         """How many programs there are, and how many of them share the rows of one result."""

@@ -97,15 +97,22 @@ def _facts(steps: Sequence[Any], sizes: dict[str, int]) -> Facts:
 
 
 def _widths(kernel: SpecializedKernel, made: CompiledKernel) -> Iterator[int]:
-    """Bytes per thread of the loads and stores of elements, in a flat kernel those of full blocks."""
+    """Bytes per thread of the loads and stores of elements, in full blocks and not at the ends of rows."""
     is_flat = re.search(r"^    BLOCK: tl.constexpr", kernel.text, re.MULTILINE) is not None
-    walked = "col" if re.search(r"^    COLS: tl.constexpr", kernel.text, re.MULTILINE) else "row"
+    has_columns = re.search(r"^    COLS: tl.constexpr", kernel.text, re.MULTILINE) is not None
+    has_rows = re.search(r"^    ROWS: tl.constexpr", kernel.text, re.MULTILINE) is not None
+    walked = r"\b(col|place)\b" if has_columns else r"\brow\b"
+    in_groups = {access.address for access in made.accesses if access.mask in ("overlapping", "inside")}
     for access in made.accesses:
         if "_partial_ptr" in access.address:  # few values, for the last block
             continue
+        if access.address in in_groups and access.mask not in ("overlapping", "inside"):
+            continue
+        if has_columns and has_rows and not re.search(r"\b(row|place)\b", access.address):
+            continue  # per column, which all rows share
         if is_flat and (access.mask is not None or "offsets" not in access.address):
             continue
-        if is_flat or re.search(rf"\b{walked}\b", access.address):
+        if is_flat or re.search(walked, access.address):
             yield from access.widths
 
 

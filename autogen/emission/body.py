@@ -192,10 +192,15 @@ class Body:
 
     def assign(self, node: Node, text: str, wanted: str | None = None) -> str:
         """A statement that computes a node by the given text."""
-        name = self._style.name(node, wanted)
-        self._say_where(node)
+        name = self.name(node, wanted)
         self.lines.append(f"{name} = {text}")
         self.know(node, name)
+        return name
+
+    def name(self, node: Node, wanted: str | None = None) -> str:
+        """A name for a node, after the user's line that it comes from."""
+        name = self._style.name(node, wanted)
+        self._say_where(node)
         return name
 
     def text(self, node: Node) -> str:

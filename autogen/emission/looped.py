@@ -7,7 +7,7 @@ from typing import Any
 from autogen import ir
 from autogen.emission.body import TRITON_DTYPES, Body
 from autogen.emission.online import Form, Pass, passes
-from autogen.emission.rows import Rows
+from autogen.emission.rows import IS_EDGE, Rows
 from autogen.emission.shell import identity
 from autogen.ir import Node
 from autogen.kernel import Level
@@ -17,6 +17,7 @@ class Looped(Rows):
     """Prints a row kernel as a few loops over the columns."""
 
     template = "rows_looped.jinja"
+    is_edge = IS_EDGE
 
     def summary(self) -> str:
         rows = "long rows" if self.space.rows else "one long row"
@@ -37,7 +38,7 @@ class Looped(Rows):
             targets = [root.node for root in element_roots]
             self._prepare(targets, body)
             inside = self.body(body)
-            self._count_loads(targets)
+            self._read(targets, inside)
             stores = self.store_elements(inside)
             inside.lines += stores
             walks.append(self._cut(body, inside))
@@ -73,17 +74,20 @@ class Looped(Rows):
             if self.kernel.level(target) in (Level.SCALAR, Level.ROW) and not plain and not depends[target]:
                 body.state(target)
 
-    def _count_loads(self, targets: list[Node]) -> None:
-        for node in ir.topological(targets):
-            if node.op == "load" and self.kernel.level(node) in (Level.ELEMENT, Level.COLUMN):
-                self.passes[node] += 1
+    def _read(self, targets: list[Node], inside: Body) -> None:
+        """Count what a walk reads, and read what is read in groups."""
+        levels = (Level.ELEMENT, Level.COLUMN)
+        loads = [n for n in ir.topological(targets) if n.op == "load" and self.kernel.level(n) in levels]
+        for node in loads:
+            self.passes[node] += 1
+        self.read_groups(loads, inside)
 
     def _walk(self, each: Pass, body: Body) -> Body:
         """Print a pass: start values into `body`, the loop's statements into the returned body."""
         targets = [node.args[0] for node in each.reductions]
         self._prepare(targets, body, frozenset(each.reductions))
-        self._count_loads(targets)
         inside = self.body(body)
+        self._read(targets, inside)
         leaders = {online.largest for online in each.online.values()}
         self._names: dict[Node, str] = {}  # accumulators
         self._combined_later: set[Node] = set()  # accumulators with one value per column
@@ -109,7 +113,8 @@ class Looped(Rows):
         return self.along_columns("sum", masked, self.kernel.level(value))
 
     def _shape(self, level: Level) -> str:
-        return {Level.ELEMENT: "[ROWS, COLS]", Level.COLUMN: "[COLS]", Level.ROW: "[ROWS]"}.get(level, "[]")
+        columns = "[ROWS, COLS]" if self.skew else "[COLS]"
+        return {Level.ELEMENT: "[ROWS, COLS]", Level.COLUMN: columns, Level.ROW: "[ROWS]"}.get(level, "[]")
 
     def _start(self, node: Node, body: Body, level: Level, start: str) -> str:
         """An accumulator for a reduction, with one value per place of a level."""
@@ -150,7 +155,8 @@ class Looped(Rows):
         if online.form == Form.SCALED:
             inside.lines.append(f"{name} = {name} * {rescale} + {chunk}")
         else:
-            seen = "first_col" if online.weight is None else self._weight_seen(online.weight, each, body)
+            columns = "tl.maximum(first_lane - skew, 0)" if self.skew else "first_col"
+            seen = columns if online.weight is None else self._weight_seen(online.weight, each, body)
             inside.lines.append(f"{name} += (previous_{shift} - {shift}) * {seen} + {chunk}")
 
     def _weight_seen(self, weight: Node, each: Pass, body: Body) -> str:

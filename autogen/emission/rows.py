@@ -12,6 +12,7 @@ from typing import Any
 
 import sympy
 
+from autogen import ir
 from autogen.emission.body import Body
 from autogen.emission.shell import identity
 from autogen.emission.source import Variant
@@ -19,9 +20,10 @@ from autogen.emission.streaming import Streaming
 from autogen.ir import Node
 from autogen.kernel import Kernel, Level
 from autogen.provenance import Provenance
+from autogen.skew import skew_of, start_of_row
 from autogen.space import Group, Space
 
-_SUBSCRIPTS = {Level.ROW: "[:, None]", Level.COLUMN: "[None, :]"}
+IS_EDGE = "(first_lane == 0) | (first_lane + COLS > n_cols)"
 
 
 class Rows(Streaming):
@@ -31,6 +33,8 @@ class Rows(Streaming):
     part = "program"  # which of the programs that share no rows
     shared_by = ""  # columns, if rows are shared
     row_store_mask = "row_mask"
+    is_last = "== tl.num_programs(0) - 1"  # of programs, those that have the last row
+    is_edge = ""  # whether a tile has ends of rows, if there are tiles that have none
 
     def __init__(self, kernel: Kernel, space: Space, variant: Variant, provenance: Provenance) -> None:
         columns = sympy.Mul(*(group.size for group in space.columns))
@@ -43,13 +47,18 @@ class Rows(Streaming):
             known[space.rows[-1].size] = "n_rows"
             known.setdefault(sympy.Mul(columns, *(group.size for group in space.rows)), "n_elements")
         self._tiled_axes = [group.axis for group in (*space.rows[-1:], *space.columns)]
+        self.skew = skew_of(kernel, space) if variant.skewed else None
+        # Where rows begin anywhere, each has columns of its own in a tile's lanes.
+        self.subscripts = {Level.ROW: "[:, None]", Level.COLUMN: "" if self.skew else "[None, :]"}
+        self.first = "first_lane" if self.skew else "first_col"
         super().__init__(kernel, space, variant, provenance, variables, known)
         if space.rows:
             self.sizes.arguments["n_rows"] = sympy.S.Zero if is_empty else space.rows[-1].size
         if space.columns:
             self.sizes.arguments["n_cols"] = columns
         self._n_kept = kept
-        self.tiles = (*(("ROWS",) if space.rows else ()), *(("COLS",) if space.columns else ()), "ALIGN")
+        self.tiles = (*(("ROWS",) if space.rows else ()), *(("COLS",) if space.columns else ()))
+        self.tiles += () if self.skew else ("ALIGN",)
         if self.is_chunked and self.row_program == "program":
             self.row_program = "chunk"
 
@@ -61,7 +70,7 @@ class Rows(Streaming):
             return {}
         levels = {axis: Level.COLUMN for axis in self._tiled_axes}
         levels[self.space.rows[-1].axis] = Level.ROW
-        return {axis: f"{axis}{_SUBSCRIPTS[own]}" for axis, own in levels.items()}
+        return {axis: f"{axis}{self.subscripts[own]}" for axis, own in levels.items()}
 
     def missing_axis(self, offset: sympy.Expr, level: Level) -> sympy.Symbol | None:
         # Read along rows that the program counts, not along those of its tile.
@@ -70,24 +79,42 @@ class Rows(Streaming):
         return None
 
     def broadcast_to(self, level: Level, into: Level) -> str:
-        return _SUBSCRIPTS.get(level, "") if into == Level.ELEMENT and self._is_vector(level) else ""
+        return self.subscripts.get(level, "") if into == Level.ELEMENT else ""
 
     def expansion(self, node: Node, into: Node) -> str:
         return self.broadcast_to(self.kernel.level(node), self.kernel.level(into))
-
-    def _is_vector(self, level: Level) -> bool:
-        return level in (Level.ROW, Level.COLUMN)
 
     def head(self) -> dict[str, Any]:
         """The context of the templates' common start."""
         return {
             "has_rows": bool(self.space.rows),
             "adjacent": "n_cols" if self.space.columns_adjacent else "n_rows",
+            "skew": self._skew_context(),
+            "first": self.first,
+            "lanes": f"n_cols + {self.skew.group - 1}" if self.skew else "n_cols",
             "row_program": self.row_program,
             "kept": self._kept_lines(),
             "outer": self._outer_lines(),
             "inner": self._inner_lines(),
         }
+
+    def _skew_context(self) -> dict[str, Any] | None:
+        if self.skew is None:
+            return None
+        return {
+            "group": self.skew.group,
+            "start": self.sizes.text(self.skew.start),
+            "last": self.is_last,
+            "loads": any(map(self._is_grouped, self.direct_loads(Level.ELEMENT))),
+            "stores": any(self._begins_anywhere(root.buffer, root.index) for root in self.kernel.stores),
+        }
+
+    def _begins_anywhere(self, buffer: ir.Buffer, index: Sequence[sympy.Expr]) -> bool:
+        """Whether the rows of a tensor are those that a tile's lanes are counted for."""
+        return self.skew is not None and start_of_row(buffer.offset(index), self.space) == self.skew.start
+
+    def _is_grouped(self, load: Node) -> bool:
+        return not load.args and self._begins_anywhere(*load.attrs)
 
     def _kept_lines(self) -> list[str]:
         """Which result a program works for, and at which chunk of its rows."""
@@ -132,16 +159,39 @@ class Rows(Streaming):
     def preload(self, body: Body, *levels: Level) -> None:
         """The values that are simply read."""
         for level in levels:
-            for node in self.direct_loads(level):
+            loads = self.direct_loads(level)
+            self.read_groups(loads, body)
+            for node in loads:
                 body.state(node)
+
+    def read_groups(self, loads: Sequence[Node], body: Body) -> None:
+        """Of some loads, those from rows that begin anywhere."""
+        parts = [(body.name(node), self.load_parts(node)) for node in loads if self._is_grouped(node)]
+        # Without `other`: branches that differ in a mask alone would be made one, of narrow loads.
+        for title, mask, other in (("if is_last:", "mask", True), ("else:", "overlapping", False)) if parts else ():
+            body.lines.append(title)
+            for name, load in parts:
+                default = f", other={load['other']}" if other else ""
+                body.lines.append(f"    {name} = tl.load({load['pointer']}, mask={mask}{default}){load['cast']}")
+        for node, (name, _) in zip(filter(self._is_grouped, loads), parts, strict=True):
+            body.know(node, name)
+
+    def pointer(
+        self, buffer: ir.Buffer, index: Sequence[sympy.Expr], level: Level, computed: Sequence[str] = ()
+    ) -> str:
+        if not computed and self._begins_anywhere(buffer, index):
+            return f"{buffer.name}_ptr + place"
+        return super().pointer(buffer, index, level, computed)
 
     def masked(self, node: Node, body: Body, start: str) -> str:
         """A value with its reduction's identity in columns that do not exist."""
-        condition = "col_mask[None, :]" if self.kernel.level(node) == Level.ELEMENT else "col_mask"
-        return f"tl.where({condition}, {body.term(node)}, {start})"
+        subscript = self.broadcast_to(Level.COLUMN, self.kernel.level(node))
+        return f"tl.where(col_mask{subscript}, {body.term(node)}, {start})"
 
     def along_columns(self, kind: str, value: str, level: Level) -> str:
         """Values of a level reduced over the columns."""
+        if level == Level.COLUMN and self.skew:  # in a tile of one row
+            value = self.along(kind, value, 1)
         return self.along(kind, value, 1 if level == Level.ELEMENT else 0)
 
     def reduce_rows(self, body: Body) -> None:
@@ -172,7 +222,13 @@ class Rows(Streaming):
             level = self.store_level(root)
             if level in (Level.ELEMENT, Level.COLUMN):
                 parts = self.store_text(root, body)
-                lines.append(f"tl.store({parts['pointer']}, {parts['value']}, mask={self.mask_of(level)})")
+                store = f"tl.store({parts['pointer']}, {parts['value']}, mask="
+                if self._begins_anywhere(root.buffer, root.index):
+                    ends = f"{store}mask & ~inside)"
+                    lines.append(f"{store}inside)")
+                    lines += [f"if {self.is_edge}:", f"    {ends}"] if self.is_edge else [ends]
+                else:
+                    lines.append(f"{store}{self.mask_of(level)})")
         return lines
 
 
@@ -182,6 +238,8 @@ class Tiled(Rows):
     template = "tiled.jinja"
     row_program = "row_tile"
     row_store_mask = "row_mask & (program % col_tiles == 0)"  # once, by the first of the tiles that share the rows
+    is_last = "+ col_tiles >= tl.num_programs(0)"
+    is_edge = IS_EDGE
 
     def summary(self) -> str:
         return "a tile of ROWS x COLS elements per program."

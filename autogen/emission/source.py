@@ -13,10 +13,13 @@ from autogen import ir
 
 @dataclass(frozen=True)
 class Variant:
-    """How a kernel is written for a range of sizes: a row kernel resident or looped, offsets in 64 bits or 32."""
+    """How a kernel is written for a range of sizes: a row kernel resident or looped, offsets in 64 bits or 32, rows
+    that begin anywhere (`autogen.skew`) or at multiples of 16 bytes.
+    """
 
     looped: bool = False
     wide: bool = False
+    skewed: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import torch
 from autogen import ir
 from autogen.errors import ValueBranchError
 from autogen.lowering import indexing, losses, masks, pointwise, reductions, views  # noqa: F401  (they register)
+from autogen.lowering.entries import unchecked
 from autogen.lowering.registry import LOWERINGS, Context, Lowering
 from autogen.lowering.torch_parts import TorchParts, is_draw, is_torchs_own, refuse_unknown_sizes
 from autogen.lowering.values import Chosen, Index, Read, Value, fresh_index
@@ -185,9 +186,9 @@ def _stored(buffer: ir.Buffer) -> Value:
             raise NotImplementedError(f"a tensor of {buffer.dtype}")
         if any(size == 0 for size in buffer.shape):
             return ir.const(0, ir.compute_dtype(buffer.dtype))
-        entries = list(index)
+        entries = [unchecked(entry, size) for entry, size in zip(index, buffer.shape, strict=True)]
         checks = []
-        for dim, (entry, size, stride) in enumerate(zip(index, buffer.shape, buffer.strides, strict=True)):
+        for dim, (entry, size, stride) in enumerate(zip(entries, buffer.shape, buffer.strides, strict=True)):
             if isinstance(entry, ir.Node) and stride == 0:
                 checks.append(indexing.is_inside(entry, size))
                 entries[dim] = sympy.S.Zero

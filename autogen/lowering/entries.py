@@ -128,6 +128,12 @@ def checked(entry: Entry, inside: Condition) -> Entry:
     return entry if inside is True else position(entry)
 
 
+def unchecked(entry: Entry, size: sympy.Expr) -> Entry:
+    """An entry for a dimension of `size`: the expression that a node spells out, if it surely lies inside."""
+    known = _written(entry) if isinstance(entry, ir.Node) else None
+    return known if known is not None and is_within(known, size) is True else entry
+
+
 def chosen_dims(indices: Sequence[Value | None]) -> tuple[list[int], Shape, int]:
     """Of `x[indices]`: the indexed dimensions, the shape that the indices broadcast to, and where in the result it is:
     in the place of the dimensions if they are adjacent, else in front.

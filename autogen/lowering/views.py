@@ -130,7 +130,7 @@ def divide(flat: sympy.Expr, size: sympy.Expr, *, last: bool) -> tuple[sympy.Exp
         return sympy.S.Zero, sympy.S.Zero
     high: sympy.Expr = sympy.S.Zero
     low: sympy.Expr = sympy.S.Zero
-    for term in sympy.Add.make_args(flat):
+    for term in _terms(flat):
         quotient = sympy.cancel(term / size)
         if quotient.as_numer_denom()[1] == 1:
             high += quotient
@@ -139,6 +139,17 @@ def divide(flat: sympy.Expr, size: sympy.Expr, *, last: bool) -> tuple[sympy.Exp
     if _below(low, size):
         return high, low
     return FloorDiv(flat, size), Mod(flat, size)
+
+
+def _terms(flat: sympy.Expr) -> list[sympy.Expr]:
+    """The summands of an expanded sum, those of an axis together: (C - 1) * n is divisible by C - 1."""
+    terms, rest = [], flat
+    for axis in sorted((symbol for symbol in flat.free_symbols if isinstance(symbol, ir.Axis)), key=str):
+        coefficient = flat.coeff(axis, 1)
+        if not any(isinstance(symbol, ir.Axis) for symbol in coefficient.free_symbols):
+            terms.append(coefficient * axis)
+            rest -= sympy.expand(coefficient * axis)
+    return [*terms, *sympy.Add.make_args(rest)]
 
 
 def _below(expression: sympy.Expr, bound: sympy.Expr) -> bool:

@@ -62,7 +62,7 @@ def test_each_element_is_loaded_once_per_pass(case: Case) -> None:
 
 def test_rows_on_chip_and_elements_are_loaded_once_in_all(case: Case) -> None:
     for source in sources(case):
-        if "first_col" in source.assigned:
+        if re.search(r"for first_(col|lane) in", source.text):
             continue  # long rows are walked as often as it takes
         addresses = [address for loads in source.passes for address in loads]
         assert len(addresses) == len(set(addresses))
@@ -73,7 +73,7 @@ def test_rows_on_chip_and_elements_are_loaded_once_in_all(case: Case) -> None:
 def test_results_are_stored_once(case: Case) -> None:
     for source in sources(case):
         stored = [tensor_of(call.args[0]) for call in source.calls("tl.store")]
-        branches = 2 if "is_full" in source.assigned else 1
+        branches = 2 if {"is_full", "inside"} & source.assigned else 1
         assert all(stored.count(pointer) <= branches for pointer in set(stored))
         written = re.findall(r"^(\w+): .*\(written\)", source.documentation, re.MULTILINE)
         assert set(written) <= set(stored) | source.handed_on

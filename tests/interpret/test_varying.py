@@ -56,6 +56,7 @@ TAKEN = re.findall(
     r"\w+",
     """
     program start is_full mask row row_mask col col_mask row_tiles first_col first partial arrived offsets outer
+    first_lane lane skew place row_start tile_start first_of_group overlapping inside is_last
     n_elements n_rows n_cols n_outer col_tiles row_tile part chunk chunks share counter_ptr BLOCK ROWS COLS ALIGN
     CHUNKS PARTIALS N_TILE n_mask max_over exp log tl triton N C n c size_1 size_3 x_ptr prob x_max
     """,

@@ -115,6 +115,7 @@ class TestViews:
             lambda x: x.flatten(1),
             lambda x: x.flatten().reshape(x.shape),
             lambda x: x.flatten(0, 1).unflatten(0, (x.shape[0], -1)),
+            lambda x: x[:, 1:].flatten(0, 1),
             lambda x: x.permute(0, 2, 1).reshape(-1, x.shape[1]).reshape(x.shape[0], x.shape[2], -1),
         ):
             x = floats(2, 3, 5)

@@ -1,0 +1,92 @@
+"""Rows that begin anywhere in memory, and how they are read and written 16 bytes at a time all the same.
+
+Rows of an odd number of columns begin at any element. A tile's lanes are then counted from the multiple of 16 bytes
+that its row begins in, and each access is of a *group*, 16 bytes: what a row has some of is read, beyond its ends, too;
+what it has all of is stored at once, and the elements at its ends by themselves. As rows follow each other in memory,
+what is read beyond a row belongs to the next one; only the last rows are read to the element.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import sympy
+
+from autogen import ir
+from autogen.kernel import Kernel, Level
+from autogen.space import Space
+
+ACCESS = 16  # bytes, the most that a thread reads or writes at once
+LEAST_GROUPS = 4  # in a row: of fewer, most would be its ends
+
+
+@dataclass(frozen=True)
+class Skew:
+    """What tensors have in common whose rows begin anywhere.
+
+    Attributes:
+        start: the offset of a row's first column, over the merged axes.
+        group: elements in 16 bytes, of the narrowest of the tensors.
+        one_row: whether a tile may have one row only, as something is per column, and columns are elsewhere in each
+            row's lanes.
+    """
+
+    start: sympy.Expr
+    group: int
+    one_row: bool
+
+    def pays(self, columns: int, rows: int) -> bool:
+        """Whether tiles of so many rows of so many columns may be read in groups, and are not in any case."""
+        is_long = columns >= LEAST_GROUPS * self.group
+        return columns % self.group != 0 and is_long and (rows == 1 or not self.one_row)
+
+    def lanes(self, columns: int) -> int:
+        """The lanes that so many columns need, wherever their row begins."""
+        return columns + self.group - 1
+
+
+def skew_of(kernel: Kernel, space: Space) -> Skew | None:
+    """What the rows of most bytes have in common; None if there are no such rows."""
+    chunked = kernel.last_block is not None and kernel.last_block.chunked and not kernel.whole_rows
+    if kernel.one_block or chunked or not space.rows or len(space.columns) != 1 or not space.columns_adjacent:
+        return None
+    if any(kernel.level_of_axes(root.index_axes) == Level.COLUMN for root in kernel.stores):
+        return None
+    found: Counter[sympy.Expr] = Counter()
+    narrowest: dict[sympy.Expr, int] = {}
+    loads = [node for node in kernel.loads() if not node.args]
+    for buffer, index in [*(node.attrs for node in loads), *((root.buffer, root.index) for root in kernel.stores)]:
+        start = start_of_row(buffer.offset(index), space)
+        if start is not None and _follow_each_other(start, space):
+            found[start] += buffer.dtype.itemsize
+            narrowest[start] = min(narrowest.get(start, ACCESS), buffer.dtype.itemsize)
+    if not found:
+        return None
+    start, _ = max(found.items(), key=lambda each: (each[1], str(each[0])))
+    per_column = [node for node in ir.topological(kernel.computed) if kernel.level(node) == Level.COLUMN]
+    reduced = [node.args[0] for node in ir.topological(kernel.computed) if node.op == "reduce"]
+    one_row = any(node.op == "load" or node in reduced for node in per_column)
+    return Skew(start, ACCESS // narrowest[start], one_row)
+
+
+def start_of_row(offset: sympy.Expr, space: Space) -> sympy.Expr | None:
+    """The offset of a row's first column, if rows are the kernel's and neighbouring columns are neighbours in memory;
+    over merged axes.
+    """
+    column = space.columns[0].axis
+    start = sympy.expand(space.merged(offset) - column)
+    axes = {group.axis for group in (*space.rows, *space.kept)}
+    return start if column not in start.free_symbols and axes <= start.free_symbols else None
+
+
+def _follow_each_other(start: sympy.Expr, space: Space) -> bool:
+    """Whether rows begin at different multiples of their length, so that what follows a row is another or nothing."""
+    rest, length = start, space.columns[0].size
+    for group in (*space.rows, *space.kept):
+        step = rest.coeff(group.axis, 1)
+        times = sympy.cancel(step / length)
+        if not (times.is_integer and times.is_positive):
+            return False
+        rest = sympy.expand(rest - step * group.axis)
+    return bool(rest == 0)
