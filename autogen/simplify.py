@@ -134,6 +134,9 @@ def _sum(axes: frozenset[Axis], body: Node) -> Node:
     hot = _one_hot(axes, body)
     if hot is not None:
         return hot
+    counted = _count(axes, body)
+    if counted is not None:
+        return counted
     split = _split_log_softmax(axes, body)
     return split if split is not None else ir.reduce("sum", axes, body)
 
@@ -190,6 +193,23 @@ def _one_hot(axes: frozenset[Axis], body: Node) -> Node | None:
         rest = axes - {axis}
         return _sum(rest, row) if rest else row
     return None
+
+
+def _count(axes: frozenset[Axis], body: Node) -> Node | None:
+    """`sum(where(c, where(d, r, 0), 0))` as `r` times how often the conditions hold; 0 if never, whatever `r` is."""
+    conditions = []
+    value = body
+    while value.op == "where" and _number(value.args[2]) == 0 and value.axes & axes:
+        conditions.append(value.args[0])
+        value = value.args[1]
+    if value.axes & axes or value.op == "const" or value.dtype not in _FLOATS:
+        return None
+    one, zero = const(1, value.dtype), const(0, value.dtype)
+    held = one
+    for condition in reversed(conditions):
+        held = apply("where", condition, held, zero)
+    count = ir.reduce("sum", axes, held)
+    return apply("where", apply("ne", count, zero), apply("mul", value, count), zero)
 
 
 def _split_log_softmax(axes: frozenset[Axis], body: Node) -> Node | None:

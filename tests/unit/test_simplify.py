@@ -221,6 +221,18 @@ def test_a_choice_by_another_question_is_no_one_hot_row() -> None:
         assert simplified(reduce("sum", [C], body)) is reduce("sum", [C], body)
 
 
+def test_a_value_per_row_under_conditions_is_counted() -> None:
+    above, below = apply("gt", X, ZERO), apply("lt", Y, COLUMN)
+    body = apply("where", above, apply("where", below, ROW, ZERO), ZERO)
+    total = simplified(reduce("sum", [C], body))
+    assert [ROW in ir.topological([node]) for node in ir.topological([total]) if node.op == "reduce"] == [False]
+    for row in (TENSORS["row"], torch.tensor([float("nan"), float("inf")], dtype=F64)):
+        for x in (TENSORS["x"], TENSORS["x"].abs().neg()):  # where nothing is counted it is 0, even of nan
+            tensors = {**TENSORS, "row": row, "x": x}
+            own, exact = evaluate([total, reduce("sum", [C], body)], tensors, SIZES)
+            torch.testing.assert_close(own, exact, rtol=0, atol=0, equal_nan=True)
+
+
 def test_a_weighted_log_softmax_is_split() -> None:
     shifted, log_total = softmax_parts(X)
     weighted = simplified(reduce("sum", [C], apply("mul", Y, log_softmax(X))))
