@@ -36,6 +36,7 @@ MAX_RESIDENT = 32768
 MAX_PARTIALS = 4096
 MAX_PROGRAMS = 1024
 MAX_SHARED = 2**18
+FEW = 4  # columns, which are never split: they may be a record (`emission.records`)
 WARPS = (1, 2, 4, 8, 16, 32)
 
 
@@ -163,7 +164,7 @@ class Tiler:
             and not self._is_block
             and all(size == next_power_of_2(size) <= next_power_of_2(needed[name]) for name, size in tiles.items())
             and (not config.looped or (self._may_loop and tiles["COLS"] < whole))
-            and (config.looped or not self._whole_rows or tiles["COLS"] == whole)
+            and (config.looped or not (self._whole_rows or whole <= FEW) or tiles.get("COLS", whole) == whole)
             and config.num_warps in WARPS
             and threads <= held <= 32 * threads >> self._double
         )

@@ -6,6 +6,7 @@ from typing import Any
 
 import sympy
 
+from autogen.emission.records import records_of
 from autogen.emission.source import Variant
 from autogen.emission.streaming import Streaming
 from autogen.ir import Axis
@@ -54,7 +55,14 @@ class Flat(Streaming):
         scalars = self.scalars()
         body = self.body(scalars)
         loads = []
-        for node in self.direct_loads(Level.ROW):
+        direct = self.direct_loads(Level.ROW)
+        for record in records_of(direct, self.space):
+            name = self.names.new(record.buffer.name)
+            loads.append({"name": name, **self.record_parts(record, self.line, OFFSETS, "mask")})
+            self.take_apart(record, name, body)
+        for node in direct:
+            if node in body.known:
+                continue
             name = self.style.name(node)
             loads.append({"name": name, **self.load_parts(node)})
             body.know(node, name)

@@ -14,6 +14,7 @@ import sympy
 
 from autogen import ir
 from autogen.emission.body import Body
+from autogen.emission.records import Record, records_of
 from autogen.emission.shell import identity
 from autogen.emission.source import Variant
 from autogen.emission.streaming import Streaming
@@ -161,8 +162,30 @@ class Rows(Streaming):
         for level in levels:
             loads = self.direct_loads(level)
             self.read_groups(loads, body)
+            if level == Level.ROW:
+                self._read_records(loads, body, self.direct_loads(Level.ELEMENT) if Level.ELEMENT in levels else [])
             for node in loads:
                 body.state(node)
+
+    def _read_records(self, loads: Sequence[Node], body: Body, elements: Sequence[Node]) -> None:
+        """Of loads per row, those of neighbouring elements; they may be the whole row, among the `elements`."""
+        for record in records_of(loads, self.space) if self.space.rows else ():
+            whole = [node for node in elements if self._is_whole_row(node, record)]
+            if whole:
+                self.passes |= dict.fromkeys(record.parts, 0)
+                name = body.state(whole[0])
+            else:
+                load = self.record_parts(record, self.space.rows[-1].axis, "row", "row_mask")
+                name = self.names.new(record.buffer.name)
+                text = f"tl.load({load['pointer']}, mask={load['mask']}, other={load['other']}){load['cast']}"
+                body.lines.append(f"{name} = {text}")
+            self.take_apart(record, name, body)
+
+    def _is_whole_row(self, node: Node, record: Record) -> bool:
+        buffer, index = node.attrs
+        sizes = [group.size for group in self.space.columns]
+        starts = buffer is record.buffer and start_of_row(buffer.offset(index), self.space) == record.start
+        return starts and sizes == [len(record.parts)]
 
     def read_groups(self, loads: Sequence[Node], body: Body) -> None:
         """Of some loads, those from rows that begin anywhere."""

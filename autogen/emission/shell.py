@@ -12,6 +12,7 @@ import torch
 import autogen.templates
 from autogen import ir
 from autogen.emission.body import TRITON_DTYPES, Body, Names, Style, wrapped
+from autogen.emission.records import Record
 from autogen.emission.sizes import Sizes
 from autogen.emission.source import Function, KernelSource, Partial, Variant
 from autogen.ir import Axis, Node
@@ -72,6 +73,8 @@ _RESERVED = (
     "max_over",
     "min_over",
     "one_condition",
+    "parts_of_2",
+    "parts_of_4",
 )
 
 _IDENTITY = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
@@ -310,6 +313,23 @@ class Shell:
             "other": other,
             "cast": f".to({TRITON_DTYPES[node.dtype]})" if widened else "",
         }
+
+    def record_parts(self, record: Record, axis: sympy.Symbol, variable: str, mask: str) -> dict[str, str | None]:
+        """The load of a record for each place of an axis, in the pieces of `load_parts`."""
+        start = self.sizes.text(self.offset(record.start), {axis: f"{variable}[:, None]"})
+        parts = self.load_parts(record.parts[0])
+        return {**parts, "pointer": f"{record.buffer.name}_ptr + {start} + {record.places}", "mask": f"{mask}[:, None]"}
+
+    def take_apart(self, record: Record, name: str, body: Body) -> None:
+        """Name the parts of a record that has been read."""
+        named = self.style.provenance.names
+        parts = [
+            body.name(node, None if node in named else f"{record.buffer.name}_{place}")
+            for place, node in enumerate(record.parts)
+        ]
+        body.lines.append(f"{', '.join(parts)} = {self.style.helper(record.function)}({name})")
+        for node, part in zip(record.parts, parts, strict=True):
+            body.know(node, part)
 
     def print_load(self, node: Node, computed: list[str]) -> str:
         """A load as text."""
