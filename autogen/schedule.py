@@ -224,7 +224,9 @@ def _forward(
             steps = sequence(forward, hints, provenance, statistics.roots)
         except ScheduleError:
             continue
-        if len(steps) <= len(plain):
+        # One program that computes everything has no registers for more than it needs.
+        is_full = any(isinstance(step, Kernel) and step.one_block for step in steps)
+        if len(steps) <= len(plain) and (at_hand or not is_full):
             return steps, statistics
     return plain, _Kept()
 
