@@ -13,7 +13,7 @@ import pytest
 import autogen.losses
 from autogen.aot import TARGETS, Access, Atomic, CompiledKernel, SpecializedKernel, compile_kernel
 from tests.interpret.table import ELSEWHERE
-from tests.ptx.cases import CASES, FLAT, WIDE, Case, kernels
+from tests.ptx.cases import CASES, FLAT, LOOPED, WIDE, Case, kernels
 
 LAUNCHES = list(itertools.product(CASES, TARGETS))
 LAST_BLOCK = Atomic("add", "acq_rel", "gpu")
@@ -23,6 +23,7 @@ AMD_ATOMIC = re.compile(
 LOCAL_MEMORY = re.compile(r"\b(?:ld|st)\.local\b|\bscratch_(?:load|store)")
 INT32_PRODUCT = re.compile(r"arith\.muli %\w+, %(?!c\d)\w+ : (?:tensor<[\dx]*x)?i32")
 
+IN_GROUPS = ("overlapping", "inside")  # masks of accesses where rows begin anywhere, but for the ends of rows
 # The variable that walks along each tile.
 TILES = {"BLOCK": "offsets", "ROWS": "row", "COLS": "col"}
 
@@ -48,12 +49,13 @@ def tiles_of(kernel: SpecializedKernel) -> dict[str, int]:
 
 def possible_width(case: Case, kernel: SpecializedKernel, target: str, access: Access) -> int:
     """The bytes of an access that can move at a time, up to 16: threads share a small tile, rows start anywhere."""
-    walked = [tile for tile, variable in TILES.items() if re.search(rf"\b{variable}\b", access.address)]
+    in_groups = access.mask in IN_GROUPS
+    walked = [tile for tile, variable in TILES.items() if in_groups or re.search(rf"\b{variable}\b", access.address)]
     elements = math.prod(tiles_of(kernel).get(tile, 1) for tile in walked)
     per_thread = max(elements // (kernel.num_warps * TARGETS[target].warp_size), 1)
     shape = case.inputs[0].shape
     row_length = math.prod(shape[2:] or shape[1:])  # in memory: of columns, else of rows that lie side by side
-    aligned = 16 if walked == ["BLOCK"] else row_length & -row_length
+    aligned = 16 if walked == ["BLOCK"] or in_groups else row_length & -row_length
     return min(min(per_thread, aligned) * access.item_bytes, 16)
 
 
@@ -91,6 +93,7 @@ def test_accesses_are_as_wide_as_can_be(launch: tuple[Case, str]) -> None:
         else:
             walked = "col" if "COLS" in tiles_of(kernel) else "row"
             accesses = [each for each in result.accesses if re.search(rf"\b{walked}\b", each.address)]
+            accesses += [each for each in result.accesses if each.mask in IN_GROUPS]
         assert accesses, kernel.text
         for access in accesses:
             # The same access on both sides of an `if` may have been made one.
@@ -132,6 +135,16 @@ class TestBrokenKernelsAreSeen:
         loads = [each for each in result.accesses if "offsets" in each.address and each.widths]
         assert loads
         assert all(set(each.widths) == {4} for each in loads)
+
+    def test_branches_that_differ_in_a_mask_alone(self) -> None:
+        """They are made one: why what is read in groups has no `other`."""
+        case = next(each for each in LOOPED if each.loss == "CrossEntropyLoss")
+        kernel = kernels(case)[0]
+        text = kernel.text.replace("mask=overlapping)", "mask=overlapping, other=0.0)")
+        assert text != kernel.text
+        narrow, wide = (compiled(replace(kernel, text=each), "sm_90").accesses for each in (text, kernel.text))
+        assert {w for each in narrow if "place" in each.address for w in each.widths} == {4}
+        assert {w for each in wide if each.mask == "overlapping" for w in each.widths} == {16}
 
     def test_offsets_in_32_bits(self) -> None:
         kernel = kernels(WIDE[1])[0]
