@@ -48,8 +48,7 @@ class Skew:
 
 def skew_of(kernel: Kernel, space: Space) -> Skew | None:
     """What the rows of most bytes have in common; None if there are no such rows."""
-    chunked = kernel.last_block is not None and kernel.last_block.chunked and not kernel.whole_rows
-    if kernel.one_block or chunked or not space.rows or len(space.columns) != 1 or not space.columns_adjacent:
+    if kernel.one_block or not space.rows or len(space.columns) != 1 or not space.columns_adjacent:
         return None
     if any(kernel.level_of_axes(root.index_axes) == Level.COLUMN for root in kernel.stores):
         return None

@@ -169,13 +169,16 @@ class Rows(Streaming):
 
     def _read_records(self, loads: Sequence[Node], body: Body, elements: Sequence[Node]) -> None:
         """Of loads per row, those of neighbouring elements; they may be the whole row, among the `elements`."""
-        for record in records_of(loads, self.space) if self.space.rows else ():
+        row = self.space.rows[-1].axis if self.space.rows else None
+        for record in records_of(loads, self.space):
+            if row is None or row not in record.start.free_symbols:  # one for all rows of a tile
+                continue
             whole = [node for node in elements if self._is_whole_row(node, record)]
             if whole:
                 self.passes |= dict.fromkeys(record.parts, 0)
                 name = body.state(whole[0])
             else:
-                load = self.record_parts(record, self.space.rows[-1].axis, "row", "row_mask")
+                load = self.record_parts(record, row, "row", "row_mask")
                 name = self.names.new(record.buffer.name)
                 text = f"tl.load({load['pointer']}, mask={load['mask']}, other={load['other']}){load['cast']}"
                 body.lines.append(f"{name} = {text}")

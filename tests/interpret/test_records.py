@@ -30,6 +30,12 @@ def angles(points: Tensor) -> Tensor:
     return torch.atan2(y, x + 3).square().mean()
 
 
+def per_image(x: Tensor, boxes: Tensor) -> Tensor:
+    left, top, right, bottom = boxes.unbind(-1)
+    size = ((right - left) * (bottom - top))[:, None, None]
+    return (x * x[:, :1] * size).square().sum(2).add(1).log().mean()
+
+
 def halves(pairs: Tensor) -> Tensor:
     """Three of four."""
     first, second, _, last = pairs.unbind(-1)
@@ -70,6 +76,7 @@ def test_a_box_that_is_read_per_corner_too_is_read_once() -> None:
     ("why", "loss", "inputs"),
     [
         ("rows of five begin anywhere", lambda x: areas(x[:, :4]) + x[:, 4].mean(), [draw("real", 1031, 5)]),
+        ("one for all rows of a tile", per_image, [draw("real", 3, 700, 9), draw("real", 3, 4)]),
         ("they are reduced", lambda x: x[:, :4].prod(1).mean(), [draw("real", 1031, 6)]),
         ("not all of them", halves, [draw("real", 1031, 4)]),
         ("they are apart in memory", areas, [draw("real", 4, 1031).detach().t().requires_grad_()]),
