@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 import sympy
 
 from autogen import ir
 from autogen.ir import Axis, Node
+
+Limit: TypeAlias = tuple[Axis, sympy.Expr]
+"""An axis, and what it is below."""
+
+
+def limits_of(roots: Sequence[Node]) -> dict[Node, frozenset[Limit]]:
+    """The limits under which the value of each node below `roots` is chosen: beyond them, it may be anything."""
+    found: dict[Node, frozenset[Limit]] = dict.fromkeys(roots, frozenset())
+    for node in reversed(ir.topological(roots)):
+        for position, arg in enumerate(node.args):
+            limits = found[node]
+            if node.op == "where" and position == 1:
+                limits |= frozenset(_limits(node.args[0]))
+            found[arg] = found[arg] & limits if arg in found else limits
+    return found
+
+
+def _limits(condition: Node) -> Iterator[Limit]:
+    if condition.op == "logical_and":
+        for part in condition.args:
+            yield from _limits(part)
+    elif condition.op == "lt" and all(arg.op == "index" for arg in condition.args):
+        place, bound = (arg.attrs[0] for arg in condition.args)
+        if isinstance(place, Axis) and not condition.args[1].axes:
+            yield place, bound
 
 
 class Equivalents:
@@ -27,6 +53,17 @@ class Equivalents:
         canonical, axes = self._canonically(node)
         found = self._known.get(canonical)
         return None if found is None else (found[0], dict(zip(found[1], axes, strict=True)))
+
+    def find_within(self, node: Node, limits: Iterable[Limit]) -> tuple[Node, dict[Axis, Axis | Node]] | None:
+        """`find`, where it is enough that they agree below the limits of axes; beyond, what is found is not read: axes
+        with a limit are given as computed indices.
+        """
+        shorter = {axis: Axis(f"{axis}_within", size) for axis, size in limits if axis in node.axes}
+        found = self.find(_renamed(node, shorter)) if shorter else None
+        if found is None:
+            return None
+        whole = {new: ir.index(axis) for axis, new in shorter.items()}
+        return found[0], {own: whole.get(axis, axis) for own, axis in found[1].items()}
 
     def _canonically(self, node: Node) -> tuple[Node, tuple[Axis, ...]]:
         """`node` with its axes numbered in the order in which they are met, and they in this order."""

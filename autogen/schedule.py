@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from autogen import ir
 from autogen.cuts import stored
 from autogen.early import gradients_in_forward
-from autogen.equivalence import Equivalents
+from autogen.equivalence import Equivalents, limits_of
 from autogen.errors import ScheduleError
 from autogen.ir import Node
 from autogen.kernel import Granted, Kernel, memory_order
@@ -172,7 +172,8 @@ def _statistics(
         upstream = node.op == "load" and (node.attrs[0].role == "upstream" or node.attrs[0].name in later)
         waits[node] = upstream or any(waits[arg] for arg in node.args)
     wanted: set[Node] = set()
-    read_as: dict[Node, tuple[Node, Mapping[ir.Axis, ir.Axis]]] = {}
+    read_as: dict[Node, tuple[Node, Mapping[ir.Axis, ir.Axis | Node]]] = {}
+    limits = limits_of([root.node for root in backward.roots])
     known = Equivalents()
     for node in computed:
         if node.op == "reduce":
@@ -185,9 +186,10 @@ def _statistics(
             continue
         seen.add(node)
         if node.op == "reduce" and not waits[node]:
-            if node not in offered and not at_hand:
+            shorter = None if node in offered else known.find_within(node, limits[node])
+            if node not in offered and not at_hand and shorter is None:
                 known.add(node)
-            read_as[node] = (node, {}) if node in offered else known.find(node) or (node, {})
+            read_as[node] = (node, {}) if node in offered else shorter or known.find(node) or (node, {})
             if read_as[node][0] in offered or not at_hand:
                 wanted.add(read_as[node][0])
                 continue

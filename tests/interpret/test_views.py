@@ -261,3 +261,34 @@ def test_a_histogram_is_torchs(loss: Loss) -> None:
     assert report.path == "partial" and report.forward is not None and report.backward is not None
     steps = (*report.forward.torch_steps, *report.backward.torch_steps)
     assert {step.partition(",")[0] for step in steps} <= {"index_put", "index_add", "scatter_add"}
+
+
+@pytest.mark.parametrize("columns", [7, 5003])
+def test_a_slice_of_rows_has_the_statistics_that_forward_kept(columns: int) -> None:
+    """The loss of a language model's next tokens: backward computes nothing per row again."""
+
+    def next_token(logits: Tensor, tokens: Tensor) -> Tensor:
+        return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+
+    logits, tokens = draw("real", 3, 90, columns), labels(columns, 3, 90)
+    report = explain(autogen_loss(next_token), logits, tokens)
+    assert report.backward is not None
+    assert "max_over" not in report.backward.source and "tl.sum" not in report.backward.source
+    agree(next_token, logits, tokens)
+
+    with torch.no_grad():
+        logits[:, -1] = float("nan")  # which no part of the loss reads
+    (own,), (their,) = (
+        torch.autograd.grad(loss(logits, tokens), [logits]) for loss in (autogen_loss(next_token), next_token)
+    )
+    assert own[:, -1].count_nonzero() == 0
+    torch.testing.assert_close(own, their)
+
+
+def test_a_slice_of_rows_beside_all_of_them() -> None:
+    """What is needed beyond the slice, too, is not read from what was kept of it."""
+
+    def loss(x: Tensor) -> Tensor:
+        return x[:, :-1].log_softmax(2)[..., 0].sum() + x.softmax(2).square().sum()
+
+    agree(loss, draw("real", 3, 40, 170), launches=None)

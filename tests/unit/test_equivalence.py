@@ -6,7 +6,7 @@ import sympy
 import torch
 
 from autogen import ir
-from autogen.equivalence import Equivalents
+from autogen.equivalence import Equivalents, limits_of
 from autogen.ir import Axis, Buffer, Node
 
 N, C = sympy.symbols("N C", integer=True, positive=True)
@@ -64,3 +64,38 @@ def test_an_axis_used_twice_is_not_two_axes() -> None:
     known.add(ir.load(SQUARE, (n, n)))
     assert known.find(ir.load(SQUARE, (n, m))) is None
     assert known.find(ir.load(SQUARE, (m, m))) is not None
+
+
+ROW, COLUMN = Axis("row", N), Axis("column", C)
+IS_SHORT = ir.apply("lt", ir.index(ROW), ir.index(N - 1))
+ZERO = ir.const(0, torch.float32)
+
+
+def test_a_shorter_one_is_found_within_a_limit() -> None:
+    known = Equivalents()
+    shorter = row_sum(Axis("n", N - 1), Axis("c", C))
+    known.add(shorter)
+    node = row_sum(ROW, COLUMN)
+    assert known.find(node) is None
+    assert known.find_within(node, []) is None
+    assert known.find_within(node, [(ROW, N - 2)]) is None
+    found = known.find_within(node, [(ROW, N - 1)])
+    assert found is not None and found[0] is shorter
+    assert found[1][Axis("n", N - 1)] is ir.index(ROW)
+
+
+def test_a_limit_holds_where_a_value_is_chosen_under_it() -> None:
+    node = row_sum(ROW, COLUMN)
+    chosen = ir.apply("where", IS_SHORT, ir.apply("exp", node), ZERO)
+    assert limits_of([chosen])[node] == {(ROW, N - 1)}
+    both = ir.apply("logical_and", ir.apply("gt", ir.load(X, (ROW, 0)), ZERO), IS_SHORT)
+    assert limits_of([ir.apply("where", both, node, ZERO)])[node] == {(ROW, N - 1)}
+
+
+def test_no_limit_holds_where_a_value_is_needed_beyond_it_too() -> None:
+    node = row_sum(ROW, COLUMN)
+    chosen = ir.apply("where", IS_SHORT, node, ZERO)
+    assert limits_of([ir.apply("add", chosen, node)])[node] == frozenset()
+    assert limits_of([chosen, node])[node] == frozenset()
+    assert limits_of([ir.apply("where", IS_SHORT, ZERO, node)])[node] == frozenset()
+    assert limits_of([ir.apply("where", ir.apply("gt", node, ZERO), node, ZERO)])[node] == frozenset()
