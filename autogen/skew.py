@@ -84,7 +84,7 @@ def _follow_each_other(start: sympy.Expr, space: Space) -> bool:
     rest, length = start, space.columns[0].size
     for group in (*space.rows, *space.kept):
         step = rest.coeff(group.axis, 1)
-        times = sympy.cancel(step / length)
+        times = sympy.S.One if step == length else sympy.cancel(step / length)
         if not (times.is_integer and times.is_positive):
             return False
         rest = sympy.expand(rest - step * group.axis)

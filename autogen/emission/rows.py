@@ -52,6 +52,7 @@ class Rows(Streaming):
         # Where rows begin anywhere, each has columns of its own in a tile's lanes.
         self.subscripts = {Level.ROW: "[:, None]", Level.COLUMN: "" if self.skew else "[None, :]"}
         self.first = "first_lane" if self.skew else "first_col"
+        self._anywhere: dict[tuple[ir.Buffer, tuple[sympy.Expr, ...]], bool] = {}
         super().__init__(kernel, space, variant, provenance, variables, known)
         if space.rows:
             self.sizes.arguments["n_rows"] = sympy.S.Zero if is_empty else space.rows[-1].size
@@ -112,7 +113,12 @@ class Rows(Streaming):
 
     def _begins_anywhere(self, buffer: ir.Buffer, index: Sequence[sympy.Expr]) -> bool:
         """Whether the rows of a tensor are those that a tile's lanes are counted for."""
-        return self.skew is not None and start_of_row(buffer.offset(index), self.space) == self.skew.start
+        if self.skew is None:
+            return False
+        place = buffer, tuple(index)
+        if place not in self._anywhere:
+            self._anywhere[place] = start_of_row(buffer.offset(index), self.space) == self.skew.start
+        return self._anywhere[place]
 
     def _is_grouped(self, load: Node) -> bool:
         return not load.args and self._begins_anywhere(*load.attrs)
