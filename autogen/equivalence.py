@@ -22,6 +22,8 @@ def limits_of(roots: Sequence[Node]) -> dict[Node, frozenset[Limit]]:
             limits = found[node]
             if node.op == "where" and position == 1:
                 limits |= frozenset(_limits(node.args[0]))
+            if node.op == "reduce":  # inside, these are other axes of the same names
+                limits = frozenset(limit for limit in limits if limit[0] not in node.attrs[1])
             found[arg] = found[arg] & limits if arg in found else limits
     return found
 
@@ -58,12 +60,13 @@ class Equivalents:
         """`find`, where it is enough that they agree below the limits of axes; beyond, what is found is not read: axes
         with a limit are given as computed indices.
         """
-        shorter = {axis: Axis(f"{axis}_within", size) for axis, size in limits if axis in node.axes}
+        own = sorted((limit for limit in limits if limit[0] in node.axes), key=str)  # the same in every process
+        shorter = {axis: Axis(f"{axis}_within", size) for axis, size in own}
         found = self.find(_renamed(node, shorter)) if shorter else None
         if found is None:
             return None
         whole = {new: ir.index(axis) for axis, new in shorter.items()}
-        return found[0], {own: whole.get(axis, axis) for own, axis in found[1].items()}
+        return found[0], {known: whole.get(axis, axis) for known, axis in found[1].items()}
 
     def _canonically(self, node: Node) -> tuple[Node, tuple[Axis, ...]]:
         """`node` with its axes numbered in the order in which they are met, and they in this order."""

@@ -92,6 +92,24 @@ def test_a_limit_holds_where_a_value_is_chosen_under_it() -> None:
     assert limits_of([ir.apply("where", both, node, ZERO)])[node] == {(ROW, N - 1)}
 
 
+def test_an_axis_that_a_sum_runs_along_has_no_limit_from_outside() -> None:
+    node = row_sum(ROW, COLUMN)
+    total = ir.reduce("sum", [ROW], node)
+    chosen = ir.apply("where", IS_SHORT, total, ZERO)
+    assert limits_of([chosen])[total] == {(ROW, N - 1)}
+    assert limits_of([chosen])[node] == frozenset()
+    within = ir.reduce("sum", [ROW], ir.apply("where", IS_SHORT, node, ZERO))
+    assert limits_of([within])[node] == {(ROW, N - 1)}
+
+
+def test_of_two_limits_the_same_is_taken_in_every_process() -> None:
+    known = Equivalents()
+    for size in (N - 1, N - 2):
+        known.add(row_sum(Axis("n", size), Axis("c", C)))
+    node, limits = row_sum(ROW, COLUMN), [(ROW, N - 1), (ROW, N - 2)]
+    assert known.find_within(node, limits) == known.find_within(node, limits[::-1])
+
+
 def test_no_limit_holds_where_a_value_is_needed_beyond_it_too() -> None:
     node = row_sum(ROW, COLUMN)
     chosen = ir.apply("where", IS_SHORT, node, ZERO)
