@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -125,7 +126,7 @@ def differentiable(call: Call) -> Call:
     for position, tensor in enumerate(tensors):
         if tensor.is_floating_point() and (call.wanted is None or call.wanted[position]):
             wanted[position] = True
-            if "derivative" in str(run(nn, replace(call, wanted=tuple(wanted))).error):
+            if re.search("derivative|not differentiable", str(run(nn, replace(call, wanted=tuple(wanted))).error)):
                 wanted[position] = False
     return replace(call, wanted=tuple(wanted))
 

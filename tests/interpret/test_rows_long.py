@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from triton.runtime.interpreter import GridExecutor
 
 import autogen.losses
 from autogen import explain, tiling
@@ -27,20 +28,28 @@ inf, nan = float("inf"), float("nan")
 def short_of_room(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No row of more than STEP elements fits on the chip, and a loop takes as many at a time."""
     monkeypatch.setattr(tiling, "MAX_RESIDENT", STEP)
-    unpatched = tiling.Tiler.cut
+    cut, launch = tiling.Tiler.cut, GridExecutor.__call__
     steps: set[int] = set()
 
     def small(self: tiling.Tiler, config: tiling.Config, sizes: Mapping[str, int]) -> tiling.Tiling:
-        found = unpatched(self, config, sizes)
+        found = cut(self, config, sizes)
         tiles = {name: min(tile, STEP) if name == "COLS" else tile for name, tile in found.tiles}
-        if found.variant.looped:
-            steps.add(tiles["COLS"])
-            found = replace(found, tiles=tuple(tiles.items()))
-        return found
+        return replace(found, tiles=tuple(tiles.items())) if found.variant.looped else found
+
+    def noted(executor: GridExecutor, *args: Any, **kwargs: Any) -> Any:
+        given, variables = {**dict(zip(executor.arg_names, args, strict=False)), **kwargs}, _variables(executor)
+        if "first_col" in variables or ("first_lane" in variables and "col_tiles" not in variables):
+            steps.add(given["COLS"])
+        return launch(executor, *args, **kwargs)
 
     monkeypatch.setattr(tiling.Tiler, "cut", small)
+    monkeypatch.setattr(GridExecutor, "__call__", noted)
     yield
-    assert max(steps, default=0) <= STEP
+    assert steps and max(steps) <= STEP, "rows are not walked in steps"
+
+
+def _variables(executor: GridExecutor) -> tuple[str, ...]:
+    return executor.fn.__code__.co_varnames
 
 
 def logits(special: str, dtype: torch.dtype = torch.float32, *shape: int) -> Tensor:
