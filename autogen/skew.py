@@ -18,6 +18,8 @@ from autogen.kernel import Kernel, Level
 from autogen.space import Space
 
 ACCESS = 16  # bytes, the most that a thread reads or writes at once
+OVERLAPPING = "overlapping"  # the mask of the groups that a row has some of, in templates and kernels
+INSIDE = "inside"  # of those that it has all of
 LEAST_GROUPS = 4  # in a row: of fewer, most would be its ends
 
 

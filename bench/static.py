@@ -14,7 +14,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from autogen.compiler import compile_loss
 from autogen.decorator import dispatcher_of
 from autogen.names import unique
 from autogen.report import describe
+from autogen.skew import INSIDE, OVERLAPPING
 from examples import beyond
 from tests.ptx import cases
 
@@ -96,24 +97,28 @@ def _facts(steps: Sequence[Any], sizes: dict[str, int]) -> Facts:
     )
 
 
-def _widths(kernel: SpecializedKernel, made: CompiledKernel) -> Iterator[int]:
-    """Bytes per thread of the loads and stores of elements, in full blocks and not at the ends of rows."""
+def _widths(kernel: SpecializedKernel, made: CompiledKernel) -> list[int]:
+    """Bytes per thread of the loads and stores of elements, in full blocks and not at the ends of rows; of what all
+    rows share, per column, in a kernel that has no others.
+    """
     is_flat = re.search(r"^    BLOCK: tl.constexpr", kernel.text, re.MULTILINE) is not None
     has_columns = re.search(r"^    COLS: tl.constexpr", kernel.text, re.MULTILINE) is not None
     has_rows = re.search(r"^    ROWS: tl.constexpr", kernel.text, re.MULTILINE) is not None
     walked = r"\b(col|place)\b" if has_columns else r"\brow\b"
-    in_groups = {access.address for access in made.accesses if access.mask in ("overlapping", "inside")}
+    in_groups = {access.address for access in made.accesses if access.mask in (OVERLAPPING, INSIDE)}
+    elements: list[int] = []
+    per_column: list[int] = []
     for access in made.accesses:
         if "_partial_ptr" in access.address:  # few values, for the last block
             continue
-        if access.address in in_groups and access.mask not in ("overlapping", "inside"):
+        if access.address in in_groups and access.mask not in (OVERLAPPING, INSIDE):
             continue
-        if has_columns and has_rows and not re.search(r"\b(row|place)\b", access.address):
-            continue  # per column, which all rows share
         if is_flat and (access.mask is not None or "offsets" not in access.address):
             continue
         if is_flat or re.search(walked, access.address):
-            yield from access.widths
+            shared = has_columns and has_rows and not re.search(r"\b(row|place)\b", access.address)
+            (per_column if shared else elements).extend(access.widths)
+    return elements or per_column
 
 
 def failures(name: str, found: tuple[Facts, Facts], bounds: dict[str, Any]) -> list[str]:

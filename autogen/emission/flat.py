@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -58,20 +59,22 @@ class Flat(Streaming):
         direct = self.direct_loads(Level.ROW)
         for record in records_of(direct, self.space):
             name = self.names.new(record.buffer.name)
-            loads.append({"name": name, **self.record_parts(record, self.line, OFFSETS, "mask")})
+            loads.append((name, self.record_load(record, self.line, OFFSETS, "mask")))
             self.take_apart(record, name, body)
         for node in direct:
             if node in body.known:
                 continue
             name = self.style.name(node)
-            loads.append({"name": name, **self.load_parts(node)})
+            loads.append((name, self.load(node)))
             body.know(node, name)
         totals = self.totals(body)
         stores = [self.store_text(root, body) for root in self.kernel.stores if root.index_axes]
         scalar_stores = [self.store_text(root, scalars) for root in self.kernel.stores if not root.index_axes]
         return {
             "scalars": "\n".join(scalars.lines),
-            "loads": loads,
+            "loads": [
+                {"name": name, "masked": load, "unmasked": replace(load, mask=None, other=None)} for name, load in loads
+            ],
             "body": "\n".join(body.lines),
             "stores": stores,
             "scalar_stores": scalar_stores,

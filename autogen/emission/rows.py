@@ -8,6 +8,7 @@ axes are columns (one unbatched row) has vectors of COLS and scalars.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -21,7 +22,7 @@ from autogen.emission.streaming import Streaming
 from autogen.ir import Node
 from autogen.kernel import Kernel, Level
 from autogen.provenance import Provenance
-from autogen.skew import skew_of, start_of_row
+from autogen.skew import INSIDE, OVERLAPPING, skew_of, start_of_row
 from autogen.space import Group, Space
 
 IS_EDGE = "(first_lane == 0) | (first_lane + COLS > n_cols)"
@@ -184,10 +185,8 @@ class Rows(Streaming):
                 self.passes |= dict.fromkeys(record.parts, 0)
                 name = body.state(whole[0])
             else:
-                load = self.record_parts(record, row, "row", "row_mask")
                 name = self.names.new(record.buffer.name)
-                text = f"tl.load({load['pointer']}, mask={load['mask']}, other={load['other']}){load['cast']}"
-                body.lines.append(f"{name} = {text}")
+                body.lines.append(f"{name} = {self.record_load(record, row, 'row', 'row_mask')}")
             self.take_apart(record, name, body)
 
     def _is_whole_row(self, node: Node, record: Record) -> bool:
@@ -198,14 +197,13 @@ class Rows(Streaming):
 
     def read_groups(self, loads: Sequence[Node], body: Body) -> None:
         """Of some loads, those from rows that begin anywhere."""
-        parts = [(body.name(node), self.load_parts(node)) for node in loads if self._is_grouped(node)]
-        # Without `other`: branches that differ in a mask alone would be made one, of narrow loads.
-        for title, mask, other in (("if is_last:", "mask", True), ("else:", "overlapping", False)) if parts else ():
-            body.lines.append(title)
-            for name, load in parts:
-                default = f", other={load['other']}" if other else ""
-                body.lines.append(f"    {name} = tl.load({load['pointer']}, mask={mask}{default}){load['cast']}")
-        for node, (name, _) in zip(filter(self._is_grouped, loads), parts, strict=True):
+        grouped = {node: (body.name(node), self.load(node)) for node in loads if self._is_grouped(node)}
+        if grouped:
+            body.lines += ["if is_last:", *(f"    {name} = {load}" for name, load in grouped.values())]
+            # Without `other`: branches that differ in a mask alone would be made one, of narrow loads.
+            wide = ((name, replace(load, mask=OVERLAPPING, other=None)) for name, load in grouped.values())
+            body.lines += ["else:", *(f"    {name} = {load}" for name, load in wide)]
+        for node, (name, _) in grouped.items():
             body.know(node, name)
 
     def pointer(
@@ -256,8 +254,8 @@ class Rows(Streaming):
                 parts = self.store_text(root, body)
                 store = f"tl.store({parts['pointer']}, {parts['value']}, mask="
                 if self._begins_anywhere(root.buffer, root.index):
-                    ends = f"{store}mask & ~inside)"
-                    lines.append(f"{store}inside)")
+                    ends = f"{store}mask & ~{INSIDE})"
+                    lines.append(f"{store}{INSIDE})")
                     lines += [f"if {self.is_edge}:", f"    {ends}"] if self.is_edge else [ends]
                 else:
                     lines.append(f"{store}{self.mask_of(level)})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -107,6 +108,28 @@ def identity(kind: str, dtype: torch.dtype) -> str:
         return "0"
     limits = torch.iinfo(dtype)
     return str(limits.min if kind == "max" else limits.max)
+
+
+@dataclass(frozen=True)
+class Load:
+    """A `tl.load`.
+
+    Attributes:
+        pointer: where from.
+        mask: where at all; None for everywhere.
+        other: the value where it is not; None where that does not matter.
+        cast: what is written after it.
+    """
+
+    pointer: str
+    mask: str | None
+    other: str | None
+    cast: str
+
+    def __str__(self) -> str:
+        mask = f", mask={self.mask}" if self.mask else ""
+        other = f", other={self.other}" if self.other else ""
+        return f"tl.load({self.pointer}{mask}{other}){self.cast}"
 
 
 class Shell:
@@ -294,8 +317,8 @@ class Shell:
         """The mask under which a load reads."""
         return self.mask_of(self.kernel.level(node))
 
-    def load_parts(self, node: Node, computed: Sequence[str] = ()) -> dict[str, str | None]:
-        """A load in pieces: pointer, mask, the value where the mask is off, and the cast after it."""
+    def load(self, node: Node, computed: Sequence[str] = ()) -> Load:
+        """The load that a node is."""
         buffer, index = node.attrs
         level = self.kernel.level(node)
         mask = self.load_mask(node)
@@ -307,18 +330,18 @@ class Shell:
                     checks += [f"({text} >= 0)", f"({text} < {self.sizes.factor(size)})"]
                     other = 'float("nan")' if buffer.dtype.is_floating_point else "0"
         widened = ir.compute_dtype(buffer.dtype) != buffer.dtype
-        return {
-            "pointer": self.pointer(buffer, index, level, computed),
-            "mask": " & ".join(checks) or None,
-            "other": other,
-            "cast": f".to({TRITON_DTYPES[node.dtype]})" if widened else "",
-        }
+        return Load(
+            self.pointer(buffer, index, level, computed),
+            mask=" & ".join(checks) or None,
+            other=other if checks else None,
+            cast=f".to({TRITON_DTYPES[node.dtype]})" if widened else "",
+        )
 
-    def record_parts(self, record: Record, axis: sympy.Symbol, variable: str, mask: str) -> dict[str, str | None]:
-        """The load of a record for each place of an axis, in the pieces of `load_parts`."""
+    def record_load(self, record: Record, axis: sympy.Symbol, variable: str, mask: str) -> Load:
+        """The load of a record for each place of an axis."""
         start = self.sizes.text(self.offset(record.start), {axis: f"{variable}[:, None]"})
-        parts = self.load_parts(record.parts[0])
-        return {**parts, "pointer": f"{record.buffer.name}_ptr + {start} + {record.places}", "mask": f"{mask}[:, None]"}
+        pointer = f"{record.buffer.name}_ptr + {start} + {record.places}"
+        return replace(self.load(record.parts[0]), pointer=pointer, mask=f"{mask}[:, None]")
 
     def take_apart(self, record: Record, name: str, body: Body) -> None:
         """Name the parts of a record that has been read."""
@@ -333,9 +356,7 @@ class Shell:
 
     def print_load(self, node: Node, computed: list[str]) -> str:
         """A load as text."""
-        parts = self.load_parts(node, computed)
-        mask = f", mask={parts['mask']}, other={parts['other']}" if parts["mask"] else ""
-        return f"tl.load({parts['pointer']}{mask}){parts['cast']}"
+        return str(self.load(node, computed))
 
     def direct_loads(self, *levels: Level) -> list[Node]:
         """The loads at some levels whose index is not computed."""

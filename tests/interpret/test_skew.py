@@ -69,6 +69,19 @@ def test_in_groups(name: str) -> None:
     agree(loss, *inputs)
 
 
+def test_chunks_of_long_rows() -> None:
+    def of_sequences(x: Tensor) -> Tensor:
+        return x.log_softmax(2).square().mean(2).sqrt().sum(1).sigmoid().log().mean()
+
+    own, few_rows = autogen_loss(of_sequences), draw("real", 2, 9, 16_385)
+    explain(own, draw("real", 3, 6001, 37))  # a plan for many rows, which serves few of them, too
+    report = explain(own, few_rows)
+    torch.testing.assert_close(own(few_rows), of_sequences(few_rows))
+    torch.testing.assert_close(*(torch.autograd.grad(loss(few_rows), few_rows)[0] for loss in (own, of_sequences)))
+    assert report.forward is not None
+    assert all(part in report.forward.source for part in ("chunk = ", "for first_lane in", "mask=overlapping"))
+
+
 @given(
     rows=st.integers(2, 9),
     columns=st.integers(8, 300),

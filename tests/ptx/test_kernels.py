@@ -12,6 +12,7 @@ import pytest
 
 import autogen.losses
 from autogen.aot import TARGETS, Access, Atomic, CompiledKernel, SpecializedKernel, compile_kernel
+from autogen.skew import INSIDE, OVERLAPPING
 from tests.interpret.table import ELSEWHERE
 from tests.ptx.cases import CASES, FLAT, LOOPED, WIDE, Case, kernels
 
@@ -23,7 +24,7 @@ AMD_ATOMIC = re.compile(
 LOCAL_MEMORY = re.compile(r"\b(?:ld|st)\.local\b|\bscratch_(?:load|store)")
 INT32_PRODUCT = re.compile(r"arith\.muli %\w+, %(?!c\d)\w+ : (?:tensor<[\dx]*x)?i32")
 
-IN_GROUPS = ("overlapping", "inside")  # masks of accesses where rows begin anywhere, but for the ends of rows
+IN_GROUPS = (OVERLAPPING, INSIDE)  # masks of accesses where rows begin anywhere, but for the ends of rows
 # The variable that walks along each tile.
 TILES = {"BLOCK": "offsets", "ROWS": "row", "COLS": "col"}
 
@@ -144,7 +145,7 @@ class TestBrokenKernelsAreSeen:
         assert text != kernel.text
         narrow, wide = (compiled(replace(kernel, text=each), "sm_90").accesses for each in (text, kernel.text))
         assert {w for each in narrow if "place" in each.address for w in each.widths} == {4}
-        assert {w for each in wide if each.mask == "overlapping" for w in each.widths} == {16}
+        assert {w for each in wide if each.mask == OVERLAPPING for w in each.widths} == {16}
 
     def test_offsets_in_32_bits(self) -> None:
         kernel = kernels(WIDE[1])[0]
