@@ -1,6 +1,7 @@
 """What all tests share: one thread per process, hypothesis profiles, where each folder can run."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import settings
 
 from autogen.options import PLANS_VARIABLE
 from autogen.policies import ENVIRONMENT_VARIABLE, set_policy
+from tests import bfloat16
 
 # One process per core is running already.
 torch.set_num_threads(1)
@@ -46,3 +48,11 @@ def _default_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test starts from the default, whatever the environment says or the test before it has set."""
     monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
     set_policy(None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _bfloat16_of_hardware() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        if os.environ.get("TRITON_INTERPRET") == "1":
+            bfloat16.patch(patch)
+        yield

@@ -288,8 +288,6 @@ def compare(what: str, ours: Tensor, theirs: Tensor, judge: Tensor, torch_error:
     error = torch.where(same, 0, (own - exact).abs())
     ulp = torch.where(exact.isfinite(), exact.abs(), 0).clamp(min=limits.tiny) * limits.eps
     _demand(what, error, _OVERALL * (torch_error.max() + ulp.max()) if ulp.numel() else ulp, own, their, exact)
-    if ours.dtype == torch.bfloat16:  # whose denormals Triton's interpreter does not know
-        ulp = torch.where(exact.abs() < limits.tiny, limits.tiny, ulp)
     _demand(what, error, _ANYWHERE * (torch_error + ulp), own, their, exact)
 
 
