@@ -3,19 +3,20 @@
 Rows of an odd number of columns begin at any element. A tile's lanes are then counted from the multiple of 16 bytes
 that its row begins in, and each access is of a *group*, 16 bytes: what a row has some of is read, beyond its ends, too;
 what it has all of is stored at once, and the elements at its ends by themselves. As rows follow each other in memory,
-what is read beyond a row belongs to the next one; only the last rows are read to the element.
+what is read beyond a row belongs to the next one; only the last tile of all is read to the element.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import sympy
 
 from autogen import ir
 from autogen.kernel import Kernel, Level
-from autogen.space import Space
+from autogen.space import Group, Space
 
 ACCESS = 16  # bytes, the most that a thread reads or writes at once
 OVERLAPPING = "overlapping"  # the mask of the groups that a row has some of, in templates and kernels
@@ -50,7 +51,8 @@ class Skew:
 
 def skew_of(kernel: Kernel, space: Space) -> Skew | None:
     """What the rows of most bytes have in common; None if there are no such rows."""
-    if kernel.one_block or not space.rows or len(space.columns) != 1 or not space.columns_adjacent:
+    line = _line(space)
+    if kernel.one_block or line is None or (space.columns and not space.columns_adjacent):
         return None
     if any(kernel.level_of_axes(root.index_axes) == Level.COLUMN for root in kernel.stores):
         return None
@@ -59,7 +61,7 @@ def skew_of(kernel: Kernel, space: Space) -> Skew | None:
     loads = [node for node in kernel.loads() if not node.args]
     for buffer, index in [*(node.attrs for node in loads), *((root.buffer, root.index) for root in kernel.stores)]:
         start = start_of_row(buffer.offset(index), space)
-        if start is not None and _follow_each_other(start, space):
+        if start is not None and _follow_each_other(start, *line):
             found[start] += buffer.dtype.itemsize
             narrowest[start] = min(narrowest.get(start, ACCESS), buffer.dtype.itemsize)
     if not found:
@@ -75,18 +77,32 @@ def start_of_row(offset: sympy.Expr, space: Space) -> sympy.Expr | None:
     """The offset of a row's first column, if rows are the kernel's and neighbouring columns are neighbours in memory;
     over merged axes.
     """
-    column = space.columns[0].axis
-    start = sympy.expand(space.merged(offset) - column)
-    axes = {group.axis for group in (*space.rows, *space.kept)}
-    return start if column not in start.free_symbols and axes <= start.free_symbols else None
+    line = _line(space)
+    if line is None:
+        return None
+    column, groups = line
+    start = sympy.expand(space.merged(offset) - column.axis)
+    is_of_rows = {group.axis for group in groups} <= start.free_symbols
+    return start if is_of_rows and column.axis not in start.free_symbols else None
 
 
-def _follow_each_other(start: sympy.Expr, space: Space) -> bool:
+def _line(space: Space) -> tuple[Group, tuple[Group, ...]] | None:
+    """What is walked along memory in each row, and what says which row it is. In a kernel without columns, all that
+    belongs to one result is its row.
+    """
+    if len(space.columns) == 1 and space.rows:
+        return space.columns[0], (*space.rows, *space.kept)
+    if not space.columns and len(space.rows) == 1 and space.kept:
+        return space.rows[0], space.kept
+    return None
+
+
+def _follow_each_other(start: sympy.Expr, column: Group, groups: Iterable[Group]) -> bool:
     """Whether rows begin at different multiples of their length, so that what follows a row is another or nothing."""
-    rest, length = start, space.columns[0].size
-    for group in (*space.rows, *space.kept):
+    rest = start
+    for group in groups:
         step = rest.coeff(group.axis, 1)
-        times = sympy.S.One if step == length else sympy.cancel(step / length)
+        times = sympy.S.One if step == column.size else sympy.cancel(step / column.size)
         if not (times.is_integer and times.is_positive):
             return False
         rest = sympy.expand(rest - step * group.axis)

@@ -97,6 +97,7 @@ class Tiler:
         last = kernel.last_block
         self._is_chunked = last is not None and last.chunked
         self._is_block = kernel.one_block
+        self._has_columns = bool(kernel.columns)
         self._is_flat = not kernel.columns and not self._is_chunked
         self._whole_rows = kernel.whole_rows
         self._keeps_columns = kernel.keeps_columns
@@ -191,8 +192,10 @@ class Tiler:
 
     def _is_skewed(self, config: Config, extents: Extents) -> bool:
         """Whether rows are read and written in groups, as they begin anywhere."""
-        if self._skew is None or (self._is_chunked and not config.looped):
+        if self._skew is None:
             return False
+        if self._is_chunked and not config.looped:
+            return not self._has_columns and self._skew.pays(extents.inner_rows, rows=1)
         tiles, columns = dict(config.tiles), extents.columns
         no_more = -(-self._skew.lanes(columns) // tiles["COLS"]) == -(-columns // tiles["COLS"])
         return self._skew.pays(columns, tiles["ROWS"]) and (config.looped or no_more)

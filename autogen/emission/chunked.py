@@ -21,6 +21,8 @@ class Chunked(Rows):
     row_program = "row_tile"
 
     def __init__(self, kernel: Kernel, space: Space, variant: Variant, provenance: Provenance) -> None:
+        self.is_last = "(program + chunks >= tl.num_programs(0)) & ((row_tile + 1) * ROWS - skew > n_rows)"
+        self.is_edge = "(row_tile == 0) | ((row_tile + 1) * ROWS - skew > n_rows)"
         self._tiles_columns = bool(space.columns) and not kernel.whole_rows
         if self._tiles_columns:
             self.part, self.shared_by = "part", " // col_tiles"

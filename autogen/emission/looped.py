@@ -17,6 +17,7 @@ class Looped(Rows):
     """Prints a row kernel as a few loops over the columns."""
 
     template = "rows_looped.jinja"
+    is_last = f"({Rows.is_last}) & (first_lane + COLS > n_cols)"
     is_edge = IS_EDGE
 
     def summary(self) -> str:

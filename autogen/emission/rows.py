@@ -21,6 +21,7 @@ from autogen.emission.source import Variant
 from autogen.emission.streaming import Streaming
 from autogen.ir import Node
 from autogen.kernel import Kernel, Level
+from autogen.program import Root
 from autogen.provenance import Provenance
 from autogen.skew import INSIDE, OVERLAPPING, skew_of, start_of_row
 from autogen.space import Group, Space
@@ -35,7 +36,7 @@ class Rows(Streaming):
     part = "program"  # which of the programs that share no rows
     shared_by = ""  # columns, if rows are shared
     row_store_mask = "row_mask"
-    is_last = "== tl.num_programs(0) - 1"  # of programs, those that have the last row
+    is_last = "program + 1 == tl.num_programs(0)"  # whether a tile has the last element
     is_edge = ""  # whether a tile has ends of rows, if there are tiles that have none
 
     def __init__(self, kernel: Kernel, space: Space, variant: Variant, provenance: Provenance) -> None:
@@ -108,7 +109,7 @@ class Rows(Streaming):
             "group": self.skew.group,
             "start": self.sizes.text(self.skew.start),
             "last": self.is_last,
-            "loads": any(map(self._is_grouped, self.direct_loads(Level.ELEMENT))),
+            "loads": any(map(self._is_grouped, self.direct_loads(Level.ROW, Level.ELEMENT))),
             "stores": any(self._begins_anywhere(root.buffer, root.index) for root in self.kernel.stores),
         }
 
@@ -237,12 +238,11 @@ class Rows(Streaming):
         for root in self.kernel.stores:
             level = self.store_level(root)
             if level in (Level.ROW, Level.SCALAR):
-                parts = self.store_text(root, body)
-                store = f"tl.store({parts['pointer']}, {parts['value']}"
                 if level == Level.ROW:
-                    lines.append(f"{store}, mask={self.row_store_mask})")
+                    lines += self._store(root, body, self.row_store_mask)
                 else:
-                    lines += ["if program == 0:", f"    {store})"]
+                    parts = self.store_text(root, body)
+                    lines += ["if program == 0:", f"    tl.store({parts['pointer']}, {parts['value']})"]
         return lines
 
     def store_elements(self, body: Body) -> list[str]:
@@ -251,15 +251,17 @@ class Rows(Streaming):
         for root in self.kernel.stores:
             level = self.store_level(root)
             if level in (Level.ELEMENT, Level.COLUMN):
-                parts = self.store_text(root, body)
-                store = f"tl.store({parts['pointer']}, {parts['value']}, mask="
-                if self._begins_anywhere(root.buffer, root.index):
-                    ends = f"{store}mask & ~{INSIDE})"
-                    lines.append(f"{store}{INSIDE})")
-                    lines += [f"if {self.is_edge}:", f"    {ends}"] if self.is_edge else [ends]
-                else:
-                    lines.append(f"{store}{self.mask_of(level)})")
+                lines += self._store(root, body, str(self.mask_of(level)))
         return lines
+
+    def _store(self, root: Root, body: Body, mask: str) -> list[str]:
+        """The store of a result, of whole groups where rows begin anywhere."""
+        parts = self.store_text(root, body)
+        store = f"tl.store({parts['pointer']}, {parts['value']}, mask="
+        if not self._begins_anywhere(root.buffer, root.index):
+            return [f"{store}{mask})"]
+        ends = f"{store}{mask} & ~{INSIDE})"
+        return [f"{store}{INSIDE})", *([f"if {self.is_edge}:", f"    {ends}"] if self.is_edge else [ends])]
 
 
 class Tiled(Rows):
@@ -268,7 +270,6 @@ class Tiled(Rows):
     template = "tiled.jinja"
     row_program = "row_tile"
     row_store_mask = "row_mask & (program % col_tiles == 0)"  # once, by the first of the tiles that share the rows
-    is_last = "+ col_tiles >= tl.num_programs(0)"
     is_edge = IS_EDGE
 
     def summary(self) -> str:

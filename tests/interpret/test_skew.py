@@ -43,6 +43,11 @@ def next_token(logits: Tensor, tokens: Tensor) -> Tensor:
     return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
 
 
+def dice(x: Tensor, t: Tensor) -> Tensor:
+    p = x.sigmoid()
+    return (1 - 2 * (p * t).sum((2, 3)) / (p.sum((2, 3)) + t.sum((2, 3)) + 1)).mean()
+
+
 CASES: dict[str, tuple[Loss, tuple[Tensor, ...]]] = {
     "short rows": (log_softmax_squared, (draw("real", 37, 21),)),
     "rows on chip": (log_softmax_squared, (draw("real", 3, 1027),)),
@@ -56,6 +61,11 @@ CASES: dict[str, tuple[Loss, tuple[Tensor, ...]]] = {
         lambda x, t: ((x - t.float()).square().sum(1) + 1).log().mean(),
         (draw("real", 5, 81), torch.arange(405).reshape(5, 81).remainder(2).bool()),
     ),
+    "chunks of planes": (dice, (draw("real", 2, 2, 183, 181), draw("unit", 2, 2, 183, 181).detach())),
+    "chunks of planes in two dtypes": (
+        dice,
+        (draw("real", 3, 1, 187, 181), draw("real", 3, 1, 187, 181).detach() > 0),
+    ),
     "long rows": (smoothed, (draw("real", 2, 40_001), labels(40_001, 2), draw("positive", 40_001).detach())),
 }
 
@@ -63,9 +73,22 @@ CASES: dict[str, tuple[Loss, tuple[Tensor, ...]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_in_groups(name: str) -> None:
     loss, inputs = CASES[name]
-    for source in sources(loss, *inputs):
-        assert "mask=overlapping" in source
-    assert "mask=inside" in sources(loss, *inputs)[1]
+    forward, backward = sources(loss, *inputs)
+    assert all("mask=overlapping" in source for source in (forward, backward)) and "mask=inside" in backward
+    assert ("chunk = " in forward) == ("chunks" in name)
+    agree(loss, *inputs)
+
+
+@pytest.mark.parametrize(
+    ("loss", "inputs"),
+    [
+        (smoothed, (draw("real", 5, 36_863), labels(36_863, 5), draw("positive", 36_863).detach())),
+        (dice, (draw("real", 5, 1, 165, 211), draw("unit", 5, 1, 165, 211).detach())),
+    ],
+)
+def test_a_last_tile_but_one_that_reaches_the_end(loss: Loss, inputs: tuple[Tensor, ...]) -> None:
+    """The fifth row begins at a multiple of 16 bytes, and has one element less than tiles; others need one more."""
+    assert "mask=overlapping" in sources(loss, *inputs)[0]
     agree(loss, *inputs)
 
 
@@ -80,6 +103,19 @@ def test_chunks_of_long_rows() -> None:
     torch.testing.assert_close(*(torch.autograd.grad(loss(few_rows), few_rows)[0] for loss in (own, of_sequences)))
     assert report.forward is not None
     assert all(part in report.forward.source for part in ("chunk = ", "for first_lane in", "mask=overlapping"))
+
+
+def test_chunks_that_store_elements() -> None:
+    @autogen_loss
+    def with_map(x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        return (x - t).square(), dice(x, t)
+
+    inputs = CASES["chunks of planes"][1]
+    report = explain(with_map, *inputs)
+    assert report.forward is not None
+    assert all(part in report.forward.source for part in ("chunk = ", "mask=overlapping", "mask=inside"))
+    (own, own_total), total = with_map(*inputs), dice(*inputs)
+    torch.testing.assert_close((own, own_total), ((inputs[0] - inputs[1]).square(), total))
 
 
 @given(
