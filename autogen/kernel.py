@@ -129,6 +129,11 @@ class Kernel:
         """Whether the kernel is made for the given sizes: what one program has to hold must not be much."""
         return all(_fits_one_program(sizes_of(sizes)) for sizes_of in self._in_one_program)
 
+    def largest_tile(self, sizes: Mapping[str, int]) -> int:
+        """How many elements the largest tile has of what one program holds."""
+        tiles = (map(next_power_of_2, sizes_of(sizes)) for sizes_of in self._in_one_program)
+        return max(map(math.prod, tiles), default=1)
+
     def is_final(self, node: Node) -> bool:
         """Whether a node needs a reduction over all rows."""
         totals = set(self.totals)

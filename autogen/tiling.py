@@ -17,7 +17,7 @@ double precision halves every tile. Flat kernels and tiles with a `lgamma`, or a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import sympy
@@ -70,13 +70,16 @@ class Tiling:
 
 @dataclass(frozen=True)
 class Extents:
-    """What of the sizes of a call decides how it is cut up; `whole` are the axes that one program has all of."""
+    """What of the sizes of a call decides how it is cut up; `whole` are the axes that one program has all of, `held`
+    the elements of its largest tile.
+    """
 
     rows: int
     inner_rows: int  # of the rows, those that a tile walks
     columns: int
     kept: int
     whole: tuple[int, ...]
+    held: int
     wide: bool
 
 
@@ -115,6 +118,7 @@ class Tiler:
         self._sizes = Evaluator(
             [sympy.Mul(*rows), rows[-1] if rows else sympy.S.One, columns, kept, *sorted(extents, key=str)]
         )
+        self._block = kernel if kernel.one_block else last.kernel if last else None
         whole = space.columns if kernel.one_block else Space(last.kernel).columns if last else ()
         self._whole_tiles = [group.tile for group in whole]
         self._whole = Evaluator([group.size for group in whole])
@@ -126,7 +130,8 @@ class Tiler:
         """How much there is to cut up."""
         rows, inner_rows, columns, kept, *reached = self._sizes(sizes)
         wide = max([kept * rows * columns, *reached]) > INT32_MAX - MARGIN
-        return Extents(rows, inner_rows, columns, kept, self._whole(sizes), wide)
+        held = self._block.largest_tile(sizes) if self._block else 1
+        return Extents(rows, inner_rows, columns, kept, self._whole(sizes), held, wide)
 
     def tiling(self, sizes: Mapping[str, int]) -> Tiling:
         """The default's tiling for the given sizes."""
@@ -136,7 +141,7 @@ class Tiler:
         """The configuration for the given sizes, without any measurement."""
         extents = self.extents(sizes)
         if self._is_block:
-            return Config((), min(max(_places(extents.whole) // 512, 4), 32))
+            return Config((), min(max(extents.held // 512, 4), 32))
         if self._is_flat:
             return self._with_last_block(self._flat(extents), extents)
         if not self._whole_rows and not self._is_chunked:
@@ -186,7 +191,7 @@ class Tiler:
         if self._has_last_block:  # every axis whole, and as many chunks as go with that
             tiles += whole
             if self._is_chunked:
-                most = max(512 * config.num_warps // _places(extents.whole), 1)
+                most = max(512 * config.num_warps // extents.held, 1)
                 tiles += (("CHUNKS", min(next_power_of_2(chunks), most)),)
         return Tiling(variant, tiles, programs, config.num_warps, chunks)
 
@@ -218,7 +223,7 @@ class Tiler:
         """A configuration with warps for all that the last block has."""
         if not self._has_last_block:
             return config
-        return replace(config, num_warps=max(config.num_warps, min(_places(extents.whole) // 1024, 32)))
+        return replace(config, num_warps=max(config.num_warps, min(extents.held // 1024, 32)))
 
     def _flat(self, extents: Extents) -> Config:
         block = 1024 if extents.rows <= 2**18 else 2048 if extents.rows <= 2**20 else 4096
@@ -275,8 +280,3 @@ class Tiler:
             cols = max(4096 // rows, 1) >> self._double if looped else whole
         warps = min(max(rows * cols // 512, 4), 8 if looped else 32)
         return Config((("ROWS", rows), ("COLS", cols)), warps, looped)
-
-
-def _places(extents: Sequence[int]) -> int:
-    """How many elements axes have together in tiles that hold all of them."""
-    return math.prod(map(next_power_of_2, extents))

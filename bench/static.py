@@ -104,7 +104,7 @@ def _widths(kernel: SpecializedKernel, made: CompiledKernel) -> list[int]:
     is_flat = re.search(r"^    BLOCK: tl.constexpr", kernel.text, re.MULTILINE) is not None
     has_columns = re.search(r"^    COLS: tl.constexpr", kernel.text, re.MULTILINE) is not None
     has_rows = re.search(r"^    ROWS: tl.constexpr", kernel.text, re.MULTILINE) is not None
-    walked = r"\b(col|place)\b" if has_columns else r"\b(row|place)\b"
+    walked = r"\b(col|place)\b" if has_columns else r"\b(row|place)\b" if has_rows else r"\+"
     in_groups = {access.address for access in made.accesses if access.mask in (OVERLAPPING, INSIDE)}
     elements: list[int] = []
     per_column: list[int] = []

@@ -103,6 +103,13 @@ def test_nothing_and_one_element_take_one_program(name: str, n: int) -> None:
     assert tiled(name).tiling(n, 1).programs == tiled(name).tiling(1, n).programs == 1
 
 
+def test_one_block_has_warps_for_its_largest_tile() -> None:
+    """No value has all axes, and threads beyond its elements would read them again."""
+    own = Tiled(lambda x, y: (x.square().sum(1) + y.square().sum(1)).mean(), floats(64, 128), floats(64, 8))
+    assert own.kernel.one_block
+    assert own.tiler.tiling(own.sizes).num_warps == 64 * 128 // 512
+
+
 class TestWideOffsets:
     @pytest.mark.parametrize("name", LOSSES)
     def test_from_two_to_the_31_on(self, name: str) -> None:
