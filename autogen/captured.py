@@ -23,6 +23,7 @@ from torch.fx import GraphModule, Node
 from autogen import graphs
 from autogen.binding import is_replaying
 from autogen.compiled import CompiledLoss
+from autogen.errors import AutogenError, GraphError
 from autogen.names import unique
 from autogen.opaque import forward, register
 from autogen.options import Options
@@ -98,24 +99,43 @@ class LossOperator(HigherOrderOperator):
         # Dynamo that has given up on a graph calls this with the loss itself; a loss may be part of another.
         if not isinstance(graph, GraphModule) or is_replaying():
             return graph(*inputs)
-        found = self._read(graph, inputs, loss)
-        tensors = [given for given, each in zip(inputs, found or (), strict=False) if isinstance(each, int)]
-        if found is None or any(type(tensor) not in (*_PLAIN, *_STAND_INS) for tensor in tensors):
+        try:
+            dispatcher, tensors = self._call_of(graph, inputs, loss)
+            is_lowered = any(type(tensor) not in _PLAIN for tensor in tensors)  # not by every backend
+            compiled = _compiled(dispatcher, tensors) if is_lowered else None
+        except AutogenError as error:
+            if graphs.is_required(loss):
+                raise error.with_traceback(None)  # noqa: B904  # it is what it is chained to
+            graphs.say(loss, error.reason)
             return graph(*inputs)
-        dispatcher = self._dispatcher(graph, found, loss)
-        if all(type(tensor) in _PLAIN for tensor in tensors):  # of a backend that lowers nothing
+        if compiled is None:
             return dispatcher(None, tuple(tensors), {})
-        compiled = _compiled(dispatcher, tensors)
-        if compiled is None or not _holds(compiled, tensors):
-            return graph(*inputs)
         results = forward(tensors, register(compiled, dispatcher.function))
         return compiled.result(results[: len(compiled.trace.outputs)], {})
 
-    def _read(self, graph: GraphModule, inputs: Sequence[Any], loss: str) -> tuple[Any, ...] | None:
-        """What the inputs of the graph are, see `Body`; None if that is not known, or a number changes too often."""
-        nodes = _placeholders(graph)
-        if any("example_value" not in node.meta for node in nodes) or _shares_memory(graph):  # a copy has no examples
-            return None
+    def _call_of(self, graph: GraphModule, inputs: Sequence[Any], loss: str) -> tuple[Any, list[torch.Tensor]]:
+        """The dispatcher of a graph, and the tensors among its inputs.
+
+        Raises:
+            GraphError: the graph is none that a dispatcher can be given.
+        """
+        found = self._read(graph, inputs, loss)
+        tensors = [given for given, each in zip(inputs, found, strict=True) if isinstance(each, int)]
+        if any(type(tensor) not in (*_PLAIN, *_STAND_INS) for tensor in tensors):
+            raise GraphError(graphs.name_of(loss), "it is given a tensor of a class of its own")
+        return self._dispatcher(graph, found, loss), tensors
+
+    def _read(self, graph: GraphModule, inputs: Sequence[Any], loss: str) -> tuple[Any, ...]:
+        """What the inputs of the graph are, see `Body`.
+
+        Raises:
+            GraphError: that is not known, a number changes too often, or results share memory.
+        """
+        name, nodes = graphs.name_of(loss), _placeholders(graph)
+        if any("example_value" not in node.meta for node in nodes):
+            raise GraphError(name, "its graph is a copy of another")
+        if _shares_memory(graph):
+            raise GraphError(name, "a result is a view of an input, or of another result")
         values = [node.meta["example_value"] for node in nodes]
         places: dict[int, int] = {}
         sizes: dict[str, _Size] = {}
@@ -134,8 +154,10 @@ class LossOperator(HigherOrderOperator):
         }
         hints = tuple(hint(number) for number in numbers.values())
         known = self._known(graph, loss)
-        if None in hints or (numbers and hints not in known and len(known) >= MOST_NUMBERS):
-            return None
+        if None in hints:
+            raise GraphError(name, "it reads a number that only values know")
+        if numbers and hints not in known and len(known) >= MOST_NUMBERS:
+            raise GraphError(name, "it reads a number that keeps changing")
         if numbers:
             known.add(hints)
         for k, number in numbers.items():
@@ -188,34 +210,36 @@ def make_operator(dispatcher_of: DispatcherOf) -> Any:
             except Unsupported as error:
                 loss, reason = kwargs["loss"].as_python_constant(), str(error).partition("\n")[0]
                 is_whole = getattr(tx, "one_graph", True) or getattr(tx, "error_on_graph_break", False)
-                (graphs.inline if is_whole or reason.startswith("HOP") else graphs.leave)(loss, reason)
+                is_torchs = (is_whole or reason.startswith("HOP")) and not graphs.is_required(loss)
+                (graphs.inline if is_torchs else graphs.leave)(loss, reason)
                 raise UnspecializeRestartAnalysis(restart_reason=f"{loss} has no graph of its own") from error
 
     operator = LossOperator(dispatcher_of)
-    graphs.outside = torch._dynamo.disable(_call)
     _hop_name_to_variable_class[operator.__name__] = LossVariable
     return operator
 
 
-def _call(call: Callable[[], Any]) -> Any:
-    return call()
+def _compiled(dispatcher: Any, tensors: Sequence[torch.Tensor]) -> CompiledLoss:
+    """The loss, compiled for tensors like these.
 
-
-def _compiled(dispatcher: Any, tensors: Sequence[torch.Tensor]) -> CompiledLoss | None:
-    """The loss, compiled for tensors like these, if its kernels are all there is to it."""
+    Raises:
+        AutogenError: it has no kernels, or they are not all there is to it, or not for these sizes.
+    """
+    name = dispatcher.name
     shapes = [[hint(size) for size in (*tensor.shape, *tensor.stride())] for tensor in tensors]
     if not tensors or any(None in each for each in shapes):
-        return None
+        raise GraphError(name, "it has a tensor whose sizes only values know" if tensors else "it is given no tensor")
     with _outside():
         given = tuple(_stand_in(*each) for each in zip(tensors, shapes, strict=True))
-        _, decision = dispatcher.prepare(None, given, {}, dispatcher.name, is_call=False)
-    kernels = decision.kernels
-    if not isinstance(kernels, CompiledLoss):
-        return None
-    if not kernels.is_closed:
-        dispatcher.say(dispatcher.name, "in a compiled graph it runs in torch: its kernels are not all that has to run")
-        return None
-    return kernels
+        _, decision = dispatcher.prepare(None, given, {}, name, is_call=False)
+    if decision.error is not None:
+        raise decision.error
+    compiled = decision.kernels
+    if not isinstance(compiled, CompiledLoss) or not compiled.is_closed:
+        raise GraphError(name, "its kernels are not all that has to run")
+    if not _holds(compiled, tensors):
+        raise GraphError(name, "its kernels are not made for sizes like these")
+    return compiled
 
 
 def _holds(compiled: CompiledLoss, tensors: Sequence[torch.Tensor]) -> bool:

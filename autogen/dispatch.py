@@ -73,7 +73,7 @@ class Dispatcher:
         if policy is Policy.DISABLED or is_replaying():
             return self._eager(module, args, kwargs)
         if availability.is_transformed():
-            return self._transformed(module, args, kwargs, name)
+            return self._transformed(module, args, kwargs, name, is_required=policy is Policy.MANDATORY)
         site = self._sites.known(module)
         if site is not None and site.shortcuts and not self.options.retraces:
             try:
@@ -105,10 +105,16 @@ class Dispatcher:
         return self._eager(module, args, kwargs)
 
     def _transformed(
-        self, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None
+        self,
+        module: torch.nn.Module | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str | None,
+        *,
+        is_required: bool,
     ) -> Any:
         """Run the loss where torch transforms the call; a graph of `torch.compile` may have kernels, no other."""
-        if not torch.compiler.is_dynamo_compiling() or graphs.is_exporting() or self.options.retraces:
+        if not torch.compiler.is_dynamo_compiling() or graphs.is_exporting():
             return self._eager(module, args, kwargs)
 
         def formula() -> Any:
@@ -117,7 +123,7 @@ class Dispatcher:
         def call() -> Any:
             return self(module, args, kwargs, name)
 
-        return graphs.traced(formula, call, self._label)
+        return graphs.traced(formula, call, self._label, is_op=not self.options.retraces, is_required=is_required)
 
     def prepare(
         self,

@@ -177,6 +177,17 @@ class UnavailableError(AutogenError):
         super().__init__(reason, remedy=remedy)
 
 
+class GraphError(AutogenError):
+    """The loss `loss` cannot be an op of a graph that `torch.compile` makes, because of `why`."""
+
+    def __init__(self, loss: str, why: str) -> None:
+        self.loss = loss
+        super().__init__(
+            f"{loss} has no kernels inside torch.compile: {why}",
+            remedy=f"Call it between graphs, through torch.compiler.disable. {_USE_DEFAULT_POLICY}",
+        )
+
+
 class RefusedError(AutogenError):
     """The handwritten kernel of `loss` is not made for a call, because of `what`."""
 

@@ -12,18 +12,19 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from autogen import availability
-from autogen.options import Options, Tune
+from autogen.options import Options
+from autogen.policies import Policy, resolve
 
 operator: Any = None
 """The higher-order op, once a loss has been traced: making it imports Dynamo."""
 
 outside: Any = None
-"""Calls what it is given where Dynamo does not trace; made with the op."""
+"""Calls what it is given where Dynamo does not trace; made when a loss is traced first, too."""
 
 make_operator: Callable[[], Any] | None = None
 """Makes the op, or None where this torch has not what it takes. Dispatch, which the op needs, puts it here."""
@@ -31,22 +32,28 @@ make_operator: Callable[[], Any] | None = None
 logger = logging.getLogger("autogen")
 
 _numbers = itertools.count(1)
-_tunes: dict[str, Tune] = {}
+_options: dict[str, Options] = {}
 _inlined: set[str] = set()
+_said: set[tuple[str, str]] = set()
 _left: set[tuple[str, int | None]] = set()  # with the code that Dynamo is compiling
 
 
 def label(name: str, options: Options) -> str:
     """What the graphs of this process call a loss: its name, and a number."""
     found = f"{name}#{next(_numbers)}"
-    if options.tune is not None:
-        _tunes[found] = options.tune
+    # A gradient that forward has made would have two owners there.
+    _options[found] = Options(options.policy, tune=options.tune)
     return found
 
 
 def options_of(loss: str) -> Options:
-    """What is asked of a loss in a graph. A gradient that forward has made would have two owners there."""
-    return Options(tune=_tunes.get(loss))
+    """What is asked of a loss in a graph."""
+    return _options[loss]
+
+
+def is_required(loss: str) -> bool:
+    """Whether a loss must not run in torch."""
+    return resolve(_options[loss].policy) is Policy.MANDATORY
 
 
 def name_of(loss: str) -> str:
@@ -57,7 +64,14 @@ def name_of(loss: str) -> str:
 def inline(loss: str, reason: str) -> None:
     """From now on, trace a loss as a part of the graph around it."""
     _inlined.add(loss)
-    logger.info("%s: in a compiled graph it runs in torch: %s", name_of(loss), reason)
+    say(loss, reason)
+
+
+def say(loss: str, reason: str) -> None:
+    """Log, once, why a loss has no kernels in a graph."""
+    if (loss, reason) not in _said:
+        _said.add((loss, reason))
+        logger.info("%s: in a compiled graph it runs in torch: %s", name_of(loss), reason)
 
 
 def leave(loss: str, reason: str) -> None:
@@ -66,15 +80,35 @@ def leave(loss: str, reason: str) -> None:
     logger.info("%s: it is called between graphs: %s", name_of(loss), reason)
 
 
-def traced(formula: Callable[[], Any], call: Callable[[], Any], loss: str) -> Any:
-    """What Dynamo is to trace for a call that is `formula()` in torch, and `call()` outside of graphs."""
+def traced(formula: Callable[[], Any], call: Callable[[], Any], loss: str, *, is_op: bool, is_required: bool) -> Any:
+    """What Dynamo is to trace for a call that is `formula()` in torch, and `call()` outside of graphs.
+
+    A loss that may not be an op there, or cannot be one, is traced as its formula. If it is required to run on kernels,
+    it is called between two graphs.
+    """
     if not torch.compiler.is_dynamo_compiling():  # it has given up, and this runs for real
         return call()
-    if _is_left(loss):
+    way = _way(loss, is_op, is_required)
+    if way == "outside":
         return outside(call)
-    if _is_inlined(loss):
-        return formula()
-    return operator(formula, loss=loss)
+    return formula() if way == "formula" else operator(formula, loss=loss)
+
+
+def _way(loss: str, is_op: bool, is_required: bool) -> Literal["op", "formula", "outside"]:
+    """How a loss is traced: as an op, as torch's formula, or not at all."""
+    global operator, outside
+    if outside is None:
+        outside = torch.compiler.disable(_call)
+    if _is_left(loss):
+        return "outside"
+    if availability.is_functional():
+        return "formula"
+    if is_op and loss not in _inlined and availability.has_kernels():
+        if operator is None and make_operator is not None:
+            operator = make_operator()
+        if operator is not None:
+            return "op"
+    return "outside" if is_required else "formula"
 
 
 def _is_left(loss: str) -> bool:
@@ -92,13 +126,8 @@ def _frame() -> tuple[int | None, bool]:
     return trace.compile_id.frame_id, trace.compile_id.frame_compile_id == 0 and trace.attempt == 0
 
 
-def _is_inlined(loss: str) -> bool:
-    global operator
-    if loss in _inlined or availability.is_functional() or not availability.has_kernels():
-        return True
-    if operator is None and make_operator is not None:
-        operator = make_operator()
-    return operator is None
+def _call(call: Callable[[], Any]) -> Any:
+    return call()
 
 
 def is_exporting() -> bool:
@@ -106,6 +135,6 @@ def is_exporting() -> bool:
     return torch.compiler.is_exporting()
 
 
-_constant: tuple[Any, ...] = (_is_left, _is_inlined, is_exporting)
+_constant: tuple[Any, ...] = (_way, is_exporting)
 for _each in _constant:
     _each._dynamo_marked_constant = True  # all that torch.compiler's decorator does

@@ -237,12 +237,11 @@ class Rows(Streaming):
         lines = []
         for root in self.kernel.stores:
             level = self.store_level(root)
-            if level in (Level.ROW, Level.SCALAR):
-                if level == Level.ROW:
-                    lines += self._store(root, body, self.row_store_mask)
-                else:
-                    parts = self.store_text(root, body)
-                    lines += ["if program == 0:", f"    tl.store({parts['pointer']}, {parts['value']})"]
+            if level == Level.ROW:
+                lines += self._store(root, body, self.row_store_mask)
+            elif level == Level.SCALAR:
+                parts = self.store_text(root, body)
+                lines += ["if program == 0:", f"    tl.store({parts['pointer']}, {parts['value']})"]
         return lines
 
     def store_elements(self, body: Body) -> list[str]:

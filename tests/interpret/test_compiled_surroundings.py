@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import autogen
+import autogen.errors
 import autogen.losses
-from autogen import autogen_loss, policy
+from autogen import autogen_loss, availability, policy
 from tests.interpret.compiled import LOWERING, UNTRACED, agree, compiled, labels, outcome, plain, x
 from tests.interpret.launches import Launches
 from tests.interpret.pairs import FIRST, pair
@@ -323,3 +324,69 @@ def test_a_loss_that_ends_graphs_fails_in_a_whole_one_as_torch_does(is_known: bo
             compiled(loss)(x(6, 5), mask)
         raised.append(str(caught.value).partition("\n")[0])
     assert raised[0] == raised[1]
+
+
+# Losses that must not run in torch.
+
+
+@autogen_loss
+def dropped(a: Tensor) -> Tensor:
+    return F.dropout(a, 0.5).square().mean()
+
+
+@autogen_loss
+def viewed(a: Tensor) -> tuple[Tensor, Tensor]:
+    return a.square().mean(), a.view(-1)
+
+
+@autogen_loss
+def converted(a: Tensor) -> Tensor:
+    return (a / float(a.max())).square().mean()
+
+
+@pytest.mark.parametrize("backend", LOWERING)
+def test_mandatory_kernels(backend: str, launches: Launches) -> None:
+    theirs, inputs = nn.CrossEntropyLoss(), (x(6, 5), labels(5, 6))
+    with policy("mandatory"):
+        agree(launches, compiled(autogen.losses.CrossEntropyLoss(), backend), theirs, *inputs)
+    agree(launches, compiled(autogen_loss(nn.CrossEntropyLoss(), policy="mandatory"), backend), theirs, *inputs)
+
+
+@pytest.mark.parametrize(
+    ("loss", "reason"),
+    [
+        (lambda a: dropped(a), "its kernels are not all that has to run"),
+        (lambda a: viewed(a)[0], "a result is a view of an input"),
+    ],
+)
+def test_mandatory_and_not_an_op(loss: Callable[..., Tensor], reason: str) -> None:
+    with policy("mandatory"), pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=reason) as caught:
+        compiled(loss)(x(5))
+    assert isinstance(caught.value.inner_exception, autogen.errors.GraphError)
+    assert compiled(loss)(x(5)).requires_grad
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_mandatory_and_not_traced(is_known: bool, launches: Launches) -> None:
+    """It is called between graphs, and raises there what it raises outside of them."""
+    run = torch.compile(lambda a: converted(a.exp()), backend="aot_eager")
+    if is_known:
+        assert run(x(5)).requires_grad
+        assert launches.take() == 0
+    with policy("mandatory"), pytest.raises(autogen.errors.ValueBranchError, match=r"by float\(\)"):
+        run(x(5))
+
+
+def test_mandatory_and_traced_at_each_call(launches: Launches) -> None:
+    own = autogen_loss(nn.MSELoss(), retrace="every", policy="mandatory")
+    run = torch.compile(lambda a, b: own(a.exp(), b), backend="aot_eager")
+    agree(launches, run, lambda a, b: F.mse_loss(a.exp(), b), x(3, 4), x(3, 4, seed=1))
+
+
+def test_mandatory_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    for each in ("has_triton", "has_kernels"):
+        monkeypatch.setattr(availability, each, lambda: False)
+    run = torch.compile(lambda a: autogen.losses.SmoothL1Loss()(a, a.detach()), backend="aot_eager")
+    assert run(x(5)).requires_grad
+    with policy("mandatory"), pytest.raises(autogen.errors.UnavailableError):
+        run(x(5))
