@@ -27,6 +27,7 @@ from autogen.errors import AutogenError, GraphError
 from autogen.names import unique
 from autogen.opaque import forward, register
 from autogen.options import Options
+from autogen.reachable import Identity
 from autogen.sizes import hint
 
 MOST_NUMBERS = 2  # for how many values of a number that changes a loss is compiled, at one place
@@ -73,6 +74,14 @@ class Body:
                 names[unique(_name_of(node), names)] = None
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         self.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])
+
+    @property
+    def content(self) -> tuple[Any, ...] | None:
+        """All that tells it from other graphs, in any process; None if it has parts that its code only names."""
+        if _has_parts(self._graph):
+            return None
+        targets = (node.target for node in self._graph.graph.nodes if node.op == "call_function")
+        return self._graph.code, repr(self._inputs), *map(Identity, targets)
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
         return self._graph(*[self._given(each, tensors) for each in self._inputs])
@@ -177,8 +186,7 @@ class LossOperator(HigherOrderOperator):
     def _dispatcher(self, graph: GraphModule, inputs: tuple[Any, ...], loss: str) -> Any:
         """The dispatcher of all graphs that are like this one."""
         targets = tuple(node.target for node in graph.graph.nodes if node.op == "call_function")
-        has_parts = any(node.op in ("get_attr", "call_module") for node in graph.graph.nodes)
-        key = loss, graph.code, targets, repr(inputs), id(graph) if has_parts else None  # 0.0 is not -0.0
+        key = loss, graph.code, targets, repr(inputs), id(graph) if _has_parts(graph) else None  # 0.0 is not -0.0
         found = self._dispatchers.get(key)
         if found is None:
             body = Body(graph, inputs)
@@ -267,6 +275,11 @@ def _outside() -> Iterator[None]:
 
 def _placeholders(graph: GraphModule) -> list[Node]:
     return graph.graph.find_nodes(op="placeholder")
+
+
+def _has_parts(graph: GraphModule) -> bool:
+    """Whether a graph holds tensors or modules."""
+    return any(node.op in ("get_attr", "call_module") for node in graph.graph.nodes)
 
 
 def _shares_memory(graph: GraphModule) -> bool:

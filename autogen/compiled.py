@@ -61,6 +61,7 @@ class CompiledLoss:
     plan: Plan
     device: torch.device
     tune: Callable[[Launcher], Tuner] | None = None
+    kept_as: str = ""  # a digest of all that is on disk of it
     forward: tuple[Step, ...] = field(init=False)
     _backwards: dict[tuple[tuple[str, ...], bool], Backward] = field(default_factory=dict)
 
@@ -132,8 +133,8 @@ class CompiledLoss:
 
     @functools.cached_property
     def token(self) -> str:
-        """What graphs call the loss, unlike any other of any process."""
-        return f"{self.plan.name}-{uuid.uuid4().hex}"
+        """What graphs call the loss: the same in all processes that have it from one plan on disk, else in no other."""
+        return f"{self.plan.name}-{self.kept_as or uuid.uuid4().hex}"
 
     def sizes_alone(self, tensors: Sequence[torch.Tensor]) -> Sizes | None:
         """`sizes_of`, whatever the values are, of tensors or of what stands for them."""

@@ -48,9 +48,9 @@ _CODE = (
 
 # Modules whose functions give the same in every process.
 _PURE = frozenset({
-    "abc", "autogen", "bisect", "builtins", "cmath", "collections", "contextlib", "copy", "dataclasses", "enum",
-    "fractions", "functools", "heapq", "inspect", "itertools", "logging", "math", "numbers", "numpy", "operator",
-    "statistics", "string", "types", "typing", "typing_extensions", "warnings",
+    "_operator", "abc", "autogen", "bisect", "builtins", "cmath", "collections", "contextlib", "copy", "dataclasses",
+    "enum", "fractions", "functools", "heapq", "inspect", "itertools", "logging", "math", "numbers", "numpy",
+    "operator", "statistics", "string", "types", "typing", "typing_extensions", "warnings",
 })  # fmt: skip
 _PURE_IN_TORCH = (
     "torch._C._VariableFunctions",
@@ -121,6 +121,8 @@ def _parts(value: Any) -> Iterator[bytes]:
         if is_library(value.value.__module__) and not _is_pure(value.value.__module__):
             raise UnstableKeyError(repr(value.value))
         yield from _parts(value.value)
+    elif isinstance(value, Identity) and isinstance(getattr(value.value, "content", None), tuple):  # a captured loss
+        yield _digest(value.value.content)
     elif isinstance(value, Identity):
         yield _name_of(value.value).encode()
     else:

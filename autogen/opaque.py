@@ -1,7 +1,8 @@
 """A compiled loss as two ops of torch, `autogen::forward` and `autogen::backward`, for the graphs of `torch.compile`.
 
-A graph holds no Python objects, so it names a loss by a *token*. No other process has the same tokens: a graph that
-torch finds in a cache on disk never meets the loss of another process.
+A graph holds no Python objects, so it names a loss by a *token*. Another process has the same token only for the same
+plan, found on disk, of the same formula: so Inductor finds there what it has compiled of the graph, and a graph from a
+cache never meets another loss.
 """
 
 from __future__ import annotations

@@ -62,6 +62,7 @@ class Shelf:
                 found: CompiledLoss = pickle.loads(content)[-1]
             except (AttributeError, ImportError):  # a class of what the loss returns is not there in this process
                 continue
+            found.kept_as = self._name_of(content)
             bound = found.bind(binding)
             if bound is not None:
                 return found, bound
@@ -80,9 +81,15 @@ class Shelf:
             return
         file = self._folder / f"{digest(compiled.trace.domain.key)[:16]}{build.PLAN}"
         content = buffer.getvalue()
+        compiled.kept_as = self._name_of(content)
         with contextlib.suppress(OSError):  # a full disk; another process that clears the cache
             self._folder.mkdir(parents=True, exist_ok=True)
             build.write_whole(file, hashlib.sha256(content).digest() + content)
+
+    def _name_of(self, content: bytes) -> str:
+        """What tells a plan from all others: those of equal content, of another loss, have another formula."""
+        assert self._folder is not None, "there is a plan"
+        return hashlib.sha256(self._folder.name.encode() + content).hexdigest()[:32]
 
     def _files(self) -> list[Path]:
         return [] if self._folder is None else sorted(self._folder.glob(f"*{build.PLAN}"))

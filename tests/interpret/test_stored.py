@@ -6,8 +6,6 @@ import copy
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -23,9 +21,9 @@ from autogen.options import PLANS_VARIABLE
 from tests.interpret.agreement import draw, labels
 from tests.interpret.launches import Launches
 from tests.interpret.pairs import FIRST, pair
+from tests.interpret.processes import result_of, start
 from tests.interpret.table import Row
 
-ROOT = Path(__file__).parents[2]
 X, Y = draw("real", 6, 5), draw("real", 6, 5, seed=1).detach()
 
 
@@ -363,34 +361,19 @@ print(trace_count(loss), value.item(), x.grad.sum(0).tolist())
 """
 
 
-def start(folder: Path, seed: int) -> subprocess.Popen[str]:
-    script = folder.parent / "script.py"
-    script.write_text(PROGRAM)
-    environment = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": str(ROOT), "TRITON_INTERPRET": "1"}
-    return subprocess.Popen(
-        [sys.executable, str(script)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def result_of(process: subprocess.Popen[str]) -> str:
-    output, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    return output.splitlines()[-1]
-
-
 def test_processes_one_after_the_other_and_at_once(folder: Path) -> None:
-    first = result_of(start(folder, 1))
-    others = [result_of(each) for each in [start(folder, seed) for seed in (2, 3, 4)]]
+    first = result_of(start(PROGRAM, folder.parent, 1))
+    others = [result_of(each) for each in [start(PROGRAM, folder.parent, seed) for seed in (2, 3, 4)]]
     assert first.startswith("1 ")
     assert others == ["0 " + first[2:]] * 3
 
 
 def test_processes_that_are_killed(folder: Path) -> None:
     for delay in (0.0, 0.2, 0.35):
-        process = start(folder, 1)
+        process = start(PROGRAM, folder.parent, 1)
         assert process.stdout is not None and process.stdout.readline() == "start\n"
         time.sleep(delay)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    last = result_of(start(folder, 1))
-    assert result_of(start(folder, 2)) == "0 " + last[2:]
+    last = result_of(start(PROGRAM, folder.parent, 1))
+    assert result_of(start(PROGRAM, folder.parent, 2)) == "0 " + last[2:]
