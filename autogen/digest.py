@@ -118,7 +118,8 @@ def _parts(value: Any) -> Iterator[bytes]:
     elif isinstance(value, type):
         yield f"{value.__module__}.{value.__qualname__}".encode()  # what it has is in the key, if it is the user's
     elif isinstance(value, Identity) and isinstance(value.value, type):
-        if is_library(value.value.__module__) and not _is_pure(value.value.__module__):
+        home = value.value.__module__
+        if not isinstance(home, str) or (is_library(home) and not _is_pure(home)):
             raise UnstableKeyError(repr(value.value))
         yield from _parts(value.value)
     elif isinstance(value, Identity) and isinstance(getattr(value.value, "content", None), tuple):  # a captured loss

@@ -151,7 +151,7 @@ class Reachable:
         if isinstance(attributes, dict) and "__autogen_dispatcher__" in attributes:  # what decorates a module
             return kind, self.visit(attributes["__autogen_dispatcher__"].function)
         if is_library(kind.__module__) and not (
-            kind in _OPEN or (kind.__module__.partition(".")[0] == "torch" and not callable(value))
+            kind in _OPEN or (str(kind.__module__).partition(".")[0] == "torch" and not callable(value))
         ):
             return kind if isinstance(value, dict) else Identity(value)
         parts: list[Hashable] = [kind, self.visit(kind)]
@@ -329,9 +329,11 @@ def _is_about_class(key: str, item: Any) -> bool:
     )
 
 
-def is_library(module: str | None) -> bool:
-    """Whether a module does not change while a program runs."""
-    return module is None or module.partition(".")[0] in _LIBRARIES
+def is_library(module: Any) -> bool:
+    """Whether a module, given its name, does not change while a program runs. The classes of Cython 3.0 have no name
+    there, but a descriptor.
+    """
+    return not isinstance(module, str) or module.partition(".")[0] in _LIBRARIES
 
 
 _LIBRARIES = frozenset({"torch", "autogen", "numpy", "typing_extensions", *sys.stdlib_module_names}) - {"__main__"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
@@ -244,6 +245,16 @@ def _of_one_dtype(*positions: int) -> Callable[..., Any]:
     return check
 
 
+def _in_dtype_of_target(input: Tensor, target: Tensor, *rest: Any) -> Any:
+    """`binary_cross_entropy_with_logits`, whose fake result is of the wider dtype before torch 2.12."""
+    tensors = [each for each in (input, target, *rest) if isinstance(each, Tensor)]
+    if all(each.dtype == target.dtype for each in tensors):
+        return NotImplemented
+    wide = functools.reduce(torch.promote_types, (each.dtype for each in tensors))
+    given = (each.to(wide) if isinstance(each, Tensor) else each for each in (input, target, *rest))
+    return aten.binary_cross_entropy_with_logits(*given).to(target.dtype)
+
+
 def _in_unit_interval(input: Tensor, *_: Any) -> Any:
     if input.device.type == "cpu":
         _refuse(not ((input >= 0) & (input <= 1)).all(), "all elements of input should be between 0 and 1")
@@ -315,6 +326,7 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.binary_cross_entropy.default: _all(
         _of_one_dtype(0, 1), _in_unit_interval, _in_dtype_of_first(aten.binary_cross_entropy.default, 2)
     ),
+    aten.binary_cross_entropy_with_logits.default: _in_dtype_of_target,
     aten.hardshrink_backward.default: _shrink_backward,
     aten.huber_loss.default: _huber_loss,
     aten.huber_loss_backward.default: _of_one_dtype(1, 2),

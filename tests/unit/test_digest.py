@@ -22,6 +22,7 @@ from torch import Tensor, nn
 import autogen.digest
 from autogen.binding import bind
 from autogen.digest import UnstableKeyError, digest
+from autogen.reachable import Identity
 from tests.unit import test_binding, test_reachable
 
 T = torch.zeros(3)
@@ -168,3 +169,9 @@ def uses_held(x: Tensor) -> Tensor:
 def test_an_object_that_other_processes_do_not_have() -> None:
     with pytest.raises(UnstableKeyError):
         of(uses_held, T)
+
+
+def test_a_class_without_the_name_of_a_module_is_not_known_elsewhere() -> None:
+    for key in (Identity(test_reachable.CythonFunction), Identity(test_reachable.DOUBLED)):
+        with pytest.raises(UnstableKeyError):
+            digest((key,))

@@ -289,3 +289,30 @@ def test_objects_that_raise_for_every_attribute() -> None:
 
     a = torch.rand(5)
     torch.testing.assert_close(autogen_loss(loss, policy="mandatory")(a), loss(a))
+
+
+class OfCython(type):
+    """Classes without the name of a module, as Cython 3.0 makes them for functions, such as those of NumPy 2.2."""
+
+    __module__ = property(lambda cls: object())  # type: ignore[assignment]
+
+
+class CythonFunction(metaclass=OfCython):
+    def __call__(self, number: float) -> float:
+        return 2 * number
+
+
+DOUBLED = CythonFunction()
+
+
+@pytest.mark.parametrize("named", ["an object", "its class"])
+def test_classes_without_the_name_of_a_module(named: str) -> None:
+    def of_object(a: torch.Tensor) -> torch.Tensor:
+        return (a * DOUBLED(1.5)).sum()
+
+    def of_class(a: torch.Tensor) -> torch.Tensor:
+        return a.sum() if isinstance(named, CythonFunction) else a.exp().sum()
+
+    loss = of_object if named == "an object" else of_class
+    a = torch.rand(5)
+    torch.testing.assert_close(autogen_loss(loss, policy="mandatory")(a), loss(a))
