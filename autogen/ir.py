@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -286,15 +286,15 @@ def rebuild(node: Node, args: Sequence[Node]) -> Node:
     return apply(node.op, *args)
 
 
-def topological(roots: Iterable[Node]) -> list[Node]:
-    """Every node below `roots`, arguments first."""
+def topological(roots: Iterable[Node], known: Container[Node] = ()) -> list[Node]:
+    """Every node below `roots`, arguments first; without the `known` ones, and what only they need."""
     order: list[Node] = []
     seen: set[Node] = set()
     for root in roots:
         stack: list[tuple[Node, Iterator[Node]]] = [(root, iter(root.args))]
         while stack:
             node, rest = stack[-1]
-            if node in seen:
+            if node in seen or node in known:
                 stack.pop()
                 continue
             child = next(rest, None)

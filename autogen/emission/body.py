@@ -24,6 +24,7 @@ from autogen.provenance import Provenance
 
 MAX_WIDTH = 88
 MAX_LINE = 104
+DEEP = 40  # operations, one inside the other: no expression that fits on a line has as many
 
 TRITON_DTYPES = {
     torch.bool: "tl.int1",
@@ -144,10 +145,19 @@ class Style:
         self.helpers: set[str] = set()
         self.shown: set[str] = set()  # comments
         self.uses: Counter[Node] = Counter()
+        self.landings: set[Node] = set()  # of deep expressions: below each of them there are few nodes, or others
+        self.has_landings: set[Node] = set()  # below them
+        depths: dict[Node, int] = {}
         self._wanted: Counter[str] = Counter()
         targets = list(roots)
         for node in ir.topological(targets):
             self.uses.update(node.args)
+            depths[node] = 1 + max((depths[arg] for arg in node.args), default=0)
+            if any(arg in self.landings or arg in self.has_landings for arg in node.args):
+                self.has_landings.add(node)
+            if depths[node] == DEEP:
+                self.landings.add(node)
+                depths[node] = 0
             self._wanted[provenance.called(node)] += 1
         self.uses.update(targets)
 
@@ -235,6 +245,8 @@ class Body:
     def _compose(self, node: Node) -> tuple[str, int]:
         if node in self.known:
             return self.known[node], Precedence.ATOM
+        if node in self._style.has_landings:
+            self._state_landings(node)
         match node.op:
             case "const":
                 return self._literal(node)
@@ -267,6 +279,14 @@ class Body:
             )
             args.append(text if tight else f"({text})")
         return op.triton.format(*args), op.precedence
+
+    def _state_landings(self, node: Node) -> None:
+        """Give some nodes of a deep expression statements, the lowest first, so that it is printed on a stack that is
+        not deep: Python's cannot always be made deeper, as with 3.12 after `torch.compile`.
+        """
+        for below in ir.topological(node.args, self.known):
+            if below in self._style.landings and below not in self.known:
+                self.state(below)
 
     def broadcast(self, node: Node, into: Node) -> tuple[str, int]:
         """The text of a node for use in another, which may have more dimensions."""

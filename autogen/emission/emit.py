@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Iterator
-
-from autogen import ir
 from autogen.emission.block import Block
 from autogen.emission.chunked import Chunked
 from autogen.emission.flat import Flat
@@ -19,27 +14,9 @@ from autogen.kernel import Kernel
 from autogen.provenance import Provenance
 from autogen.space import Space
 
-_FRAMES = 10  # of Python, for each node that is printed inside another
-
 
 def emit(kernel: Kernel, space: Space, variant: Variant, provenance: Provenance) -> KernelSource:
     """The source of a kernel; the same arguments give the same bytes."""
-    with _room_for(len(ir.topological(root.node for root in kernel.roots))):
-        return _emit(kernel, space, variant, provenance)
-
-
-@contextlib.contextmanager
-def _room_for(nodes: int) -> Iterator[None]:
-    """A stack on which an expression of so many nodes can be printed, however deep it is."""
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(limit + _FRAMES * nodes)
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(limit)
-
-
-def _emit(kernel: Kernel, space: Space, variant: Variant, provenance: Provenance) -> KernelSource:
     shell: type[Shell]
     last = Finish(kernel, variant, provenance).function() if kernel.last_block else None
     if kernel.one_block:
