@@ -113,8 +113,9 @@ class LossOperator(HigherOrderOperator):
             is_lowered = any(type(tensor) not in _PLAIN for tensor in tensors)  # not by every backend
             compiled = _compiled(dispatcher, tensors) if is_lowered else None
         except AutogenError as error:
+            error.__traceback__ = None  # it may be kept for other calls, and would keep the tensors of this one alive
             if graphs.is_required(loss):
-                raise error.with_traceback(None)  # noqa: B904  # it is what it is chained to
+                raise
             graphs.say(loss, error.reason)
             return graph(*inputs)
         if compiled is None:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 
 from autogen import availability
-from autogen.options import Options
+from autogen.options import PLAIN, Options
 from autogen.policies import Policy, resolve
 
 operator: Any = None
@@ -41,19 +41,20 @@ _left: set[tuple[str, int | None]] = set()  # with the code that Dynamo is compi
 def label(name: str, options: Options) -> str:
     """What the graphs of this process call a loss: its name, and a number."""
     found = f"{name}#{next(_numbers)}"
-    # A gradient that forward has made would have two owners there.
-    _options[found] = Options(options.policy, tune=options.tune)
+    if options.policy is not None or options.tune is not None:
+        # A gradient that forward has made would have two owners there.
+        _options[found] = Options(options.policy, tune=options.tune)
     return found
 
 
 def options_of(loss: str) -> Options:
     """What is asked of a loss in a graph."""
-    return _options[loss]
+    return _options.get(loss, PLAIN)
 
 
 def is_required(loss: str) -> bool:
     """Whether a loss must not run in torch."""
-    return resolve(_options[loss].policy) is Policy.MANDATORY
+    return resolve(options_of(loss).policy) is Policy.MANDATORY
 
 
 def name_of(loss: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -390,3 +391,20 @@ def test_mandatory_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(x(5)).requires_grad
     with policy("mandatory"), pytest.raises(autogen.errors.UnavailableError):
         run(x(5))
+
+
+def test_what_is_refused_keeps_no_tensors() -> None:
+    """The stand-ins of a graph that could not be compiled are as large as the batch."""
+
+    @autogen_loss
+    def loss(a: Tensor) -> Tensor:
+        return torch.fake_quantize_per_tensor_affine(a, 0.1, 0, 0, 255).mean()
+
+    def alive() -> int:
+        gc.collect()
+        return sum(type(each) is Tensor and each.shape == (23, 29) for each in gc.get_objects())
+
+    run, before = compiled(loss), alive()
+    assert run(x(23, 29)).requires_grad
+    torch.compiler.reset()
+    assert alive() == before
