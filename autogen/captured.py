@@ -23,6 +23,7 @@ from torch.fx import GraphModule, Node
 from autogen import graphs
 from autogen.binding import is_replaying
 from autogen.compiled import CompiledLoss
+from autogen.digest import Portable
 from autogen.errors import AutogenError, GraphError
 from autogen.names import unique
 from autogen.opaque import forward, register
@@ -59,7 +60,7 @@ class _Number:
         return self.value
 
 
-class Body:
+class Body(Portable):
     """The graph of a loss, as a function of its tensors.
 
     `inputs` says what each input of the graph is: the position of a tensor, a `_Size` or a `_Number`.
@@ -77,7 +78,7 @@ class Body:
 
     @property
     def content(self) -> tuple[Any, ...] | None:
-        """All that tells it from other graphs, in any process; None if it has parts that its code only names."""
+        """Its code, inputs and functions; None if it has parts that its code only names."""
         if _has_parts(self._graph):
             return None
         targets = (node.target for node in self._graph.graph.nodes if node.op == "call_function")
@@ -236,8 +237,8 @@ def _compiled(dispatcher: Any, tensors: Sequence[torch.Tensor]) -> CompiledLoss:
     """
     name = dispatcher.name
     shapes = [[hint(size) for size in (*tensor.shape, *tensor.stride())] for tensor in tensors]
-    if not tensors or any(None in each for each in shapes):
-        raise GraphError(name, "it has a tensor whose sizes only values know" if tensors else "it is given no tensor")
+    if any(None in each for each in shapes):
+        raise GraphError(name, "it has a tensor whose sizes only values know")
     with _outside():
         given = tuple(_stand_in(*each) for each in zip(tensors, shapes, strict=True))
         _, decision = dispatcher.prepare(None, given, {}, name, is_call=False)

@@ -81,6 +81,15 @@ _STANDARD_LIBRARY = os.path.dirname(os.__file__)
 _TORCH = torch.__path__[0]
 
 
+class Portable:
+    """An object of ours that other processes can make again."""
+
+    @property
+    def content(self) -> tuple[Any, ...] | None:
+        """All that tells it from others, in any process; None if other processes do not have it after all."""
+        raise NotImplementedError
+
+
 class UnstableKeyError(Exception):
     """A key depends on an object that other processes do not have."""
 
@@ -122,10 +131,9 @@ def _parts(value: Any) -> Iterator[bytes]:
         if not isinstance(home, str) or (is_library(home) and not _is_pure(home)):
             raise UnstableKeyError(repr(value.value))
         yield from _parts(value.value)
-    elif isinstance(value, Identity) and isinstance(getattr(value.value, "content", None), tuple):  # a captured loss
-        yield _digest(value.value.content)
     elif isinstance(value, Identity):
-        yield _name_of(value.value).encode()
+        content = value.value.content if isinstance(value.value, Portable) else None
+        yield _name_of(value.value).encode() if content is None else _digest(content)
     else:
         raise UnstableKeyError(type(value).__name__)
 

@@ -118,7 +118,7 @@ class Tiler:
         self._sizes = Evaluator(
             [sympy.Mul(*rows), rows[-1] if rows else sympy.S.One, columns, kept, *sorted(extents, key=str)]
         )
-        self._block = kernel if kernel.one_block else last.kernel if last else None
+        self._one_program = kernel if kernel.one_block else last.kernel if last else None
         whole = space.columns if kernel.one_block else Space(last.kernel).columns if last else ()
         self._whole_tiles = [group.tile for group in whole]
         self._whole = Evaluator([group.size for group in whole])
@@ -130,7 +130,7 @@ class Tiler:
         """How much there is to cut up."""
         rows, inner_rows, columns, kept, *reached = self._sizes(sizes)
         wide = max([kept * rows * columns, *reached]) > INT32_MAX - MARGIN
-        held = self._block.largest_tile(sizes) if self._block else 1
+        held = self._one_program.largest_tile(sizes) if self._one_program else 1
         return Extents(rows, inner_rows, columns, kept, self._whole(sizes), held, wide)
 
     def tiling(self, sizes: Mapping[str, int]) -> Tiling:

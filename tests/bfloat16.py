@@ -23,7 +23,7 @@ def patch(monkeypatch: pytest.MonkeyPatch) -> None:
             case tl.float32, tl.bfloat16:
                 return torch.from_numpy(np.asarray(input, np.float32)).bfloat16().view(torch.uint16).numpy()
             case tl.bfloat16, tl.float32:
-                return (np.asarray(input, np.uint16).astype(np.uint32) << 16).astype(np.uint32)
+                return np.asarray(input, np.uint16).astype(np.uint32) << 16
         return convert(input, input_dtype, output_dtype, rounding)
 
     monkeypatch.setattr(interpreter, "_convert_float", converted)

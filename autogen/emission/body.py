@@ -145,8 +145,8 @@ class Style:
         self.helpers: set[str] = set()
         self.shown: set[str] = set()  # comments
         self.uses: Counter[Node] = Counter()
-        self.landings: set[Node] = set()  # of deep expressions: below each of them there are few nodes, or others
-        self.has_landings: set[Node] = set()  # below them
+        self.landings: set[Node] = set()  # of deep expressions: from one down to the next are fewer than `DEEP` nodes
+        self.has_landings: set[Node] = set()  # the nodes above any
         depths: dict[Node, int] = {}
         self._wanted: Counter[str] = Counter()
         targets = list(roots)

@@ -13,16 +13,18 @@ from autogen.program import Root
 from autogen.provenance import Provenance
 from autogen.space import Space
 
+_REACHES_END = "(row_tile + 1) * ROWS - skew > n_rows"
+
 
 class Chunked(Rows):
     """Prints a kernel whose totals have several results."""
 
     template = "rows_chunked.jinja"
     row_program = "row_tile"
+    is_last = f"(program + chunks >= tl.num_programs(0)) & ({_REACHES_END})"
+    is_edge = f"(row_tile == 0) | ({_REACHES_END})"
 
     def __init__(self, kernel: Kernel, space: Space, variant: Variant, provenance: Provenance) -> None:
-        self.is_last = "(program + chunks >= tl.num_programs(0)) & ((row_tile + 1) * ROWS - skew > n_rows)"
-        self.is_edge = "(row_tile == 0) | ((row_tile + 1) * ROWS - skew > n_rows)"
         self._tiles_columns = bool(space.columns) and not kernel.whole_rows
         if self._tiles_columns:
             self.part, self.shared_by = "part", " // col_tiles"

@@ -7,7 +7,7 @@ from typing import Any
 from autogen import ir
 from autogen.emission.body import TRITON_DTYPES, Body
 from autogen.emission.online import Form, Pass, passes
-from autogen.emission.rows import IS_EDGE, Rows
+from autogen.emission.rows import IS_EDGE, REACHES_END, Rows
 from autogen.emission.shell import identity
 from autogen.ir import Node
 from autogen.kernel import Level
@@ -17,7 +17,7 @@ class Looped(Rows):
     """Prints a row kernel as a few loops over the columns."""
 
     template = "rows_looped.jinja"
-    is_last = f"({Rows.is_last}) & (first_lane + COLS > n_cols)"
+    is_last = f"({Rows.is_last}) & ({REACHES_END})"
     is_edge = IS_EDGE
 
     def summary(self) -> str:

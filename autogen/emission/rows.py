@@ -26,7 +26,8 @@ from autogen.provenance import Provenance
 from autogen.skew import INSIDE, OVERLAPPING, skew_of, start_of_row
 from autogen.space import Group, Space
 
-IS_EDGE = "(first_lane == 0) | (first_lane + COLS > n_cols)"
+REACHES_END = "first_lane + COLS > n_cols"
+IS_EDGE = f"(first_lane == 0) | ({REACHES_END})"
 
 
 class Rows(Streaming):
