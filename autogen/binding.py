@@ -11,12 +11,13 @@ import inspect
 import threading
 import types
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from autogen.frozen import frozen
 from autogen.names import unique
 from autogen.reachable import Change, Reachable
 
@@ -39,7 +40,7 @@ def is_replaying() -> bool:
     return _replaying.depth > 0
 
 
-@dataclass(frozen=True)
+@frozen
 class Binding:
     """A call: `tensors` and their `names`, `statics` for all else, and how to run the loss on other tensors.
 

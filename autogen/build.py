@@ -17,9 +17,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from autogen.frozen import frozen
 
 CACHE_VARIABLE = "AUTOGEN_CACHE_DIR"
 
@@ -110,7 +111,7 @@ def clear_leftovers(folder: Path, older_than: float = _ABANDONED) -> int:
     return cleared
 
 
-@dataclass(frozen=True)
+@frozen
 class CacheContent:
     """What is in the cache: how many modules and plans, their bytes, and the age of the oldest and the newest in
     seconds.

@@ -11,7 +11,6 @@ import inspect
 import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from autogen.binding import is_replaying
 from autogen.compiled import CompiledLoss
 from autogen.digest import Portable
 from autogen.errors import AutogenError, GraphError
+from autogen.frozen import frozen
 from autogen.names import unique
 from autogen.opaque import forward, register
 from autogen.options import Options
@@ -40,7 +40,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _STAND_INS = (FakeTensor, FunctionalTensor)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Size:
     """An input of a graph that is a size of one of its tensors."""
 
@@ -48,7 +48,7 @@ class _Size:
     dim: int
 
 
-@dataclass(frozen=True)
+@frozen
 class _Number:
     """An input of a graph that is a number. A float comes as a tensor, which the graph reads by `item`."""
 

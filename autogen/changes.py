@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from autogen.frozen import frozen
+
 if TYPE_CHECKING:
     import sympy
 
 
-@dataclass(frozen=True)
+@frozen
 class Output:
     """An output of the trace; without its graph if it `is_detached`. One that backward's kernels have no gradient for
     has a graph of its own if it depends on `inputs` that have one.
@@ -27,7 +29,7 @@ class Output:
     inputs: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Input:
     """An input of the trace itself, or without its graph."""
 
@@ -35,7 +37,7 @@ class Input:
     is_detached: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Size:
     """An integer that sizes tell."""
 
@@ -46,7 +48,7 @@ class Size:
         return int(self.expression.xreplace({each: sizes[str(each)] for each in self.expression.free_symbols}))
 
 
-@dataclass(frozen=True)
+@frozen
 class Assigned:
     """`value` is assigned to the `key` of a place of the binding."""
 
@@ -55,7 +57,7 @@ class Assigned:
     value: Output | Input | Size | torch.SymInt | float | str | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Written:
     """An input whose memory gets the value of an output; if it `is_replaced`, it gets the output's memory."""
 

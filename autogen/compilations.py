@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import CodeType
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ from autogen.errors import (
     defects_of,
 )
 from autogen.executed import is_profiled, noted
+from autogen.frozen import frozen
 from autogen.options import Options
 from autogen.state import shared_memory
 
@@ -48,7 +49,7 @@ MOST_KEYS = 1024  # kinds of calls
 MOST_UNUSED = 64  # kinds in a row that differ in what is no tensor, and never come again
 
 
-@dataclass(frozen=True)
+@frozen
 class Decision:
     """How a call runs: on `kernels`, for `sizes` and with the tensors `found` ahead, or in torch because of `error`."""
 

@@ -19,6 +19,7 @@ from autogen.binding import Binding
 from autogen.build import compiling
 from autogen.changes import State
 from autogen.errors import ScheduleError, defects_of
+from autogen.frozen import frozen
 from autogen.kernel import Kernel
 from autogen.launch import Launcher, Results, Tuner, empty
 from autogen.packing import Packing
@@ -32,7 +33,7 @@ Sizes = dict[str, int]
 Step = Launcher | TorchStep
 
 
-@dataclass(frozen=True)
+@frozen
 class Backward:
     """The steps of backward, and the tensors that its kernels write."""
 
@@ -40,7 +41,7 @@ class Backward:
     results: Results
 
 
-@dataclass(frozen=True)
+@frozen
 class Arriving:
     """Upstream gradients of one layout, by name, and backward for them; `sizes` know their strides."""
 

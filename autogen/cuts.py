@@ -137,6 +137,8 @@ def _cut(roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance
         return fitting[node]
 
     for root in roots:
+        if root in found:
+            continue
         if not _fits("whole", [root], hints, provenance) and kept:  # what others have stored need not be computed again
             (node,) = ir.replace([root.node], {n: k for n, k in kept.items() if n is not root.node}, provenance.moved)
             root = replace(root, node=node)
@@ -145,18 +147,25 @@ def _cut(roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance
             if part is None:
                 _one("whole", [root], hints, provenance)  # which says why
             assert part is not None
-            name = unique(provenance.called(part), taken)
-            taken.add(name)
-            temporary = stored(part, name, "scratch", sorted(part.axes, key=place))
-            found.append(temporary)
-            kept[part] = ir.load(temporary.buffer, temporary.index)
+            first = next((each for each in roots if each is not root and _is_value(each, part)), None)
+            if first is None:
+                name = unique(provenance.called(part), taken)
+                taken.add(name)
+                first = stored(part, name, "scratch", sorted(part.axes, key=place))
+            found.append(first)
+            kept[part] = ir.load(first.buffer, first.index)
             provenance.moved(part, kept[part])
             (node,) = ir.replace([root.node], {part: kept[part]}, provenance.moved)
             root = replace(root, node=node)
-        if root.node.op == "reduce" and root.buffer.dtype == root.node.dtype:
+        if root.node.op == "reduce" and _is_value(root, root.node):
             kept[root.node] = ir.load(root.buffer, root.index)
         found.append(root)
     return found
+
+
+def _is_value(root: Root, node: Node) -> bool:
+    """Whether a root is just a node, as it is."""
+    return root.node is node and root.buffer.dtype == node.dtype
 
 
 def _largest_part(node: Node, fits_alone: Callable[[Node], bool]) -> Node | None:

@@ -13,10 +13,11 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from autogen.frozen import frozen
 
 logger = logging.getLogger("autogen")
 
@@ -28,7 +29,7 @@ _LAUNCHER = ("self", "gridX", "gridY", "gridZ", "stream", "function")
 _REST = ("kernel_metadata", "launch_metadata", "launch_enter_hook", "launch_exit_hook")
 
 
-@dataclass(frozen=True)
+@frozen
 class Streams:
     """What a launch asks about the kind of device that it runs on."""
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from autogen.frozen import frozen
 
 _USE_DEFAULT_POLICY = 'Under the policy "default" the loss runs in torch instead.'
 
 
-@dataclass(frozen=True)
+@frozen
 class SourceLine:
     """One line of the user's code."""
 

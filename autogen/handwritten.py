@@ -10,17 +10,18 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from autogen.binding import Binding
 from autogen.changes import State
+from autogen.frozen import frozen
 from autogen.launch import device_context
 
 
-@dataclass(frozen=True)
+@frozen
 class Launch:
     """One launch: a Triton kernel, its grid, and all its arguments by name, tile sizes included."""
 
@@ -51,7 +52,7 @@ class Launch:
         return sum(t.numel() * t.element_size() for t in tensors.values())
 
 
-@dataclass(frozen=True)
+@frozen
 class Forward:
     """Forward, planned: `launches` fill `output` and the tensors `saved` for backward."""
 
@@ -60,7 +61,7 @@ class Forward:
     launches: tuple[Launch, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Backward:
     """Backward, planned: `launches` fill `gradients`, by the name of the tensor that each belongs to."""
 
@@ -101,7 +102,7 @@ class Handwritten(ABC):
         """Plan the gradients of the `wanted` tensors, given the gradient of the output."""
 
 
-@dataclass(frozen=True)
+@frozen
 class BoundHandwritten:
     """One call of a handwritten loss, as dispatch sees it (compare `autogen.compiled.CompiledLoss`)."""
 

@@ -31,12 +31,12 @@ It returns None for a call of another kind: other tensors are aligned, or Triton
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from autogen import direct, scratch
+from autogen.frozen import frozen
 
 if TYPE_CHECKING:
     from autogen.launch import Geometry, Launch
@@ -45,7 +45,7 @@ Allocator = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tens
 HostCode = Callable[[Sequence[torch.Tensor], Mapping[str, Any] | None], list[Any] | None]
 
 
-@dataclass(frozen=True)
+@frozen
 class Part:
     """A tensor in the memory of another one, its `owner`, from a byte on."""
 
@@ -54,7 +54,7 @@ class Part:
     geometry: Geometry
 
 
-@dataclass(frozen=True)
+@frozen
 class Procedure:
     """What a call does on one device. Its tensors are numbered: those `given`, `constants`, what is allocated, `parts`.
 

@@ -26,12 +26,12 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sympy
 import torch
 
+from autogen.frozen import frozen
 from autogen.ops import OPS
 
 REDUCTIONS = ("sum", "max", "min")
@@ -78,7 +78,7 @@ def _is_hole(symbol: sympy.Expr) -> bool:
     return isinstance(symbol, sympy.Symbol) and not isinstance(symbol, Axis) and symbol.name.startswith("_")
 
 
-@dataclass(frozen=True)
+@frozen
 class Buffer:
     """A tensor in memory: `shape` and `strides` are sympy expressions, in elements.
 
@@ -395,7 +395,7 @@ def substitute(node: Node, values: Mapping[Axis, sympy.Expr | Node]) -> Node:
     return memo[node]
 
 
-@dataclass(frozen=True)
+@frozen
 class _In:
     """Where a rule is broken; a listing of the node, made only if it is printed."""
 

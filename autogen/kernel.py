@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 import sympy
@@ -19,6 +19,7 @@ import torch
 
 from autogen import ir
 from autogen.errors import ScheduleError
+from autogen.frozen import frozen
 from autogen.ir import Axis, Buffer, Node
 from autogen.program import Root
 from autogen.sizes import Evaluator, hint, next_power_of_2
@@ -42,7 +43,7 @@ class Level(Enum):
     FINAL = "one, known to the last block only"
 
 
-@dataclass(frozen=True)
+@frozen
 class Granted:
     """A number in memory, and the value that it has been taken to have."""
 
@@ -50,7 +51,7 @@ class Granted:
     value: sympy.Expr
 
 
-@dataclass(frozen=True)
+@frozen
 class Kernel:
     """One launch.
 
@@ -150,7 +151,7 @@ class Kernel:
         return [node for node in ir.topological(targets) if node.op == "reduce" and rows.isdisjoint(node.attrs[1])]
 
 
-@dataclass(frozen=True)
+@frozen
 class LastBlock:
     """What the last block computes from the `partials` that all programs have stored, one for each of their totals.
 

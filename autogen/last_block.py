@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from autogen import ir
 from autogen.errors import ScheduleError
+from autogen.frozen import frozen
 from autogen.ir import Axis, Node
 from autogen.kernel import CHUNKS, Kernel, LastBlock, columns_of_reductions, fit, is_small, memory_order, one_block
 from autogen.names import unique
@@ -94,7 +95,7 @@ def _with_first_block(name: str, streamed: Sequence[Root], small: Sequence[Root]
     return replace(kernel, finals=tuple(small), last_block=LastBlock(last, (), chunked=False))
 
 
-@dataclass(frozen=True)
+@frozen
 class _Space:
     """The axes of a kernel: `rows` are `kept` by totals, or `chunked`; `in_memory` has all, outermost first."""
 

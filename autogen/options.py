@@ -6,9 +6,9 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from autogen.frozen import frozen
 from autogen.policies import Policy
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ TUNE_VARIABLE = "AUTOGEN_TUNE"
 _TUNED_BY: dict[Any, Tuning] = {True: "profile", "1": "profile", "profile": "profile", "first_valid": "first_valid"}
 
 
-@dataclass(frozen=True)
+@frozen
 class Options:
     """How a loss is to run; see `autogen_loss`.
 

@@ -7,13 +7,15 @@ or says why torch computes the whole of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from autogen.frozen import frozen
 
 PARTS = "__autogen_parts__"
 
 
-@dataclass(frozen=True)
+@frozen
 class FusedCall:
     """A call of a decorated function, not made yet."""
 
@@ -26,7 +28,7 @@ class FusedCall:
         return self.function(*self.args, **self.kwargs)
 
 
-@dataclass(frozen=True)
+@frozen
 class Parts:
     """A loss as what torch has run of it, `steps` by name, and the fused calls that are left."""
 

@@ -11,10 +11,12 @@ import operator
 import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
+
+from autogen.frozen import frozen
 
 MISSING = object()
 HELD = object()  # stands for a tensor of the call, which is put there by itself
@@ -25,7 +27,7 @@ Namer = Callable[[Any], str]
 """Gives an object a name in the text."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Kept:
     """A tensor or a float, and where it is kept: `container[key]`, an attribute, or the contents of a cell."""
 
@@ -64,7 +66,7 @@ def _has_items(container: Any) -> bool:
     return isinstance(container, (list, MutableMapping)) and not isinstance(container, torch.nn.Module)
 
 
-@dataclass(frozen=True)
+@frozen
 class Difference:
     """What a place holds under a key now, and held `before`; `key` is `MISSING` where that cannot be assigned."""
 
@@ -102,7 +104,7 @@ class Place(ABC):
         """Python expressions that are true while nothing has changed."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Cell(Place):
     """A variable of an enclosing function."""
 
@@ -133,7 +135,7 @@ class Cell(Place):
             yield _is(f"{name(self.cell)}.cell_contents", self.before, name)
 
 
-@dataclass(frozen=True)
+@frozen
 class Items(Place):
     """The items of a list, a set or a deque."""
 
@@ -176,7 +178,7 @@ class Items(Place):
                 yield _is(f"{container}[{k}]", value, name)
 
 
-@dataclass(frozen=True)
+@frozen
 class Entries(Place):
     """The entries of a dictionary, or of a class; all but those whose keys are `skipped`."""
 
@@ -252,7 +254,7 @@ class Entries(Place):
                 yield _is(f"{container}[{_literal(key, name)}]", value, name)
 
 
-@dataclass(frozen=True)
+@frozen
 class Name(Place):
     """A global name, which need not be there."""
 
@@ -288,7 +290,7 @@ class Name(Place):
             yield _is(f"{name(self.scope)}.get({self.name!r}, {name(MISSING)})", self.before, name)
 
 
-@dataclass(frozen=True)
+@frozen
 class Attribute(Place):
     """An attribute of an object, as it is found from outside; `type` is its class."""
 

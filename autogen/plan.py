@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from autogen import ir
+from autogen.frozen import frozen
 from autogen.ir import Node
 from autogen.kernel import Granted, Kernel
 from autogen.program import Root
@@ -15,7 +16,7 @@ from autogen.torch_step import TorchStep
 Step = Kernel | TorchStep
 
 
-@dataclass(frozen=True)
+@frozen
 class Direction:
     """What forward or backward has to do: `results`, by way of torch's `steps`, which read `operands` from kernels."""
 
@@ -35,7 +36,7 @@ class Direction:
         return replace(self, operands=tuple(roots[: len(self.operands)]), results=tuple(roots[len(self.operands) :]))
 
 
-@dataclass(frozen=True)
+@frozen
 class Early:
     """Forward's kernel with the gradients, or `refused`: why there is none."""
 
@@ -45,7 +46,7 @@ class Early:
     refused: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Plan:
     """A loss as launches: forward, backward, and what the first keeps for the second.
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import sympy
 
 from autogen import ir
+from autogen.frozen import frozen
 from autogen.provenance import Provenance
 from autogen.torch_step import TorchStep
 
 
-@dataclass(frozen=True)
+@frozen
 class Root:
     """A result: `node` is its element at `index`, to be stored in `buffer` at the same index."""
 
@@ -26,7 +25,7 @@ class Root:
         return frozenset(symbol for symbol in symbols if isinstance(symbol, ir.Axis))
 
 
-@dataclass(frozen=True)
+@frozen
 class Program:
     """A loss as IR: what it returns, and the gradient of each input that has one.
 

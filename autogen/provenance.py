@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from autogen import ir
 from autogen.errors import SourceLine
+from autogen.frozen import frozen
 from autogen.names import NUMBER
 
 # What an unnamed value is called, where its op's own name does not read as one.
@@ -41,7 +42,7 @@ _NOUNS = {
 _WITH_NUMBER = {"add": "shifted", "mul": "scaled", "div": "scaled", "maximum": "clamped", "minimum": "clamped"}
 
 
-@dataclass(frozen=True)
+@frozen
 class Origin:
     """Where a value comes from: the user's statement, and whether it belongs to a gradient."""
 

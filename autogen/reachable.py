@@ -16,11 +16,12 @@ import threading
 import types
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from autogen.frozen import frozen
 from autogen.names import unique
 from autogen.places import MISSING, Attribute, Cell, Difference, Entries, Items, Kept, Name, Place, contents, entries
 
@@ -282,7 +283,7 @@ class Reachable:
         self.tensors = [replace(each, value=None) for each in self.tensors]
 
 
-@dataclass(frozen=True)
+@frozen
 class Change:
     """What a loss has changed: a difference at the place of a number."""
 

@@ -77,19 +77,24 @@ def sequence(
     regions = _Regions(direction)
     found: list[Step] = []
     launches = 0
-    waiting = list(kept)
+    roots_of: list[list[Root]] = [[] for _ in range(regions.last + 1)]
+    for root in direction.operands:
+        if root.buffer.name in regions.stored_in:
+            roots_of[regions.stored_in[root.buffer.name]].append(root)
+    for root in direction.results:
+        if alias_of(root) is None:
+            roots_of[regions.of_result(root)].append(root)
+    computed = [set(ir.topological(root.node for root in roots)) for roots in roots_of]
+    for root in kept:  # where it is at hand, or else where it can be
+        at_hand = (region for region, nodes in enumerate(computed) if root.node in nodes)
+        roots_of[next(at_hand, regions.of_result(root))].append(root)
     everything = (*direction.roots, *kept)
     taken = {*names_of(root.node for root in everything), *(root.buffer.name for root in everything)}
     taken.update(name for step in direction.steps for name in (*step.reads, *step.writes))
-    for region in range(regions.last + 1):
+    for region, roots in enumerate(roots_of):
         steps = [step for step, before in zip(direction.steps, regions.runs_before, strict=True) if before == region]
-        roots = [root for root in direction.operands if regions.stored_in.get(root.buffer.name) == region]
-        roots += [root for root in direction.results if alias_of(root) is None and regions.of_result(root) == region]
-        at_hand = set(ir.topological(root.node for root in roots))
-        now = [root for root in waiting if root.node in at_hand or regions.of_result(root) == region]
-        waiting = [root for root in waiting if root not in now]
         name = f"{direction.name}_{launches + 1}" if launches else direction.name
-        made = kernels(name, [*roots, *now], hints, provenance, taken)
+        made = kernels(name, roots, hints, provenance, taken)
         if launches and made:
             ran = dict.fromkeys(step.name for step in steps if not step.is_view)
             made = (replace(made[0], cut=f"torch runs {', '.join(ran)} before it"), *made[1:])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
+
+from autogen.frozen import frozen
 
 
 def stream_of(device: torch.device) -> torch.Tensor:
@@ -29,7 +30,7 @@ def _at(stream: torch.Tensor | None, device: torch.device) -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
+@frozen
 class Replayed:
     """A loss that torch can run again: `results` gives its tensors for those of the call, drawing from `stream` on."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -17,6 +17,7 @@ from autogen.decorator import autogen_loss, dispatcher_of, entry_of
 from autogen.dispatch import Dispatcher
 from autogen.emission.source import KernelSource
 from autogen.errors import SourceLine
+from autogen.frozen import frozen
 from autogen.handwritten import BoundHandwritten, Launch
 from autogen.launch import Launcher
 from autogen.parts import PARTS, Parts
@@ -25,7 +26,7 @@ from autogen.sizes import Evaluator
 from autogen.torch_step import TorchStep
 
 
-@dataclass(frozen=True)
+@frozen
 class DirectionReport:
     """Forward or backward of a loss.
 
@@ -51,7 +52,7 @@ class DirectionReport:
     configs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Report:
     """What `explain` found.
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from autogen import ir
 from autogen.cuts import stored
 from autogen.early import gradients_in_forward
 from autogen.equivalence import Equivalents, limits_of
 from autogen.errors import ScheduleError
+from autogen.frozen import frozen
 from autogen.ir import Node
 from autogen.kernel import Granted, Kernel, memory_order
 from autogen.names import unique
@@ -141,7 +142,7 @@ def _aliases(results: Iterable[Root]) -> dict[str, str]:
     return {name: own for name, own in found.items() if own is not None}
 
 
-@dataclass(frozen=True)
+@frozen
 class _Kept:
     """Statistics that forward stores, and how each reduction in the gradients is read from them."""
 

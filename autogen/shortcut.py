@@ -9,13 +9,13 @@ or None where anything at all has changed; then the call is taken apart again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from autogen import geometry
 from autogen.binding import Binding
+from autogen.frozen import frozen
 
 if TYPE_CHECKING:
     from autogen.compiled import CompiledLoss
@@ -48,7 +48,7 @@ _CALLED = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class Plan:
     """A compiled loss, prepared for one geometry of its tensors."""
 
@@ -108,7 +108,7 @@ class Plans:
 _TENSOR = object()
 
 
-@dataclass(frozen=True)
+@frozen
 class _Float:
     """The place of a float that varies among the arguments of a call."""
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import sympy
 
 from autogen import ir
+from autogen.frozen import frozen
 from autogen.kernel import Kernel, Level
 from autogen.space import Group, Space
 
@@ -24,7 +24,7 @@ INSIDE = "inside"  # of those that it has all of
 LEAST_GROUPS = 4  # in a row: of fewer, most would be its ends
 
 
-@dataclass(frozen=True)
+@frozen
 class Skew:
     """What tensors have in common whose rows begin anywhere.
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from autogen.frozen import frozen
+
 if TYPE_CHECKING:
     from autogen.tracing.trace import Trace
 
 
-@dataclass(frozen=True)
+@frozen
 class Operation:
     """An operation of a graph: its name, what it is given beside tensors, and its tensors as positions in the graph."""
 
@@ -23,7 +24,7 @@ class Operation:
     line: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Graph:
     """The operations of a trace, forward and backward, in order; `inputs` are the dtypes and ranks of its tensors."""
 

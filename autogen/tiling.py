@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import sympy
 import torch
 
 from autogen import ir
 from autogen.emission.source import Variant
+from autogen.frozen import frozen
 from autogen.kernel import ROWS_ADJACENT, Kernel, Level
 from autogen.sizes import Evaluator, magnitude, next_power_of_2
 from autogen.skew import skew_of
@@ -40,7 +41,7 @@ FEW = 4  # columns, which are never split: they may be a record (`emission.recor
 WARPS = (1, 2, 4, 8, 16, 32)
 
 
-@dataclass(frozen=True)
+@frozen
 class Config:
     """What a launch is free to choose: its tiles, its warps, and whether a program walks its rows in steps.
 
@@ -57,7 +58,7 @@ class Config:
         return f"{tiles}{' in steps' * self.looped}{', ' * bool(tiles)}{self.num_warps} warps"
 
 
-@dataclass(frozen=True)
+@frozen
 class Tiling:
     """How one launch is cut up."""
 
@@ -68,7 +69,7 @@ class Tiling:
     chunks: int = 1  # of the rows of a result, each for a program
 
 
-@dataclass(frozen=True)
+@frozen
 class Extents:
     """What of the sizes of a call decides how it is cut up; `whole` are the axes that one program has all of, `held`
     the elements of its largest tile.

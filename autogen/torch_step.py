@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -12,17 +11,18 @@ from torch.utils import _pytree as pytree
 
 from autogen import ir
 from autogen.errors import SourceLine
+from autogen.frozen import frozen
 from autogen.sizes import Evaluator
 
 
-@dataclass(frozen=True)
+@frozen
 class Operand:
     """A tensor among the arguments of a step, by the name of its buffer."""
 
     name: str
 
 
-@dataclass(frozen=True)
+@frozen
 class SizeArgument:
     """A size among the arguments of a step."""
 

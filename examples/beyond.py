@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 Call = tuple[nn.Module, tuple[Tensor, ...]]
-N, C, PLACES = 64, 8, 128
+CHANNELS = 8  # of planes
 
 
-def calls() -> Iterator[Call]:
-    """One call of every loss beyond torch."""
+def calls(n: int = 64, c: int = 8, places: int = 128) -> Iterator[Call]:
+    """One call of every loss beyond torch: `n` samples, `c` classes or values of each, `places` in a signal."""
     from autogen import losses
 
     generator = torch.Generator().manual_seed(0)
@@ -28,43 +28,43 @@ def calls() -> Iterator[Call]:
         return tensor.requires_grad_()
 
     def boxes() -> Tensor:
-        corner = real(N, C, 2)
-        return torch.cat([corner, corner + real(N, C, 2).abs() + 0.1], -1)
+        corner = real(n, c, 2)
+        return torch.cat([corner, corner + real(n, c, 2).abs() + 0.1], -1)
 
-    labels = torch.randint(0, C, (N,), generator=generator)
-    truth = (real(N, C, PLACES) > 0).float()
-    of_row = [real(N) for _ in range(4)]
+    labels = torch.randint(0, c, (n,), generator=generator)
+    truth = (real(n, CHANNELS, places) > 0).float()
+    of_row = [real(n) for _ in range(4)]
     for name in ("IoULoss", "GIoULoss", "DIoULoss", "CIoULoss"):
         yield getattr(losses, name)(), (asked(boxes()), boxes())
     for name in ("DiceLoss", "TverskyLoss", "FocalTverskyLoss"):
-        yield getattr(losses, name)(), (asked(real(N, C, PLACES)), truth)
-    yield losses.DiceLoss(activation="softmax"), (asked(real(N, C, PLACES)), truth)
+        yield getattr(losses, name)(), (asked(real(n, CHANNELS, places)), truth)
+    yield losses.DiceLoss(activation="softmax"), (asked(real(n, CHANNELS, places)), truth)
     for name in ("SigmoidFocalLoss", "AsymmetricLoss"):
-        yield getattr(losses, name)(), (asked(real(N, C)), (real(N, C) > 0).float())
+        yield getattr(losses, name)(), (asked(real(n, c)), (real(n, c) > 0).float())
     for name in ("FocalLoss", "PolyLoss"):
-        yield getattr(losses, name)(), (asked(real(N, C)), labels)
-    yield losses.ArcFaceLoss(), (asked(real(N, C).tanh()), labels)
+        yield getattr(losses, name)(), (asked(real(n, c)), labels)
+    yield losses.ArcFaceLoss(), (asked(real(n, c).tanh()), labels)
     for name in ("CharbonnierLoss", "LogCoshLoss", "QuantileLoss", "WingLoss"):
-        yield getattr(losses, name)(), (asked(real(N, C)), real(N, C))
-    yield losses.NegativeBinomialNLLLoss(), (asked(real(N, C).exp()), real(N, C).exp().floor(), real(N, C).exp())
-    yield losses.StudentTNLLLoss(), (asked(real(N, C)), real(N, C), real(N, C).exp(), real(N, 1).exp() + 2)
-    evidence = (real(N).exp(), real(N).exp() + 1, real(N).exp())
-    yield losses.EvidentialRegressionLoss(), (asked(real(N)), real(N), *evidence)
+        yield getattr(losses, name)(), (asked(real(n, c)), real(n, c))
+    yield losses.NegativeBinomialNLLLoss(), (asked(real(n, c).exp()), real(n, c).exp().floor(), real(n, c).exp())
+    yield losses.StudentTNLLLoss(), (asked(real(n, c)), real(n, c), real(n, c).exp(), real(n, 1).exp() + 2)
+    evidence = (real(n).exp(), real(n).exp() + 1, real(n).exp())
+    yield losses.EvidentialRegressionLoss(), (asked(real(n)), real(n), *evidence)
     for name in ("JSDLoss", "TotalVariationLoss", "DistillationLoss"):
-        yield getattr(losses, name)(), (asked(real(N, C)), real(N, C))
-    yield losses.InfoNCELoss(), (asked(real(N, C)), asked(real(N, C)))
-    yield losses.SupConLoss(), (asked(real(N, C)), labels)
-    yield losses.CircleLoss(), (asked(real(N, C).tanh()), real(N, C) > 0)
+        yield getattr(losses, name)(), (asked(real(n, c)), real(n, c))
+    yield losses.InfoNCELoss(), (asked(real(n, c)), asked(real(n, c)))
+    yield losses.SupConLoss(), (asked(real(n, c)), labels)
+    yield losses.CircleLoss(), (asked(real(n, c).tanh()), real(n, c) > 0)
     for name in ("DPOLoss", "IPOLoss"):
         yield getattr(losses, name)(), (asked(of_row[0]), asked(of_row[1]), of_row[2], of_row[3])
     for name in ("SimPOLoss", "ORPOLoss"):
-        yield getattr(losses, name)(), (asked(-real(N).abs() - 0.1), asked(-real(N).abs() - 0.1))
-    yield losses.KTOLoss(), (asked(real(N)), real(N), real(N) > 0)
-    yield losses.PPOClipLoss(), (asked(real(N, C)), real(N, C), real(N, C))
-    yield losses.GRPOLoss(), (asked(real(N, C)), real(N, C), real(N), real(N, C) > -1)
-    yield losses.CoxPHLoss(), (asked(real(N)), real(N).exp(), real(N) > 0)
-    yield losses.SISDRLoss(), (asked(real(N, PLACES)), real(N, PLACES))
-    yield losses.VAELoss(), (asked(real(N, PLACES)), real(N, PLACES).sigmoid(), asked(real(N, C)), asked(real(N, C)))
+        yield getattr(losses, name)(), (asked(-real(n).abs() - 0.1), asked(-real(n).abs() - 0.1))
+    yield losses.KTOLoss(), (asked(real(n)), real(n), real(n) > 0)
+    yield losses.PPOClipLoss(), (asked(real(n, c)), real(n, c), real(n, c))
+    yield losses.GRPOLoss(), (asked(real(n, c)), real(n, c), real(n), real(n, c) > -1)
+    yield losses.CoxPHLoss(), (asked(real(n)), real(n).exp(), real(n) > 0)
+    yield losses.SISDRLoss(), (asked(real(n, places)), real(n, places))
+    yield losses.VAELoss(), (asked(real(n, places)), real(n, places).sigmoid(), asked(real(n, c)), asked(real(n, c)))
 
 
 def table() -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
+
+from autogen.frozen import frozen
 
 Kind = Literal["load", "store"]
 
@@ -40,7 +41,7 @@ _AMD_BYTES = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class Access:
     """A `tl.load` or `tl.store` of a kernel, and the instructions that it became.
 
@@ -65,7 +66,7 @@ class Access:
     widths: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Atomic:
     """An atomic instruction in Triton's words: "add", "acq_rel", "gpu" (which AMD calls "agent")."""
 
@@ -74,7 +75,7 @@ class Atomic:
     scope: str
 
 
-@dataclass(frozen=True)
+@frozen
 class _Call:
     """A call of `tl.load` or `tl.store`, and the lines of the statement around it."""
 

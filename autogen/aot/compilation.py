@@ -6,7 +6,6 @@ import re
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,12 @@ from autogen import build
 from autogen.aot import assembly
 from autogen.aot.kernels import Parameter, SpecializedKernel
 from autogen.errors import CompileError
+from autogen.frozen import frozen
 
 _ITEM_BITS = re.compile(r"\d+$")
 
 
-@dataclass(frozen=True)
+@frozen
 class Target:
     """What to compile for, in Triton's words: backend "cuda" or "hip", architecture 90 or "gfx942"."""
 
@@ -39,7 +39,7 @@ TARGETS = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class CompiledKernel:
     """What a kernel became on a target.
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from autogen.frozen import frozen
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +38,7 @@ _TYPES = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class Parameter:
     """A kernel parameter as Triton specialises it.
 
@@ -54,7 +55,7 @@ class Parameter:
     short: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class SpecializedKernel:
     """A kernel as one call would have Triton compile it; plain data that can be sent to another process.
 

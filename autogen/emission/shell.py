@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -16,6 +16,7 @@ from autogen.emission.body import TRITON_DTYPES, Body, Names, Style, wrapped
 from autogen.emission.records import Record
 from autogen.emission.sizes import Sizes
 from autogen.emission.source import Function, KernelSource, Partial, Variant
+from autogen.frozen import frozen
 from autogen.ir import Axis, Node
 from autogen.kernel import CHUNKS, Kernel, Level
 from autogen.names import NUMBER
@@ -110,7 +111,7 @@ def identity(kind: str, dtype: torch.dtype) -> str:
     return str(limits.min if kind == "max" else limits.max)
 
 
-@dataclass(frozen=True)
+@frozen
 class Load:
     """A `tl.load`.
 

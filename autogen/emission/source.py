@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import sympy
 import torch
 
 from autogen import ir
+from autogen.frozen import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Variant:
     """How a kernel is written for a range of sizes: a row kernel resident or looped, offsets in 64 bits or 32, rows
     that begin anywhere (`autogen.skew`) or at multiples of 16 bytes.
@@ -22,7 +22,7 @@ class Variant:
     skewed: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Partial:
     """What programs store for the last block: `count` values, in terms of sizes, `PROGRAMS` and `CHUNKS`."""
 
@@ -31,7 +31,7 @@ class Partial:
     count: sympy.Expr
 
 
-@dataclass(frozen=True)
+@frozen
 class Function:
     """A generated function by itself, and what it is called with: see `KernelSource`."""
 
@@ -45,7 +45,7 @@ class Function:
     partials: tuple[Partial, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class KernelSource:
     """A generated kernel.
 

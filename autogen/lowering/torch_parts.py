@@ -41,6 +41,8 @@ _OWN_KERNELS = frozenset(
     }
 )
 
+_PERMUTATIONS = frozenset({"t", "transpose", "permute"})
+
 
 def is_torchs_own(target: Any) -> bool:
     """Whether an op is torch's to run, whatever formula there is for it."""
@@ -147,7 +149,7 @@ class TorchParts:
         """The buffer that holds a node's value when torch reads it: one is made if there is none."""
         place = _place(node)
         if place not in self._in_memory:
-            if self._is_view_of_memory(node):
+            if self._is_view_of_memory(node) or self._is_turned(node):
                 self.run(node)
             else:
                 self._in_memory[place] = self._operand(node)
@@ -159,6 +161,18 @@ class TorchParts:
                 return False
             node = node.args[0]  # type: ignore[assignment]
         return True
+
+    def _is_turned(self, node: torch.fx.Node) -> bool:
+        """Whether a node permutes the dimensions of what would be stored as it is: stored once, and in the order in
+        which it is computed, it does for both.
+        """
+        if "geometry" not in node.meta or TorchStep.name_of(node.target) not in _PERMUTATIONS:
+            return False
+        (base,) = node.all_input_nodes
+        if "geometry" not in base.meta or base.meta["is_tuple"]:
+            return False
+        ((shape, _),), (strides,) = base.meta["geometry"], base.meta["strides"]
+        return self._sizes(strides) == ir.contiguous_strides(self._sizes(shape))
 
     def _operand(self, node: torch.fx.Node) -> str:
         value = self._values[node]

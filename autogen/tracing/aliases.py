@@ -7,17 +7,17 @@ the tensor that owns the memory; all other views are taken anew when they are ne
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from autogen.frozen import frozen
 from autogen.torch_step import is_view
 
 aten = torch.ops.aten
 
 
-@dataclass(frozen=True)
+@frozen
 class View:
     """How a tensor looks at another: `func(base, *args, **kwargs)`."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -11,10 +10,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 from autogen.errors import SourceLine
+from autogen.frozen import frozen
 from autogen.torch_step import is_view
 
 
-@dataclass(frozen=True)
+@frozen
 class Reads:
     """Which values are known ahead: the `numbers` that the code reads, and how many elements `masks` choose.
 
@@ -26,7 +26,7 @@ class Reads:
     masks: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Size:
     """A symbolic size among the arguments of a recorded op, with its value in the traced call."""
 
@@ -39,7 +39,7 @@ class Size:
         return cls(symbolic.node.expr, symbolic.node.hint)
 
 
-@dataclass(frozen=True)
+@frozen
 class Entry:
     """A value to be known ahead: that of `node`, for which the nodes of `order` are computed in turn."""
 
@@ -47,7 +47,7 @@ class Entry:
     order: tuple[torch.fx.Node, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Predicate(Entry):
     """A number that has to be the same again."""
 
@@ -58,7 +58,7 @@ class Predicate(Entry):
         return value == self.value or (value != value and self.value != self.value)
 
 
-@dataclass(frozen=True)
+@frozen
 class Number(Entry):
     """A number that kernels and guards are given; read on `line`."""
 
@@ -67,7 +67,7 @@ class Number(Entry):
     line: SourceLine | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Found(Entry):
     """Tensors that kernels are given, in the places of placeholders: one per tensor that `node` returns.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import sympy
 import torch
 
+from autogen.frozen import frozen
 from autogen.names import NUMBER, unique
 from autogen.sizes import Script
 from autogen.tracing.entries import Size
@@ -20,7 +20,7 @@ _LETTERS = ("N", "C")
 Place: TypeAlias = tuple[int, int, str]
 
 
-@dataclass(frozen=True)
+@frozen
 class Known:
     """A symbolic tensor or float of a trace, and the stage at which it is known. What `is_computed` has no size that
     is not known from others.

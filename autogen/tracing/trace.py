@@ -11,11 +11,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from autogen.changes import State
+from autogen.frozen import frozen
 from autogen.tracing.entries import Entry, Found, Number, Predicate, Reads, Values
 from autogen.tracing.guards import Guards
 
 
-@dataclass(frozen=True)
+@frozen
 class TracedTensor:
     """A tensor at the edge of the graph; shape and strides are sympy expressions over the trace's sizes."""
 
@@ -26,7 +27,7 @@ class TracedTensor:
     node: torch.fx.Node
 
 
-@dataclass(frozen=True)
+@frozen
 class Bound:
     """A call that a trace holds for: its sizes and floats by name, and the tensors that were found ahead."""
 
@@ -34,7 +35,7 @@ class Bound:
     found: tuple[torch.Tensor, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Domain:
     """The calls that a trace holds for: sizes and strides that pass its guards, and the same branches taken.
 
@@ -132,7 +133,7 @@ class TensorLeaf:
     """Stands for a tensor in the result of a loss."""
 
 
-@dataclass(frozen=True)
+@frozen
 class NumberLeaf:
     """A number in the result of a loss: what it took from tensors, or their sizes."""
 

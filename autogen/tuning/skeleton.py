@@ -16,13 +16,14 @@ Names are those of places, so losses of the same pattern have the same skeleton,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import sympy
 import torch
 
 from autogen import ir
 from autogen.emission.online import Form, Online, passes
+from autogen.frozen import frozen
 from autogen.ir import Axis, Buffer, Node
 from autogen.kernel import CHUNKS, PROGRAMS, Kernel, LastBlock
 from autogen.ops import OPS
@@ -31,7 +32,7 @@ from autogen.provenance import Provenance
 from autogen.tiling import HEAVY
 
 
-@dataclass(frozen=True)
+@frozen
 class Skeleton:
     """A kernel without its arithmetic; `pattern` tells all about it, `names` which size of the kernel each size is."""
 

@@ -13,17 +13,18 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from autogen import build
+from autogen.frozen import frozen
 from autogen.tiling import WARPS, Config
 
 logger = logging.getLogger("autogen")
 
 
-@dataclass(frozen=True)
+@frozen
 class Key:
     """What a tuned configuration holds for: everything that decides about time, and nothing of the loss's arithmetic.
 
@@ -43,7 +44,7 @@ class Key:
         return build.tuned_folder() / f"{digest}.json"
 
 
-@dataclass(frozen=True)
+@frozen
 class Tuned:
     """A configuration that was found by timing, and how many times as fast as the default it was."""
 

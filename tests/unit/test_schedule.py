@@ -161,6 +161,49 @@ class TestLaunches:
         gradients = [root.buffer.name for kernel in backward_of(plan) for root in kernel.roots]
         assert gradients == ["grad_anchor", "grad_positive", "grad_negative"]
 
+    def test_a_matrix_is_stored_once_for_itself_and_its_transpose(self) -> None:
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            return (x.exp() @ y.exp().t()).pow(3).mean()
+
+        plan, sizes = plan_of(loss, X, floats(3, 4, seed=1))
+        for steps, count in (
+            (plan.forward, 2),
+            (backward_of(plan), 1),
+        ):  # of the factors, and of the product's gradient
+            roots = [root for step in steps if isinstance(step, Kernel) for root in step.roots]
+            operands = [root for root in roots if root.buffer.role == "scratch"]
+            assert len(operands) == count
+            assert all(tuple(root.buffer.strides)[-1] == 1 for root in operands)
+        Reference(loss, X, floats(3, 4, seed=1)).check_plan(plan, sizes)
+
+    @pytest.mark.usefixtures("large")
+    def test_what_is_kept_serves_the_kernels_that_follow_too(self) -> None:
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            return (x.logsumexp(1) - y.logsumexp(1)).clamp(min=0).sum()
+
+        args = X, floats(3, 5, seed=1)
+        plan, sizes = plan_of(loss, *args)
+        roots = [root.node for kernel in plan.forward for root in kernel.roots]
+        assert len(roots) == len(set(roots))
+        Reference(loss, *args).check_plan(plan, sizes)
+
+    @pytest.mark.usefixtures("large")
+    def test_statistics_are_stored_where_they_are_computed(self) -> None:
+        """Not before a step of torch that they do not wait for, which would take a launch."""
+
+        def loss(x: Tensor, labels: Tensor) -> Tensor:
+            unit = x / x.norm(dim=1, keepdim=True)
+            alike = labels.unsqueeze(1) == labels
+            chosen = torch.where(alike, (unit @ unit.t()).log_softmax(1), 0)
+            return (chosen.sum(1) / alike.sum(1)).sum()
+
+        plan, sizes = plan_of(loss, X, LABELS)
+        first, step, _, second = plan.forward
+        assert isinstance(first, Kernel) and isinstance(second, Kernel) and isinstance(step, TorchStep)
+        kept = {buffer for buffer in plan.saved if buffer.role == "saved"}
+        assert len(kept & {root.buffer for root in second.roots}) >= 3
+        Reference(loss, X, LABELS).check_plan(plan, sizes)
+
     @pytest.mark.usefixtures("large")
     def test_results_that_do_not_fit_together_get_a_launch_each(self) -> None:
         def loss(x: Tensor) -> Any:
