@@ -169,7 +169,7 @@ class TestLaunches:
         for steps, count in (
             (plan.forward, 2),
             (backward_of(plan), 1),
-        ):  # of the factors, and of the product's gradient
+        ):  # factors; a gradient
             roots = [root for step in steps if isinstance(step, Kernel) for root in step.roots]
             operands = [root for root in roots if root.buffer.role == "scratch"]
             assert len(operands) == count
