@@ -16,6 +16,7 @@ import sympy
 from autogen import ir
 from autogen.frozen import frozen
 from autogen.kernel import Kernel, Level
+from autogen.sizes import next_power_of_2
 from autogen.space import Group, Space
 
 ACCESS = 16  # bytes, the most that a thread reads or writes at once
@@ -43,6 +44,10 @@ class Skew:
         """Whether tiles of so many rows of so many columns may be read in groups, and are not in any case."""
         is_long = columns >= LEAST_GROUPS * self.group
         return columns % self.group != 0 and is_long and (rows == 1 or not self.one_row)
+
+    def fits(self, columns: int) -> bool:
+        """Whether a tile for so many columns has the lanes for them wherever their row begins."""
+        return self.lanes(columns) <= next_power_of_2(columns)
 
     def lanes(self, columns: int) -> int:
         """The lanes that so many columns need, wherever their row begins."""

@@ -37,6 +37,7 @@ MAX_RESIDENT = 32768
 MAX_PARTIALS = 4096
 MAX_PROGRAMS = 1024
 MAX_SHARED = 2**18
+FEW_ELEMENTS = 256  # for a program
 FEW = 4  # columns, which are never split: they may be a record (`emission.records`)
 WARPS = (1, 2, 4, 8, 16, 32)
 
@@ -192,7 +193,7 @@ class Tiler:
         if self._has_last_block:  # every axis whole, and as many chunks as go with that
             tiles += whole
             if self._is_chunked:
-                most = max(512 * config.num_warps // extents.held, 1)
+                most = max(256 * config.num_warps // extents.held, 1)
                 tiles += (("CHUNKS", min(next_power_of_2(chunks), most)),)
         return Tiling(variant, tiles, programs, config.num_warps, chunks)
 
@@ -236,11 +237,19 @@ class Tiler:
         inner, whole = next_power_of_2(extents.inner_rows), next_power_of_2(extents.columns)
         if self.columns_adjacent:
             cols = min(whole, elements)
-            rows = min(elements // cols, 512, inner)
+            rows = self._rows_at_once(elements // cols, inner, extents.columns)
         else:
             rows = min(inner, ROWS_ADJACENT)
             cols = min(whole, max(elements // rows, 1))
-        return Config((("ROWS", rows), ("COLS", cols)), 4 << self._heavy)
+        return Config((("ROWS", rows), ("COLS", cols)), min(4 << self._heavy, max(rows * cols // 128, 4)))
+
+    def _rows_at_once(self, most: int, inner: int, columns: int) -> int:
+        """The rows of a tile with whole rows: one, where only that can be read in groups, and is enough to do."""
+        skew = self._skew
+        is_enough = columns > FEW_ELEMENTS
+        if is_enough and skew and skew.one_row and skew.fits(columns) and skew.pays(columns, rows=1):
+            return 1
+        return min(max(most, 1), 512, inner)
 
     @property
     def _may_loop(self) -> bool:
@@ -275,7 +284,7 @@ class Tiler:
         whole, inner = next_power_of_2(extents.columns), next_power_of_2(extents.inner_rows)
         if self.columns_adjacent:
             cols = (4096 >> self._double) if looped else whole
-            rows = 1 if looped else min(max(2048 // cols, 1), 512, inner)
+            rows = 1 if looped else self._rows_at_once(2048 // cols, inner, extents.columns)
         else:
             rows = min(inner, ROWS_ADJACENT)
             cols = max(4096 // rows, 1) >> self._double if looped else whole
