@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from autogen import ir
 from autogen.errors import ScheduleError
+from autogen.horizontal import side_by_side, sums_apart
 from autogen.ir import Node
 from autogen.kernel import ROWS_ADJACENT, Kernel, fit, memory_order, one_block
 from autogen.last_block import with_last_block
@@ -44,6 +45,22 @@ def kernels(
         return (_one(name, roots, hints, provenance),)
     except ScheduleError as error:
         reason = error.reason
+    names = set(taken)
+    found = _several(name, roots, hints, provenance, names)
+    apart = [replace(root, node=node) for root, node in zip(roots, sums_apart(roots, provenance), strict=True)]
+    if len(found) > 1 and apart != roots:
+        other_names = set(taken)
+        others = _several(name, apart, hints, provenance, other_names)
+        if len(others) < len(found):
+            found, names = others, other_names
+    taken |= names
+    return tuple(replace(kernel, cut=reason if k else "") for k, kernel in enumerate(found))
+
+
+def _several(
+    name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance, taken: set[str]
+) -> tuple[Kernel, ...]:
+    """The kernels for roots that are too much for one, but for what several of them can do side by side."""
     groups: list[list[Root]] = []
     for root in _cut(roots, hints, provenance, taken):
         made = {each.buffer: k for k, group in enumerate(groups) for each in group}
@@ -54,9 +71,8 @@ def kernels(
                 break
         else:
             groups.append([root])
-    names = [name if k == 0 else f"{name}_{k + 1}" for k in range(len(groups))]
-    found = [_streaming(name, group, hints, provenance) for name, group in zip(names, groups, strict=True)]
-    return tuple(replace(kernel, cut=reason if k else "") for k, kernel in enumerate(found))
+    wanted = [root.buffer for root in roots]
+    return side_by_side(name, [_streaming(name, group, hints, provenance) for group in groups], wanted, provenance)
 
 
 def stored(node: Node, name: str, role: str, axes: Sequence[ir.Axis]) -> Root:

@@ -63,6 +63,9 @@ class Kernel:
     Where the last block has more to do (`last_block`), it computes `finals` of any shape, and `totals` may be one per
     column and per `kept` row; these rows are counted by the program number and are not among `rows`.
 
+    Where there are `parts`, each program does the work of one of them; the kernel has all that they store and total,
+    and no axes of its own.
+
     Where all that was `granted` to an earlier kernel is so, that one has stored the same already.
     """
 
@@ -78,6 +81,7 @@ class Kernel:
     kept: tuple[Axis, ...] = ()
     last_block: LastBlock | None = None
     granted: tuple[Granted, ...] = ()
+    parts: tuple[Kernel, ...] = ()
 
     @property
     def computed(self) -> tuple[Node, ...]:
@@ -111,7 +115,8 @@ class Kernel:
         if self.one_block:
             order = ir.topological(root.node for root in self.roots)
             return tuple(Evaluator([axis.size for axis in sorted(axes, key=str)]) for axes in _spaces(order))
-        within = self.last_block.kernel._in_one_program if self.last_block else ()
+        of = [*self.parts, *([self.last_block.kernel] if self.last_block else [])]
+        within = tuple(sizes for kernel in of for sizes in kernel._in_one_program)
         if self.whole_rows and (not self.rows or self.keeps_columns):
             return (*within, Evaluator([axis.size for axis in self.columns]))
         return within
@@ -161,6 +166,11 @@ class LastBlock:
     kernel: Kernel
     partials: tuple[Root, ...]
     chunked: bool
+
+
+def tile_of_part(tile: str, number: int) -> str:
+    """What a tile of the part with this number, from 1, is called in its kernel."""
+    return f"{tile}_{number}"
 
 
 def is_small(axes: Iterable[Axis], hints: Mapping[str, int]) -> bool:

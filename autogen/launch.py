@@ -11,6 +11,7 @@ import torch
 from autogen import build, direct, ir, scratch
 from autogen.emission.source import KernelSource, Partial, Variant
 from autogen.errors import CompileError, defects_of
+from autogen.horizontal_tiling import HorizontalTiler
 from autogen.kernel import CHUNKS, PROGRAMS, Kernel
 from autogen.provenance import Provenance
 from autogen.sizes import Evaluator
@@ -57,11 +58,11 @@ class Launcher:
         self.kernel = kernel
         self._provenance = provenance
         self._space = Space(kernel)
-        self.tiler = Tiler(kernel, self._space)
+        self.tiler = HorizontalTiler(kernel) if kernel.parts else Tiler(kernel, self._space)
         self._sources: dict[Variant, KernelSource] = {}
         self._arguments: dict[Variant, Evaluator] = {}
         self._counts: dict[Variant, Evaluator] = {}
-        self._tuner = tune(self) if tune else None
+        self._tuner = tune(self) if tune and not kernel.parts else None
 
     def config(self, sizes: Mapping[str, int]) -> tuple[Config, bool]:
         """The configuration for the given sizes as far as it is known, and whether it is not merely the default."""

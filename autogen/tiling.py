@@ -44,7 +44,8 @@ WARPS = (1, 2, 4, 8, 16, 32)
 
 @frozen
 class Config:
-    """What a launch is free to choose: its tiles, its warps, and whether a program walks its rows in steps.
+    """What a launch is free to choose: its tiles, its warps, and whether a program walks its rows in steps; or all that
+    for each of its parts.
 
     All else follows from the sizes. Triton's `num_stages` has no effect here: it is about operands of matrix products.
     """
@@ -52,9 +53,12 @@ class Config:
     tiles: tuple[tuple[str, int], ...]
     num_warps: int
     looped: bool = False
+    parts: tuple[Config, ...] = ()
 
     def __str__(self) -> str:
-        """`ROWS 1, COLS 4096 in steps, 8 warps`."""
+        """`ROWS 1, COLS 4096 in steps, 8 warps`; of several parts, each."""
+        if self.parts:
+            return " | ".join(map(str, self.parts))
         tiles = ", ".join(f"{name} {size}" for name, size in self.tiles)
         return f"{tiles}{' in steps' * self.looped}{', ' * bool(tiles)}{self.num_warps} warps"
 

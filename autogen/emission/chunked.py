@@ -21,7 +21,6 @@ class Chunked(Rows):
 
     template = "rows_chunked.jinja"
     row_program = "row_tile"
-    is_last = f"(program + chunks >= tl.num_programs(0)) & ({_REACHES_END})"
     is_edge = f"(row_tile == 0) | ({_REACHES_END})"
 
     def __init__(self, kernel: Kernel, space: Space, variant: Variant, provenance: Provenance) -> None:
@@ -30,6 +29,10 @@ class Chunked(Rows):
             self.part, self.shared_by = "part", " // col_tiles"
             self.row_store_mask = "row_mask & (program % col_tiles == 0)"
         super().__init__(kernel, space, variant, provenance)
+
+    @property
+    def is_last(self) -> str:
+        return f"(program + chunks >= {self.programs}) & ({_REACHES_END})"
 
     def summary(self) -> str:
         return "a chunk of the rows of one result per program."

@@ -5,10 +5,10 @@ from __future__ import annotations
 from autogen.emission.block import Block
 from autogen.emission.chunked import Chunked
 from autogen.emission.flat import Flat
+from autogen.emission.horizontal import Horizontal
 from autogen.emission.last_block import Finish
 from autogen.emission.looped import Looped
 from autogen.emission.rows import Resident, Tiled
-from autogen.emission.shell import Shell
 from autogen.emission.source import KernelSource, Variant
 from autogen.kernel import Kernel
 from autogen.provenance import Provenance
@@ -17,16 +17,22 @@ from autogen.space import Space
 
 def emit(kernel: Kernel, space: Space, variant: Variant, provenance: Provenance) -> KernelSource:
     """The source of a kernel; the same arguments give the same bytes."""
-    shell: type[Shell]
-    last = Finish(kernel, variant, provenance).function() if kernel.last_block else None
     if kernel.one_block:
-        shell = Block
-    elif kernel.last_block and kernel.last_block.chunked and not variant.looped:
-        shell = Chunked
-    elif not kernel.columns:
-        shell = Flat
-    elif not kernel.whole_rows:
-        shell = Tiled
-    else:
-        shell = Looped if variant.looped else Resident
-    return shell(kernel, space, variant, provenance).emit(last)
+        return Block(kernel, space, variant, provenance).emit()
+    if kernel.parts:
+        parts = zip(kernel.parts, variant.parts, strict=True)
+        shells = [_streaming(part, own)(part, Space(part), own, provenance) for part, own in parts]
+        return Horizontal(kernel, space, variant, provenance, shells).emit()
+    last = [Finish(kernel, variant, provenance).function()] if kernel.last_block else []
+    return _streaming(kernel, variant)(kernel, space, variant, provenance).emit(*last)
+
+
+def _streaming(kernel: Kernel, variant: Variant) -> type[Flat | Chunked | Tiled | Looped | Resident]:
+    """The shell of a kernel of many programs."""
+    if kernel.last_block and kernel.last_block.chunked and not variant.looped:
+        return Chunked
+    if not kernel.columns:
+        return Flat
+    if not kernel.whole_rows:
+        return Tiled
+    return Looped if variant.looped else Resident

@@ -34,6 +34,9 @@ class Flat(Streaming):
     def summary(self) -> str:
         return "a block of elements per program."
 
+    def program_count(self) -> str:
+        return "tl.cdiv(n_elements, BLOCK)"
+
     def offset(self, offset: sympy.Expr) -> sympy.Expr:
         from torch.utils._sympy.functions import FloorDiv, Mod
 

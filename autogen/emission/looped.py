@@ -17,8 +17,11 @@ class Looped(Rows):
     """Prints a row kernel as a few loops over the columns."""
 
     template = "rows_looped.jinja"
-    is_last = f"({Rows.is_last}) & ({REACHES_END})"
     is_edge = IS_EDGE
+
+    @property
+    def is_last(self) -> str:
+        return f"({super().is_last}) & ({REACHES_END})"
 
     def summary(self) -> str:
         rows = "long rows" if self.space.rows else "one long row"

@@ -37,7 +37,6 @@ class Rows(Streaming):
     part = "program"  # which of the programs that share no rows
     shared_by = ""  # columns, if rows are shared
     row_store_mask = "row_mask"
-    is_last = "program + 1 == tl.num_programs(0)"  # whether a tile has the last element
     is_edge = ""  # whether a tile has ends of rows, if there are tiles that have none
 
     def __init__(self, kernel: Kernel, space: Space, variant: Variant, provenance: Provenance) -> None:
@@ -66,6 +65,15 @@ class Rows(Streaming):
         self.tiles += () if self.skew else ("ALIGN",)
         if self.is_chunked and self.row_program == "program":
             self.row_program = "chunk"
+
+    @property
+    def is_last(self) -> str:
+        """Whether a tile has the last element."""
+        return f"program + 1 == {self.programs}"
+
+    def program_count(self) -> str:
+        outer = [self.sizes.factor(group.size) for group in self.space.rows[:-1]]
+        return " * ".join([*outer, *(["tl.cdiv(n_rows, ROWS)"] if self.space.rows else [])]) or "1"
 
     def mask_of(self, level: Level) -> str | None:
         return {Level.ROW: "row_mask", Level.COLUMN: "col_mask", Level.ELEMENT: "mask"}.get(level)
@@ -274,6 +282,9 @@ class Tiled(Rows):
 
     def summary(self) -> str:
         return "a tile of ROWS x COLS elements per program."
+
+    def program_count(self) -> str:
+        return f"{super().program_count()} * tl.cdiv(n_cols, COLS)"
 
     def fill(self) -> dict[str, Any]:
         body = self.scalars()

@@ -32,6 +32,7 @@ _RESERVED = (
     "tl",
     "triton",
     "program",
+    "programs",
     "start",
     "is_full",
     "offsets",
@@ -79,6 +80,7 @@ _RESERVED = (
     "parts_of_4",
 )
 
+_TOLD = {"program": "which one of the part's", "programs": "how many the part has"}
 _IDENTITY = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
 _ROLES = ("input", "torch", "view", "saved", "scratch", "upstream", "partial", "output")
 
@@ -146,6 +148,8 @@ class Shell:
 
     template: str
     tiles: tuple[str, ...]
+    is_part = False  # of a kernel
+    told: tuple[str, ...] = ()  # what a part is told by its kernel
 
     def __init__(
         self,
@@ -183,15 +187,17 @@ class Shell:
         expressions += [entry for node in order if node.op == "load" for entry in node.attrs[1]]
         return {symbol for each in expressions for symbol in each.free_symbols if not isinstance(symbol, Axis)}
 
-    def emit(self, last: Function | None = None) -> KernelSource:
-        """The kernel's module; `last` is what its last block calls, if that is more than combining numbers."""
-        kernel = self.function(last)
+    def emit(self, *called: Function) -> KernelSource:
+        """The kernel's module, with the functions that it calls: what its last block does, if that is more than
+        combining numbers, or its parts.
+        """
+        kernel = self.function(*called)
         text = render(
             "module.py.jinja",
             title=f"{self.kernel.name}: {self.summary()}",
             source=self.style.provenance.loss,
-            helpers=sorted(kernel.helpers | (last.helpers if last else frozenset())),
-            functions=[last.text, kernel.text] if last else [kernel.text],
+            helpers=sorted(kernel.helpers.union(*(each.helpers for each in called))),
+            functions=[each.text for each in (*called, kernel)],
         )
         return KernelSource(
             self.kernel.name,
@@ -200,22 +206,23 @@ class Shell:
             kernel.partials,
             tuple(kernel.sizes.items()),
             kernel.tiles,
-            (*kernel.loads, *(last.loads if last else ())),
+            tuple(load for each in (kernel, *called) for load in each.loads),
         )
 
-    def function(self, last: Function | None = None) -> Function:
-        """The kernel's function."""
-        self.last = last
+    def function(self, *called: Function) -> Function:
+        """The kernel's function; if it calls one, that is what the last block does."""
+        self.last = last = next(iter(called), None)
         if last:
             self.sizes.arguments |= {name: size for name, size in last.sizes.items() if size != CHUNKS}
         context = self.fill()
         granted = self._granted()
         totals = context["totals"]
         sizes = dict(self.sizes.arguments)
-        tiles = (*self.tiles, *(last.tiles if last else ("PARTIALS",) if totals else ()))
-        parameters = [f"{buffer.name}_ptr" for buffer in self.buffers]
+        draws_ticket = bool(totals) and not self.is_part
+        tiles = (*self.tiles, *(last.tiles if last else ("PARTIALS",) if draws_ticket else ()))
+        parameters = [*self.told, *(f"{buffer.name}_ptr" for buffer in self.buffers)]
         parameters += [total["pointer"] for total in totals]
-        parameters += ["counter_ptr"] if totals else []
+        parameters += ["counter_ptr"] if draws_ticket else []
         parameters += sizes
         constants = [f"{tile}: tl.constexpr" for tile in tiles]
         text = render(
@@ -226,6 +233,7 @@ class Shell:
             documentation=self._documentation(totals),
             wide=".to(tl.int64)" if self.variant.wide else "",
             granted=granted,
+            is_part=self.is_part,
             **context,
         )
         return Function(
@@ -269,13 +277,13 @@ class Shell:
 
     def _documentation(self, totals: Sequence[Mapping[str, Any]]) -> list[str]:
         written = {root.buffer for root in self.kernel.roots}
-        lines = []
+        lines = [f"{name}: {_TOLD[name]}" for name in self.told]
         for buffer in self.buffers:
             note = " (written)" if buffer in written else ""
             lines.append(f"{buffer.name}_ptr: {buffer.describe()}{note}")
         for total in totals:
             lines.append(f"{total['pointer']}: {total['described']}")
-        if totals:
+        if totals and not self.is_part:
             lines.append("counter_ptr: int32 scalar, 0 before and after")
         for name, size in self.sizes.arguments.items():
             own = "a number" if name.endswith(NUMBER) else "a size"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autogen import ir
@@ -16,23 +16,43 @@ from autogen.program import Root
 
 
 class Streaming(Shell):
-    """What the shells of many programs share."""
+    """What the shells of many programs share; `programs` is how many there are."""
+
+    programs = "tl.num_programs(0)"
+
+    def become_part(self) -> None:
+        """Be a part of a kernel: told which program it is, and without a last block."""
+        self.is_part, self.programs = True, "programs"
+        self.told = ("program", "programs") if self.variant.skewed else ("program",)
+        self.stored: dict[Node, str] = {}  # where the part's share of each total is, by pointer
+
+    def program_count(self) -> str:
+        """How many programs there are for the work, in terms of sizes and tiles."""
+        raise NotImplementedError
 
     def total_parts(self, node: Node, body: Body) -> dict[str, Any]:
         """A reduction over all rows: this program's part of it, and how the last block combines the parts."""
-        kind = node.attrs[0]
         name = self.style.name(node)
         partial = self.names.new(f"{name}_partial")
-        start = identity(kind, node.dtype)
         body.lines.append(f"{partial} = {self.whole(node, body)}")
         pointer = f"{partial}_ptr"
+        if self.is_part:
+            self.stored[node] = pointer
+        store = f"tl.store({pointer} + program, {partial})"
+        return {**self.combined(node, name, pointer, self.programs), "store": store}
+
+    def combined(self, node: Node, name: str, pointer: str, programs: str) -> dict[str, Any]:
+        """How the last block combines what so many programs have stored of a total."""
+        kind = node.attrs[0]
+        start = identity(kind, node.dtype)
         part = f'tl.load({pointer} + partial, mask=arrived, other={start}, cache_modifier=".cg")'
         return {
             "name": name,
             "pointer": pointer,
+            "programs": programs,
             "described": f"{str(node.dtype)[6:]} (programs,), one partial result each",
             "count": PROGRAMS,
-            "store": f"tl.store({pointer} + program, {partial})",
+            "store": "",
             "start": f"tl.full([PARTIALS], {start}, {TRITON_DTYPES[node.dtype]})",
             "combine": self.accumulate(kind, name, part),
             "finish": self.along(kind, name, 0),
@@ -89,7 +109,7 @@ class Streaming(Shell):
     def last_block(self, totals: Sequence[dict[str, Any]], outer: Body) -> dict[str, Any]:
         """The context of `last_block.jinja`."""
         if self.last is not None:
-            return {"totals": totals, "call": _call(self.last)}
+            return {"totals": totals, "call": call_of(self.last)}
         finals = self.body(outer)
         for total in totals:
             finals.know(total["node"], total["name"])
@@ -99,9 +119,9 @@ class Streaming(Shell):
         return {"totals": totals, "call": "", "finals": "\n".join(finals.lines)}
 
 
-def _call(function: Function) -> str:
-    """A call whose arguments are called like the parameters."""
-    arguments = ", ".join(function.parameters)
+def call_of(function: Function, called: Mapping[str, str] | None = None) -> str:
+    """A call whose arguments are called like the parameters, or as given."""
+    arguments = ", ".join((called or {}).get(each, each) for each in function.parameters)
     if len(arguments) > MAX_WIDTH:
         arguments = f"\n{textwrap.fill(arguments, MAX_WIDTH, initial_indent='    ', subsequent_indent='    ')}\n"
     return f"{function.name}({arguments})"

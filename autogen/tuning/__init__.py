@@ -85,6 +85,12 @@ class Tuner:
         """Without what was found: another process may have another device."""
         return {"_launcher": self._launcher, "_mode": self._mode, "_device": self._device, "_chosen": {}}
 
+    @property
+    def _tiler(self) -> Tiler:
+        tiler = self._launcher.tiler
+        assert isinstance(tiler, Tiler), "a kernel of several parts is not tuned"
+        return tiler
+
     @functools.cached_property
     def _skeleton(self) -> Skeleton | None:
         name = self._launcher.kernel.name
@@ -97,12 +103,12 @@ class Tuner:
 
     def known(self, sizes: Mapping[str, int]) -> Config | None:
         """What has been chosen for sizes like these, None if nothing has. Compiles nothing, and times nothing."""
-        bucket = bucket_of(self._launcher.tiler, sizes)
+        bucket = bucket_of(self._tiler, sizes)
         return self._chosen.get(bucket) or self._kept(bucket, sizes)
 
     def choose(self, sizes: Mapping[str, int]) -> Config | None:
         """The same; what has not been chosen is chosen now, if that is possible here."""
-        bucket = bucket_of(self._launcher.tiler, sizes)
+        bucket = bucket_of(self._tiler, sizes)
         if bucket not in self._chosen and profile.can_time(self._device):
             with _measuring:
                 self._chosen[bucket] = self._choice(bucket, sizes)
@@ -110,7 +116,7 @@ class Tuner:
 
     def _choice(self, bucket: Bucket, sizes: Mapping[str, int]) -> Config:
         """The first configuration that is valid for the kernel itself: of all, or of the winner and the default."""
-        default = self._launcher.tiler.default(sizes)
+        default = self._tiler.default(sizes)
         if self._mode == "first_valid":
             tried = self._candidates(sizes)
         else:
@@ -119,7 +125,7 @@ class Tuner:
         return next(valid, default)
 
     def _candidates(self, sizes: Mapping[str, int]) -> tuple[Config, ...]:
-        return candidates(self._launcher.tiler, sizes, capability_of(self._device))
+        return candidates(self._tiler, sizes, capability_of(self._device))
 
     def _profiled(self, bucket: Bucket, sizes: Mapping[str, int]) -> Config | None:
         """The winner among the candidates, which is kept; None if they could not be timed."""
@@ -141,7 +147,7 @@ class Tuner:
         """What is kept on disk, if it goes with the kernel."""
         skeleton = self._skeleton if self._mode == "profile" else None
         tuned = store.read(self._key(skeleton, bucket)) if skeleton is not None else None
-        tiler = self._launcher.tiler
+        tiler = self._tiler
         if tuned is None or not (tuned.config == tiler.default(sizes) or tiler.admits(tuned.config, sizes)):
             return None
         return tuned.config

@@ -1,0 +1,91 @@
+"""The horizontal shell: parts side by side in one launch, each a function, and what the last block does for all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autogen.emission.source import Function, KernelSource, Variant
+from autogen.emission.streaming import Streaming, call_of
+from autogen.kernel import Kernel, Level, tile_of_part
+from autogen.names import unique
+from autogen.provenance import Provenance
+from autogen.space import Space
+
+
+class Horizontal(Streaming):
+    """Prints a kernel of several parts, each of them printed by a shell of its own."""
+
+    template = "horizontal.jinja"
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        space: Space,
+        variant: Variant,
+        provenance: Provenance,
+        shells: Sequence[Streaming],
+    ) -> None:
+        super().__init__(kernel, space, variant, provenance, {}, {})
+        self.tiles = ()
+        self.passes = {}  # those of the parts are theirs
+        self._shells = shells
+        self._counts: list[str] = []
+
+    def summary(self) -> str:
+        return f"{len(self._shells)} parts side by side, each with programs of its own."
+
+    def mask_of(self, level: Level) -> str | None:
+        return None
+
+    def emit(self, *called: Function) -> KernelSource:
+        functions: list[Function] = []
+        stored: list[str] = []
+        for shell in self._shells:
+            shell.become_part()
+            shell.names.reserve(stored)
+            self._counts.append(shell.program_count())
+            functions.append(shell.function())
+            stored += [pointer.removesuffix("_ptr") for pointer in shell.stored.values()]
+        return super().emit(*functions, *called)
+
+    def function(self, *called: Function) -> Function:
+        self._functions = called
+        return super().function()
+
+    def fill(self) -> dict[str, Any]:
+        parts: list[dict[str, str]] = []
+        totals: list[dict[str, Any]] = []
+        launched: list[str] = []  # how many programs each part has
+        for number, (shell, function) in enumerate(zip(self._shells, self._functions, strict=True), 1):
+            called = self._called(function, number)
+            first = " - ".join(["program", *launched])
+            launched.append(f"programs_{number}")
+            part = {
+                "programs": launched[-1],
+                "count": _renamed(self._counts[number - 1], called),
+                "condition": f"program < {' + '.join(launched)}",
+                "call": call_of(function, {**called, "program": first, "programs": launched[-1]}),
+            }
+            parts.append(part)
+            for node, pointer in shell.stored.items():
+                totals.append(self.combined(node, self.style.name(node), pointer, launched[-1]))
+        return {"parts": parts, **self.last_block(totals, self.body())}
+
+    def _called(self, function: Function, number: int) -> dict[str, str]:
+        """What the sizes and tiles of a part are called here."""
+        called = {}
+        for name, size in function.sizes.items():
+            is_known = self.sizes.arguments.get(name) == size
+            called[name] = name if is_known else unique(name, self.sizes.arguments)
+            self.sizes.arguments[called[name]] = size
+        for tile in function.tiles:
+            called[tile] = tile_of_part(tile, number)
+            self.tiles = (*self.tiles, called[tile])
+        return called
+
+
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    """A text whose identifiers are called otherwise."""
+    return re.sub(r"\b[A-Za-z_]\w*", lambda match: names.get(match[0], match[0]), text)

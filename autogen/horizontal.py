@@ -1,0 +1,126 @@
+"""Horizontal fusion: kernels that do not wait for each other, side by side in one launch.
+
+`a.exp().mean() + b.abs().sum()` walks two tensors that have no elements in common. Each is a part with programs of its
+own; what needs the totals of several is left to the last block of all. `(a.sum(1) - b.sum(1)).sum()` is such a loss
+too, once its sum is taken apart: in double precision, as the two sums may nearly cancel where their terms do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import torch
+
+from autogen import ir
+from autogen.ir import Node
+from autogen.kernel import Kernel
+from autogen.program import Root
+from autogen.provenance import Provenance
+
+MOST_PARTS = 8
+
+
+def side_by_side(
+    name: str, kernels: Sequence[Kernel], wanted: Collection[ir.Buffer], provenance: Provenance
+) -> tuple[Kernel, ...]:
+    """Kernels, in an order in which they can run, in as few launches as their dependencies allow.
+
+    What they store for each other is stored only if it is `wanted`, or read by a later launch.
+    """
+    launches: list[list[Kernel]] = []
+    for kernel in kernels:
+        waits = [any(_waits(kernel, other) for other in launch) for launch in launches]
+        first = max((k + 1 for k, is_waiting in enumerate(waits) if is_waiting), default=0)
+        for launch in launches[first:]:
+            if len(launch) < MOST_PARTS and all(map(_may_be_a_part, (*launch, kernel))):
+                launch.append(kernel)
+                break
+        else:
+            launches.append([kernel])
+    kept = set(wanted)
+    found: list[Kernel] = []
+    for k, launch in reversed(list(enumerate(launches))):
+        found.append(_joined(name if k == 0 else f"{name}_{k + 1}", launch, kept, provenance))
+        kept |= _read(found[-1])
+    return tuple(reversed(found))
+
+
+def _may_be_a_part(kernel: Kernel) -> bool:
+    """Whether a kernel leaves nothing but finals to a last block."""
+    return not kernel.one_block and kernel.last_block is None
+
+
+def _read(kernel: Kernel) -> set[ir.Buffer]:
+    return {node.attrs[0] for node in ir.topological(root.node for root in kernel.roots) if node.op == "load"}
+
+
+def _waits(kernel: Kernel, other: Kernel) -> bool:
+    """Whether a kernel has to be launched after another: its elements need what that one stores. Its finals alone may
+    need finals.
+    """
+    elements = [*kernel.totals, *(root.node for root in kernel.stores)]
+    early = {node.attrs[0] for node in ir.topological(elements) if node.op == "load"}
+    finals = {root.buffer for root in other.finals}
+    needed = _read(kernel) & {root.buffer for root in other.roots}
+    return bool(needed & early or needed - finals)
+
+
+def _joined(name: str, parts: Sequence[Kernel], kept: Collection[ir.Buffer], provenance: Provenance) -> Kernel:
+    """One kernel of several parts, with those of their finals that are `kept`."""
+    if len(parts) == 1:
+        return replace(parts[0], name=name)
+    known: dict[ir.Buffer, Node] = {}
+    finals: list[Root] = []
+    for part in parts:
+        for root in part.finals:
+            loads = [node for node in ir.topological([root.node]) if node.op == "load" and node.attrs[0] in known]
+            (node,) = ir.replace([root.node], {each: known[each.attrs[0]] for each in loads}, provenance.moved)
+            known[root.buffer] = node
+            finals.append(replace(root, node=node))
+    return Kernel(
+        name,
+        rows=(),
+        columns=(),
+        whole_rows=False,
+        stores=tuple(root for part in parts for root in part.stores),
+        finals=tuple(root for root in finals if root.buffer in kept),
+        totals=tuple(dict.fromkeys(node for part in parts for node in part.totals)),
+        parts=tuple(replace(part, name=f"{name}_part_{k + 1}", finals=()) for k, part in enumerate(parts)),
+    )
+
+
+def sums_apart(roots: Sequence[Root], provenance: Provenance) -> list[Node]:
+    """The roots with a sum of sums and differences of rows as the sum and difference of their sums."""
+
+    def apart(node: Node) -> Node:
+        if node.op != "reduce" or node.attrs[0] != "sum" or not node.dtype.is_floating_point:
+            return node
+        (body,) = node.args
+        terms = _terms(body)
+        if len(terms) == 1 or any(term.axes != body.axes or not _is_of_rows(term) for term, _ in terms):
+            return node
+        found = ir.const(0, torch.float64)
+        for term, sign in terms:
+            part = ir.reduce("sum", node.attrs[1], ir.cast(term, torch.float64))
+            found = ir.apply(sign, found, part) if found.op != "const" or sign == "sub" else part
+        return ir.cast(found, node.dtype)
+
+    return ir.transform([root.node for root in roots], apart, provenance.moved)
+
+
+def _terms(node: Node) -> list[tuple[Node, str]]:
+    """What a node is the sum of, each with "add" or "sub"."""
+    if node.op == "neg":
+        return [(term, _OTHER[sign]) for term, sign in _terms(node.args[0])]
+    if node.op not in ("add", "sub"):
+        return [(node, "add")]
+    first, second = map(_terms, node.args)
+    return [*first, *(second if node.op == "add" else [(term, _OTHER[sign]) for term, sign in second])]
+
+
+_OTHER = {"add": "sub", "sub": "add"}
+
+
+def _is_of_rows(node: Node) -> bool:
+    return any(below.op == "reduce" for below in ir.topological([node]))
