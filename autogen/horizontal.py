@@ -30,9 +30,7 @@ def side_by_side(
     """
     launches: list[list[Kernel]] = []
     for kernel in kernels:
-        waits = [any(_waits(kernel, other) for other in launch) for launch in launches]
-        first = max((k + 1 for k, is_waiting in enumerate(waits) if is_waiting), default=0)
-        for launch in launches[first:]:
+        for launch in launches[_first_launch(kernel, launches) :]:
             if len(launch) < MOST_PARTS and all(map(_may_be_a_part, (*launch, kernel))):
                 launch.append(kernel)
                 break
@@ -55,15 +53,19 @@ def _read(kernel: Kernel) -> set[ir.Buffer]:
     return {node.attrs[0] for node in ir.topological(root.node for root in kernel.roots) if node.op == "load"}
 
 
-def _waits(kernel: Kernel, other: Kernel) -> bool:
-    """Whether a kernel has to be launched after another: its elements need what that one stores. Its finals alone may
-    need finals.
+def _first_launch(kernel: Kernel, launches: Sequence[Sequence[Kernel]]) -> int:
+    """The first launch that a kernel may be a part of. Its elements need what earlier ones store, its finals may need
+    finals of the same one.
     """
     elements = [*kernel.totals, *(root.node for root in kernel.stores)]
-    early = {node.attrs[0] for node in ir.topological(elements) if node.op == "load"}
-    finals = {root.buffer for root in other.finals}
-    needed = _read(kernel) & {root.buffer for root in other.roots}
-    return bool(needed & early or needed - finals)
+    read_early = {node.attrs[0] for node in ir.topological(elements) if node.op == "load"}
+    first = 0
+    for k, launch in enumerate(launches):
+        needed = _read(kernel) & {root.buffer for part in launch for root in part.roots}
+        finals = {root.buffer for part in launch for root in part.finals}
+        if needed:
+            first = k + 1 if needed & read_early or needed - finals else k
+    return first
 
 
 def _joined(name: str, parts: Sequence[Kernel], kept: Collection[ir.Buffer], provenance: Provenance) -> Kernel:

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from autogen import ir
-from autogen.cuts import kernels
+from autogen.cuts import kernels, stored
 from autogen.ir import Node
+from autogen.kernel import memory_order
+from autogen.names import unique
 from autogen.plan import Direction, Step
 from autogen.program import Root
 from autogen.provenance import Provenance
@@ -50,7 +52,7 @@ class _Regions:
             for name in step.reads:
                 region = max(region, self._made_before.get(name, 0))
                 if name in operands:
-                    region = max(region, self.first(operands[name]) + 1)
+                    region = max(region, self.first(operands[name].node) + 1)
             last_draw = region if step.is_random else last_draw
             self._made_before |= dict.fromkeys(step.writes, region)
             self.runs_before.append(region)
@@ -58,15 +60,15 @@ class _Regions:
         for step, region in zip(direction.steps, self.runs_before, strict=True):
             for name in operands.keys() & set(step.reads):
                 self.stored_in[name] = min(self.stored_in.get(name, region - 1), region - 1)
-        self.last = max([*map(self.first, direction.results), *self.runs_before], default=0)
+        self.last = max([*(self.first(root.node) for root in direction.results), *self.runs_before], default=0)
 
-    def first(self, root: Root) -> int:
-        """The first region in which all is there that a root reads."""
-        return max((self._made_before.get(name, 0) for name in names_of([root.node])), default=0)
+    def first(self, node: Node) -> int:
+        """The first region in which all is there that a value is computed from."""
+        return max((self._made_before.get(name, 0) for name in names_of([node])), default=0)
 
     def of_result(self, root: Root) -> int:
         """The region of a result: the first with launches that it may share."""
-        first = self.first(root)
+        first = self.first(root.node)
         return min((region for region in self.stored_in.values() if region >= first), default=self.last)
 
 
@@ -84,13 +86,12 @@ def sequence(
     for root in direction.results:
         if alias_of(root) is None:
             roots_of[regions.of_result(root)].append(root)
-    computed = [set(ir.topological(root.node for root in roots)) for roots in roots_of]
-    for root in kept:  # where it is at hand, or else where it can be
-        at_hand = (region for region, nodes in enumerate(computed) if root.node in nodes)
-        roots_of[next(at_hand, regions.of_result(root))].append(root)
+    for root, region in [(root, _region_of_kept(root, roots_of, regions)) for root in kept]:
+        roots_of[region].append(root)
     everything = (*direction.roots, *kept)
     taken = {*names_of(root.node for root in everything), *(root.buffer.name for root in everything)}
     taken.update(name for step in direction.steps for name in (*step.reads, *step.writes))
+    _EarlyStores(regions, hints, provenance, taken).move(roots_of)
     for region, roots in enumerate(roots_of):
         steps = [step for step, before in zip(direction.steps, regions.runs_before, strict=True) if before == region]
         name = f"{direction.name}_{launches + 1}" if launches else direction.name
@@ -101,3 +102,78 @@ def sequence(
         launches += len(made)
         found += [*steps, *made]
     return tuple(found)
+
+
+def _region_of_kept(kept: Root, roots_of: Sequence[list[Root]], regions: _Regions) -> int:
+    """The region of a statistic: one that computes it, or reads what it is computed from, or else the first."""
+    for region, roots in enumerate(roots_of):
+        if kept.node in ir.topological(root.node for root in roots):
+            return region
+    read = set(names_of([kept.node]))
+    for region in range(regions.first(kept.node), len(roots_of)):
+        if read <= set(names_of(root.node for root in roots_of[region])):
+            return region
+    return regions.of_result(kept)
+
+
+class _EarlyStores:
+    """What a region reduces of tensors that nothing else in it reads, stored by an earlier one that reads them as well,
+    if that takes no more launches.
+    """
+
+    def __init__(self, regions: _Regions, hints: Mapping[str, int], provenance: Provenance, taken: set[str]) -> None:
+        self._regions, self._hints, self._provenance, self._taken = regions, hints, provenance, taken
+
+    def move(self, roots_of: Sequence[list[Root]]) -> None:
+        """Move reductions from the roots of each region to those of earlier ones."""
+        for region, roots in enumerate(roots_of):
+            early, read = self._reductions([root.node for root in roots], region)
+            found = {
+                node: self._stored(node, roots_of[:region]) for node in early if not read.issuperset(names_of([node]))
+            }
+            loads = {node: ir.load(own.buffer, own.index) for node, own in found.items() if own is not None}
+            nodes = ir.replace([root.node for root in roots], loads, self._provenance.moved)
+            roots[:] = [replace(root, node=node) for root, node in zip(roots, nodes, strict=True)]
+
+    def _reductions(self, nodes: Sequence[Node], region: int) -> tuple[list[Node], set[str]]:
+        """The uppermost reductions below nodes that may be computed before a region, and what is read but for them."""
+        found: list[Node] = []
+        read: set[str] = set()
+        seen: set[Node] = set()
+        todo = list(nodes)
+        while todo:
+            node = todo.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if node.op == "reduce" and self._regions.first(node) < region:
+                found.append(node)
+                continue
+            read |= {node.attrs[0].name} if node.op == "load" else set()
+            todo += node.args
+        return found, read
+
+    def _stored(self, node: Node, roots_of: Sequence[list[Root]]) -> Root | None:
+        """The root of an earlier region that a reduction is, or has been made."""
+        read = set(names_of([node]))
+        for roots in roots_of[self._regions.first(node) :]:
+            own = next((root for root in roots if root.node is node and root.buffer.dtype == node.dtype), None)
+            if own is None and read <= set(names_of(root.node for root in roots)):
+                own = self._added(node, roots)
+            if own is not None:
+                return own
+        return None
+
+    def _added(self, node: Node, roots: list[Root]) -> Root | None:
+        """A new root for a reduction, if no launch is needed for it."""
+        place = memory_order(ir.topological(root.node for root in roots), roots, self._hints)
+        name = unique(self._provenance.called(node), self._taken)
+        new = stored(node, name, "scratch", sorted(node.axes, key=place))
+        before, after = (
+            kernels("", each, self._hints, self._provenance, {*self._taken, name}) for each in (roots, [*roots, new])
+        )
+        if len(after) > len(before):
+            return None
+        self._taken.add(name)
+        roots.append(new)
+        return new

@@ -148,9 +148,9 @@ class TestTheWinner:
         emitted: list[str] = []
         emit = Shell.emit
 
-        def noted(shell: Shell, last: Any = None) -> Any:
+        def noted(shell: Shell, *called: Any) -> Any:
             emitted.append(shell.kernel.name)
-            return emit(shell, last)
+            return emit(shell, *called)
 
         monkeypatch.setattr(Shell, "emit", noted)
         device.best = 3

@@ -205,16 +205,17 @@ class TestLaunches:
         Reference(loss, X, LABELS).check_plan(plan, sizes)
 
     @pytest.mark.usefixtures("large")
-    def test_results_that_do_not_fit_together_get_a_launch_each(self) -> None:
+    def test_results_that_do_not_fit_together_get_a_part_each(self) -> None:
         def loss(x: Tensor) -> Any:
             return x.sum(1), x.sum(0), x.exp().sum(1)
 
         plan, sizes = plan_of(loss, X)
-        assert [[root.buffer.name for root in kernel.roots] for kernel in plan.forward] == [
-            ["loss_0", "loss_2"],
-            ["loss_1"],
-        ]
-        assert len({kernel.name for kernel in plan.forward}) == 2
+        (kernel,) = plan.forward
+        assert isinstance(kernel, Kernel)
+        assert [root.buffer.name for root in kernel.roots] == ["loss_0", "loss_2", "loss_1"]
+        stored = [[root.buffer.name for root in part.roots] for part in kernel.parts]
+        assert stored == [["loss_0", "loss_2"], ["loss_1"]]
+        assert len({each.name for each in (kernel, *kernel.parts)}) == 3
         Reference(loss, X).check_plan(plan, sizes)
 
     @pytest.mark.parametrize(
@@ -270,7 +271,7 @@ CUT: dict[str, tuple[Loss, tuple[Any, ...], int, str]] = {
     "two softmaxes": (lambda x: (x.softmax(0) * x.softmax(1)).sum(), (X,), 2, "over different axes"),
     "rows of rows": (lambda x: x.logsumexp(2).logsumexp(1).sum(), (floats(2, 3, 4),), 2, "over different axes"),
     "the loss fed back": (lambda x: x.logsumexp(1) / x.logsumexp(1).sum(), (X,), 2, "over different axes"),
-    "two sizes": (lambda x, y: x.sum() + y.sum(), (floats(3), floats(4)), 2, "tensors of different sizes"),
+    "two sizes": (lambda x, y: x.sum() + y.sum(), (floats(3), floats(4)), 1, ""),
     "a product first": (lambda x: (x @ x.t()).relu().sum(), (X,), 1, ""),
     "a product in the middle": (lambda x: (x.exp() @ x.exp().t()).relu().sum(), (X,), 2, "torch runs mm"),
 }
