@@ -1,13 +1,15 @@
 """Cutting: results → the fewest kernels that can compute them.
 
-All in one launch if they fit. If not, first fit: a result joins the first kernel that has room for it. A result that
+All in one kernel if they fit. If not, first fit: a result joins the first kernel that has room for it. A result that
 does not fit alone has reductions that no single walk over the data can give; the largest of them that does fit is
-stored by a kernel of its own, and read back.
+stored by a kernel of its own, and read back. Kernels that need not wait for each other are parts of one launch
+(`autogen.horizontal`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -45,34 +47,58 @@ def kernels(
         return (_one(name, roots, hints, provenance),)
     except ScheduleError as error:
         reason = error.reason
-    names = set(taken)
-    found = _several(name, roots, hints, provenance, names)
     apart = [replace(root, node=node) for root, node in zip(roots, sums_apart(roots, provenance), strict=True)]
-    if len(found) > 1 and apart != roots:
-        other_names = set(taken)
-        others = _several(name, apart, hints, provenance, other_names)
-        if len(others) < len(found):
-            found, names = others, other_names
+    best: tuple[Kernel, ...] = ()
+    names: set[str] = set()
+    for each, simple in itertools.product([roots, apart] if apart != roots else [roots], [False, True]):
+        own = set(taken)
+        try:
+            found = _several(name, each, hints, provenance, own, simple=simple)
+        except ScheduleError:
+            if not best:
+                raise
+            continue
+        if not best or len(found) < len(best):
+            best, names = found, own
+        if len(best) == 1:
+            break
     taken |= names
-    return tuple(replace(kernel, cut=reason if k else "") for k, kernel in enumerate(found))
+    return tuple(replace(kernel, cut=reason if k else "") for k, kernel in enumerate(best))
 
 
 def _several(
-    name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance, taken: set[str]
+    name: str,
+    roots: Sequence[Root],
+    hints: Mapping[str, int],
+    provenance: Provenance,
+    taken: set[str],
+    *,
+    simple: bool,
 ) -> tuple[Kernel, ...]:
-    """The kernels for roots that are too much for one, but for what several of them can do side by side."""
+    """The kernels for roots that are too much for one. If they are to be `simple`, what is small is a part of its own,
+    side by side with others, rather than the work of a last block.
+    """
+    cut = _cut(roots, hints, provenance, taken, simple=simple)
+    groups = _grouped(name, cut, hints, provenance, simple=simple)
+    found = [_streaming(name, group, hints, provenance) for group in groups]
+    return side_by_side(name, found, [root.buffer for root in roots], provenance)
+
+
+def _grouped(
+    name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance, *, simple: bool
+) -> list[list[Root]]:
+    """Roots by kernel, each in the first that has room for it."""
     groups: list[list[Root]] = []
-    for root in _cut(roots, hints, provenance, taken):
+    for root in roots:
         made = {each.buffer: k for k, group in enumerate(groups) for each in group}
         first = max((made[b] + 1 for b in _read(root) if b in made), default=0)
         for group in groups[first:]:
-            if _fits(name, [*group, root], hints, provenance):
+            if _fits(name, [*group, root], hints, provenance, simple=simple):
                 group.append(root)
                 break
         else:
             groups.append([root])
-    wanted = [root.buffer for root in roots]
-    return side_by_side(name, [_streaming(name, group, hints, provenance) for group in groups], wanted, provenance)
+    return groups
 
 
 def stored(node: Node, name: str, role: str, axes: Sequence[ir.Axis]) -> Root:
@@ -126,9 +152,11 @@ def _leaves_a_device_idle(kernel: Kernel, hints: Mapping[str, int]) -> bool:
     return rows < together * MANY_PROGRAMS and columns * min(rows, together) > LONG_WALK
 
 
-def _fits(name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance) -> bool:
+def _fits(
+    name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance, *, simple: bool = False
+) -> bool:
     try:
-        _streaming(name, roots, hints, provenance)
+        _streaming(name, roots, hints, provenance, simple=simple)
     except ScheduleError:
         return False
     return True
@@ -138,7 +166,9 @@ def _read(root: Root) -> set[ir.Buffer]:
     return {node.attrs[0] for node in ir.topological([root.node]) if node.op == "load"}
 
 
-def _cut(roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance, taken: set[str]) -> list[Root]:
+def _cut(
+    roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance, taken: set[str], *, simple: bool
+) -> list[Root]:
     """The roots, each of which fits alone, and before them the reductions that had to be stored for that."""
     found: list[Root] = []
     place = memory_order(ir.topological(root.node for root in roots), roots, hints)
@@ -155,14 +185,15 @@ def _cut(roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance
     for root in roots:
         if root in found:
             continue
-        if not _fits("whole", [root], hints, provenance) and kept:  # what others have stored need not be computed again
+        if kept and not _fits("whole", [root], hints, provenance, simple=simple):
+            # What others have stored need not be computed again.
             (node,) = ir.replace([root.node], {n: k for n, k in kept.items() if n is not root.node}, provenance.moved)
             root = replace(root, node=node)
-        while not _fits("whole", [root], hints, provenance):
+        while not _fits("whole", [root], hints, provenance, simple=simple):
             part = _largest_part(root.node, fits_alone)
             if part is None:
-                _one("whole", [root], hints, provenance)  # which says why
-            assert part is not None
+                _streaming("whole", [root], hints, provenance)  # which says why, if this does not fit either
+                break
             first = next((each for each in roots if each is not root and _is_value(each, part)), None)
             if first is None:
                 name = unique(provenance.called(part), taken)

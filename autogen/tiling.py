@@ -111,10 +111,11 @@ class Tiler:
         self._whole_rows = kernel.whole_rows
         self._keeps_columns = kernel.keeps_columns
         self._live = max(1, len(elements) + len(kernel.stores) - 1 + (len(kernel.totals) if self._is_chunked else 0))
-        self._double = any(root.node.dtype == torch.float64 for root in kernel.roots)
         self.columns_adjacent = space.columns_adjacent
         self._skew = skew_of(kernel, space)
-        nodes = ir.topological(root.node for root in kernel.roots)
+        nodes = ir.topological([*kernel.totals, *(root.node for root in kernel.roots)])
+        most_axes = max((len(node.axes) for node in nodes), default=0)
+        self._double = any(node.dtype == torch.float64 and len(node.axes) == most_axes for node in nodes)
         buffers = [node.attrs[0] for node in nodes if node.op == "load"] + [root.buffer for root in kernel.roots]
         extents = {sum((n - 1) * s for n, s in zip(b.shape, b.strides, strict=True)) + 1 for b in buffers if b.shape}
         extents |= {magnitude(node.attrs[0]) for node in nodes if node.op == "index" and node.axes}

@@ -96,6 +96,16 @@ def test_case(name: str, resident: int, launches: Launches, monkeypatch: pytest.
     assert tuple(len(re.findall(r"^def \w+_part_\d+\(", text, re.MULTILINE)) for text in sources) == parts
 
 
+def test_what_is_small_is_a_part_too(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rather than the work of one block that others would have to wait for."""
+    monkeypatch.setattr(autogen.kernel, "MAX_IN_ONE_PROGRAM", 64)
+    inputs = [x(*shape, seed=k) for k, shape in enumerate([(5, 4), (30, 20), (3, 7), (40, 9)])]
+    ours = agree(lambda *tensors: sum(t.logsumexp(1).mean() + t.square().sum() for t in tensors), inputs)
+    launches.take()
+    ours(*inputs).backward()
+    assert launches.take() == 2
+
+
 @pytest.mark.usefixtures("large")
 def test_more_terms_than_a_launch_has_parts(launches: Launches) -> None:
     inputs = [x(4, k + 2, seed=k) for k in range(11)]

@@ -51,6 +51,12 @@ def positions(a: Tensor) -> Tensor:
     return (a.bfloat16().float() * chosen * place * place).sum() + place.expand(a.shape).where(a > 0, 9).amin(1).sum()
 
 
+def levels(*tensors: Tensor) -> Tensor:
+    """Of a pyramid, and rows of another kind."""
+    *pyramid, rows = tensors
+    return sum((each.sigmoid().square().mean() for each in pyramid), rows.logsumexp(1).sum())
+
+
 def x(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.zeros(shape, dtype=dtype, requires_grad=True)
 
@@ -68,6 +74,9 @@ GRAPHS: list[tuple[Any, tuple[Tensor, ...]]] = [
     (conditions, (x(300, 400), x(300, 400))),
     (positions, (x(60, 60),)),
     (positions, (x(300, 40000),)),
+    # Of several parts.
+    (levels, (x(8, 3, 64, 65), x(8, 3, 33, 32), x(8, 3, 16, 16, dtype=torch.bfloat16), x(4000, 1001))),
+    (levels, (x(8, 3, 64, 65), x(300, 50257))),
     # Finished by the last block.
     (dice(), (x(8, 19, 256, 256, dtype=torch.bfloat16), torch.zeros(8, 256, 256).long())),
     (of_sequences, (x(4, 1024, 32000, dtype=torch.bfloat16), torch.zeros(4, 1024).long())),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import autogen.kernel
+from autogen.horizontal_tiling import HorizontalTiler
 from autogen.sizes import next_power_of_2
 from autogen.space import Space
 from autogen.tiling import INT32_MAX, Tiler, Tiling, alignment
@@ -108,6 +109,38 @@ def test_one_block_has_warps_for_its_largest_tile() -> None:
     own = Tiled(lambda x, y: (x.square().sum(1) + y.square().sum(1)).mean(), floats(64, 128), floats(64, 8))
     assert own.kernel.one_block
     assert own.tiler.tiling(own.sizes).num_warps == 64 * 128 // 512
+
+
+class TestParts:
+    @staticmethod
+    @functools.cache
+    def launcher() -> tuple[HorizontalTiler, list[Tiler], dict[str, int]]:
+        """A flat part and one of whole rows, of tensors of (N, C) and (M, K)."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(autogen.kernel, "MAX_IN_ONE_PROGRAM", 0)
+            plan, sizes = plan_of(lambda x, y: x.exp().mean() + y.logsumexp(1).sum(), floats(3, 4), floats(5, 6))
+        (kernel,) = plan.forward
+        return HorizontalTiler(kernel), [Tiler(part, Space(part)) for part in kernel.parts], sizes
+
+    @given(SIZES, SIZES, SIZES, SIZES)
+    def test_are_cut_up_as_by_themselves_for_the_most_warps(self, n: int, c: int, m: int, k: int) -> None:
+        tiler, parts, sizes = self.launcher()
+        flat, rows = (part.default({**sizes, "N": n, "C": c, "y_size0": m, "y_size1": k}) for part in parts)
+        sizes = {**sizes, "N": n, "C": c, "y_size0": m, "y_size1": k}
+        config, tiling = tiler.default(sizes), tiler.tiling(sizes)
+        tiles = dict(tiling.tiles)
+        assert tiling.num_warps == max(flat.num_warps, rows.num_warps)
+        assert tiles["BLOCK_1"] == dict(flat.tiles)["BLOCK"] * tiling.num_warps // flat.num_warps
+        assert tiles["COLS_2"] == dict(rows.tiles)["COLS"]
+        alone = [part.cut(own, sizes) for part, own in zip(parts, config.parts, strict=True)]
+        assert tiling.programs == sum(each.programs for each in alone)
+        assert tiling.variant.parts == tuple(each.variant for each in alone)
+        assert tiling.variant.wide == any(each.variant.wide for each in alone)
+        assert tiles["PARTIALS"] == max(dict(each.tiles)["PARTIALS"] for each in alone)
+
+    def test_are_named_in_reports(self) -> None:
+        tiler, _, sizes = self.launcher()
+        assert str(tiler.default(sizes)) == "BLOCK 512, 4 warps | ROWS 8, COLS 8, 4 warps"
 
 
 class TestWideOffsets:
