@@ -203,6 +203,19 @@ def test_the_gradient_in_forward(folder: Path, launches: Launches) -> None:
     assert trace_count(loss) == 1
 
 
+def test_a_kernel_of_several_parts(folder: Path, launches: Launches) -> None:
+    def pyramid(a: Tensor, b: Tensor) -> Tensor:
+        return a.exp().mean() + b.logsumexp(1).sum()
+
+    inputs = draw("real", 150, 120), draw("real", 30, 601)
+    for traces in (1, 0):
+        loss = again(lambda: pyramid)
+        launches.take()
+        agrees(loss, pyramid, *inputs)
+        assert launches.take() == 2 and trace_count(loss) == traces
+    assert "pyramid_forward_part_2" in explain(loss, *inputs).forward.source  # type: ignore[union-attr]
+
+
 def test_a_deep_loss(folder: Path) -> None:
     def deep(x: Tensor, y: Tensor) -> Tensor:
         for k in range(150):
