@@ -102,10 +102,10 @@ def sums_apart(roots: Sequence[Root], provenance: Provenance) -> list[Node]:
         terms = _terms(body)
         if len(terms) == 1 or any(term.axes != body.axes or not _is_of_rows(term) for term, _ in terms):
             return node
-        found = ir.const(0, torch.float64)
-        for term, sign in terms:
-            part = ir.reduce("sum", node.attrs[1], ir.cast(term, torch.float64))
-            found = ir.apply(sign, found, part) if found.op != "const" or sign == "sub" else part
+        sums = [ir.reduce("sum", node.attrs[1], ir.cast(term, torch.float64)) for term, _ in terms]
+        found = sums[0] if terms[0][1] == "add" else ir.apply("neg", sums[0])
+        for each, (_, sign) in zip(sums[1:], terms[1:], strict=True):
+            found = ir.apply(sign, found, each)
         return ir.cast(found, node.dtype)
 
     return ir.transform([root.node for root in roots], apart, provenance.moved)

@@ -128,10 +128,14 @@ class _EarlyStores:
         """Move reductions from the roots of each region to those of earlier ones."""
         for region, roots in enumerate(roots_of):
             early, read = self._reductions([root.node for root in roots], region)
-            found = {
-                node: self._stored(node, roots_of[:region]) for node in early if not read.issuperset(names_of([node]))
-            }
-            loads = {node: ir.load(own.buffer, own.index) for node, own in found.items() if own is not None}
+            loads: dict[Node, Node] = {}
+            for node in early:
+                if not read.issuperset(names_of([node])):
+                    here = next((root for root in roots if _is_statistic(root, node)), None)
+                    own = self._stored(node, here, roots_of[:region])
+                    if own is not None:
+                        loads[node] = ir.load(own.buffer, own.index)
+                        roots[:] = [root for root in roots if root is not own]
             nodes = ir.replace([root.node for root in roots], loads, self._provenance.moved)
             roots[:] = [replace(root, node=node) for root, node in zip(roots, nodes, strict=True)]
 
@@ -153,27 +157,33 @@ class _EarlyStores:
             todo += node.args
         return found, read
 
-    def _stored(self, node: Node, roots_of: Sequence[list[Root]]) -> Root | None:
-        """The root of an earlier region that a reduction is, or has been made."""
+    def _stored(self, node: Node, here: Root | None, roots_of: Sequence[list[Root]]) -> Root | None:
+        """The root of an earlier region that a reduction is, or has been made; of `here`, if it is one of a region."""
         read = set(names_of([node]))
         for roots in roots_of[self._regions.first(node) :]:
-            own = next((root for root in roots if root.node is node and root.buffer.dtype == node.dtype), None)
+            own = next((root for root in roots if _is_statistic(root, node)), None)
             if own is None and read <= set(names_of(root.node for root in roots)):
-                own = self._added(node, roots)
+                own = self._added(node, here, roots)
             if own is not None:
                 return own
         return None
 
-    def _added(self, node: Node, roots: list[Root]) -> Root | None:
+    def _added(self, node: Node, here: Root | None, roots: list[Root]) -> Root | None:
         """A new root for a reduction, if no launch is needed for it."""
         place = memory_order(ir.topological(root.node for root in roots), roots, self._hints)
         name = unique(self._provenance.called(node), self._taken)
-        new = stored(node, name, "scratch", sorted(node.axes, key=place))
+        new = here or stored(node, name, "scratch", sorted(node.axes, key=place))
+        taken = {*self._taken, name}
         before, after = (
-            kernels("", each, self._hints, self._provenance, {*self._taken, name}) for each in (roots, [*roots, new])
+            kernels("", each, self._hints, self._provenance, set(taken)) for each in (roots, [*roots, new])
         )
         if len(after) > len(before):
             return None
-        self._taken.add(name)
+        self._taken.add(new.buffer.name)
         roots.append(new)
         return new
+
+
+def _is_statistic(root: Root, node: Node) -> bool:
+    """Whether a root is just a reduction, and no result of the loss."""
+    return root.node is node and root.buffer.dtype == node.dtype and root.buffer.role in ("saved", "scratch")

@@ -205,6 +205,23 @@ class TestLaunches:
         Reference(loss, X, LABELS).check_plan(plan, sizes)
 
     @pytest.mark.usefixtures("large")
+    @pytest.mark.parametrize("after", [lambda own: own, torch.exp], ids=["for forward", "for backward too"])
+    def test_what_would_be_read_again_is_reduced_before(self, after: Any) -> None:
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            own = after((x.exp() * y.exp()).sum(1))
+            return (own - (x.exp() @ y.exp().t()).logsumexp(1)).sum()
+
+        args = X, floats(3, 4, seed=1)
+        plan, sizes = plan_of(loss, *args)
+        first, last = plan.forward[0], plan.forward[-1]
+        assert isinstance(first, Kernel) and isinstance(last, Kernel)
+        own = [root.buffer for root in first.stores if len(root.buffer.shape) == 1]
+        assert len(own) == 1 and own[0] in {load.attrs[0] for load in last.loads()}
+        assert not {"x", "y"} & {load.attrs[0].name for load in last.loads()}
+        assert own[0] not in {root.node.attrs[0] for root in last.roots if root.node.op == "load"}  # no copy
+        Reference(loss, *args).check_plan(plan, sizes)
+
+    @pytest.mark.usefixtures("large")
     def test_results_that_do_not_fit_together_get_a_part_each(self) -> None:
         def loss(x: Tensor) -> Any:
             return x.sum(1), x.sum(0), x.exp().sum(1)
