@@ -58,7 +58,7 @@ class Horizontal(Streaming):
         parts: list[dict[str, str]] = []
         totals: list[dict[str, Any]] = []
         launched: list[str] = []  # how many programs each part has
-        for number, (shell, function) in enumerate(zip(self._shells, self._functions, strict=True), 1):
+        for number, function in enumerate(self._functions, 1):
             called = self._called(function, number)
             first = " - ".join(["program", *launched])
             launched.append(f"programs_{number}")
@@ -69,8 +69,10 @@ class Horizontal(Streaming):
                 "call": call_of(function, {**called, "program": first, "programs": launched[-1]}),
             }
             parts.append(part)
+        self.names.reserve([*launched, *self.tiles, *self.sizes.arguments])
+        for shell, programs in zip(self._shells, launched, strict=True):
             for node, pointer in shell.stored.items():
-                totals.append(self.combined(node, self.style.name(node), pointer, launched[-1]))
+                totals.append(self.combined(node, self.style.name(node), pointer, programs))
         return {"parts": parts, **self.last_block(totals, self.body())}
 
     def _called(self, function: Function, number: int) -> dict[str, str]:

@@ -191,6 +191,7 @@ class Shell:
         """The kernel's module, with the functions that it calls: what its last block does, if that is more than
         combining numbers, or its parts.
         """
+        self.names.reserve(each.name for each in called)
         kernel = self.function(*called)
         text = render(
             "module.py.jinja",

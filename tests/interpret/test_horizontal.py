@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,6 +105,19 @@ def test_what_is_small_is_a_part_too(launches: Launches, monkeypatch: pytest.Mon
     launches.take()
     ours(*inputs).backward()
     assert launches.take() == 2
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize(
+    "name", ["programs_1", "programs", "n_elements_2", "BLOCK_1", "loss_forward_part_1", "partial"]
+)
+def test_names_that_the_kernel_gives(name: str, tmp_path: Path) -> None:
+    scope: dict[str, Any] = {}
+    text = f"def loss(a, b):\n    {name} = a.exp().sum()\n    other = b.abs().sum()\n    return {name} * other"
+    file = tmp_path / "losses.py"
+    file.write_text(text)
+    exec(compile(text, str(file), "exec"), scope)  # so that its lines are found
+    agree(scope["loss"], (x(6, 5), x(7)))
 
 
 @pytest.mark.usefixtures("large")
