@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from autogen.emission.source import Variant
-from autogen.kernel import Kernel, tile_of_part
+from autogen.emission.source import Variant, tile_of_part
+from autogen.kernel import Kernel
 from autogen.space import Space
 from autogen.tiling import Config, Tiler, Tiling
 

@@ -307,6 +307,18 @@ def topological(roots: Iterable[Node], known: Container[Node] = ()) -> list[Node
     return order
 
 
+def downward(roots: Sequence[Node], ends: Callable[[Node], bool]) -> list[Node]:
+    """The nodes met on the way down from `roots`, each once; of those where the way `ends`, not what is below them."""
+    found: dict[Node, None] = {}
+    todo = list(reversed(roots))
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found[node] = None
+            todo += () if ends(node) else reversed(node.args)
+    return list(found)
+
+
 def transform(
     roots: Sequence[Node],
     rule: Callable[[Node], Node],

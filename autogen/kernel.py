@@ -168,11 +168,6 @@ class LastBlock:
     chunked: bool
 
 
-def tile_of_part(tile: str, number: int) -> str:
-    """What a tile of the part with this number, from 1, is called in its kernel."""
-    return f"{tile}_{number}"
-
-
 def is_small(axes: Iterable[Axis], hints: Mapping[str, int]) -> bool:
     """Whether one program may hold a value per place of some axes."""
     return _fits_one_program(Evaluator([axis.size for axis in axes])(hints))
@@ -305,14 +300,7 @@ def _broadcast_columns(accesses: Sequence[frozenset[Axis]], in_memory: Sequence[
 
 def _above(cut: Sequence[Node], roots: Sequence[Node]) -> set[Node]:
     """The nodes that roots are computed from once those of the cut are known."""
-    found: set[Node] = set()
-    todo = list(roots)
-    while todo:
-        node = todo.pop()
-        if node not in found and node not in cut:
-            found.add(node)
-            todo += node.args
-    return found
+    return {node for node in ir.downward(roots, cut.__contains__) if node not in cut}
 
 
 def _mentions(node: Node, wanted: Sequence[Node]) -> bool:

@@ -136,19 +136,11 @@ def _divide(roots: Sequence[Root], hints: Mapping[str, int]) -> tuple[list[Root]
 
 def _totals(small: Sequence[Root], hints: Mapping[str, int]) -> list[Node]:
     """The reductions of many values that small roots are computed from."""
-    totals: dict[Node, None] = {}
-    seen: set[Node] = set()
-    todo = [root.node for root in reversed(small)]
-    while todo:
-        node = todo.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if node.op == "reduce" and not is_small(node.args[0].axes | set(node.attrs[1]), hints):
-            totals[node] = None
-        else:
-            todo += reversed(node.args)
-    return list(totals)
+
+    def is_total(node: Node) -> bool:
+        return node.op == "reduce" and not is_small(node.args[0].axes | set(node.attrs[1]), hints)
+
+    return list(filter(is_total, ir.downward([root.node for root in small], is_total)))
 
 
 def _space(

@@ -79,15 +79,7 @@ def sequence(
     regions = _Regions(direction)
     found: list[Step] = []
     launches = 0
-    roots_of: list[list[Root]] = [[] for _ in range(regions.last + 1)]
-    for root in direction.operands:
-        if root.buffer.name in regions.stored_in:
-            roots_of[regions.stored_in[root.buffer.name]].append(root)
-    for root in direction.results:
-        if alias_of(root) is None:
-            roots_of[regions.of_result(root)].append(root)
-    for root, region in [(root, _region_of_kept(root, roots_of, regions)) for root in kept]:
-        roots_of[region].append(root)
+    roots_of = _roots(direction, kept, regions)
     everything = (*direction.roots, *kept)
     taken = {*names_of(root.node for root in everything), *(root.buffer.name for root in everything)}
     taken.update(name for step in direction.steps for name in (*step.reads, *step.writes))
@@ -102,6 +94,20 @@ def sequence(
         launches += len(made)
         found += [*steps, *made]
     return tuple(found)
+
+
+def _roots(direction: Direction, kept: Sequence[Root], regions: _Regions) -> list[list[Root]]:
+    """What the kernels of each region store."""
+    found: list[list[Root]] = [[] for _ in range(regions.last + 1)]
+    for root in direction.operands:
+        if root.buffer.name in regions.stored_in:
+            found[regions.stored_in[root.buffer.name]].append(root)
+    for root in direction.results:
+        if alias_of(root) is None:
+            found[regions.of_result(root)].append(root)
+    for root, region in [(root, _region_of_kept(root, found, regions)) for root in kept]:
+        found[region].append(root)
+    return found
 
 
 def _region_of_kept(kept: Root, roots_of: Sequence[list[Root]], regions: _Regions) -> int:
@@ -141,21 +147,12 @@ class _EarlyStores:
 
     def _reductions(self, nodes: Sequence[Node], region: int) -> tuple[list[Node], set[str]]:
         """The uppermost reductions below nodes that may be computed before a region, and what is read but for them."""
-        found: list[Node] = []
-        read: set[str] = set()
-        seen: set[Node] = set()
-        todo = list(nodes)
-        while todo:
-            node = todo.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            if node.op == "reduce" and self._regions.first(node) < region:
-                found.append(node)
-                continue
-            read |= {node.attrs[0].name} if node.op == "load" else set()
-            todo += node.args
-        return found, read
+
+        def is_early(node: Node) -> bool:
+            return node.op == "reduce" and self._regions.first(node) < region
+
+        met = ir.downward(nodes, is_early)
+        return list(filter(is_early, met)), {node.attrs[0].name for node in met if node.op == "load"}
 
     def _stored(self, node: Node, here: Root | None, roots_of: Sequence[list[Root]]) -> Root | None:
         """The root of an earlier region that a reduction is, or has been made; of `here`, if it is one of a region."""

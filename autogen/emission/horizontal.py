@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autogen.emission.source import Function, KernelSource, Variant
+from autogen.emission.source import Function, KernelSource, Variant, tile_of_part
 from autogen.emission.streaming import Streaming, call_of
-from autogen.kernel import Kernel, Level, tile_of_part
+from autogen.kernel import Kernel, Level
 from autogen.names import unique
 from autogen.provenance import Provenance
 from autogen.space import Space
@@ -20,12 +20,7 @@ class Horizontal(Streaming):
     template = "horizontal.jinja"
 
     def __init__(
-        self,
-        kernel: Kernel,
-        space: Space,
-        variant: Variant,
-        provenance: Provenance,
-        shells: Sequence[Streaming],
+        self, kernel: Kernel, space: Space, variant: Variant, provenance: Provenance, shells: Sequence[Streaming]
     ) -> None:
         super().__init__(kernel, space, variant, provenance, {}, {})
         self.tiles = ()

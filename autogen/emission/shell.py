@@ -148,8 +148,7 @@ class Shell:
 
     template: str
     tiles: tuple[str, ...]
-    is_part = False  # of a kernel
-    told: tuple[str, ...] = ()  # what a part is told by its kernel
+    told: tuple[str, ...] = ()  # what a part of a kernel is told by that
 
     def __init__(
         self,
@@ -176,6 +175,11 @@ class Shell:
         self.names = Names([*_RESERVED, *functions, *pointers, *variables.values(), *map(str, self._numbers(kernel))])
         self.style = Style(kernel.computed, provenance, self.sizes, self.names, self)
         self.passes: dict[Node, int] = dict.fromkeys(kernel.loads(), 1)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether this is a part of a kernel, and not its own."""
+        return bool(self.told)
 
     def _numbers(self, kernel: Kernel) -> set[sympy.Basic]:
         """The sizes and numbers that the kernel may be given."""

@@ -61,3 +61,8 @@ class KernelSource:
     sizes: tuple[tuple[str, sympy.Expr], ...]
     tiles: tuple[str, ...]
     loads: tuple[tuple[ir.Node, int], ...]
+
+
+def tile_of_part(tile: str, number: int) -> str:
+    """What a tile of the part with this number, from 1, is called in its kernel."""
+    return f"{tile}_{number}"

@@ -22,7 +22,7 @@ class Streaming(Shell):
 
     def become_part(self) -> None:
         """Be a part of a kernel: told which program it is, and without a last block."""
-        self.is_part, self.programs = True, "programs"
+        self.programs = "programs"
         self.told = ("program", "programs") if self.variant.skewed else ("program",)
         self.stored: dict[Node, str] = {}  # where the part's share of each total is, by pointer
 

@@ -215,23 +215,13 @@ class _Builder:
         return ir.cast(found, dtype)
 
 
-def _taken_apart(nodes: Iterable[Node]) -> tuple[list[Node], set[str]]:
+def _taken_apart(nodes: Sequence[Node]) -> tuple[list[Node], set[str]]:
     """The loads and reductions that nodes are computed from, not those below these, and the ops by which they are."""
-    found: dict[Node, None] = {}
-    ops: set[str] = set()
-    seen: set[Node] = set()
-    todo = list(nodes)
-    while todo:
-        node = todo.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if node.op in ("load", "reduce"):
-            found[node] = None
-        else:
-            ops.add(node.op)
-            todo += reversed(node.args)
-    return list(found), ops
+    met = ir.downward(nodes, lambda node: node.op in _LEAVES)
+    return [node for node in met if node.op in _LEAVES], {node.op for node in met if node.op not in _LEAVES}
+
+
+_LEAVES = ("load", "reduce")
 
 
 def _function_of(ops: set[str]) -> str | None:

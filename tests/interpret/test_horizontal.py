@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 import autogen.kernel
 import autogen.tiling
@@ -95,6 +95,29 @@ def test_case(name: str, resident: int, launches: Launches, monkeypatch: pytest.
     assert report.forward is not None and report.backward is not None
     sources = report.forward.source, report.backward.source
     assert tuple(len(re.findall(r"^def \w+_part_\d+\(", text, re.MULTILINE)) for text in sources) == parts
+
+
+class Margins(nn.Module):
+    """Of two tensors, with a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.margin = 0.1
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return (a - self.margin).clamp(min=0).sum() + (b.logsumexp(1) * self.margin).sum()
+
+
+@pytest.mark.usefixtures("large")
+def test_sizes_and_numbers_that_change() -> None:
+    plain, ours = Margins(), autogen_loss(Margins(), policy="mandatory")
+    shapes = [((6, 5), (7, 3)), ((60, 50), (7, 1300)), ((1, 5), (70, 1)), ((0, 5), (7, 3)), ((6, 5), (0, 3))]
+    for k, (one, other) in enumerate([*shapes, *shapes]):
+        plain.margin = ours.margin = 0.1 * k
+        inputs = x(*one), x(*other, seed=k)
+        exact = [t.detach().double().requires_grad_() for t in inputs]
+        found = [each.double() for each in outcome(ours, inputs)]
+        torch.testing.assert_close(found, outcome(plain, exact), rtol=1e-5, atol=1e-5)
 
 
 def test_what_is_small_is_a_part_too(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:

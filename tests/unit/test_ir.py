@@ -297,6 +297,15 @@ class TestVerify:
         ir.verify([picked, ir.reduce("sum", [C], one_hot), ir.cast(X, F32), ir.const(math.nan, F64)])
 
 
+def test_downward_ends_where_it_is_told_to() -> None:
+    below = ir.const(1.0, torch.float32)
+    left, right = ir.apply("exp", below), ir.apply("log", below)
+    root = ir.apply("add", left, ir.apply("mul", right, left))
+    met = ir.downward([root], lambda node: node in (left, right))
+    assert met == [root, left, root.args[1], right]
+    assert set(ir.downward([root], lambda node: False)) == set(ir.topological([root]))
+
+
 def test_prints_one_node_a_line_arguments_first() -> None:
     centred = ir.apply("sub", X, ir.reduce("max", [C], X))
     lines = [" ".join(line.split()) for line in ir.format_nodes([centred]).splitlines()]
