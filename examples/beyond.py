@@ -13,13 +13,15 @@ from torch import Tensor, nn
 
 Call = tuple[nn.Module, tuple[Tensor, ...]]
 CHANNELS = 8  # of planes
-LARGE = (257, 1001, 1025)  # more than one program can hold
+# Samples, classes or values of each, places of a signal: what one program holds, and what none does.
+SMALL, EVEN, ODD = (64, 8, 128), (256, 1000, 1024), (257, 1001, 1025)
 
 
-def calls(n: int = 64, c: int = 8, places: int = 128) -> Iterator[Call]:
-    """One call of every loss beyond torch: `n` samples, `c` classes or values of each, `places` in a signal."""
+def calls(size: tuple[int, int, int] = SMALL) -> Iterator[Call]:
+    """One call of every loss beyond torch, of a size as above."""
     from autogen import losses
 
+    n, c, places = size
     generator = torch.Generator().manual_seed(0)
 
     def real(*shape: int) -> Tensor:
@@ -73,7 +75,7 @@ def table() -> str:
     from autogen import explain
 
     lines = ["| loss | path | launches | torch runs |", "|---|---|---|---|"]
-    for loss, inputs in calls(*LARGE):
+    for loss, inputs in calls(ODD):
         report = explain(loss, *inputs)
         directions = [each for each in (report.forward, report.backward) if each is not None]
         launches = " + ".join(str(each.launches) for each in directions)
