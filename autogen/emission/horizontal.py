@@ -36,13 +36,11 @@ class Horizontal(Streaming):
 
     def emit(self, *called: Function) -> KernelSource:
         functions: list[Function] = []
-        stored: list[str] = []
         for shell in self._shells:
             shell.become_part()
-            shell.names.reserve(stored)
+            shell.names.reserve(each.pointer.removesuffix("_ptr") for part in functions for each in part.partials)
             self._counts.append(shell.program_count())
             functions.append(shell.function())
-            stored += [pointer.removesuffix("_ptr") for pointer in shell.stored.values()]
         return super().emit(*functions, *called)
 
     def function(self, *called: Function) -> Function:
@@ -65,9 +63,9 @@ class Horizontal(Streaming):
             }
             parts.append(part)
         self.names.reserve([*launched, *self.tiles, *self.sizes.arguments])
-        for shell, programs in zip(self._shells, launched, strict=True):
-            for node, pointer in shell.stored.items():
-                totals.append(self.combined(node, self.style.name(node), pointer, programs))
+        for shell, function, programs in zip(self._shells, self._functions, launched, strict=True):
+            for node, partial in zip(shell.kernel.totals, function.partials, strict=True):
+                totals.append(self.combined(node, self.style.name(node), partial.pointer, programs))
         return {"parts": parts, **self.last_block(totals, self.body())}
 
     def _called(self, function: Function, number: int) -> dict[str, str]:

@@ -249,7 +249,7 @@ class Shell:
             tiles,
             frozenset(self.style.helpers),
             tuple(self.passes.items()),
-            tuple(Partial(total["name"], total["torch_dtype"], total["count"]) for total in totals),
+            tuple(Partial(total["pointer"], total["torch_dtype"], total["count"]) for total in totals),
         )
 
     def _granted(self) -> str:

@@ -27,7 +27,7 @@ class Variant:
 class Partial:
     """What programs store for the last block: `count` values, in terms of sizes, `PROGRAMS` and `CHUNKS`."""
 
-    name: str
+    pointer: str
     dtype: torch.dtype
     count: sympy.Expr
 

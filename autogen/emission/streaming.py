@@ -24,7 +24,6 @@ class Streaming(Shell):
         """Be a part of a kernel: told which program it is, and without a last block."""
         self.programs = "programs"
         self.told = ("program", "programs") if self.variant.skewed else ("program",)
-        self.stored: dict[Node, str] = {}  # where the part's share of each total is, by pointer
 
     def program_count(self) -> str:
         """How many programs there are for the work, in terms of sizes and tiles."""
@@ -36,8 +35,6 @@ class Streaming(Shell):
         partial = self.names.new(f"{name}_partial")
         body.lines.append(f"{partial} = {self.whole(node, body)}")
         pointer = f"{partial}_ptr"
-        if self.is_part:
-            self.stored[node] = pointer
         store = f"tl.store({pointer} + program, {partial})"
         return {**self.combined(node, name, pointer, self.programs), "store": store}
 
