@@ -35,6 +35,7 @@ from autogen.frozen import frozen
 from autogen.ops import OPS
 
 REDUCTIONS = ("sum", "max", "min")
+EXPONENTIALS = ("exp", "exp_nonpositive")
 
 _FLOATS = (torch.float32, torch.float64)
 _SHORT = {

@@ -83,11 +83,14 @@ _PRECEDENCE: Mapping[type[ast.AST], Precedence] = MappingProxyType({
 
 
 class Interval(NamedTuple):
-    """Where the generic test draws an argument from; special values are tried everywhere besides."""
+    """Where the generic test draws an argument from; special values are tried everywhere besides, unless it is `hard`:
+    no argument is ever elsewhere.
+    """
 
     low: float
     high: float
     zero: bool = True  # whether an integer may be 0
+    hard: bool = False
 
 
 @dataclass(frozen=True)
@@ -252,9 +255,11 @@ def _rows() -> Iterator[Op]:
     yield _row("sqrt",         "sqrt({0})",               real,   positive, 0.5, ties=((-0.0, -0.0),))
     yield _row("rsqrt",        "rsqrt({0})",              real,   positive, 2,   ties=((0, inf),))
     yield _row("exp",          "exp({0})",                real,   exponent, 3,   ties=((-inf, 0),))
+    yield _row("exp_nonpositive", "exp_nonpositive({0})", real, Interval(-inf, 0, hard=True), 3, (),
+               twin=torch.exp, ties=((-inf, 0), (0, 1)))
     yield _row("exp2",         "exp2({0})",               real,   exponent, 2,   ties=((-inf, 0),))
     yield _row("expm1",        "expm1({0})",              real,   exponent, 2,   ties=((-inf, -1),))
-    yield _row("log",          "log({0})",                real,   positive, 1,   ties=((0, -inf),))
+    yield _row("log",          "log({0})",                real,   positive, 2,   ties=((0, -inf),))
     yield _row("log2",         "log2({0})",               real,   positive, 1,   ties=((0, -inf),))
     yield _row("log10",        "log10({0})",              real,   positive, 3,   ties=((0, -inf),))
     yield _row("log1p",        "log1p({0})",              real,   Interval(-1, inf), 2, ties=((-1, -inf),))

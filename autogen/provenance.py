@@ -17,6 +17,7 @@ _NOUNS = {
     "div": "quotient",
     "neg": "negated",
     "exp": "exponential",
+    "exp_nonpositive": "exponential",
     "log": "logarithm",
     "sqrt": "root",
     "pow": "power",

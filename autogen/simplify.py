@@ -243,9 +243,53 @@ def is_log_softmax(node: Node, axes: frozenset[Axis]) -> bool:
         and set(largest.attrs[1]) <= axes
         and largest.args[0] is shifted.args[0]
         and total.op == "reduce"
-        and total.args[0].op == "exp"
+        and total.args[0].op in ir.EXPONENTIALS
         and total.args[0].args[0] is shifted
     )
 
 
-PASSES: tuple[Pass, ...] = (fold, sums, fold)
+def once_per_row(node: Node) -> Node:
+    """`(x * r) / n` as `x * (r / n)`, for a size `n` and an `r` of fewer axes than `x`."""
+    if node.op == "div" and node.args[0].op == "mul" and _is_size(node.args[1]):
+        product, size = node.args
+        for element, row in (product.args, product.args[::-1]):
+            if row.axes < element.axes:
+                return apply("mul", element, fold(apply("div", row, size)))
+    return node
+
+
+def _is_size(node: Node) -> bool:
+    return node.op == "cast" and node.args[0].op == "index" and not node.axes
+
+
+def bounded(node: Node) -> Node:
+    """`exp` of what is at most 0 by its form: it cannot overflow."""
+    if node.op == "exp" and _is_at_most_zero(node.args[0]):
+        return apply("exp_nonpositive", node.args[0])
+    return node
+
+
+def _is_at_most_zero(node: Node) -> bool:
+    if node.op == "neg":
+        return _is_at_least_zero(node.args[0])
+    if node.op == "sub":
+        value, largest = node.args
+        is_shift = largest.op == "reduce" and largest.attrs[0] == "max" and largest.args[0] is value
+        return is_shift or is_log_softmax(node, node.axes)
+    return False
+
+
+def _is_at_least_zero(node: Node) -> bool:
+    match node.op:
+        case "abs" | "sqrt" | "relu" | "exp" | "exp_nonpositive":
+            return True
+        case "const":
+            return bool(node.attrs[0] >= 0)
+        case "mul" if node.args[0] is node.args[1]:
+            return True
+        case "mul" | "div" | "add":
+            return all(map(_is_at_least_zero, node.args))
+    return False
+
+
+PASSES: tuple[Pass, ...] = (fold, sums, once_per_row, fold, bounded)

@@ -3,8 +3,10 @@
 | kernel                  | tile                                                          | warps |
 |-------------------------|---------------------------------------------------------------|-------|
 | flat                    | 1024 elements up to 2^18, 2048 up to 2^20, then 4096          | 4 - 8 |
-| tiles                   | 2048 elements, as many of them columns as there are           | 4     |
-| rows, columns adjacent  | whole rows while they fit on chip, several if they are short  | 4 - 32|
+| tiles, short rows       | 2048 elements, as many of them columns as there are           | 4     |
+| tiles, others           | one row, up to 32 elements per thread and 4096 columns        | 1 - 4 |
+| rows, columns adjacent  | whole rows while they fit on chip, up to 32 per thread        | 1 - 32|
+|                         | of up to 128 columns several                                  | 4     |
 |                         | beyond that one row in steps of 4096 columns                  | 8     |
 | chunks of results' rows | 2048 - 4096 elements; at most 1024 programs, each in a loop   | 4 - 32|
 | one block               | every axis whole                                              | 4 - 32|
@@ -38,6 +40,7 @@ MAX_PARTIALS = 4096
 MAX_PROGRAMS = 1024
 MAX_SHARED = 2**18
 FEW_ELEMENTS = 256  # for a program
+SHORT = 128  # columns, of which a warp reads several rows at once
 FEW = 4  # columns, which are never split: they may be a record (`emission.records`)
 WARPS = (1, 2, 4, 8, 16, 32)
 
@@ -104,13 +107,13 @@ class Tiler:
     def __init__(self, kernel: Kernel, space: Space) -> None:
         elements = [node for node in kernel.loads() if kernel.level(node) == Level.ELEMENT]
         last = kernel.last_block
-        self._is_chunked = last is not None and last.chunked
+        self.is_chunked = last is not None and last.chunked
         self._is_block = kernel.one_block
         self._has_columns = bool(kernel.columns)
-        self._is_flat = not kernel.columns and not self._is_chunked
+        self._is_flat = not kernel.columns and not self.is_chunked
         self._whole_rows = kernel.whole_rows
         self._keeps_columns = kernel.keeps_columns
-        self._live = max(1, len(elements) + len(kernel.stores) - 1 + (len(kernel.totals) if self._is_chunked else 0))
+        self._live = max(1, len(elements) + len(kernel.stores) - 1 + (len(kernel.totals) if self.is_chunked else 0))
         self.columns_adjacent = space.columns_adjacent
         self._skew = skew_of(kernel, space)
         nodes = ir.topological([*kernel.totals, *(root.node for root in kernel.roots)])
@@ -132,6 +135,8 @@ class Tiler:
         self._has_last_block = last is not None
         self._has_totals = bool(kernel.totals) and last is None
         self._heavy = any(node.op in HEAVY for node in nodes)
+        written = [root for root in kernel.stores if kernel.level_of_axes(root.index_axes) == Level.ELEMENT]
+        self._is_slight = len(elements) + len(written) <= 2
 
     def extents(self, sizes: Mapping[str, int]) -> Extents:
         """How much there is to cut up."""
@@ -151,7 +156,7 @@ class Tiler:
             return Config((), min(max(extents.held // 512, 4), 32))
         if self._is_flat:
             return self._with_last_block(self._flat(extents), extents)
-        if not self._whole_rows and not self._is_chunked:
+        if not self._whole_rows and not self.is_chunked:
             return self._with_last_block(self._tiles(extents), extents)
         return self._rows_or_chunks(extents, self._must_loop(extents))
 
@@ -197,7 +202,7 @@ class Tiler:
             tiles += (("PARTIALS", min(next_power_of_2(programs), MAX_PARTIALS)),)
         if self._has_last_block:  # every axis whole, and as many chunks as go with that
             tiles += whole
-            if self._is_chunked:
+            if self.is_chunked:
                 most = max(256 * config.num_warps // extents.held, 1)
                 tiles += (("CHUNKS", min(next_power_of_2(chunks), most)),)
         return Tiling(variant, tiles, programs, config.num_warps, chunks)
@@ -206,7 +211,7 @@ class Tiler:
         """Whether rows are read and written in groups, as they begin anywhere."""
         if self._skew is None:
             return False
-        if self._is_chunked and not config.looped:
+        if self.is_chunked and not config.looped:
             return not self._has_columns and self._skew.pays(extents.inner_rows, rows=1)
         tiles, columns = dict(config.tiles), extents.columns
         no_more = -(-self._skew.lanes(columns) // tiles["COLS"]) == -(-columns // tiles["COLS"])
@@ -219,7 +224,7 @@ class Tiler:
             return max(1, -(-extents.rows // tiles["BLOCK"])), 1
         row_tiles = extents.rows // inner * -(-inner // tiles["ROWS"]) if inner else 0
         col_tiles = 1 if self._whole_rows else -(-extents.columns // tiles["COLS"])
-        if not self._is_chunked:
+        if not self.is_chunked:
             return max(1, row_tiles * col_tiles), 1
         chunks = row_tiles if config.looped else min(row_tiles, max(MAX_PROGRAMS // (kept * col_tiles), 1))
         if self._keeps_columns:
@@ -238,8 +243,10 @@ class Tiler:
         return Config((("BLOCK", block),), (8 if block >= 2048 else 4) << self._heavy)
 
     def _tiles(self, extents: Extents) -> Config:
-        elements = 2048 >> self._double
         inner, whole = next_power_of_2(extents.inner_rows), next_power_of_2(extents.columns)
+        if self.columns_adjacent and whole > SHORT:
+            return self._by_warps(extents, min(whole, 4 * 32 * self._held(extents)))
+        elements = 2048 >> self._double
         if self.columns_adjacent:
             cols = min(whole, elements)
             rows = self._rows_at_once(elements // cols, inner, extents.columns)
@@ -247,6 +254,19 @@ class Tiler:
             rows = min(inner, ROWS_ADJACENT)
             cols = min(whole, max(elements // rows, 1))
         return Config((("ROWS", rows), ("COLS", cols)), min(4 << self._heavy, max(rows * cols // 128, 4)))
+
+    def _held(self, extents: Extents) -> int:
+        """Elements of a thread: where rows begin anywhere, each needs more registers."""
+        is_skewed = self._skew is not None and self._skew.pays(extents.columns, rows=1)
+        return (32 if self._is_slight and not is_skewed else 16) >> self._heavy >> self._double
+
+    def _by_warps(self, extents: Extents, cols: int) -> Config:
+        """A tile of rows that fill a warp or more: as many warps as they do fill, so that few share a row, and what
+        there is one of per row is computed by few.
+        """
+        of_warp = 32 * self._held(extents)
+        rows = self._rows_at_once(of_warp // cols, next_power_of_2(extents.inner_rows), extents.columns)
+        return Config((("ROWS", rows), ("COLS", cols)), min(max(rows * cols // of_warp, 1), 32))
 
     def _rows_at_once(self, most: int, inner: int, columns: int) -> int:
         """The rows of a tile with whole rows: one, where only that can be read in groups, and is enough to do."""
@@ -270,7 +290,7 @@ class Tiler:
         return self._may_loop and whole > resident
 
     def _rows_or_chunks(self, extents: Extents, looped: bool) -> Config:
-        chunked = self._is_chunked and not looped
+        chunked = self.is_chunked and not looped
         return self._with_last_block(self._chunks(extents) if chunked else self._rows(extents, looped), extents)
 
     def _chunks(self, extents: Extents) -> Config:
@@ -287,6 +307,8 @@ class Tiler:
 
     def _rows(self, extents: Extents, looped: bool) -> Config:
         whole, inner = next_power_of_2(extents.columns), next_power_of_2(extents.inner_rows)
+        if not looped and self.columns_adjacent and whole > SHORT:
+            return self._by_warps(extents, whole)
         if self.columns_adjacent:
             cols = (4096 >> self._double) if looped else whole
             rows = 1 if looped else self._rows_at_once(2048 // cols, inner, extents.columns)

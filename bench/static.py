@@ -3,8 +3,9 @@
     python -m bench.static [--write]
 
 For each loss of `autogen.losses` that has generated kernels, forward and backward: launches; bytes moved, over the
-least that any kernel must; the narrowest load or store of elements in full blocks, in bytes per thread; registers per
-thread; bytes spilled; shared memory per program. The calls are those that `tests/ptx` compiles, and those of the losses
+least that any kernel must; the narrowest load or store of elements in full blocks, in bytes per thread; instructions
+per byte (`bench.instructions`; 0 where they cannot be told); registers per thread; bytes spilled; shared memory per
+program. The calls are those that `tests/ptx` compiles, and those of the losses
 beyond torch, odd sizes among them. A thread has the same elements of every tensor, so that a width is given in bytes of
 the widest dtype: four conditions beside four numbers of float32 are 16. `--write` records what is found as the new
 bounds. Without `TRITON_INTERPRET=1`.
@@ -31,15 +32,18 @@ from autogen.compilations import needs_gradient
 from autogen.compiled import kernels_in
 from autogen.compiler import compile_loss
 from autogen.decorator import dispatcher_of
+from autogen.launch import Launcher
 from autogen.names import unique
 from autogen.report import describe
 from autogen.skew import ACCESS, INSIDE, OVERLAPPING
+from bench.instructions import issued
 from examples import beyond
 from tests.ptx import cases
 
 BOUNDS = Path(__file__).with_name("static.json")
 TARGET = "sm_90"
 MORE_REGISTERS = 1.25  # than recorded, which is no failure: versions of ptxas differ
+MORE_INSTRUCTIONS = 1.1
 HANDWRITTEN = frozenset({"CTCLoss", "CosineEmbeddingLoss", "MultiLabelMarginLoss"})
 
 Call = tuple[Any, tuple[torch.Tensor, ...]]
@@ -52,6 +56,7 @@ class Facts:
     launches: int
     traffic: float
     width: int
+    instructions: float
     registers: int
     spilled: int
     shared: int
@@ -97,10 +102,17 @@ def _facts(steps: Sequence[Any], sizes: dict[str, int]) -> Facts:
         launches=report.launches,
         traffic=round(report.bytes_moved / max(report.bytes_minimum, 1), 3),
         width=min((w for each in zip(kernels, made, strict=True) for w in _widths(*each)), default=0),
+        instructions=_instructions(kernels_in(steps), sizes, report.bytes_moved),
         registers=max(each.registers for each in made),
         spilled=max(each.spilled for each in made),
         shared=max(each.shared for each in made),
     )
+
+
+def _instructions(launchers: Sequence[Launcher], sizes: dict[str, int], bytes_moved: int) -> float:
+    """Instructions of all threads per byte moved, 0 if not known."""
+    found = [issued(launcher, sizes) for launcher in launchers]
+    return 0.0 if None in found else round(sum(map(int, filter(None, found))) / max(bytes_moved, 1), 2)
 
 
 def _widths(kernel: SpecializedKernel, made: CompiledKernel) -> list[int]:
@@ -143,6 +155,7 @@ def failures(name: str, found: tuple[Facts, Facts], bounds: dict[str, Any]) -> l
             "launches": fact.launches > bound.launches,
             "traffic": fact.traffic > bound.traffic * 1.001,
             "width": fact.width < bound.width,
+            "instructions": fact.instructions > bound.instructions * MORE_INSTRUCTIONS,
             "registers": fact.registers > bound.registers * MORE_REGISTERS,
             "spilled": fact.spilled > bound.spilled,
             "shared": fact.shared > bound.shared,
@@ -159,15 +172,16 @@ def main() -> int:
     recorded = {} if options.write or not BOUNDS.exists() else json.loads(BOUNDS.read_text())
     written, worse = {}, []
     print(f"{TARGET}: forward + backward")
-    print(f"{'loss':<56}{'launches':>9}{'bytes / min':>14}{'width':>8}{'registers':>11}{'spilled':>9}{'shared':>15}")
+    heads = {"launches": 9, "bytes / min": 14, "width": 8, "instr / byte": 15, "registers": 11, "spilled": 9}
+    print(f"{'loss':<56}" + "".join(f"{head:>{width}}" for head, width in heads.items()) + f"{'shared':>15}")
     for name, call in calls().items():
         found = facts(*call())
         forward, backward = map(asdict, found)
         written[name] = {"forward": forward, "backward": backward}
         pairs = {key: f"{value} + {backward[key]}" for key, value in forward.items()}
         print(
-            f"{name[:55]:<56}{pairs['launches']:>9}{pairs['traffic']:>14}{pairs['width']:>8}{pairs['registers']:>11}"
-            f"{pairs['spilled']:>9}{pairs['shared']:>15}"
+            f"{name[:55]:<56}{pairs['launches']:>9}{pairs['traffic']:>14}{pairs['width']:>8}"
+            f"{pairs['instructions']:>15}{pairs['registers']:>11}{pairs['spilled']:>9}{pairs['shared']:>15}"
         )
         worse += failures(name, found, recorded[name]) if name in recorded else []
     if options.write:

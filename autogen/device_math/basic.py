@@ -1,4 +1,6 @@
-"""What the other functions are made of: polynomials, signs, the greater and the lesser number."""
+"""What the other functions are made of: polynomials, signs, the greater and the lesser number, what hardware has."""
+
+from typing import Any
 
 import triton
 import triton.language as tl
@@ -9,6 +11,40 @@ from autogen.device_math.device import device
 # NumPy's functions in single precision, on which the interpreter builds, are biased, its logarithm by up to 4 ulp; a
 # custom combine function it walks element by element, a hundred times slower than its own max.
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+@core.builtin
+def is_nvidia(_semantic: Any = None) -> Any:
+    """Whether the kernel is compiled for NVIDIA, whichever device is here."""
+    return core.constexpr(_semantic.builder.options.backend_name == "cuda")
+
+
+@device
+def fma(x: tl.tensor, y: tl.tensor, z: tl.tensor) -> tl.tensor:
+    """`x * y + z`, rounded once, in single precision. Python numbers must be such numbers."""
+    return (x.to(tl.float64) * y + z).to(x.dtype) if INTERPRETED else tl.fma(x, y, z)
+
+
+@device
+def exp2_normal(x: tl.tensor) -> tl.tensor:
+    """`2^x` within 2 ulp; in single precision a result that is no normal number may be 0."""
+    if INTERPRETED:
+        return tl.exp2(x.to(tl.float64)).to(x.dtype)
+    elif x.dtype == tl.float32 and is_nvidia():
+        # What `tl.exp2` becomes, without linking NVIDIA's library, which takes a tenth of a kernel's compile time.
+        return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
+    else:
+        return tl.exp2(x)
+
+
+@device
+def reciprocal_normal(x: tl.tensor) -> tl.tensor:
+    """`1 / x` within 1 ulp; in single precision a result that is no normal number may be 0."""
+    if not INTERPRETED and x.dtype == tl.float32 and is_nvidia():
+        # A division would look out for results that are no normal numbers, by five instructions more.
+        return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
+    else:
+        return 1.0 / x
 
 
 @device

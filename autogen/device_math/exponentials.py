@@ -2,7 +2,7 @@
 
 import triton.language as tl
 
-from autogen.device_math.basic import INTERPRETED, copysign, maximum, minimum, polynomial
+from autogen.device_math.basic import copysign, exp2_normal, fma, maximum, minimum, polynomial, reciprocal_normal
 from autogen.device_math.device import device
 
 # (expm1(r) - r) / r^2 for |r| <= ln(2) / 2
@@ -40,31 +40,36 @@ def rsqrt(x: tl.tensor) -> tl.tensor:
 
 @device
 def nearest_power_of_two(t: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """The integer nearest to `t` and 2 to its power, for integers that are exponents of normal numbers."""
-    # 1.5 * 2^23 (2^52) added, the integer is in the low bits, from where it is shifted into an exponent.
+    """`-n` and `2^n` for the integer `n` nearest to `t`, which is the exponent of a normal number."""
+    # 1.5 * 2^23 (2^52) added, the integer is in the low bits, from where it is shifted into an exponent. It is negated
+    # by a subtraction, as Triton's negation is one too.
     if t.dtype == tl.float64:
         shifted = t + 6755399441055744.0
         power = ((shifted.to(tl.int64, bitcast=True) << 52) + 0x3FF0000000000000).to(tl.float64, bitcast=True)
-        return shifted - 6755399441055744.0, power
+        return 6755399441055744.0 - shifted, power
     else:
         shifted = t + 12582912.0
         power = ((shifted.to(tl.int32, bitcast=True) << 23) + 0x3F800000).to(tl.float32, bitcast=True)
-        return shifted - 12582912.0, power
+        return 12582912.0 - shifted, power
 
 
 @device
-def _minus_ln2(x: tl.tensor, n: tl.tensor) -> tl.tensor:
-    """`x - n ln(2)` for integers `n`; ln(2) is in two parts, the first short enough for an exact product."""
+def _plus_ln2(x: tl.tensor, n: tl.tensor) -> tl.tensor:
+    """`x + n ln(2)` for integers `n`; ln(2) is in two parts, the first short enough for an exact product."""
     if x.dtype == tl.float64:
-        return (x - n * 0.6931471805598903) - n * 5.497923018708371e-14
+        return (x + n * 0.6931471805598903) + n * 5.497923018708371e-14
     else:
-        return (x - n * 0.693145751953125) - n * 1.4286068203094173e-06
+        return (x + n * 0.693145751953125) + n * 1.4286068203094173e-06
 
 
 @device
-def _exp2_fraction(x: tl.tensor) -> tl.tensor:
-    """`2^x` of a small number."""
-    return tl.exp2(x.to(tl.float64)).to(x.dtype) if INTERPRETED else tl.exp2(x)
+def _exp_fraction(x: tl.tensor, minus_n: tl.tensor) -> tl.tensor:
+    """`e^x / 2^n`"""
+    if x.dtype == tl.float64:
+        return exp2_normal(_plus_ln2(x, minus_n) * 1.4426950408889634)
+    else:
+        # log2(e) in two numbers
+        return exp2_normal(fma(x, 1.925963033500011e-08, fma(x, 1.4426950216293335, minus_n)))
 
 
 @device
@@ -72,23 +77,38 @@ def exp_factors(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     """Two factors of `e^x`, the second a power of 2."""
     # What is beyond the normal powers of 2 stays in the first factor.
     limit: tl.constexpr = 708.0 if x.dtype == tl.float64 else 87.0
-    n, power = nearest_power_of_two(tl.minimum(tl.maximum(x, -limit), limit) * 1.4426950408889634)
-    return _exp2_fraction(_minus_ln2(x, n) * 1.4426950408889634), power
+    minus_n, power = nearest_power_of_two(tl.minimum(tl.maximum(x, -limit), limit) * 1.4426950408889634)
+    return _exp_fraction(x, minus_n), power
 
 
 @device
 def exp(x: tl.tensor) -> tl.tensor:
     """`e^x` within 3 ulp."""
-    fraction, power = exp_factors(x)
-    return fraction * power
+    if x.dtype == tl.float64:
+        return tl.exp(x)
+    else:
+        fraction, power = exp_factors(x)
+        return fraction * power
+
+
+@device
+def exp_nonpositive(x: tl.tensor) -> tl.tensor:
+    """`e^x` within 3 ulp for `x <= 0`, and rounding errors above."""
+    if x.dtype == tl.float64:
+        return tl.exp(x)
+    else:
+        minus_n, power = nearest_power_of_two(tl.maximum(x, -87.0) * 1.4426950408889634)
+        return _exp_fraction(x, minus_n) * power
 
 
 @device
 def exp2(x: tl.tensor) -> tl.tensor:
     """`2^x` within 2 ulp."""
-    limit: tl.constexpr = 1022.0 if x.dtype == tl.float64 else 126.0
-    n, power = nearest_power_of_two(tl.minimum(tl.maximum(x, -limit), limit))
-    return _exp2_fraction(x - n) * power
+    if x.dtype == tl.float64:
+        return tl.exp2(x)
+    else:
+        minus_n, power = nearest_power_of_two(tl.minimum(tl.maximum(x, -126.0), 126.0))
+        return exp2_normal(x + minus_n) * power
 
 
 @device
@@ -98,8 +118,8 @@ def expm1(x: tl.tensor) -> tl.tensor:
     top: tl.constexpr = 710.0 if x.dtype == tl.float64 else 89.0
     x = maximum(minimum(x, top), -50.0)
     # Half of 2^n, as 2^n may overflow where the result does not.
-    n, half = nearest_power_of_two(x * 1.4426950408889634 - 1.0)
-    r = _minus_ln2(x, n + 1.0)
+    minus_n, half = nearest_power_of_two(x * 1.4426950408889634 - 1.0)
+    r = _plus_ln2(x, minus_n - 1.0)
     series = polynomial(r, _EXPM1_64) if x.dtype == tl.float64 else polynomial(r, _EXPM1_32)
     return 2.0 * (half * (r + r * r * series) + (half - 0.5))
 
@@ -107,8 +127,8 @@ def expm1(x: tl.tensor) -> tl.tensor:
 @device
 def sigmoid(x: tl.tensor) -> tl.tensor:
     """`1 / (1 + e^-x)` within 7 ulp, also where it is tiny."""
-    z = exp(-tl.abs(x))
-    return tl.where(x < 0, z, 1.0) / (1.0 + z)
+    z = exp_nonpositive(-tl.abs(x))
+    return tl.where(x < 0, z, 1.0) * reciprocal_normal(1.0 + z)
 
 
 @device
@@ -117,5 +137,5 @@ def tanh(x: tl.tensor) -> tl.tensor:
     a = tl.abs(x)
     z = x * x
     series = polynomial(z, _TANH_64) if x.dtype == tl.float64 else polynomial(z, _TANH_32)
-    far = 1.0 - 2.0 / (exp(2.0 * a) + 1.0)
+    far = 1.0 - 2.0 * reciprocal_normal(exp(2.0 * a) + 1.0)
     return tl.where(a < 0.55, x + x * z * series, copysign(far, x))

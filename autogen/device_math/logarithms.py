@@ -5,7 +5,7 @@ from triton.language import core  # Triton 3.6 has `to_tensor` only there
 
 from autogen.device_math.basic import INTERPRETED, maximum, polynomial
 from autogen.device_math.device import device
-from autogen.device_math.exponentials import exp
+from autogen.device_math.exponentials import exp_nonpositive
 
 # (log1p(m) - m) / m^2 for -1/4 <= m <= 1/2
 _LOG1P_32 = tl.constexpr((
@@ -15,9 +15,31 @@ _LOG1P_32 = tl.constexpr((
 
 
 @device
+def _exponent_bits(x: tl.tensor) -> tl.tensor:
+    """`e`, where the exponent of a number is, for a normal number `x = 2^e (1 + m)` with `1 + m` in [0.75, 1.5)."""
+    return (x.to(tl.int32, bitcast=True) - 0x3F400000) & -0x00800000
+
+
+@device
+def _log_of_parts(e_bits: tl.tensor, m: tl.tensor) -> tl.tensor:
+    """`log(2^e (1 + m))`"""
+    e = e_bits.to(tl.float32) * 1.1920928955078125e-07
+    return e * 0.6931471805599453 + (m + m * m * polynomial(m, _LOG1P_32))
+
+
+@device
 def log(x: tl.tensor) -> tl.tensor:
-    """Natural logarithm within 1 ulp."""
-    return tl.log(x.to(tl.float64)).to(x.dtype) if INTERPRETED else tl.log(x)
+    """Natural logarithm within 2 ulp."""
+    if x.dtype == tl.float64:
+        return tl.log(x)
+    else:
+        small = x < 1.1754943508222875e-38
+        normal = tl.where(small, x * 8388608.0, x)
+        e_bits = _exponent_bits(normal)
+        m = (normal.to(tl.int32, bitcast=True) - e_bits).to(tl.float32, bitcast=True) - 1.0
+        result = _log_of_parts(tl.where(small, e_bits - 23 * 0x00800000, e_bits), m)
+        result = tl.where(x < float("inf"), result, x)
+        return tl.where(x > 0, result, tl.where(x == 0, float("-inf"), float("nan")))
 
 
 @device
@@ -34,12 +56,21 @@ def log1p_finite(x: tl.tensor) -> tl.tensor:
         # The logarithm of the rounded sum, and what the rounding lost.
         return log(u) + (x - (u - 1.0)) / u
     else:
-        # 1 + x = 2^e (1 + m), where 1 + m in [0.75, 1.5); 4 * 2^-e is a normal number even if 2^-e is not.
-        e_bits = (u.to(tl.int32, bitcast=True) - 0x3F400000) & -0x00800000
-        scale = (0x40800000 - e_bits).to(tl.float32, bitcast=True)
-        m = x * scale * 0.25 + (scale * 0.25 - 1.0)
-        e = e_bits.to(tl.float32) * 1.1920928955078125e-07
-        return e * 0.6931471805599453 + (m + m * m * polynomial(m, _LOG1P_32))
+        e_bits = _exponent_bits(u)
+        scale = (0x40800000 - e_bits).to(tl.float32, bitcast=True)  # 4 * 2^-e, normal even if 2^-e is not
+        return _log_of_parts(e_bits, x * scale * 0.25 + (scale * 0.25 - 1.0))
+
+
+@device
+def log1p_unit(x: tl.tensor) -> tl.tensor:
+    """`log(1 + x)` within 2 ulp for `0 <= x <= 1`, and nan."""
+    if x.dtype == tl.float64:
+        return log1p_finite(x)
+    else:
+        # 1 + x or half of it is in [0.75, 1.5].
+        halved = x > 0.5
+        m = tl.where(halved, x * 0.5 - 0.5, x)
+        return tl.where(halved, 0.6931471805599453, 0.0) + (m + m * m * polynomial(m, _LOG1P_32))
 
 
 @device
@@ -59,7 +90,7 @@ def log10(x: tl.tensor) -> tl.tensor:
 def logaddexp(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     """`log(e^a + e^b)` within 2 ulp, of 1 where the result is smaller."""
     distance = tl.where(a == b, 0.0, tl.abs(a - b))  # also between two infinities
-    return maximum(a, b) + log1p_finite(exp(-distance))
+    return maximum(a, b) + log1p_unit(exp_nonpositive(-distance))
 
 
 @device
@@ -79,4 +110,4 @@ def xlog1py(x: tl.tensor, y: tl.tensor) -> tl.tensor:
 @device
 def log_sigmoid(x: tl.tensor) -> tl.tensor:
     """`log(sigmoid(x))` within 4 ulp, also where it is tiny."""
-    return tl.minimum(x, 0.0) - log1p_finite(exp(-tl.abs(x)))
+    return tl.minimum(x, 0.0) - log1p_unit(exp_nonpositive(-tl.abs(x)))

@@ -102,8 +102,8 @@ def pow(x: tl.tensor, y: tl.tensor) -> tl.tensor:
     b1 = high_half(b)
     rest = (b - b1) * high + b * low
     exponent: tl.constexpr = 1022.0 if x.dtype == tl.float64 else 126.0
-    n, power = nearest_power_of_two(tl.minimum(tl.maximum(b1 * high + rest, -exponent), exponent))
-    result = tl.exp2((b1 * high - n) + rest) * power
+    minus_n, power = nearest_power_of_two(tl.minimum(tl.maximum(b1 * high + rest, -exponent), exponent))
+    result = tl.exp2((b1 * high + minus_n) + rest) * power
     at_bound = tl.where((a == 0) == (y < 0), float("inf"), 0.0)
     result = tl.where((a == 0) | (a == float("inf")), at_bound, result)
     integer = floor(y) == y

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from autogen import ir
-from autogen.emission.body import TRITON_DTYPES, Body
-from autogen.emission.online import Form, Pass, passes
+from autogen.emission.body import TRITON_DTYPES, Body, Names
+from autogen.emission.online import Form, Online, Pass, passes
 from autogen.emission.rows import IS_EDGE, REACHES_END, Rows
 from autogen.emission.shell import identity
+from autogen.frozen import frozen
 from autogen.ir import Node
 from autogen.kernel import Level
+from autogen.skew import ACCESS
 
 
 class Looped(Rows):
@@ -30,6 +34,7 @@ class Looped(Rows):
     def fill(self) -> dict[str, Any]:
         reductions = self.kernel.row_reductions()
         self.passes = dict.fromkeys(self.kernel.loads(), 0)
+        self._running: dict[Node, _Running] = {}  # the maxima of the walk that is being printed
         body = self.scalars()
         self.preload(body, Level.ROW)
         walks = []
@@ -92,98 +97,154 @@ class Looped(Rows):
         self._prepare(targets, body, frozenset(each.reductions))
         inside = self.body(body)
         self._read(targets, inside)
-        leaders = {online.largest for online in each.online.values()}
         self._names: dict[Node, str] = {}  # accumulators
-        self._combined_later: set[Node] = set()  # accumulators with one value per column
-        self._seen: dict[Node, str] = {}  # by weight: the running sums that shifted sums need
-        self._running: dict[Node, tuple[str, str]] = {}  # by maximum: the factor and the shift of this step
-        for node in each.reductions:
-            if node in leaders:
-                followers = [online for online in each.online.values() if online.largest is node]
-                self._run_maximum(node, any(o.form == Form.SHIFTED for o in followers), body, inside)
-        for node in each.reductions:
-            if node in each.online:
-                self._accumulate_online(node, each, body, inside)
-        for weight, name in self._seen.items():
-            inside.lines.append(f"{name} += {self._chunk(weight, inside)}")
+        self._seen: dict[tuple[Node | None, int], str] = {}  # by weight: the running sums that shifted sums need
+        leaders = dict.fromkeys(online.largest for online in each.online.values())
+        if leaders:
+            body.lines += [
+                "# A thread adds up what it meets of a row by itself, and threads are combined in the end, so that",
+                "# none waits for another on the way.",
+            ]
+        for node in leaders:
+            followers = [online for online in each.online.values() if online.largest is node]
+            self._run_maximum(node, any(o.form == Form.SHIFTED for o in followers), body, inside)
+        updates = [self._accumulate_online(node, online, body, inside) for node, online in each.online.items()]
+        inside.lines += dict.fromkeys(filter(None, updates))
         for node in each.reductions:
             if node not in self._names:
                 self._accumulate(node, body, inside)
         return inside
 
-    def _chunk(self, value: Node, inside: Body) -> str:
-        """The sum of a value over the columns of one step."""
-        masked = self.masked(value, inside, identity("sum", value.dtype))
-        return self.along_columns("sum", masked, self.kernel.level(value))
+    def _group(self, largest: Node) -> int:
+        """How many neighbouring columns a thread reads at once, which share a running maximum."""
+        read = [n.attrs[0].dtype.itemsize for n in ir.topological(largest.args) if n.op == "load"]
+        return ACCESS // max(read, default=ACCESS) if self.space.columns_adjacent else 1
 
-    def _shape(self, level: Level) -> str:
-        columns = "[ROWS, COLS]" if self.skew else "[COLS]"
-        return {Level.ELEMENT: "[ROWS, COLS]", Level.COLUMN: columns, Level.ROW: "[ROWS]"}.get(level, "[]")
+    def _of_groups(self, kind: str, value: str, level: Level, group: int) -> str:
+        """Values of a level, reduced over the columns of each group."""
+        if group == 1:
+            return value
+        has_rows = level == Level.ELEMENT or self.skew is not None
+        return self.along(kind, f"{self.style.helper('in_groups')}({value}, {group})", 1 + has_rows)
 
-    def _start(self, node: Node, body: Body, level: Level, start: str) -> str:
-        """An accumulator for a reduction, with one value per place of a level."""
+    def _start(self, node: Node, body: Body, level: Level, start: str, group: int = 1) -> str:
+        """An accumulator for a reduction of values of a level, one for each group of columns."""
         name = self._names[node] = self.style.name(node)
-        body.lines.append(f"{name} = tl.full({self._shape(level)}, {start}, {TRITON_DTYPES[node.dtype]})")
+        body.lines.append(f"{name} = {self._full(level, start, node.dtype, group)}")
         return name
 
-    def _per_row(self, node: Node) -> Level:
-        """The level of a reduction's result."""
-        return self.kernel.level_of_axes(node.axes)
+    def _full(self, level: Level, start: str, dtype: torch.dtype, group: int) -> str:
+        """A tile of values of a level, one for each group of columns."""
+        shape = {Level.ROW: "ROWS", Level.SCALAR: ""}.get(level, f"COLS // {group}" if group > 1 else "COLS")
+        if level == Level.ELEMENT or (level == Level.COLUMN and self.skew):
+            shape = f"ROWS, {shape}"
+        return f"tl.full([{shape}], {start}, {TRITON_DTYPES[dtype]})"
 
     def _run_maximum(self, node: Node, has_shifted: bool, body: Body, inside: Body) -> None:
         """The running maximum of a row, and what it means for sums that follow it."""
-        start = identity("max", node.dtype)
-        level = self._per_row(node)
-        name = self._start(node, body, level, start)
-        shift, previous = self.names.new(f"{name}_shift"), self.names.new(f"previous_{name}")
+        start, group, (reduced,) = identity("max", node.dtype), self._group(node), node.args
+        level = self.kernel.level(reduced)
+        name = self._start(node, body, level, start, group)
+        run = self._running[node] = _Running.of(name, group, self.names)
         if has_shifted:
-            body.lines.append(f"{shift} = tl.full({self._shape(level)}, 0.0, {TRITON_DTYPES[node.dtype]})")
-        chunk = self.along_columns("max", self.masked(node.args[0], inside, start), self.kernel.level(node.args[0]))
-        rescale = self.names.new("rescale")
+            body.lines.append(f"{run.shift} = tl.zeros_like({name})")
+        chunk = self._of_groups("max", self.masked(reduced, inside, start), level, group)
         inside.lines += [
-            f"{previous} = {name}",
-            *([f"previous_{shift} = {shift}"] if has_shifted else []),
+            f"{run.previous} = {name}",
+            *([f"previous_{run.shift} = {run.shift}"] if has_shifted else []),
             f"{name} = {self.combine('max', name, chunk)}",
             "# Finite even before the first finite column, so that no inf - inf appears.",
-            f'{shift} = tl.where({name} == float("-inf"), 0.0, {name})',
-            f"{rescale} = {self.style.helper('exp')}({previous} - {shift})",
+            f"{run.shift} = {_finite(name)}",
+            f"{run.rescale} = {self.style.helper('exp_nonpositive')}({run.previous} - {run.shift})",
         ]
-        self._running[node] = rescale, shift
-        inside.know(node, shift)
+        per_column = run.shift if group == 1 else f"{self.style.helper('per_column')}({run.shift}, {group})"
+        inside.assign(node, per_column, f"{name}_here")
 
-    def _accumulate_online(self, node: Node, each: Pass, body: Body, inside: Body) -> None:
-        online = each.online[node]
-        name = self._start(node, body, self._per_row(node), "0.0")
-        rescale, shift = self._running[online.largest]
-        chunk = self._chunk(node.args[0], inside)
+    def expansion(self, node: Node, into: Node) -> str:
+        # A running maximum is one for each column.
+        level = self.kernel.level(node.args[0] if node in self._running else node)
+        return self.broadcast_to(level, self.kernel.level(into))
+
+    def _accumulate_online(self, node: Node, online: Online, body: Body, inside: Body) -> str | None:
+        """A sum that follows a running maximum; returns what is left to do at the end of a step."""
+        run, (reduced,), level = self._running[online.largest], node.args, self.kernel.level(node.args[0])
+        name = self._start(node, body, level, "0.0", run.group)
+        chunk = self._of_groups("sum", self.masked(reduced, inside, "0.0"), level, run.group)
+        subscript = self.expansion(online.largest, reduced)
         if online.form == Form.SCALED:
-            inside.lines.append(f"{name} = {name} * {rescale} + {chunk}")
-        else:
-            columns = "tl.maximum(first_lane - skew, 0)" if self.skew else "first_col"
-            seen = columns if online.weight is None else self._weight_seen(online.weight, each, body)
-            inside.lines.append(f"{name} += (previous_{shift} - {shift}) * {seen} + {chunk}")
+            inside.lines.append(f"{name} = {name} * {run.rescale}{subscript} + {chunk}")
+            return None
+        seen, update = self._weight_seen(online.weight, node, run.group, body, inside)
+        inside.lines.append(f"{name} += (previous_{run.shift} - {run.shift}){subscript} * {seen} + {chunk}")
+        return update
 
-    def _weight_seen(self, weight: Node, each: Pass, body: Body) -> str:
-        """The sum of a weight over the columns before this step: often a reduction of the pass itself."""
-        if weight not in self._seen:
-            wanted = ir.reduce("sum", each.reductions[0].attrs[1], weight)
-            self._seen[weight] = self._start(wanted, body, self._per_row(wanted), "0.0")
-        return self._seen[weight]
+    def _weight_seen(self, weight: Node | None, node: Node, group: int, body: Body, inside: Body) -> tuple[str, str]:
+        """The sum of a weight (None is 1) over the columns before this step, and how it takes those of this step."""
+        (reduced,), level = node.args, self.kernel.level(node.args[0])
+        value = "1.0" if weight is None else inside.broadcast(weight, reduced)[0]
+        if (weight, group) not in self._seen:
+            name = self._seen[weight, group] = self.names.new("columns" if weight is None else "weights")
+            body.lines.append(f"{name} = {self._full(level, '0.0', node.dtype, group)}")
+            if weight is not None and self.kernel.level(weight) == level:  # a reduction of the pass itself, often
+                self._names[ir.reduce("sum", node.attrs[1], weight)] = name
+        masked = f"tl.where(col_mask{self.broadcast_to(Level.COLUMN, level)}, {value}, 0.0)"
+        seen = self._seen[weight, group]
+        return seen, f"{seen} += {self._of_groups('sum', masked, level, group)}"
 
     def _accumulate(self, node: Node, body: Body, inside: Body) -> None:
         """A reduction kept per column of the step, and combined after the loop."""
         kind = node.attrs[0]
         start = identity(kind, node.dtype)
         name = self._start(node, body, self.kernel.level(node.args[0]), start)
-        self._combined_later.add(node)
         masked = self.masked(node.args[0], inside, start)
         inside.lines.append(self.accumulate(kind, name, masked))
 
     def _close(self, each: Pass, body: Body) -> None:
         """After a loop: its reductions have their value."""
+        for node, run in self._running.items():
+            name, level = self._names[node], self.kernel.level(node.args[0])
+            per_row = self.broadcast_to(self.kernel.level(node), level)
+            body.lines += [
+                f"{run.previous} = {name}",
+                f"{name} = {self.along_columns('max', name, level)}",
+                f"{run.final} = {_finite(name)}",
+                f"{run.rescale} = {self.style.helper('exp_nonpositive')}({run.previous} - {run.final}{per_row})",
+            ]
         for node in each.reductions:
-            name = self._names[node]
-            if node in self._combined_later:
-                combined = self.along_columns(node.attrs[0], name, self.kernel.level(node.args[0]))
-                body.lines.append(f"{name} = {combined}")
+            name, level, value = self._names[node], self.kernel.level(node.args[0]), self._names[node]
+            if node in each.online:
+                value = self._rescaled(node, each.online[node])
+            if node not in self._running:
+                body.lines.append(f"{name} = {self.along_columns(node.attrs[0], value, level)}")
             body.know(node, name)
+        self._running = {}
+
+    def _rescaled(self, node: Node, online: Online) -> str:
+        """What groups of columns have of a sum, for the maximum of the whole row."""
+        name, run, largest = self._names[node], self._running[online.largest], online.largest
+        subscript = self.expansion(largest, node.args[0])
+        if online.form == Form.SCALED:
+            return f"{name} * {run.rescale}{subscript}"
+        per_row = self.broadcast_to(self.kernel.level(largest), self.kernel.level(largest.args[0]))
+        moved = f"({run.shift} - {run.final}{per_row}){subscript}"
+        return f"{name} + {moved} * {self._seen[online.weight, run.group]}"
+
+
+@frozen
+class _Running:
+    """The names of what a running maximum has in the loop, for each group of so many columns; `final` is per row."""
+
+    group: int
+    previous: str
+    shift: str
+    rescale: str
+    final: str
+
+    @classmethod
+    def of(cls, name: str, group: int, names: Names) -> _Running:
+        wanted = (f"previous_{name}", f"{name}_shift", "rescale", f"final_{name}_shift")
+        return cls(group, *map(names.new, wanted))
+
+
+def _finite(largest: str) -> str:
+    return f'tl.where({largest} == float("-inf"), 0.0, {largest})'

@@ -79,7 +79,7 @@ def form_of(node: Node, largest: Node) -> tuple[Form | None, Node | None]:
         return Form.FREE, None
     if _is_shift(node, largest):
         return Form.SHIFTED, None
-    if node.op == "exp" and _is_shift(node.args[0], largest):
+    if node.op in ir.EXPONENTIALS and _is_shift(node.args[0], largest):
         return Form.SCALED, None
     if node.op == "neg":
         form, weight = form_of(node.args[0], largest)

@@ -54,6 +54,8 @@ class Rows(Streaming):
         # Where rows begin anywhere, each has columns of its own in a tile's lanes.
         self.subscripts = {Level.ROW: "[:, None]", Level.COLUMN: "" if self.skew else "[None, :]"}
         self.first = "first_lane" if self.skew else "first_col"
+        maxima = [node for node in kernel.row_reductions() if node.attrs[0] == "max"]
+        self._maximised = {node.args[0] for node in maxima}
         self._anywhere: dict[tuple[ir.Buffer, tuple[sympy.Expr, ...]], bool] = {}
         super().__init__(kernel, space, variant, provenance, variables, known)
         if space.rows:
@@ -223,8 +225,29 @@ class Rows(Streaming):
             return f"{buffer.name}_ptr + place"
         return super().pointer(buffer, index, level, computed)
 
+    def padding(self, node: Node) -> str:
+        return identity("max", node.dtype) if self._is_padded(node) else super().padding(node)
+
+    def _is_padded(self, node: Node) -> bool:
+        """Whether a load has -inf in columns that do not exist, as its maximum is wanted."""
+        is_plain = node.op == "load" and not node.args and node.dtype.is_floating_point
+        return is_plain and node in self._maximised and not self._is_grouped(node)
+
+    def _vanishes(self, node: Node, start: str) -> bool:
+        """Whether a value is its reduction's identity by itself in columns that do not exist: a padded load, which is
+        -inf there, in a maximum, and its exponential after its maximum was subtracted, in a sum.
+        """
+        if start == identity("max", node.dtype):
+            return self._is_padded(node)
+        if start != identity("sum", node.dtype) or node.op not in ir.EXPONENTIALS or node.args[0].op != "sub":
+            return False
+        value, largest = node.args[0].args
+        return self._is_padded(value) and largest.op == "reduce" and largest.args[0] is value
+
     def masked(self, node: Node, body: Body, start: str) -> str:
         """A value with its reduction's identity in columns that do not exist."""
+        if self._vanishes(node, start):
+            return body.term(node)
         subscript = self.broadcast_to(Level.COLUMN, self.kernel.level(node))
         return f"tl.where(col_mask{subscript}, {body.term(node)}, {start})"
 

@@ -331,12 +331,16 @@ class Shell:
         """The mask under which a load reads."""
         return self.mask_of(self.kernel.level(node))
 
+    def padding(self, node: Node) -> str:
+        """What a load has where its mask has nothing."""
+        return "0.0" if node.attrs[0].dtype.is_floating_point else "0"
+
     def load(self, node: Node, computed: Sequence[str] = ()) -> Load:
         """The load that a node is."""
         buffer, index = node.attrs
         level = self.kernel.level(node)
         mask = self.load_mask(node)
-        other = "0.0" if buffer.dtype.is_floating_point else "0"
+        other = self.padding(node)
         checks = [mask] if mask else []
         for entry, size in zip(index, buffer.shape, strict=True):
             for position, text in enumerate(computed):

@@ -77,6 +77,8 @@ def vector_norm(
         if ord == 0:
             return ir.apply("where", ir.apply("ne", x, zero), one, zero)
         size = ir.apply("abs", x)
+        if ord in (3, 4):
+            return ir.apply("mul", ir.apply("mul", x, x), size if ord == 3 else ir.apply("mul", x, x))
         return size if ord in (1, float("inf"), -float("inf")) else ir.apply("pow", size, ir.const(ord, compute))
 
     def finish(total: ir.Node) -> ir.Node:

@@ -141,10 +141,10 @@ def arguments(op: Op, dtype: torch.dtype) -> list[torch.Tensor]:
     grid = zip(*itertools.product(*map(special, dtypes)), strict=True)
     specials = [torch.tensor(column, dtype=each) for column, each in zip(grid, dtypes, strict=True)]
     columns = [torch.cat(pair) for pair in zip(specials, sample(op, dtype), strict=True)]
-    if dtype.is_floating_point:
+    if dtype.is_floating_point and not any(interval.hard for interval in op.domain):
         return columns
     # Integers have no nan to answer with, so torch raises outside the domain.
-    keep = inside(op, columns)
+    keep = inside(op, columns) | torch.stack(columns).isnan().any(dim=0)
     return [column[keep] for column in columns]
 
 

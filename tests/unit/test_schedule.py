@@ -89,7 +89,7 @@ class TestLevels:
             Level.ELEMENT,
             Level.ROW,
         }
-        assert self.by_op(kernel, "exp") == {Level.ELEMENT}
+        assert self.by_op(kernel, "exp_nonpositive") == {Level.ELEMENT}
         assert self.by_op(kernel, "log") == {Level.ROW}
         assert kernel.level(next(root.node for root in kernel.finals if root.buffer.name == "loss")) == Level.FINAL
 

@@ -45,10 +45,10 @@ def ops(node: Node) -> list[str]:
     return [each.op for each in ir.topological([node])]
 
 
-def softmax_parts(x: Node) -> tuple[Node, Node]:
+def softmax_parts(x: Node, exponential: str = "exp") -> tuple[Node, Node]:
     """`x - max(x)` over c, and the logarithm of the sum of its exponential."""
     shifted = apply("sub", x, reduce("max", [C], x))
-    return shifted, apply("log", reduce("sum", [C], apply("exp", shifted)))
+    return shifted, apply("log", reduce("sum", [C], apply(exponential, shifted)))
 
 
 def log_softmax(x: Node) -> Node:
@@ -127,7 +127,7 @@ def test_tells_what_became_of_a_node() -> None:
 
 
 def test_the_passes_are_named() -> None:
-    assert [rule.__name__ for rule in PASSES] == ["fold", "sums", "fold"]
+    assert [rule.__name__ for rule in PASSES] == ["fold", "sums", "once_per_row", "fold", "bounded"]
 
 
 # Arithmetic that does nothing.
@@ -234,7 +234,7 @@ def test_a_value_per_row_under_conditions_is_counted() -> None:
 
 
 def test_a_weighted_log_softmax_is_split() -> None:
-    shifted, log_total = softmax_parts(X)
+    shifted, log_total = softmax_parts(X, "exp_nonpositive")
     weighted = simplified(reduce("sum", [C], apply("mul", Y, log_softmax(X))))
     assert weighted is apply(
         "sub",
@@ -244,7 +244,7 @@ def test_a_weighted_log_softmax_is_split() -> None:
 
 
 def test_a_bare_log_softmax_is_split() -> None:
-    shifted, log_total = softmax_parts(X)
+    shifted, log_total = softmax_parts(X, "exp_nonpositive")
     total = simplified(reduce("sum", [C], log_softmax(X)))
     count = ir.cast(index(C_SIZE), F64)
     assert total is apply("sub", reduce("sum", [C], shifted), apply("mul", log_total, count))
@@ -266,3 +266,52 @@ def test_one_hot_of_log_softmax_needs_the_row_once() -> None:
     """Cross entropy: the log-softmax at the label, with maximum and sum from one walk over the row."""
     loss = simplified(reduce("sum", [C], one_hot(LABEL, log_softmax(X))))
     assert ops(loss).count("reduce") == 2
+
+
+# What there is one of per row is computed there.
+
+
+def test_a_factor_per_row_is_divided_before_it_meets_elements() -> None:
+    size = ir.cast(index(N_SIZE * C_SIZE), F64)
+    once = apply("mul", X, apply("div", ROW, size))
+    for product in (apply("mul", X, ROW), apply("mul", ROW, X)):
+        assert simplified(apply("div", product, size)) is once
+    scalar = reduce("sum", [N, C], Y)
+    assert simplified(apply("div", apply("mul", ROW, scalar), size)) is apply("mul", ROW, apply("div", scalar, size))
+
+
+def test_what_may_be_no_size_divides_where_it_stands() -> None:
+    for divisor in (reduce("sum", [N], ROW), COLUMN, const(0.5, F64)):  # which may be tiny
+        quotient = apply("div", apply("mul", X, ROW), divisor)
+        assert simplified(quotient) is quotient
+    equal = apply("div", apply("mul", X, Y), ir.cast(index(N_SIZE), F64))
+    assert simplified(equal) is equal
+
+
+# Exponentials that cannot overflow.
+
+
+def test_exponentials_of_nothing_above_zero() -> None:
+    shifted, _ = softmax_parts(X)
+    square, magnitude = apply("mul", X, X), apply("abs", Y)
+    negative = apply("neg", apply("add", apply("div", square, const(2, F64)), apply("mul", magnitude, apply("abs", X))))
+    for exponent in (shifted, apply("neg", magnitude), apply("neg", square), negative):
+        found = simplified(apply("exp", exponent))
+        assert found.op == "exp_nonpositive" and found.args[0] is exponent
+    assert ops(simplified(apply("exp", log_softmax(X)))).count("exp_nonpositive") == 2
+
+
+def test_exponentials_of_anything_else_stay() -> None:
+    shift, _ = softmax_parts(Y)
+    finite = apply("where", apply("isinf", reduce("max", [C], X)), ZERO, reduce("max", [C], X))
+    for exponent in (
+        X,
+        apply("neg", apply("mul", X, Y)),
+        apply("sub", X, reduce("max", [C], Y)),
+        apply("sub", X, reduce("min", [C], X)),
+        apply("sub", reduce("max", [C], X), X),
+        apply("sub", X, finite),  # where the maximum is infinite, so is this
+        apply("neg", apply("add", apply("abs", X), const(-1, F64))),
+        apply("sub", apply("sub", X, reduce("max", [C], X)), apply("log", reduce("sum", [C], apply("exp", shift)))),
+    ):
+        assert simplified(apply("exp", exponent)).op == "exp"

@@ -42,7 +42,7 @@ def bce_with_logits_loss_backward(
         target = tl.load(target_ptr + offsets, mask=mask, other=0.0)
 
     # gradient of: return torch.binary_cross_entropy_with_logits(input, target, weight, pos_weight ...
-    grad_input = (sigmoid(input) - target) * grad_loss / n_elements
+    grad_input = (sigmoid(input) - target) * (grad_loss / n_elements)
 
     if is_full:
         tl.store(grad_input_ptr + offsets, grad_input)

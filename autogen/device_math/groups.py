@@ -1,0 +1,24 @@
+"""Columns of a tile in groups that one thread has, so that combining them moves nothing."""
+
+import triton.language as tl
+
+from autogen.device_math.device import device
+
+
+@device
+def in_groups(x: tl.tensor, size: tl.constexpr) -> tl.tensor:
+    """Neighbouring columns, `size` together: from `(..., columns)` to `(..., columns / size, size)`."""
+    if len(x.shape) == 1:
+        return tl.reshape(x, [x.shape[0] // size, size])
+    else:
+        return tl.reshape(x, [x.shape[0], x.shape[1] // size, size])
+
+
+@device
+def per_column(x: tl.tensor, size: tl.constexpr) -> tl.tensor:
+    """What there is one of per group, once for each of its columns: from `(..., groups)` to `(..., groups * size)`."""
+    if len(x.shape) == 1:
+        return tl.reshape(tl.broadcast_to(x[:, None], [x.shape[0], size]), [x.shape[0] * size])
+    else:
+        columns = tl.broadcast_to(x[:, :, None], [x.shape[0], x.shape[1], size])
+        return tl.reshape(columns, [x.shape[0], x.shape[1] * size])
