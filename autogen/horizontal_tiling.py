@@ -15,7 +15,7 @@ class HorizontalTiler:
     """The tilings of a kernel of several parts; see `autogen.tiling.Tiler`."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self._parts = [Tiler(part, Space(part)) for part in kernel.parts]
+        self._parts = [Tiler(part, Space(part), is_part=True) for part in kernel.parts]
 
     def default(self, sizes: Mapping[str, int]) -> Config:
         """The configuration for the given sizes, without any measurement."""

@@ -7,6 +7,7 @@
 | tiles, others           | one row, up to 32 elements per thread and 4096 columns        | 1 - 4 |
 | rows, columns adjacent  | whole rows while they fit on chip, up to 32 per thread        | 1 - 32|
 |                         | of up to 128 columns several                                  | 4     |
+|                         | from 4096 programs on up to 16 such tiles, one after the other| 1 - 32|
 |                         | beyond that one row in steps of 4096 columns                  | 8     |
 | chunks of results' rows | 2048 - 4096 elements; at most 1024 programs, each in a loop   | 4 - 32|
 | one block               | every axis whole                                              | 4 - 32|
@@ -38,6 +39,8 @@ MARGIN = 2**16  # a last block reaches beyond the last element, by less than thi
 MAX_RESIDENT = 32768
 MAX_PARTIALS = 4096
 MAX_PROGRAMS = 1024
+MOST_PROGRAMS = 4096  # of whole rows that each draw a ticket, one at a time,
+MOST_TILES = 16  # until one of them would have more than this, whose sums would lose digits
 MAX_SHARED = 2**18
 FEW_ELEMENTS = 256  # for a program
 SHORT = 128  # columns, of which a warp reads several rows at once
@@ -104,7 +107,7 @@ def alignment(n: int) -> int:
 class Tiler:
     """The tilings of one kernel: `default` chooses a configuration, `cut` makes the launch of any."""
 
-    def __init__(self, kernel: Kernel, space: Space) -> None:
+    def __init__(self, kernel: Kernel, space: Space, *, is_part: bool = False) -> None:
         elements = [node for node in kernel.loads() if kernel.level(node) == Level.ELEMENT]
         last = kernel.last_block
         self.is_chunked = last is not None and last.chunked
@@ -134,9 +137,11 @@ class Tiler:
         self._whole = Evaluator([group.size for group in whole])
         self._has_last_block = last is not None
         self._has_totals = bool(kernel.totals) and last is None
+        self._may_stride = self._has_totals and self._whole_rows and self._has_columns and not is_part
         self._heavy = any(node.op in HEAVY for node in nodes)
+        across = [node for node in kernel.loads() if kernel.level(node) in (Level.ELEMENT, Level.COLUMN)]
         written = [root for root in kernel.stores if kernel.level_of_axes(root.index_axes) == Level.ELEMENT]
-        self._is_slight = len(elements) + len(written) <= 2
+        self._is_slight = len(across) <= 1 and len(written) <= 1
 
     def extents(self, sizes: Mapping[str, int]) -> Extents:
         """How much there is to cut up."""
@@ -195,6 +200,9 @@ class Tiler:
         if self._is_block:
             return Tiling(variant, whole, 1, config.num_warps)
         programs, chunks = self._programs(config, extents)
+        if programs > MOST_PROGRAMS and self._may_stride and not (variant.looped or variant.skewed):
+            programs = -(-programs // min(-(-programs // MOST_PROGRAMS), MOST_TILES))
+            variant = replace(variant, strided=True)
         tiles = config.tiles
         if not self._is_flat and not variant.skewed:
             tiles += (("ALIGN", alignment(extents.columns if self.columns_adjacent else extents.inner_rows)),)

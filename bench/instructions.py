@@ -76,6 +76,8 @@ def _steps(launcher: Launcher, sizes: Mapping[str, int]) -> int | None:
     extents, tiles = launcher.tiler.extents(sizes), dict(tiling.tiles)
     if tiling.variant.looped:
         return -(-extents.columns // tiles["COLS"])
+    if tiling.variant.strided:
+        return max(extents.rows // tiles["ROWS"] // tiling.programs, 1)
     if not launcher.tiler.is_chunked:
         return None
     return max(extents.rows // tiles["ROWS"] // tiling.chunks, 1)

@@ -10,6 +10,7 @@ from autogen.emission.last_block import Finish
 from autogen.emission.looped import Looped
 from autogen.emission.rows import Resident, Tiled
 from autogen.emission.source import KernelSource, Variant
+from autogen.emission.strided import Strided
 from autogen.kernel import Kernel
 from autogen.provenance import Provenance
 from autogen.space import Space
@@ -27,7 +28,7 @@ def emit(kernel: Kernel, space: Space, variant: Variant, provenance: Provenance)
     return _streaming(kernel, variant)(kernel, space, variant, provenance).emit(*last)
 
 
-def _streaming(kernel: Kernel, variant: Variant) -> type[Flat | Chunked | Tiled | Looped | Resident]:
+def _streaming(kernel: Kernel, variant: Variant) -> type[Flat | Chunked | Tiled | Looped | Strided | Resident]:
     """The shell of a kernel of many programs."""
     if kernel.last_block and kernel.last_block.chunked and not variant.looped:
         return Chunked
@@ -35,4 +36,6 @@ def _streaming(kernel: Kernel, variant: Variant) -> type[Flat | Chunked | Tiled 
         return Flat
     if not kernel.whole_rows:
         return Tiled
-    return Looped if variant.looped else Resident
+    if variant.looped:
+        return Looped
+    return Strided if variant.strided else Resident

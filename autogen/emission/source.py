@@ -13,13 +13,14 @@ from autogen.frozen import frozen
 
 @frozen
 class Variant:
-    """How a kernel is written for a range of sizes: a row kernel resident or looped, offsets in 64 bits or 32, rows
-    that begin anywhere (`autogen.skew`) or at multiples of 16 bytes; and so for each of its parts.
+    """How a kernel is written for a range of sizes: a row kernel resident, resident and strided, or looped; offsets in
+    64 bits or 32, rows that begin anywhere (`autogen.skew`) or at multiples of 16 bytes; and so for each of its parts.
     """
 
     looped: bool = False
     wide: bool = False
     skewed: bool = False
+    strided: bool = False
     parts: tuple[Variant, ...] = ()
 
 

@@ -33,10 +33,14 @@ class Streaming(Shell):
         """A reduction over all rows: this program's part of it, and how the last block combines the parts."""
         name = self.style.name(node)
         partial = self.names.new(f"{name}_partial")
-        body.lines.append(f"{partial} = {self.whole(node, body)}")
+        self.take(node, partial, body)
         pointer = f"{partial}_ptr"
         store = f"tl.store({pointer} + program, {partial})"
         return {**self.combined(node, name, pointer, self.programs), "store": store}
+
+    def take(self, node: Node, partial: str, body: Body) -> None:
+        """The statement that gives a part of a total its value."""
+        body.lines.append(f"{partial} = {self.whole(node, body)}")
 
     def combined(self, node: Node, name: str, pointer: str, programs: str) -> dict[str, Any]:
         """How the last block combines what so many programs have stored of a total."""

@@ -16,7 +16,7 @@ import autogen.kernel
 from autogen.horizontal_tiling import HorizontalTiler
 from autogen.sizes import next_power_of_2
 from autogen.space import Space
-from autogen.tiling import INT32_MAX, Tiler, Tiling, alignment
+from autogen.tiling import INT32_MAX, MOST_PROGRAMS, MOST_TILES, Tiler, Tiling, alignment
 from tests.unit.pipeline import Loss, floats, plan_of
 
 X = floats(3, 4)
@@ -73,8 +73,14 @@ def test_tiles_cover_all_elements(name: str, n: int, c: int) -> None:
     if name == "tiled":
         assert tiling.programs == max(1, row_tiles * -(-columns // tiles["COLS"]))
         return
-    assert tiling.programs == max(1, row_tiles)
     assert tiling.variant.looped or tiles["COLS"] >= columns
+    if tiling.variant.strided:
+        each = -(-row_tiles // tiling.programs)
+        assert row_tiles > MOST_PROGRAMS and each <= MOST_TILES
+        assert tiling.programs == -(-row_tiles // each), "a program would have nothing to do"
+        assert tiling.programs <= MOST_PROGRAMS or each == MOST_TILES
+    else:
+        assert tiling.programs == max(1, row_tiles)
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -102,6 +108,13 @@ def test_the_same_sizes_give_the_same_tiling(name: str) -> None:
 @pytest.mark.parametrize("n", [0, 1])
 def test_nothing_and_one_element_take_one_program(name: str, n: int) -> None:
     assert tiled(name).tiling(n, 1).programs == tiled(name).tiling(1, n).programs == 1
+
+
+def test_only_programs_with_totals_have_several_tiles() -> None:
+    tilings = {name: tiled(name).tiling(10**6, 1000) for name in LOSSES}
+    assert {name for name, tiling in tilings.items() if tiling.variant.strided} == {"rows"}
+    assert not tiled("rows").tiling(MOST_PROGRAMS, 1000).variant.strided
+    assert tiled("rows").tiling(MOST_PROGRAMS * 2, 1000).programs == MOST_PROGRAMS
 
 
 def test_one_block_has_warps_for_its_largest_tile() -> None:

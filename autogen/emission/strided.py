@@ -1,0 +1,43 @@
+"""The strided row shell: many rows that fit on chip, several tiles of them for each program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autogen.emission.body import TRITON_DTYPES, Body
+from autogen.emission.rows import Rows
+from autogen.emission.shell import identity
+from autogen.ir import Node
+from autogen.kernel import Level
+
+
+class Strided(Rows):
+    """Prints a row kernel as a loop over tiles of whole rows, which adds up the totals."""
+
+    template = "rows_strided.jinja"
+    row_program = "row_tile"
+
+    def summary(self) -> str:
+        return "whole rows on chip, ROWS of them at a time."
+
+    def fill(self) -> dict[str, Any]:
+        self._starts: list[str] = []
+        outer = self.scalars()
+        body = self.body(outer)
+        self.preload(body, Level.ROW, Level.COLUMN, Level.ELEMENT)
+        self.reduce_rows(body)
+        totals = self.totals(body)
+        stores = self.store_rows(body) + self.store_elements(body)
+        return {
+            **self.head(),
+            "before": "\n".join([*outer.lines, *self._starts]),
+            "tiles": self.program_count(),
+            "body": "\n".join(body.lines),
+            "stores": "\n".join(stores),
+            **self.last_block(totals, outer),
+        }
+
+    def take(self, node: Node, partial: str, body: Body) -> None:
+        start = identity(node.attrs[0], node.dtype)
+        self._starts.append(f"{partial} = tl.full([], {start}, {TRITON_DTYPES[node.dtype]})")
+        body.lines.append(self.accumulate(node.attrs[0], partial, self.whole(node, body)))

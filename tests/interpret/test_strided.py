@@ -1,0 +1,68 @@
+"""Many rows: programs that have several tiles of rows each, forced on few."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from autogen import autogen_loss, explain, tiling
+from tests.interpret.compare import Call, check
+from tests.interpret.samples import Samples
+
+COLUMNS = 160  # more than `tiling.SHORT`
+
+
+@pytest.fixture
+def few_programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """At most three programs have totals, until one of them would have more than four tiles."""
+    monkeypatch.setattr(tiling, "MOST_PROGRAMS", 3)
+    monkeypatch.setattr(tiling, "MOST_TILES", 4)
+    cut = tiling.Tiler.cut
+    strided = set()
+
+    def noted(self: tiling.Tiler, *args: Any) -> tiling.Tiling:
+        found = cut(self, *args)
+        strided.add(found.variant.strided)
+        return found
+
+    monkeypatch.setattr(tiling.Tiler, "cut", noted)
+    yield
+    assert True in strided, "no program has several tiles"
+
+
+def logits(rows: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return Samples(dtype).real(rows, COLUMNS)
+
+
+def labels(rows: int) -> Tensor:
+    found = torch.randint(0, COLUMNS, (rows,), generator=torch.Generator().manual_seed(0))
+    found[::5] = -100
+    return found
+
+
+@pytest.mark.parametrize("rows", [13, 16, 23, 70])
+@pytest.mark.parametrize("options", [{}, {"reduction": "sum"}, {"label_smoothing": 0.1}], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_cross_entropy(rows: int, options: dict[str, Any], dtype: torch.dtype, few_programs: None) -> None:
+    check(Call("CrossEntropyLoss", options, (logits(rows, dtype), labels(rows))))
+
+
+def test_rows_that_are_counted_in_two_numbers(few_programs: None) -> None:
+    """Rows of a slice, which lie apart; a maximum beside a sum; and a scalar that programs and the last block read."""
+
+    def loss(x: Tensor, scale: Tensor) -> Tensor:
+        rows = (x[:, 1:, :COLUMNS] * scale).logsumexp(-1)
+        return rows.sum() * rows.max() / scale
+
+    wide = Samples(torch.float64).real(5, 6, 2 * COLUMNS)
+    mine, own = ([each.clone().requires_grad_() for each in (wide, torch.tensor(0.5).double())] for _ in range(2))
+    assert explain(autogen_loss(loss), *mine).path == "generated"
+    value, truth = autogen_loss(loss)(*mine), loss(*own)
+    torch.testing.assert_close(value, truth)
+    value.backward(), truth.backward()
+    for each, other in zip(mine, own, strict=True):
+        torch.testing.assert_close(each.grad, other.grad)
