@@ -7,7 +7,7 @@
 | tiles, others           | one row, up to 32 elements per thread and 4096 columns        | 1 - 4 |
 | rows, columns adjacent  | whole rows while they fit on chip, up to 32 per thread        | 1 - 32|
 |                         | of up to 128 columns several                                  | 4     |
-|                         | from 4096 programs on up to 16 such tiles, one after the other| 1 - 32|
+|                         | from 2048 programs on up to 16 such tiles, one after the other| 1 - 32|
 |                         | beyond that one row in steps of 4096 columns                  | 8     |
 | chunks of results' rows | 2048 - 4096 elements; at most 1024 programs, each in a loop   | 4 - 32|
 | one block               | every axis whole                                              | 4 - 32|
@@ -38,8 +38,9 @@ INT32_MAX = 2**31 - 1
 MARGIN = 2**16  # a last block reaches beyond the last element, by less than this
 MAX_RESIDENT = 32768
 MAX_PARTIALS = 4096
+PARTIALS_OF_WARP = 512  # of each total at once, so that the last block needs no more registers than the others
 MAX_PROGRAMS = 1024
-MOST_PROGRAMS = 4096  # of whole rows that each draw a ticket, one at a time,
+MOST_PROGRAMS = 2048  # of whole rows that each draw a ticket, one at a time,
 MOST_TILES = 16  # until one of them would have more than this, whose sums would lose digits
 MAX_SHARED = 2**18
 FEW_ELEMENTS = 256  # for a program
@@ -137,6 +138,7 @@ class Tiler:
         self._whole = Evaluator([group.size for group in whole])
         self._has_last_block = last is not None
         self._has_totals = bool(kernel.totals) and last is None
+        self._has_many_totals = len(kernel.totals) > 2
         self._may_stride = self._has_totals and self._whole_rows and self._has_columns and not is_part
         self._heavy = any(node.op in HEAVY for node in nodes)
         across = [node for node in kernel.loads() if kernel.level(node) in (Level.ELEMENT, Level.COLUMN)]
@@ -200,14 +202,15 @@ class Tiler:
         if self._is_block:
             return Tiling(variant, whole, 1, config.num_warps)
         programs, chunks = self._programs(config, extents)
-        if programs > MOST_PROGRAMS and self._may_stride and not (variant.looped or variant.skewed):
+        if programs > MOST_PROGRAMS and self._may_stride and not variant.looped:
             programs = -(-programs // min(-(-programs // MOST_PROGRAMS), MOST_TILES))
             variant = replace(variant, strided=True)
         tiles = config.tiles
         if not self._is_flat and not variant.skewed:
             tiles += (("ALIGN", alignment(extents.columns if self.columns_adjacent else extents.inner_rows)),)
         if self._has_totals:
-            tiles += (("PARTIALS", min(next_power_of_2(programs), MAX_PARTIALS)),)
+            most = min(PARTIALS_OF_WARP * config.num_warps >> self._has_many_totals, MAX_PARTIALS)
+            tiles += (("PARTIALS", min(next_power_of_2(programs), most)),)
         if self._has_last_block:  # every axis whole, and as many chunks as go with that
             tiles += whole
             if self.is_chunked:

@@ -17,6 +17,10 @@ class Strided(Rows):
     template = "rows_strided.jinja"
     row_program = "row_tile"
 
+    @property
+    def is_last(self) -> str:
+        return f"row_tile + 1 == {self.program_count()}"
+
     def summary(self) -> str:
         return "whole rows on chip, ROWS of them at a time."
 

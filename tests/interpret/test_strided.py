@@ -14,6 +14,7 @@ from tests.interpret.compare import Call, check
 from tests.interpret.samples import Samples
 
 COLUMNS = 160  # more than `tiling.SHORT`
+ANYWHERE = COLUMNS - 3  # of rows that begin anywhere
 
 
 @pytest.fixture
@@ -34,21 +35,27 @@ def few_programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert True in strided, "no program has several tiles"
 
 
-def logits(rows: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return Samples(dtype).real(rows, COLUMNS)
+def logits(rows: int, dtype: torch.dtype = torch.float32, columns: int = COLUMNS) -> Tensor:
+    return Samples(dtype).real(rows, columns)
 
 
 def labels(rows: int) -> Tensor:
-    found = torch.randint(0, COLUMNS, (rows,), generator=torch.Generator().manual_seed(0))
+    found = torch.randint(0, ANYWHERE, (rows,), generator=torch.Generator().manual_seed(0))
     found[::5] = -100
     return found
 
 
+@pytest.mark.parametrize("columns", [COLUMNS, ANYWHERE])
 @pytest.mark.parametrize("rows", [13, 16, 23, 70])
 @pytest.mark.parametrize("options", [{}, {"reduction": "sum"}, {"label_smoothing": 0.1}], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-def test_cross_entropy(rows: int, options: dict[str, Any], dtype: torch.dtype, few_programs: None) -> None:
-    check(Call("CrossEntropyLoss", options, (logits(rows, dtype), labels(rows))))
+def test_cross_entropy(rows: int, options: dict[str, Any], columns: int, few_programs: None) -> None:
+    check(Call("CrossEntropyLoss", options, (logits(rows, columns=columns), labels(rows))))
+
+
+@pytest.mark.parametrize("columns", [COLUMNS, ANYWHERE])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_dtypes(dtype: torch.dtype, columns: int, few_programs: None) -> None:
+    check(Call("CrossEntropyLoss", {}, (logits(23, dtype, columns), labels(23))))
 
 
 def test_rows_that_are_counted_in_two_numbers(few_programs: None) -> None:
