@@ -13,6 +13,7 @@ import gc
 import hashlib
 import importlib.util
 import os
+import re
 import tempfile
 import threading
 import time
@@ -27,7 +28,14 @@ CACHE_VARIABLE = "AUTOGEN_CACHE_DIR"
 PLANS, PLAN = "plans", ".plan"  # the folder below, and the suffix of what is in folders there
 TUNED = "tuned"  # likewise, of JSON files
 
+# The whole names of what is ours: the user may keep other files in the folder, which are neither counted nor deleted.
+_MODULE = r"\w+_[0-9a-f]{16}\.py"
+_COMPILED = r"\w+_[0-9a-f]{16}\.[\w.-]+\.pyc(\.\d+)?"  # the latter is what Python has not finished
+_SHELF, _PLAN = "[0-9a-f]{32}", rf"[0-9a-f]{{16}}\{PLAN}"
+_CONFIG = r"[0-9a-f]{24}\.json"
+
 _UNFINISHED = ".tmp"
+_BEGUN = rf"({_MODULE}|{_PLAN}|{_CONFIG})\.[a-z0-9_]{{8}}\{_UNFINISHED}"
 _ABANDONED = 600.0  # seconds after which a file that is not finished never will be
 
 compiling = threading.RLock()
@@ -94,7 +102,7 @@ def module_file(name: str, text: str) -> Path:
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file whole or not at all, whoever else writes it at the same time."""
     clear_leftovers(path.parent)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=_UNFINISHED)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=_UNFINISHED)
     with os.fdopen(handle, "wb") as file:
         file.write(content)
     os.replace(temporary, path)
@@ -103,12 +111,36 @@ def write_whole(path: Path, content: bytes) -> None:
 def clear_leftovers(folder: Path, older_than: float = _ABANDONED) -> int:
     """Delete what writers that were killed have left; returns how many files. Others may be at it at the same time."""
     cleared = 0
-    for path in folder.glob(f"*{_UNFINISHED}"):
+    for path in _files(folder, _BEGUN):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime >= older_than:
                 path.unlink()
                 cleared += 1
     return cleared
+
+
+def _files(folder: Path, name: str) -> list[Path]:
+    """The files in a folder whose whole names match; none if there is no such folder."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return [Path(e.path) for e in entries if re.fullmatch(name, e.name) and e.is_file(follow_symlinks=False)]
+    return []
+
+
+def _shelves(folder: Path) -> list[Path]:
+    """The folders of plans in a cache."""
+    with contextlib.suppress(OSError), os.scandir(folder / PLANS) as entries:
+        return [Path(e.path) for e in entries if re.fullmatch(_SHELF, e.name) and e.is_dir(follow_symlinks=False)]
+    return []
+
+
+def plans_in(shelf: Path) -> list[Path]:
+    """The plans in one of their folders, in order of their names."""
+    return sorted(_files(shelf, _PLAN))
+
+
+def tuned_configs() -> list[Path]:
+    """The files of tuned configurations, in order of their names."""
+    return sorted(_files(tuned_folder(), _CONFIG))
 
 
 @frozen
@@ -128,7 +160,8 @@ class CacheContent:
 def cache_content() -> CacheContent:
     """Look into the cache."""
     folder = cache_folder()
-    modules, plans = _states(folder.glob("*.py")), _states(folder.glob(f"{PLANS}/*/*{PLAN}"))
+    modules = _states(_files(folder, _MODULE))
+    plans = _states(plan for shelf in _shelves(folder) for plan in plans_in(shelf))
     found = modules + plans
     ages = [time.time() - each.st_mtime for each in found] or [0.0]
     size = sum(each.st_size for each in found)
@@ -144,16 +177,16 @@ def _states(paths: Iterable[Path]) -> list[os.stat_result]:
 
 
 def clear_cache() -> int:
-    """Delete all modules, with what Python has compiled of them, all plans, tuned configurations and leftovers; returns
-    how many files.
+    """Delete all modules, with what Python has compiled of them, all plans, tuned configurations and leftovers, and
+    nothing else; returns how many files.
 
     Processes that run go on with what they have loaded.
     """
     folder = cache_folder()
-    shelves = list(folder.glob(f"{PLANS}/*"))
+    shelves = _shelves(folder)
     cleared = sum(clear_leftovers(each, older_than=0) for each in (folder, folder / TUNED, *shelves))
-    patterns = ("*.py", "__pycache__/*.pyc", f"{PLANS}/*/*{PLAN}", f"{TUNED}/*.json")
-    for path in (path for pattern in patterns for path in folder.glob(pattern)):
+    found = [*_files(folder, _MODULE), *_files(folder / "__pycache__", _COMPILED), *tuned_configs()]
+    for path in (*found, *(plan for shelf in shelves for plan in plans_in(shelf))):
         with contextlib.suppress(OSError):
             path.unlink()
             cleared += 1

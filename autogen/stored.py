@@ -92,7 +92,7 @@ class Shelf:
         return hashlib.sha256(self._folder.name.encode() + content).hexdigest()[:32]
 
     def _files(self) -> list[Path]:
-        return [] if self._folder is None else sorted(self._folder.glob(f"*{build.PLAN}"))
+        return [] if self._folder is None else build.plans_in(self._folder)
 
 
 def _read(file: Path) -> bytes | None:
