@@ -10,7 +10,7 @@ import torch
 
 from autogen import build, direct, ir, scratch
 from autogen.emission.source import KernelSource, Partial, Variant
-from autogen.errors import CompileError, defects_of
+from autogen.errors import CompileError, StorageError, defects_of
 from autogen.horizontal_tiling import HorizontalTiler
 from autogen.kernel import CHUNKS, PROGRAMS, Kernel
 from autogen.provenance import Provenance
@@ -168,7 +168,7 @@ class Launch:
         Returns how many registers per thread are spilled; 0 where kernels are interpreted.
 
         Raises:
-            CompileError: Triton refused the kernel.
+            CompileError: Triton refused the kernel, or could not keep it (a StorageError).
             triton.OutOfResources: the device cannot run it.
         """
         from triton import JITFunction
@@ -194,6 +194,8 @@ class Launch:
                 scratch.forget()
                 if type(error).__module__.startswith("triton.compiler"):
                     raise CompileError(self._source.name, cause=error) from error
+                if isinstance(error, OSError):  # such as a full disk
+                    raise StorageError(self._source.name, cause=error) from error
                 raise
 
 

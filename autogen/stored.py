@@ -83,7 +83,6 @@ class Shelf:
         content = buffer.getvalue()
         compiled.kept_as = self._name_of(content)
         with contextlib.suppress(OSError):  # a full disk; another process that clears the cache
-            self._folder.mkdir(parents=True, exist_ok=True)
             build.write_whole(file, hashlib.sha256(content).digest() + content)
 
     def _name_of(self, content: bytes) -> str:
