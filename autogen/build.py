@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import hashlib
 import io
 import linecache
@@ -18,9 +17,8 @@ import logging
 import os
 import re
 import tempfile
-import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -44,25 +42,7 @@ _UNFINISHED = ".tmp"
 _BEGUN = rf"({_MODULE}|{_PLAN}|{_CONFIG})\.[a-z0-9_]{{8}}\{_UNFINISHED}"
 _ABANDONED = 600.0  # seconds after which a file that is not finished never will be
 
-compiling = threading.RLock()
-"""Held by the thread that compiles: equal nodes of the IR are the same object only if one at a time makes them."""
-
 _functions: dict[tuple[str, str], Any] = {}
-
-
-@contextlib.contextmanager
-def without_collections() -> Iterator[None]:
-    """No garbage collection while a loss is compiled: one walks all objects of torch and Triton, and finds nothing.
-
-    It takes longer than a trace; what compiling leaves behind is collected afterwards.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def cache_folder() -> Path:

@@ -13,6 +13,7 @@ from autogen.emission.source import KernelSource, Partial, Variant
 from autogen.errors import CompileError, StorageError, defects_of
 from autogen.horizontal_tiling import HorizontalTiler
 from autogen.kernel import CHUNKS, PROGRAMS, Kernel
+from autogen.locks import compiling, without_collections
 from autogen.provenance import Provenance
 from autogen.sizes import Evaluator
 from autogen.space import Space
@@ -79,7 +80,7 @@ class Launcher:
         if source is None:
             from autogen.emission.emit import emit  # not for kernels that are on disk
 
-            with build.compiling, defects_of(self._provenance.loss):
+            with compiling, defects_of(self._provenance.loss):
                 source = emit(self.kernel, self._space, variant, self._provenance)
             self._arguments[variant] = Evaluator([size for _, size in source.sizes])
             self._counts[variant] = Evaluator([partial.count for partial in source.partials])
@@ -186,7 +187,7 @@ class Launch:
     @contextlib.contextmanager
     def _triton(self) -> Iterator[None]:
         """What Triton needs around it to compile and to launch; its refusals become errors of ours."""
-        collections = build.without_collections() if self._streams else contextlib.nullcontext()
+        collections = without_collections() if self._streams else contextlib.nullcontext()
         with device_context(self._device), collections:
             try:
                 yield

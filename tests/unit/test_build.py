@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import inspect
 import linecache
@@ -249,16 +248,3 @@ def test_writers_that_are_killed_leave_a_usable_cache(folder: Path) -> None:
     _, errors = survivor.communicate(timeout=60)
     assert survivor.returncode == 0, errors.decode()
     assert all(map(is_whole, folder.glob("*.py")))
-
-
-@pytest.mark.parametrize("is_enabled", [True, False])
-def test_collections_are_put_off_while_compiling(is_enabled: bool) -> None:
-    was = gc.isenabled()
-    (gc.enable if is_enabled else gc.disable)()
-    try:
-        with pytest.raises(ZeroDivisionError), build.without_collections():
-            assert not gc.isenabled()
-            raise ZeroDivisionError
-        assert gc.isenabled() == is_enabled
-    finally:
-        (gc.enable if was else gc.disable)()
