@@ -31,7 +31,7 @@ from torch.utils import _pytree as pytree
 
 from autogen import build, ir
 from autogen.digest import UnstableKeyError, digest
-from autogen.options import PLANS_VARIABLE, Options
+from autogen.options import Options, keeps_plans
 from autogen.reachable import is_foreign
 
 if TYPE_CHECKING:
@@ -105,9 +105,13 @@ def _read(file: Path) -> bytes | None:
 
 
 def shelf_of(name: str, key: tuple[Hashable, ...], binding: Binding, options: Options) -> Shelf:
-    """Where plans of calls like this one are kept, if they are to be."""
+    """Where plans of calls like this one are kept, if they are to be.
+
+    Raises:
+        ValueError: the environment variable is not understood.
+    """
     state = binding.state
-    is_wanted = os.environ.get(PLANS_VARIABLE) != "0" and not (options.retraces or options.static_graph)
+    is_wanted = keeps_plans() and not (options.retraces or options.static_graph)
     if not is_wanted or state.is_wide or state.is_endless or state.executed or _is_patched():
         return Shelf(None)
     try:
