@@ -19,7 +19,6 @@ import torch
 
 from autogen import reachable
 from autogen.binding import Binding
-from autogen.build import compiling, without_collections
 from autogen.errors import (
     AutogenError,
     InternalError,
@@ -30,6 +29,7 @@ from autogen.errors import (
 )
 from autogen.executed import is_profiled, noted
 from autogen.frozen import frozen
+from autogen.locks import compiling, without_collections
 from autogen.options import Options
 from autogen.state import shared_memory
 

@@ -16,12 +16,12 @@ import torch
 
 from autogen import ir
 from autogen.binding import Binding
-from autogen.build import compiling
 from autogen.changes import State
 from autogen.errors import ScheduleError, defects_of
 from autogen.frozen import frozen
 from autogen.kernel import Kernel
 from autogen.launch import Launcher, Results, Tuner, empty
+from autogen.locks import compiling
 from autogen.packing import Packing
 from autogen.plan import Plan
 from autogen.sizes import Evaluator

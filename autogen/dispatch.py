@@ -138,7 +138,10 @@ class Dispatcher:
 
         Raises:
             TypeError: the arguments do not fit the signature.
+            ValueError: a variable of the environment is not understood.
         """
+        if self.options.fault:
+            raise ValueError(self.options.fault)
         while True:
             binding = self.bind(module, args, kwargs, is_call=is_call)
             decision = self.decide(binding, module, name)

@@ -233,3 +233,17 @@ class CompileError(AutogenError):
             remedy=f"This is a defect of autogen: please report it with the loss. {_USE_DEFAULT_POLICY}",
         )
         self.__cause__ = cause
+
+
+class StorageError(CompileError):
+    """Triton could not read or write a file for the generated kernel named `kernel`: `cause`, chained to this error."""
+
+    def __init__(self, kernel: str, *, cause: OSError) -> None:
+        self.kernel = kernel
+        AutogenError.__init__(
+            self,
+            f"Triton could not read or write a file for the generated kernel {kernel} ({_summary(cause)})",
+            remedy="See that there is space in Triton's cache (TRITON_CACHE_DIR) and in the temporary folder. "
+            f"{_USE_DEFAULT_POLICY}",
+        )
+        self.__cause__ = cause

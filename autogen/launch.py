@@ -10,9 +10,10 @@ import torch
 
 from autogen import build, direct, ir, scratch
 from autogen.emission.source import KernelSource, Partial, Variant
-from autogen.errors import CompileError, defects_of
+from autogen.errors import CompileError, StorageError, defects_of
 from autogen.horizontal_tiling import HorizontalTiler
 from autogen.kernel import CHUNKS, PROGRAMS, Kernel
+from autogen.locks import compiling, without_collections
 from autogen.provenance import Provenance
 from autogen.sizes import Evaluator
 from autogen.space import Space
@@ -79,7 +80,7 @@ class Launcher:
         if source is None:
             from autogen.emission.emit import emit  # not for kernels that are on disk
 
-            with build.compiling, defects_of(self._provenance.loss):
+            with compiling, defects_of(self._provenance.loss):
                 source = emit(self.kernel, self._space, variant, self._provenance)
             self._arguments[variant] = Evaluator([size for _, size in source.sizes])
             self._counts[variant] = Evaluator([partial.count for partial in source.partials])
@@ -168,7 +169,7 @@ class Launch:
         Returns how many registers per thread are spilled; 0 where kernels are interpreted.
 
         Raises:
-            CompileError: Triton refused the kernel.
+            CompileError: Triton refused the kernel, or could not keep it (a StorageError).
             triton.OutOfResources: the device cannot run it.
         """
         from triton import JITFunction
@@ -186,7 +187,7 @@ class Launch:
     @contextlib.contextmanager
     def _triton(self) -> Iterator[None]:
         """What Triton needs around it to compile and to launch; its refusals become errors of ours."""
-        collections = build.without_collections() if self._streams else contextlib.nullcontext()
+        collections = without_collections() if self._streams else contextlib.nullcontext()
         with device_context(self._device), collections:
             try:
                 yield
@@ -194,6 +195,8 @@ class Launch:
                 scratch.forget()
                 if type(error).__module__.startswith("triton.compiler"):
                     raise CompileError(self._source.name, cause=error) from error
+                if isinstance(error, OSError):  # such as a full disk
+                    raise StorageError(self._source.name, cause=error) from error
                 raise
 
 

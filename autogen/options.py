@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from autogen.frozen import frozen
 from autogen.policies import Policy
 
 if TYPE_CHECKING:
     from autogen.handwritten import Handwritten
+
+T = TypeVar("T")
 
 Gradient = Literal["backward", "forward"]
 """Which kernel computes the gradient."""
@@ -35,12 +38,40 @@ PLANS_VARIABLE = "AUTOGEN_PLANS"
 TUNE_VARIABLE = "AUTOGEN_TUNE"
 """Set to 1 (or "first_valid") when a loss is decorated, it is tuned unless its own `tune` says how."""
 
-_TUNED_BY: dict[Any, Tuning] = {True: "profile", "1": "profile", "profile": "profile", "first_valid": "first_valid"}
+_TUNED_BY: dict[Any, Tuning] = {True: "profile", "profile": "profile", "first_valid": "first_valid"}
+_TUNED_BY_ENVIRONMENT: dict[str, Tuning | None] = {
+    "": None, "0": None, "1": "profile", "profile": "profile", "first_valid": "first_valid"
+}  # fmt: skip
+
+
+def keeps_plans() -> bool:
+    """Whether plans are kept on disk.
+
+    Raises:
+        ValueError: the environment variable is not understood.
+    """
+    return _asked_for(PLANS_VARIABLE, {"": True, "0": False, "1": True})
+
+
+def _asked_for(variable: str, meanings: Mapping[str, T]) -> T:
+    """What an environment variable asks for; one that is not set is "".
+
+    Raises:
+        ValueError: it is not understood.
+    """
+    text = os.environ.get(variable, "")
+    if text not in meanings:
+        choice = ", ".join(filter(None, meanings))
+        raise ValueError(f"environment variable {variable}: {text!r} is not understood; choose from {choice}")
+    return meanings[text]
 
 
 @frozen
 class Options:
     """How a loss is to run; see `autogen_loss`.
+
+    `fault` says what in the environment is not understood. Calls report it, so that it does not keep the package from
+    being imported.
 
     Raises:
         ValueError: another value than those of the type.
@@ -52,6 +83,7 @@ class Options:
     retrace: Retrace = "changes"
     handwritten: Callable[[], Handwritten] | None = None
     tune: Tune | None = None
+    fault: str = field(default="", init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.gradient not in get_args(Gradient):
@@ -62,10 +94,13 @@ class Options:
             raise ValueError(
                 f'a loss is tuned by "profile" (True), by "first_valid" or not (False), not by {self.tune!r}'
             )
-        if self.tune is None:
-            object.__setattr__(self, "tune", _TUNED_BY.get(os.environ.get(TUNE_VARIABLE)))
-        if os.environ.get(RETRACE_VARIABLE) == "1":  # read once: what is compiled depends on it
-            object.__setattr__(self, "retrace", "every")
+        try:  # read once: what is compiled depends on it
+            if self.tune is None:
+                object.__setattr__(self, "tune", _asked_for(TUNE_VARIABLE, _TUNED_BY_ENVIRONMENT))
+            if _asked_for(RETRACE_VARIABLE, {"": False, "0": False, "1": True}):
+                object.__setattr__(self, "retrace", "every")
+        except ValueError as error:
+            object.__setattr__(self, "fault", str(error))
 
     @property
     def tuning(self) -> Tuning | None:

@@ -31,7 +31,7 @@ from torch.utils import _pytree as pytree
 
 from autogen import build, ir
 from autogen.digest import UnstableKeyError, digest
-from autogen.options import PLANS_VARIABLE, Options
+from autogen.options import Options, keeps_plans
 from autogen.reachable import is_foreign
 
 if TYPE_CHECKING:
@@ -83,7 +83,6 @@ class Shelf:
         content = buffer.getvalue()
         compiled.kept_as = self._name_of(content)
         with contextlib.suppress(OSError):  # a full disk; another process that clears the cache
-            self._folder.mkdir(parents=True, exist_ok=True)
             build.write_whole(file, hashlib.sha256(content).digest() + content)
 
     def _name_of(self, content: bytes) -> str:
@@ -92,7 +91,7 @@ class Shelf:
         return hashlib.sha256(self._folder.name.encode() + content).hexdigest()[:32]
 
     def _files(self) -> list[Path]:
-        return [] if self._folder is None else sorted(self._folder.glob(f"*{build.PLAN}"))
+        return [] if self._folder is None else build.plans_in(self._folder)
 
 
 def _read(file: Path) -> bytes | None:
@@ -106,9 +105,13 @@ def _read(file: Path) -> bytes | None:
 
 
 def shelf_of(name: str, key: tuple[Hashable, ...], binding: Binding, options: Options) -> Shelf:
-    """Where plans of calls like this one are kept, if they are to be."""
+    """Where plans of calls like this one are kept, if they are to be.
+
+    Raises:
+        ValueError: the environment variable is not understood.
+    """
     state = binding.state
-    is_wanted = os.environ.get(PLANS_VARIABLE) != "0" and not (options.retraces or options.static_graph)
+    is_wanted = keeps_plans() and not (options.retraces or options.static_graph)
     if not is_wanted or state.is_wide or state.is_endless or state.executed or _is_patched():
         return Shelf(None)
     try:

@@ -165,7 +165,7 @@ def import_lazily() -> None:
 
 def run_one(name: str, target: str, *, is_warm: bool) -> None:
     """Compile one loss; prints milliseconds per stage, or those of a process that finds it on disk."""
-    from autogen.build import without_collections
+    from autogen.locks import without_collections
 
     import_lazily()
     loss, make = LOSSES[name]

@@ -22,16 +22,15 @@ from __future__ import annotations
 
 import functools
 import logging
-import threading
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 import autogen
-from autogen.build import compiling
 from autogen.errors import AutogenError, defects_of
 from autogen.launch import Launcher
+from autogen.locks import compiling, measuring
 from autogen.options import Tuning
 from autogen.sizes import next_power_of_2
 from autogen.tiling import Config, Tiler
@@ -42,8 +41,6 @@ from autogen.tuning.skeleton import Skeleton
 logger = logging.getLogger("autogen")
 
 Bucket = tuple[int, ...]
-
-_measuring = threading.RLock()  # one at a time: two would share the device
 
 
 def bucket_of(tiler: Tiler, sizes: Mapping[str, int]) -> Bucket:
@@ -110,7 +107,7 @@ class Tuner:
         """The same; what has not been chosen is chosen now, if that is possible here."""
         bucket = bucket_of(self._tiler, sizes)
         if bucket not in self._chosen and profile.can_time(self._device):
-            with _measuring:
+            with measuring:
                 self._chosen[bucket] = self._choice(bucket, sizes)
         return self._chosen.get(bucket) or self._kept(bucket, sizes)
 

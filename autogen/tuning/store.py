@@ -69,7 +69,7 @@ def write(key: Key, tuned: Tuned) -> None:
 
 def entries() -> Iterator[tuple[Key, Tuned]]:
     """Everything that is kept."""
-    for path in sorted(build.tuned_folder().glob("*.json")):
+    for path in build.tuned_configs():
         found = _entry(path)
         if found is not None:
             yield found

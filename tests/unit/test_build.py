@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
+import inspect
+import linecache
 import os
+import py_compile
 import stat
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from autogen import build
-from autogen.__main__ import main
 
 TEXT = "def answer():\n    return 42\n"
 
@@ -60,14 +62,64 @@ def test_a_file_that_is_no_text_is_a_miss() -> None:
     assert build.load_function("answer", TEXT)() == 42
 
 
-def test_a_write_that_fails_leaves_no_half_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def compiled_by_python(path: Path) -> Path:
+    """The file that Python keeps of a module."""
+    return Path(py_compile.compile(str(path), doraise=True) or "")
+
+
+@pytest.mark.parametrize("damage", [lambda whole: whole[: len(whole) // 2], lambda whole: whole[:16] + b"\xff" * 40])
+def test_what_python_has_compiled_may_be_damaged(damage: Callable[[bytes], bytes]) -> None:
+    compiled = compiled_by_python(build.module_file("answer", TEXT))
+    compiled.write_bytes(damage(compiled.read_bytes()))
+    assert build.load_function("answer", TEXT)() == 42
+
+
+def test_what_python_has_compiled_is_cleared(folder: Path) -> None:
+    compiled_by_python(build.module_file("answer", TEXT))
+    assert build.clear_cache() == 2 and not list(folder.rglob("*.py*c"))
+
+
+def test_a_write_that_fails_leaves_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(*_: object) -> None:
-        raise OSError("disk full")
+        raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        build.module_file("answer", TEXT)
-    assert not [name for name in files(folder) if name.endswith(".py")]
+    for number in (42, 43):
+        assert build.load_function("answer", TEXT.replace("42", str(number)))() == number
+    assert not files(folder)
+    (record,) = caplog.records
+    assert str(folder) in record.message and record.message.endswith("No space left on device")
+
+
+def test_a_folder_in_the_place_of_a_module_is_left_alone() -> None:
+    path = build.module_file("answer", TEXT)
+    path.unlink()
+    path.mkdir()
+    assert build.load_function("answer", TEXT)() == 42
+    assert path.is_dir()
+
+
+def test_the_source_is_known_without_a_file() -> None:
+    text = '# \x0c a page\ndef answer():\n    return "\u2028"\n'
+    function = build.load_function("answer", text)
+    build.clear_cache()
+    linecache.checkcache()
+    assert inspect.getsource(function) == text.split("\n", 1)[1]
+
+
+def test_the_file_is_absolute(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(build.CACHE_VARIABLE, "cache")
+    assert Path(build.load_function("answer", TEXT).__code__.co_filename).parent == folder
+
+
+def test_no_folder_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(build.CACHE_VARIABLE, str(unusable(tmp_path / "file")))
+    monkeypatch.setattr(build.tempfile, "tempdir", str(unusable(tmp_path / "temporary")))
+    assert build.load_function("answer", TEXT)() == 42
+    assert build.cache_content().modules == 0 and build.clear_cache() == 0
 
 
 def test_many_writers_at_once_leave_one_whole_file(folder: Path) -> None:
@@ -196,41 +248,3 @@ def test_writers_that_are_killed_leave_a_usable_cache(folder: Path) -> None:
     _, errors = survivor.communicate(timeout=60)
     assert survivor.returncode == 0, errors.decode()
     assert all(map(is_whole, folder.glob("*.py")))
-
-
-def test_leftovers_are_cleared_once_they_are_old(folder: Path) -> None:
-    build.module_file("answer", TEXT)
-    old, new = folder / "old.tmp", folder / "new.tmp"
-    old.write_text("half")
-    new.write_text("half")
-    os.utime(old, (0, time.time() - 3600))
-    build.module_file("other", TEXT)
-    assert not old.exists() and new.exists()
-
-
-def test_the_command_lists_and_clears_the_cache(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["cache"])
-    assert capsys.readouterr().out == f"{folder}: 0 modules, 0 plans, 0.0 KiB\n"
-    build.load_function("answer", TEXT)
-    os.utime(build.module_file("other", TEXT), (0, time.time() - 7300))
-    (folder / "half.tmp").write_text("half")
-    main(["cache"])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"{folder}: 2 modules, ") and "the oldest from 2 hours ago" in lines[1]
-    main(["cache", "--clear"])
-    assert "files deleted" in capsys.readouterr().out
-    assert not [path for path in folder.rglob("*") if path.is_file()]
-    assert build.load_function("answer", TEXT)() == 42
-
-
-@pytest.mark.parametrize("is_enabled", [True, False])
-def test_collections_are_put_off_while_compiling(is_enabled: bool) -> None:
-    was = gc.isenabled()
-    (gc.enable if is_enabled else gc.disable)()
-    try:
-        with pytest.raises(ZeroDivisionError), build.without_collections():
-            assert not gc.isenabled()
-            raise ZeroDivisionError
-        assert gc.isenabled() == is_enabled
-    finally:
-        (gc.enable if was else gc.disable)()

@@ -18,6 +18,7 @@ from autogen.errors import (
     ScheduleError,
     SourceLine,
     StateChangeError,
+    StorageError,
     TooLargeError,
     TooManyTracesError,
     TooManyValuesError,
@@ -51,6 +52,7 @@ UNLOCATED = [
     GraphError("Contrastive", "a result is a view of an input"),
     RefusedError("CTCLoss", "an empty target"),
     InternalError("BCELoss", cause=KeyError("x")),
+    StorageError("bce_forward", cause=OSError(28, "No space left on device")),
     CompileError("bce_forward", cause=CAUSE),
 ]
 ALL = LOCATED + UNLOCATED

@@ -100,7 +100,7 @@ class TestStore:
 
     def test_the_command_lists_and_clears(self, capsys: pytest.CaptureFixture[str]) -> None:
         store.write(entry(), TUNED)
-        (build.tuned_folder() / "left.tmp").write_text("")
+        (build.tuned_folder() / "0123456789abcdef01234567.json.half_new.tmp").write_text("")
         main(["cache"])
         line = capsys.readouterr().out.splitlines()[-1]
         assert "ROWS 2, COLS 1024 in steps, 4 warps" in line and "1.25" in line and "1024x16" in line and "H200" in line

@@ -1,0 +1,59 @@
+"""Variables of the environment: what is not understood is an error of calls, and keeps nobody from importing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from autogen import autogen_loss, explain, policy
+from autogen.options import PLANS_VARIABLE, RETRACE_VARIABLE, TUNE_VARIABLE, Options, keeps_plans
+from tests.interpret.agreement import draw
+from tests.interpret.processes import result_of, start
+
+X, Y = draw("real", 6, 5), draw("real", 6, 5, seed=1).detach()
+
+CALL = """
+import torch
+from autogen import losses
+try:
+    losses.MSELoss()(torch.ones(3), torch.ones(3))
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "choice"),
+    [
+        (TUNE_VARIABLE, "yes", "0, 1, profile, first_valid"),
+        (RETRACE_VARIABLE, "true", "0, 1"),
+        (PLANS_VARIABLE, "no", "0, 1"),
+    ],
+)
+def test_what_is_not_understood(
+    variable: str, value: str, choice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    expected = f"environment variable {variable}: {value!r} is not understood; choose from {choice}"
+    loss = autogen_loss(nn.MSELoss())
+    for call in (lambda: loss(X, Y), lambda: loss(X, Y), lambda: explain(loss, X, Y)):
+        with pytest.raises(ValueError) as raised:
+            call()
+        assert str(raised.value) == expected
+    with policy("disabled"):
+        loss(X, Y)
+    assert result_of(start(CALL, tmp_path, 1)) == expected
+
+
+@pytest.mark.parametrize(("value", "expected"), [("", "changes"), ("0", "changes"), ("1", "every")])
+def test_retrace(value: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(RETRACE_VARIABLE, value)
+    assert Options().retrace == expected and not Options().fault
+
+
+@pytest.mark.parametrize(("value", "expected"), [("", True), ("0", False), ("1", True)])
+def test_plans(value: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PLANS_VARIABLE, value)
+    assert keeps_plans() is expected

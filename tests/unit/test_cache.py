@@ -1,0 +1,90 @@
+"""Looking after the cache of generated modules and plans: what is counted, and what is deleted."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from autogen import build
+from autogen.__main__ import main
+
+TEXT = "def answer():\n    return 42\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, on disk and in memory."""
+    monkeypatch.setenv(build.CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(build, "_functions", {})
+    return tmp_path / "cache"
+
+
+def test_leftovers_are_cleared_once_they_are_old(folder: Path) -> None:
+    build.module_file("answer", TEXT)
+    old, new = (folder / f"answer_0123456789abcdef.py.half_{age}.tmp" for age in ("old", "new"))
+    old.write_text("half")
+    new.write_text("half")
+    os.utime(old, (0, time.time() - 3600))
+    build.module_file("other", TEXT)
+    assert not old.exists() and new.exists()
+
+
+def test_the_command_lists_and_clears_the_cache(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["cache"])
+    assert capsys.readouterr().out == f"{folder}: 0 modules, 0 plans, 0.0 KiB\n"
+    build.load_function("answer", TEXT)
+    os.utime(build.module_file("other", TEXT), (0, time.time() - 7300))
+    (folder / "answer_0123456789abcdef.py.half_new.tmp").write_text("half")
+    main(["cache"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{folder}: 2 modules, ") and "the oldest from 2 hours ago" in lines[1]
+    main(["cache", "--clear"])
+    assert "files deleted" in capsys.readouterr().out
+    assert not [path for path in folder.rglob("*") if path.is_file()]
+    assert build.load_function("answer", TEXT)() == 42
+
+
+OTHERS = ("train.py", "results.tmp", "tuned/mine.json", "plans/mine/best.plan", "__pycache__/train.cpython-311.pyc")
+OTHER_FOLDERS = (
+    "answer_0123456789abcdef.py",
+    "plans/0123456789abcdef0123456789abcdef/0123456789abcdef.plan",
+    "plans/own",
+)
+
+
+def test_what_is_not_ours_is_neither_counted_nor_deleted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in (*OTHERS, *OTHER_FOLDERS):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    for name in OTHERS:
+        (folder / name).write_text("mine")
+        os.utime(folder / name, (0, time.time() - 3600))
+    for name in OTHER_FOLDERS:
+        (folder / name).mkdir()
+    build.module_file("answer", TEXT)
+    build.write_whole(folder / "tuned" / "0123456789abcdef01234567.json", b"{}")
+    assert all((folder / name).is_file() for name in OTHERS)
+    content = build.cache_content()
+    assert (content.modules, content.plans) == (1, 0)
+    main(["cache", "--clear"])
+    assert capsys.readouterr().out.startswith("2 files deleted")
+    assert sorted(path for path in folder.rglob("*") if path.is_file()) == sorted(folder / name for name in OTHERS)
+    assert all((folder / name).is_dir() for name in OTHER_FOLDERS)
+
+
+OURS = (
+    "answer_0123456789abcdef.py",
+    "plans/0123456789abcdef0123456789abcdef/0123456789abcdef.plan",
+    "tuned/0123456789abcdef01234567.json",
+)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_what_a_killed_writer_leaves_is_known_as_ours(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / name).parent.mkdir(parents=True)
+    monkeypatch.setattr(os, "replace", lambda *_: None)
+    build.write_whole(folder / name, b"whole")
+    assert [path for path in folder.rglob("*") if path.is_file()]
+    assert build.clear_cache() == 1 and not [path for path in folder.rglob("*") if path.is_file()]
