@@ -138,8 +138,10 @@ class Tiler:
         self._whole = Evaluator([group.size for group in whole])
         self._has_last_block = last is not None
         self._has_totals = bool(kernel.totals) and last is None
-        self._has_many_totals = len(kernel.totals) > 2
         self._may_stride = self._has_totals and self._whole_rows and self._has_columns and not is_part
+        # Small programs are for kernels that draw no tickets, or may have several tiles for each.
+        self._may_be_small = self._may_stride or not (kernel.totals or last or is_part)
+        self._has_many_totals = len(kernel.totals) > 2
         self._heavy = any(node.op in HEAVY for node in nodes)
         across = [node for node in kernel.loads() if kernel.level(node) in (Level.ELEMENT, Level.COLUMN)]
         written = [root for root in kernel.stores if kernel.level_of_axes(root.index_axes) == Level.ELEMENT]
@@ -255,7 +257,7 @@ class Tiler:
 
     def _tiles(self, extents: Extents) -> Config:
         inner, whole = next_power_of_2(extents.inner_rows), next_power_of_2(extents.columns)
-        if self.columns_adjacent and whole > SHORT:
+        if self.columns_adjacent and whole > SHORT and self._may_be_small:
             return self._by_warps(extents, min(whole, 4 * 32 * self._held(extents)))
         elements = 2048 >> self._double
         if self.columns_adjacent:
@@ -318,7 +320,7 @@ class Tiler:
 
     def _rows(self, extents: Extents, looped: bool) -> Config:
         whole, inner = next_power_of_2(extents.columns), next_power_of_2(extents.inner_rows)
-        if not looped and self.columns_adjacent and whole > SHORT:
+        if not looped and self.columns_adjacent and whole > SHORT and self._may_be_small:
             return self._by_warps(extents, whole)
         if self.columns_adjacent:
             cols = (4096 >> self._double) if looped else whole
