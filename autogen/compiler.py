@@ -19,7 +19,7 @@ import torch
 
 from autogen.binding import Binding
 from autogen.compiled import CompiledLoss
-from autogen.errors import AutogenError, TraceError, UnsupportedOpError, ValueBranchError
+from autogen.errors import AutogenError, CollectiveError, TraceError, UnsupportedOpError, ValueBranchError
 from autogen.launch import Launcher, Tuner
 from autogen.lowering import decompositions, lower
 from autogen.options import PLAIN, Options
@@ -39,6 +39,8 @@ def compile_loss(name: str, binding: Binding, needs_gradient: Sequence[bool], op
     while True:
         try:
             return _compile(name, binding, needs_gradient, options, reads)
+        except CollectiveError:  # which knowing more does not make
+            raise
         except AutogenError as error:
             # What could not be done without knowing a value is tried with it: numbers first, as masks seldom need it.
             if error.unknown is not None and error.unknown.numbers:
