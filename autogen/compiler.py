@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -69,9 +70,16 @@ def _compile(
 ) -> CompiledLoss:
     """`compile_loss`; the values that the loss `reads` are known ahead, and sizes are taken as they are if `static`."""
     changes: list[Change] = []
+
+    def run(tensors: Sequence[torch.Tensor], floats: Sequence[Any]) -> Any:
+        for each in binding.state.answers.values():
+            if each.has_changed():  # as a trace has modes of its own
+                raise UnsupportedOpError(f"a loss that reads {each.question} where that is {each.before}")
+        return binding.replay(tensors, floats, changes)
+
     with _python_streams() as drawn:
         traced = trace(
-            functools.partial(binding.replay, changes=changes),
+            run,
             binding.names,
             binding.tensors,
             needs_gradient,

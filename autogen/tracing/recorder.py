@@ -369,6 +369,15 @@ class Recorder(TorchDispatchMode):
             part = owner
         self._aliases.written(written)
 
+    def refuse_read(self, tensor: torch.Tensor, what: str) -> None:
+        """Refuse what an input may answer in another way in each call, and its stand-in does in its own.
+
+        Raises:
+            UnsupportedOpError: `tensor` is an input.
+        """
+        if id(tensor) in self._inputs:
+            raise UnsupportedOpError(f"the attribute {what} of an input", where=current_statement())
+
     def set_data(self, tensor: torch.Tensor, data: torch.Tensor) -> None:
         """Note `tensor.data = data`: from now on an input has the value of another tensor, in other memory.
 

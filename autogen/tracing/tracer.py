@@ -221,7 +221,12 @@ class _Tracing:
         from autogen.tracing.formulas import FormulaMode, symbolic_lengths
 
         try:
-            with self._mode, self.recorder, FormulaMode(self.recorder.set_data), symbolic_lengths():
+            with (
+                self._mode,
+                self.recorder,
+                FormulaMode(self.recorder.set_data, self.recorder.refuse_read),
+                symbolic_lengths(),
+            ):
                 returned = run(self.fakes, [number for _, number in self._floats])
         except Exception as error:
             refused = self._reason(error)
