@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autogen._version import __version__
 from autogen.errors import (
     AutogenError,
+    CollectiveError,
     CompileError,
     GraphChangedError,
     GraphError,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AutogenError",
+    "CollectiveError",
     "CompileError",
     "DirectionReport",
     "GraphChangedError",

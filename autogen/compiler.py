@@ -14,12 +14,13 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from autogen.binding import Binding
 from autogen.compiled import CompiledLoss
-from autogen.errors import AutogenError, TraceError, UnsupportedOpError, ValueBranchError
+from autogen.errors import AutogenError, CollectiveError, TraceError, UnsupportedOpError, ValueBranchError
 from autogen.launch import Launcher, Tuner
 from autogen.lowering import decompositions, lower
 from autogen.options import PLAIN, Options
@@ -39,6 +40,8 @@ def compile_loss(name: str, binding: Binding, needs_gradient: Sequence[bool], op
     while True:
         try:
             return _compile(name, binding, needs_gradient, options, reads)
+        except CollectiveError:  # which knowing more does not make
+            raise
         except AutogenError as error:
             # What could not be done without knowing a value is tried with it: numbers first, as masks seldom need it.
             if error.unknown is not None and error.unknown.numbers:
@@ -67,9 +70,16 @@ def _compile(
 ) -> CompiledLoss:
     """`compile_loss`; the values that the loss `reads` are known ahead, and sizes are taken as they are if `static`."""
     changes: list[Change] = []
+
+    def run(tensors: Sequence[torch.Tensor], floats: Sequence[Any]) -> Any:
+        for each in binding.state.answers.values():
+            if each.has_changed():  # as a trace has modes of its own
+                raise UnsupportedOpError(f"a loss that reads {each.question} where that is {each.before}")
+        return binding.replay(tensors, floats, changes)
+
     with _python_streams() as drawn:
         traced = trace(
-            functools.partial(binding.replay, changes=changes),
+            run,
             binding.names,
             binding.tensors,
             needs_gradient,

@@ -71,7 +71,8 @@ def autogen_loss(
             (of those that ask for the same gradients). Sizes may differ.
         retrace: "every" traces each call, as do `AUTOGEN_RETRACE=1` and a block of `autogen.retracing`: what the loss
             does in Python happens in each, and numbers that it assigns to attributes are kept. That costs hundreds of
-            ms a call. By default a loss is traced again where something has changed that it reads.
+            ms a call. By default a loss is traced again where something has changed that it reads, but for what it asks
+            Python's library (the environment, files, clocks).
         handwritten: makes kernels written by hand for the loss (an `autogen.handwritten.Handwritten`), which come
             before generated ones, but under the policy "aggressive".
         tune: True (or "profile") times configurations of generated kernels (tile sizes, warps) on the GPU when a size

@@ -16,6 +16,7 @@ import dis
 import functools
 import hashlib
 import os
+import re
 import sys
 import types
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from typing import Any
 
 import torch
 
+from autogen.answers import QUESTIONS
 from autogen.places import MISSING
 from autogen.reachable import Identity, is_library
 
@@ -70,11 +72,23 @@ _PURE_IN_TORCH = (
     "torch.utils._pytree",
 )
 
-# Names in code by which it may ask for something that differs between processes.
+# Names in code by which it may ask for something that differs between processes, or reads files. The answers to some
+# questions are part of the key (`autogen.answers`): those may be asked.
 _TELLING = frozenset({
-    "__import__", "backends", "cuda", "distributed", "environ", "eval", "exec", "get_rank", "get_rng_state",
-    "get_world_size", "getenv", "getpid", "globals", "hash", "id", "import_module", "initial_seed", "input",
-    "local_rank", "locals", "mps", "multiprocessing", "open", "rank", "seed", "vars", "world_size", "xpu",
+    "RandomState", "SeedSequence", "_C", "__import__", "_version", "accelerator", "backends", "cuda",
+    "currentframe", "default_generator", "default_rng", "distributed", "environ", "eval", "exec", "from_file",
+    "fromfile", "fromregex", "genfromtxt", "getEffectiveLevel", "getLogger", "get_rank", "get_rng_state",
+    "get_state", "get_world_size", "getenv", "getpid", "globals", "hash", "hub", "id", "import_module",
+    "initial_seed", "input", "isEnabledFor", "is_leaf", "load", "load_library", "loadtxt", "local_rank", "locals",
+    "memmap", "mps", "mtia", "multiprocessing", "open", "random_raw", "rank", "seed", "show_config", "stack_trace",
+    "vars", "world_size", "xpu",
+})  # fmt: skip
+
+# Functions of torch and NumPy with such names tell settings, but for these; what is new there is taken to.
+_SETTING = re.compile(r"(are|get|is)_\w+|get(buf|err)\w+")
+_NO_SETTINGS = frozenset({
+    "get_device", "get_default_dtype", "is_complex", "is_conj", "is_contiguous", "is_floating_point",
+    "is_inference", "is_neg", "is_nonzero", "is_same_size", "is_signed", "is_storage", "is_tensor", "is_tensor_like",
 })  # fmt: skip
 
 _STANDARD_LIBRARY = os.path.dirname(os.__file__)
@@ -152,10 +166,20 @@ def _is_of_library(file: str) -> bool:
 
 def _require_pure(code: types.CodeType) -> None:
     """Raises `UnstableKeyError` if code may ask for something that differs between processes."""
-    telling = _TELLING.intersection(code.co_names)
+    telling = [name for name in code.co_names if name in _TELLING or _tells_setting(name)]
     imported = [each.argval for each in dis.get_instructions(code) if each.opname == "IMPORT_NAME"]
     if telling or not all(map(_is_pure, imported)):
         raise UnstableKeyError(f"{code.co_name} names {', '.join((*telling, *imported))}")
+
+
+@functools.cache
+def _tells_setting(name: str) -> bool:
+    """Whether a name in code may be that of a function by which a library tells a setting that is in no key."""
+    if name in QUESTIONS or name in _NO_SETTINGS or not _SETTING.fullmatch(name):
+        return False
+    import numpy
+
+    return any(hasattr(home, name) for home in (torch, torch.amp, torch.autograd, torch.autograd.graph, numpy))
 
 
 @functools.cache

@@ -160,6 +160,18 @@ class StateChangeError(AutogenError):
         )
 
 
+class CollectiveError(AutogenError):
+    """The loss communicates with other processes by `operation`, such as an `all_reduce`."""
+
+    def __init__(self, operation: str, *, where: SourceLine | None = None) -> None:
+        self.operation = operation
+        super().__init__(
+            f"a collective ({operation}) is made by every process, each time, and never by a kernel or a trace",
+            remedy=f"Communicate before the loss, and give it what came of that. {_USE_DEFAULT_POLICY}",
+            where=where,
+        )
+
+
 class ScheduleError(AutogenError):
     """The traced loss does not fit the kernel shapes the generator knows."""
 

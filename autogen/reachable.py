@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from autogen.answers import Answer, question_of, questions_in
 from autogen.frozen import frozen
 from autogen.names import unique
 from autogen.places import MISSING, Attribute, Cell, Difference, Entries, Items, Kept, Name, Place, contents, entries
@@ -38,7 +39,8 @@ class Reachable:
     `tensors` are those that were found, in order, and `floats` the numbers that are known to vary, by the names in
     `varying`; `fixed` are all other floats by name. `places` are all places where something was read, `is_plain` says
     whether they tell of every change, and `is_endless` that there is too much to look at; much more than usually if the
-    walk `is_wide`. If it is known which code is `executed`, no other function is looked into.
+    walk `is_wide`. `answers` are those of torch to the questions that the loss names. If it is known which code is
+    `executed`, no other function is looked into.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Reachable:
         self.floats: list[Kept] = []
         self.fixed: dict[str, float] = {}
         self.places: list[Place] = []
+        self.answers: dict[str, Answer] = {}
         self.is_plain = True
         self.is_endless = False
         self._varying = varying
@@ -151,10 +154,11 @@ class Reachable:
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict) and "__autogen_dispatcher__" in attributes:  # what decorates a module
             return kind, self.visit(attributes["__autogen_dispatcher__"].function)
-        if is_library(kind.__module__) and not (
-            kind in _OPEN or (str(kind.__module__).partition(".")[0] == "torch" and not callable(value))
-        ):
-            return kind if isinstance(value, dict) else Identity(value)
+        if is_library(kind.__module__):
+            is_torchs = str(kind.__module__).partition(".")[0] == "torch"
+            is_open = kind in _OPEN or (is_torchs and not callable(value) and question_of(value) is None)
+            if not is_open:
+                return kind if isinstance(value, dict) else self._of_library(value)
         parts: list[Hashable] = [kind, self.visit(kind)]
         if not isinstance(value, torch.nn.Module):
             self.places.append(Attribute(value, "__class__", kind, is_state=False))
@@ -220,7 +224,7 @@ class Reachable:
         scope = function.__globals__
         of_library = is_library(scope.get("__name__"))
         if of_library and function.__closure__ is None:
-            return Identity(function)
+            return self._of_library(function)
         if hasattr(function, "__autogen_dispatcher__"):
             return self.visit(function.__wrapped__)  # type: ignore[attr-defined]
         outside, self._attributes = self._attributes, _attributes_in(function.__code__)
@@ -235,7 +239,21 @@ class Reachable:
         names = () if of_library else _globals_in(function.__code__)
         found = tuple(self._global(scope, name) for name in names)
         self._attributes = outside
-        return function.__code__, tuple(closure), defaults, found
+        answers = () if of_library else self._answers(questions_in(function.__code__))
+        return function.__code__, tuple(closure), defaults, found, answers
+
+    def _answers(self, questions: Sequence[str]) -> tuple[Hashable, ...]:
+        """What torch answers to what code may ask."""
+        for question in questions:
+            if question not in self.answers:
+                self.answers[question] = Answer.to(question)
+                self.places.append(self.answers[question])
+        return tuple((question, self.answers[question].before) for question in questions)
+
+    def _of_library(self, value: Any) -> Hashable:
+        """What does not change, but for what it may answer."""
+        question = question_of(value)
+        return Identity(value) if question is None else (Identity(value), self._answers((question,)))
 
     def _global(self, scope: dict[str, Any], name: str) -> Hashable:
         value = scope.get(name, MISSING)
@@ -248,7 +266,7 @@ class Reachable:
         if is_library(module.__name__):
             names = [name for name in names if is_foreign(vars(module)[name])]
         if not names or (id(module), self._attributes) in self._modules_seen:
-            return Identity(module)
+            return self._of_library(module)
         self._modules_seen.add((id(module), self._attributes))
         return Identity(module), tuple(self._global(vars(module), each) for each in names)
 
@@ -340,7 +358,10 @@ def is_library(module: Any) -> bool:
 _LIBRARIES = frozenset({"torch", "autogen", "numpy", "typing_extensions", *sys.stdlib_module_names}) - {"__main__"}
 
 # Classes of Python's library whose objects hold nothing but what others put there.
-_OPEN = frozenset({types.SimpleNamespace, argparse.Namespace, threading.local})
+_OPEN = frozenset({
+    types.SimpleNamespace, argparse.Namespace, threading.local, collections.ChainMap, collections.UserDict,
+    collections.UserList,
+})  # fmt: skip
 
 # What every module keeps for torch's own use.
 _INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}

@@ -24,11 +24,14 @@ aten = torch.ops.aten
 
 
 class FormulaMode(TorchFunctionMode):
-    """Replaces the functions of `FORMULAS` by their formula; `set_data` hears of new data in a tensor."""
+    """Replaces the functions of `FORMULAS` by their formula; `set_data` hears of new data in a tensor, and `read` of a
+    tensor that is asked what no trace knows.
+    """
 
-    def __init__(self, set_data: Callable[[Tensor, Tensor], None]) -> None:
+    def __init__(self, set_data: Callable[[Tensor, Tensor], None], read: Callable[[Tensor, str], None]) -> None:
         super().__init__()
         self._set_data = set_data
+        self._read = read
 
     def __torch_function__(
         self,
@@ -39,6 +42,8 @@ class FormulaMode(TorchFunctionMode):
     ) -> Any:
         if func == _SET_DATA:
             return self._set_data(*args)
+        if func in _UNKNOWN:
+            self._read(args[0], _UNKNOWN[func])
         return FORMULAS.get(func, func)(*args, **(kwargs or {}))
 
 
@@ -204,6 +209,7 @@ def _masked_select(input: Tensor, mask: Tensor) -> Tensor:
 
 
 _SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
+_UNKNOWN = {getattr(Tensor, name).__get__: name for name in ("_version", "grad", "is_leaf")}
 
 FORMULAS: dict[Any, Callable[..., Any]] = {
     torch.masked_select: _masked_select,

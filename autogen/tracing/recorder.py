@@ -28,10 +28,18 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autogen.errors import SourceLine, StateChangeError, TooLargeError, UnsupportedOpError, ValueBranchError
+from autogen.errors import (
+    CollectiveError,
+    SourceLine,
+    StateChangeError,
+    TooLargeError,
+    UnsupportedOpError,
+    ValueBranchError,
+)
 from autogen.tracing import masks
 from autogen.tracing.ahead import OF_UNKNOWN_SIZE, Ahead, ancestors, varies
 from autogen.tracing.aliases import Aliases, Call, is_where
+from autogen.tracing.collectives import is_collective
 from autogen.tracing.entries import Found, Reads, Size
 from autogen.tracing.source import current_statement
 from autogen.tracing.symbols import Symbols
@@ -64,6 +72,7 @@ class Recorder(TorchDispatchMode):
         reads: how what depends on values is recorded.
 
     Raises:
+        CollectiveError: the code communicates; it has not, then.
         ValueBranchError: the code reads a tensor's value, or a shape depends on one.
         UnsupportedOpError: a tensor from nowhere, or a write that cannot be made functional.
     """
@@ -86,6 +95,7 @@ class Recorder(TorchDispatchMode):
         self.written: dict[int, torch.Tensor] = {}  # inputs that the code has written to, by id
         self.replaced: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # inputs that were given other data, and that
         self.frozen: set[int] = set()  # memory that may not be written to, as it is in doubt who sees it and how
+        self.collective: CollectiveError | None = None  # that was refused, also if the code has caught that
         self._forward_lines: dict[int, SourceLine | None] = {}
 
     def placeholder(self, name: str, fake: torch.Tensor, real: torch.Tensor | None = None) -> torch.fx.Node:
@@ -128,6 +138,9 @@ class Recorder(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if is_collective(func):
+            self.collective = CollectiveError(func._schema.name, where=self._origin()[0])
+            raise self.collective
         if str(func) in _METADATA_OPS:
             return func(*args, **kwargs)
         if func in _VALUE_READS:
@@ -355,6 +368,15 @@ class Recorder(TorchDispatchMode):
             self._nodes[id(owner)] = self._call(*put_back, owner)
             part = owner
         self._aliases.written(written)
+
+    def refuse_read(self, tensor: torch.Tensor, what: str) -> None:
+        """Refuse what an input may answer in another way in each call, and its stand-in does in its own.
+
+        Raises:
+            UnsupportedOpError: `tensor` is an input.
+        """
+        if id(tensor) in self._inputs:
+            raise UnsupportedOpError(f"the attribute {what} of an input", where=current_statement())
 
     def set_data(self, tensor: torch.Tensor, data: torch.Tensor) -> None:
         """Note `tensor.data = data`: from now on an input has the value of another tensor, in other memory.

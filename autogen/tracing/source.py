@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 import linecache
@@ -14,17 +15,25 @@ from collections.abc import Iterable
 from types import CodeType, FrameType
 
 import torch
+import typing_extensions
 
 from autogen.errors import SourceLine
 
 _TORCH = torch.__path__[0]
 _OWN = __file__.removesuffix("tracing/source.py")
 _TRACER = f"{_OWN}tracing/tracer.py"
+_WRAPPERS = frozenset({contextlib.__file__, typing_extensions.__file__})  # of functions of torch that are decorated
 
 
 def is_torchs(filename: str) -> bool:
     """Whether a file belongs to torch."""
     return filename.startswith(_TORCH)
+
+
+def is_users(filename: str) -> bool:
+    """Whether a file is neither torch's nor a part of the compiler."""
+    is_own = filename.startswith(_OWN) and not filename.startswith(f"{_OWN}losses/")
+    return not is_own and not is_torchs(filename)
 
 
 def current_statement() -> SourceLine | None:
@@ -44,10 +53,9 @@ def _innermost(frames: Iterable[tuple[FrameType, int]]) -> SourceLine | None:
         filename = frame.f_code.co_filename
         if filename.startswith(f"{_TORCH}/nn/"):
             inside_torch = inside_torch or (frame.f_code, lineno)
-        elif filename.startswith(_OWN) and not filename.startswith(f"{_OWN}losses/"):
-            if filename == _TRACER:  # what called the loss is none of it
-                break
-        elif not is_torchs(filename) and linecache.getline(filename, lineno):
+        elif filename == _TRACER:  # what called the loss is none of it
+            break
+        elif is_users(filename) and filename not in _WRAPPERS and linecache.getline(filename, lineno):
             return statement_at(frame.f_code, lineno)
     return statement_at(*inside_torch) if inside_torch else None
 

@@ -12,10 +12,11 @@ import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
-from autogen.errors import AutogenError, StateChangeError, TraceError, ValueBranchError
+from autogen.errors import AutogenError, CollectiveError, StateChangeError, TraceError, ValueBranchError
 from autogen.ir import contiguous_strides
 from autogen.names import unique
 from autogen.reachable import Change
+from autogen.tracing.collectives import function_that_raised
 from autogen.tracing.entries import Found, Number, Reads
 from autogen.tracing.guards import Guards, Known, settle_factors
 from autogen.tracing.recorder import Recorder
@@ -220,17 +221,37 @@ class _Tracing:
         from autogen.tracing.formulas import FormulaMode, symbolic_lengths
 
         try:
-            with self._mode, self.recorder, FormulaMode(self.recorder.set_data), symbolic_lengths():
+            with (
+                self._mode,
+                self.recorder,
+                FormulaMode(self.recorder.set_data, self.recorder.refuse_read),
+                symbolic_lengths(),
+            ):
                 returned = run(self.fakes, [number for _, number in self._floats])
-        except AutogenError:
-            raise
-        except GuardOnDataDependentSymNode as error:
-            raise ValueBranchError("a size that depends on values", where=statement_that_raised(error)) from error
         except Exception as error:
-            raise TraceError("the loss", cause=error, where=statement_that_raised(error)) from error
+            refused = self._reason(error)
+            if refused is error:
+                raise
+            raise refused from error
+        if self.recorder.collective is not None:
+            raise self.recorder.collective
         if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(returned)):
             raise TraceError("the loss", cause=TypeError(f"it returned {type(returned).__name__}, not a tensor"))
         return returned
+
+    def _reason(self, error: Exception) -> AutogenError:
+        """Why a loss that has raised `error` has no trace."""
+        if self.recorder.collective is not None:
+            return self.recorder.collective
+        where = statement_that_raised(error)
+        communicating = function_that_raised(error)
+        if communicating is not None:
+            return CollectiveError(communicating, where=where)
+        if isinstance(error, AutogenError):
+            return error
+        if isinstance(error, GuardOnDataDependentSymNode):
+            return ValueBranchError("a size that depends on values", where=where)
+        return TraceError("the loss", cause=error, where=where)
 
     def backward(
         self, names: Sequence[str], results: Sequence[torch.Tensor]

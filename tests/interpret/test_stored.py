@@ -338,6 +338,20 @@ def test_a_rank_is_that_of_the_process(ask: str, folder: Path, monkeypatch: pyte
         assert trace_count(decorated) == 1
 
 
+def test_a_setting_of_torch_is_that_of_the_process(folder: Path) -> None:
+    def asks(x: Tensor) -> Tensor:
+        return (x * (2.0 if torch.are_deterministic_algorithms_enabled() else 1.0)).sum()
+
+    for is_on, traces in ((False, 1), (True, 1), (False, 0), (True, 0)):
+        torch.use_deterministic_algorithms(is_on)
+        try:
+            decorated = autogen_loss(asks, policy="mandatory")
+            torch.testing.assert_close(decorated(X), X.sum() * (1 + is_on))
+        finally:
+            torch.use_deterministic_algorithms(False)
+        assert trace_count(decorated) == traces
+
+
 @pytest.mark.parametrize("error", [AttributeError, ModuleNotFoundError])
 def test_a_class_that_is_not_there(error: type[Exception], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(content: bytes) -> Any:

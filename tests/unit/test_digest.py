@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import enumerate as threads
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import torch.distributed as distribution
@@ -132,6 +133,22 @@ def asks_inside(x: Tensor) -> Tensor:
     return sum((lambda each: each.sum() * hash("a"))(part) for part in x)
 
 
+def asks_for_a_file(x: Tensor) -> Tensor:
+    return x.sum() * float(numpy.loadtxt("scale.txt"))
+
+
+def asks_how_numpy_prints(x: Tensor) -> Tensor:
+    return x.sum() * float(numpy.get_printoptions()["precision"])
+
+
+def asks_for_an_unknown_setting(x: Tensor) -> Tensor:
+    return x.sum() * torch.autograd.is_view_replay_enabled()
+
+
+def asks_for_a_version(x: Tensor) -> Tensor:
+    return x.sum() + x._version
+
+
 def imports_what_computes(x: Tensor) -> Tensor:
     import math
 
@@ -141,11 +158,37 @@ def imports_what_computes(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "loss", [asks_the_environment, asks_for_a_rank, asks_by_another_name, asks_a_module, imports, asks_inside]
+    "loss",
+    [
+        asks_the_environment,
+        asks_for_a_rank,
+        asks_by_another_name,
+        asks_a_module,
+        asks_for_a_file,
+        asks_how_numpy_prints,
+        asks_for_an_unknown_setting,
+        asks_for_a_version,
+        imports,
+        asks_inside,
+    ],
 )
 def test_what_may_differ_between_processes(loss: Callable[..., Tensor]) -> None:
     with pytest.raises(UnstableKeyError):
         of(loss, T)
+
+
+def asks_a_setting(x: Tensor) -> Tensor:
+    return x.sum() * (2.0 if torch.are_deterministic_algorithms_enabled() else 1.0)
+
+
+def test_the_answer_of_torch_is_part_of_it() -> None:
+    before = of(asks_a_setting, T)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert of(asks_a_setting, T) != before
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert of(asks_a_setting, T) == before
 
 
 def test_modules_that_compute() -> None:

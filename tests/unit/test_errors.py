@@ -10,6 +10,7 @@ import pytest
 from autogen import errors
 from autogen.errors import (
     AutogenError,
+    CollectiveError,
     CompileError,
     GraphChangedError,
     GraphError,
@@ -35,6 +36,7 @@ LOCATED = [
     UnsupportedOpError("aten.cummax.default", node="cummax_1", where=WHERE),
     ValueBranchError(".item()", where=WHERE),
     TraceError("Charbonnier", cause=CAUSE, where=WHERE),
+    CollectiveError("c10d::allreduce_", where=WHERE),
     ScheduleError("two reductions share no axis", where=WHERE),
     StateChangeError("the data of a tensor", where=WHERE),
 ]
@@ -42,6 +44,7 @@ UNLOCATED = [
     UnsupportedOpError("aten.cummax.default", node="cummax_1"),
     ValueBranchError(".item()"),
     TraceError("Charbonnier", cause=CAUSE),
+    CollectiveError("c10d::allreduce_"),
     ScheduleError("two reductions share no axis"),
     StateChangeError("HISTORY"),
     TooLargeError(2500),

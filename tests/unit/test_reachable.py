@@ -55,6 +55,7 @@ def other_helper(x: Any) -> Any:
 NOTHING = None
 SLOTTED, PLAIN, NAMED = Slotted(), Plain(), Named()
 NAMESPACE = types.SimpleNamespace(margin=1.0)
+CHAIN = collections.ChainMap({"margin": 1.0})
 LONG = list(range(200))
 SET, QUEUE = {1}, collections.deque([1])
 BYTES = bytearray(b"ab")
@@ -65,7 +66,7 @@ DEEP: Any = [[[[[[[[[[1.0]]]]]]]]]]
 def reads_names(x: Any) -> Any:
     if Flags.is_on or MAYBE:  # type: ignore[name-defined]  # noqa: F821
         return x
-    return helper(x), NOTHING, SLOTTED, PLAIN, NAMED, NAMESPACE, LONG, SET, QUEUE, INNER(x), DEEP
+    return helper(x), NOTHING, SLOTTED, PLAIN, NAMED, NAMESPACE, CHAIN, LONG, SET, QUEUE, INNER(x), DEEP
 
 
 class Loss(nn.Module):
@@ -122,6 +123,7 @@ CHANGES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "class of an object": lambda m: _set(m, PLAIN, "__class__", Flags),
     "attribute of a dictionary": lambda m: _set(m, NAMED, "margin", 2.0),
     "namespace": lambda m: _set(m, NAMESPACE, "margin", 2.0),
+    "chain of dictionaries": lambda m: m.setitem(CHAIN.maps[0], "margin", 2.0),
     "long list": lambda m: m.setitem(_Sequence(LONG), 150, -1),
     "set": lambda m: _set(m, THIS, "SET", {1, 2}),
     "queue": lambda m: m.setitem(_Sequence(QUEUE), 0, 5),
