@@ -11,7 +11,7 @@ import inspect
 import logging
 from collections.abc import Callable, Hashable, Sequence
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -75,7 +75,9 @@ class Dispatcher:
         if availability.is_transformed():
             return self._transformed(module, args, kwargs, name, is_required=policy is Policy.MANDATORY)
         site = self._sites.known(module)
-        if site is not None and site.shortcuts and not self.options.retraces:
+        # Shortcuts of a loss that has handwritten kernels lead to these.
+        is_first = self._handwritten is None or policy is not Policy.AGGRESSIVE
+        if site is not None and site.shortcuts and is_first and not self.options.retraces:
             try:
                 result = self._short(site, module, args, kwargs)
             except (CompileError, InternalError):  # which is dealt with below
@@ -224,6 +226,8 @@ class Dispatcher:
         self, shortcut: Shortcut, tensors: Sequence[torch.Tensor], floats: tuple[float, ...], site: Site, key: Key
     ) -> Plan | None:
         """The launches of a call, if what it needs is compiled and nothing but sizes decides about it."""
+        if self._handwritten is not None:
+            return None  # planned where the call has been taken apart
         needs = [torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors]
         for compiled in self.compilations.of(key_of(shortcut, tensors, needs)):
             if not compiled.is_short:
@@ -246,8 +250,17 @@ class Dispatcher:
         kwargs: dict[str, Any],
     ) -> None:
         """Find a shortcut for the next calls like this one."""
-        if self._handwritten is None and kernels.is_short and not self.options.retraces:
-            self._sites.of(module).learn(binding, module, args, kwargs)
+        if not kernels.is_short or self.options.retraces:
+            return
+        site = self._sites.of(module)
+        if self._handwritten is None:
+            site.learn(binding, module, args, kwargs)
+        elif kernels.path == "handwritten" and not binding.floats and _is_autocast_known(binding):
+            site.learn(binding, module, args, kwargs)
+            for each in site.shortcuts:
+                reading = each.read(module, args, kwargs)
+                if reading is not None and isinstance(reading[1], tuple):
+                    each.plans.keep(reading[1], Plan.of_handwritten(cast("BoundHandwritten", kernels), binding.tensors))
 
     def replay_again(
         self,
@@ -317,6 +330,11 @@ class Dispatcher:
 
     def _eager(self, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.function(*args, **kwargs) if module is None else self.function(module, *args, **kwargs)
+
+
+def _is_autocast_known(binding: Binding) -> bool:
+    """Whether autocast is on for the device of a call, or for none: what has no device is planned so."""
+    return not torch._C._is_any_autocast_enabled() or torch.is_autocast_enabled(binding.tensors[0].device.type)
 
 
 def _make_operator() -> Any:

@@ -19,6 +19,8 @@ from autogen.frozen import frozen
 
 if TYPE_CHECKING:
     from autogen.compiled import CompiledLoss
+    from autogen.handwritten import BoundHandwritten
+    from autogen.handwritten_prepared import PreparedHandwritten
     from autogen.prepared import Prepared
 
 Key = tuple[Any, ...]
@@ -52,8 +54,8 @@ _CALLED = {
 class Plan:
     """A compiled loss, prepared for one geometry of its tensors."""
 
-    loss: CompiledLoss
-    prepared: Prepared
+    loss: CompiledLoss | BoundHandwritten
+    prepared: Prepared | PreparedHandwritten
     needs_gradient: bool
     is_early: bool  # forward computes gradients
     outputs: int
@@ -68,6 +70,16 @@ class Plan:
         constant = tuple(k for k, varies in enumerate(loss.differentiable) if not varies)
         outputs = len(loss.trace.outputs)
         return cls(loss, Prepared(loss, sizes), needs_gradient, loss.early > 0, outputs, constant, loss.returns_tensor)
+
+    @classmethod
+    def of_handwritten(cls, call: BoundHandwritten, tensors: Sequence[torch.Tensor]) -> Plan:
+        """Prepare a handwritten loss for calls like one."""
+        from autogen.handwritten_prepared import PreparedHandwritten
+
+        prepared = PreparedHandwritten(call, tensors)
+        return cls(
+            prepared.call, prepared, bool(call.wanted), is_early=False, outputs=1, constant=(), returns_tensor=True
+        )
 
     def outputs_of(self, results: list[torch.Tensor]) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """The outputs among the results of forward; one that is all the loss returns, alone."""
