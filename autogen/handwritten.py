@@ -55,8 +55,8 @@ class Launch:
         if compiled is None or direct.is_watched():
             compiled = direct.compiled_of(self._through_triton(device))
             if compiled is not None:
-                while len(_compiled) >= _MOST_COMPILED:
-                    _compiled.pop(next(iter(_compiled)), None)  # the oldest, unless another thread has
+                if len(_compiled) >= _MOST_COMPILED:
+                    _compiled.pop(list(_compiled)[0], None)  # noqa: RUF015 - other threads may keep one now
                 _compiled[key] = compiled
             return compiled
         run, function, metadata = compiled

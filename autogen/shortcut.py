@@ -29,7 +29,7 @@ Reading = tuple[tuple[torch.Tensor, ...], "Plan | Key", tuple[float, ...]]
 
 Reader = Callable[[Any, tuple[Any, ...], dict[str, Any]], Reading | None]
 
-MOST_PLANS = 256  # geometries of one shortcut, before all are forgotten
+MOST_PLANS = 1024  # geometries of one shortcut, before the oldest is forgotten
 _MOST_CONDITIONS = 2000
 
 # What the generated function may meet where something has changed: an item, an attribute or a variable that is gone, or
@@ -112,8 +112,9 @@ class Plans:
     def keep(self, key: Key, plan: Plan) -> None:
         """Remember the plan of a geometry."""
         if len(self._plans) >= MOST_PLANS:
-            self._plans.clear()
-            self._tests.clear()
+            oldest = list(self._plans)[0]  # noqa: RUF015 - `next(iter(…))` fails if another thread keeps one now
+            self._plans.pop(oldest, None)
+            self._tests.pop(oldest, None)
         self._plans[key] = plan
 
 
