@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from autogen import direct, scratch
+from autogen.availability import is_batched
 from autogen.geometry import Alike, alike
 from autogen.handwritten import BoundHandwritten, Launch
 from autogen.hostcode import Part, Procedure
@@ -84,11 +85,13 @@ class PreparedHandwritten:
         kept: Sequence[torch.Tensor],
         upstream: Sequence[torch.Tensor],
         sizes: Mapping[str, Any] | None,
-    ) -> list[torch.Tensor | None]:
-        """Launch backward; returns a gradient or None for every tensor."""
+    ) -> list[torch.Tensor | None] | None:
+        """Launch backward; returns a gradient or None for every tensor, None for batched upstream gradients."""
         latest = self._latest
         if latest is not None and latest[0](*upstream):
             return latest[1]((*tensors, *kept, *upstream))
+        if is_batched(upstream):
+            return None
         (gradient,) = upstream = [each.resolve_neg() for each in upstream]  # kernels read memory as it is
         direction = self._backwards.get(gradient.stride())
         if direction is None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autogen import direct
+from autogen.availability import is_batched
 from autogen.geometry import Alike, alike
 from autogen.hostcode import HostCode, Part, Procedure, host_code
 from autogen.launch import Geometry, Launcher, empty
@@ -122,12 +123,17 @@ class Prepared:
         kept: Sequence[torch.Tensor],
         upstream: Sequence[torch.Tensor],
         sizes: Sizes | None,
-    ) -> list[torch.Tensor | None]:
-        """Launch backward; returns a gradient or None for every tensor. See `CompiledLoss.run_backward`."""
+    ) -> list[torch.Tensor | None] | None:
+        """Launch backward; returns a gradient or None for every tensor. See `CompiledLoss.run_backward`.
+
+        Batched upstream gradients are torch's to differentiate: then it returns None.
+        """
         is_early = len(kept) > len(self._packing.kept)
         latest = self._latest
         if latest is not None and is_early is latest[1] and latest[0](*upstream):
             return latest[2]((*tensors, *kept, *upstream), sizes)
+        if is_batched(upstream):  # never like those of a call before
+            return None
         layout = (is_early, *[gradient.stride() for gradient in upstream])
         direction = self._backwards.get(layout)
         if direction is None and layout not in self._backwards:
