@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -17,6 +18,8 @@ from autogen.provenance import Provenance
 from autogen.sizes import Evaluator
 from autogen.space import Space
 from autogen.tiling import Config, Tiler, Tiling
+
+_interpreting = threading.RLock()
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 """Shape, strides and dtype."""
@@ -207,6 +210,6 @@ def device_context(device: torch.device) -> Iterator[None]:
         return
     import numpy
 
-    # Triton's interpreter computes masked lanes too, whose results nobody uses.
-    with numpy.errstate(all="ignore"):
+    # Triton's interpreter keeps what it is at in globals, and computes masked lanes too, whose results nobody uses.
+    with _interpreting, numpy.errstate(all="ignore"):
         yield
