@@ -19,7 +19,18 @@ from autogen import availability, graphs
 from autogen.autograd import apply_short, run
 from autogen.binding import Binding, bind, is_replaying
 from autogen.compilations import Compilations, Decision, key_of, needs_gradient
-from autogen.errors import AutogenError, CompileError, GraphChangedError, InternalError, RefusedError, TraceError
+from autogen.errors import (
+    AutogenError,
+    CompileError,
+    GraphChangedError,
+    InternalError,
+    RefusedError,
+    StateChangeError,
+    TooLargeError,
+    TraceError,
+    UnsupportedOpError,
+    ValueBranchError,
+)
 from autogen.executed import is_profiled
 from autogen.options import PLAIN, Options
 from autogen.places import MISSING
@@ -32,6 +43,9 @@ if TYPE_CHECKING:
     from autogen.handwritten import BoundHandwritten
 
 logger = logging.getLogger("autogen")
+
+# What is wrong with the loss's operations, not with its tensors or with what was made of it.
+_UNTRACED = (StateChangeError, TooLargeError, TraceError, UnsupportedOpError, ValueBranchError)
 
 
 class Dispatcher:
@@ -146,20 +160,34 @@ class Dispatcher:
             decision = self.decide(binding, module, name)
             if binding.ran <= self._executed:
                 if is_call and self.options.static_graph:
-                    self._require_graph(decision, binding, module, name)
+                    self._require_graph(decision, binding, name, module, args, kwargs)
                 return binding, decision
             self._executed |= binding.ran
 
-    def _require_graph(self, decision: Decision, binding: Binding, module: torch.nn.Module | None, name: str) -> None:
-        """Compare the graph of a call with that of the first one, if both are compiled.
+    def _require_graph(
+        self,
+        decision: Decision,
+        binding: Binding,
+        name: str,
+        module: torch.nn.Module | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Compare the graph of a call with that of the first one that was compiled.
 
         Raises:
-            GraphChangedError: it is another one.
+            GraphChangedError: it is another one, or there is none any more.
         """
-        graph = decision.kernels.graph if decision.kernels is not None else None
+        kernels, error = decision.kernels or decision.unused, decision.error
+        known, key = self._sites.of(module).graphs, tuple(needs_gradient(binding))
+        if kernels is None and key in known and isinstance(error, _UNTRACED):
+            if isinstance(error, TraceError):
+                self._eager(module, args, kwargs)  # a fault of the call itself is torch's to report
+            raise GraphChangedError(name, f"it cannot be traced any more: {error.reason}")
+        graph = kernels.graph if kernels is not None else None
         if graph is None:
             return
-        first = self._sites.of(module).graphs.setdefault(tuple(needs_gradient(binding)), graph)
+        first = known.setdefault(key, graph)
         difference = first.difference(graph) if first is not graph else None
         if difference is not None:
             raise GraphChangedError(name, difference)
