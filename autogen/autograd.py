@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from autogen import graphs
+from autogen.availability import is_batched
 from autogen.binding import Binding
 from autogen.compilations import key_of
 from autogen.errors import CompileError, InternalError
@@ -79,11 +81,12 @@ class _Fused(torch.autograd.Function):
         return tuple(outputs)
 
     @staticmethod
+    @graphs.unseen
     def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
         everything, early = ctx.saved_tensors, _taken(ctx)
         tensors, saved = everything[: ctx.count], everything[ctx.count :]
         none, wanted = (None,) * 4, ctx.needs_input_grad[4:]  # of what comes before the tensors
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() and not is_batched(upstream):
             try:
                 return *none, *ctx.kernels.run_backward(tensors, (*saved, *early), upstream, ctx.sizes)
             except (CompileError, InternalError) as error:
@@ -108,6 +111,7 @@ class _Short(torch.autograd.Function):
         return plan.outputs_of(results)
 
     @staticmethod
+    @graphs.unseen
     def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
         plan, sizes, floats, shortcut, module, dispatcher = ctx.call
         everything = ctx.saved_tensors
@@ -116,7 +120,9 @@ class _Short(torch.autograd.Function):
         if not torch.is_grad_enabled():
             kept = (*everything[count:], *_taken(ctx)) if plan.is_early else everything[count:]
             try:
-                return None, *plan.prepared.backward(tensors, kept, upstream, sizes)
+                found = plan.prepared.backward(tensors, kept, upstream, sizes)
+                if found is not None:
+                    return None, *found
             except (CompileError, InternalError) as error:  # of a kernel for another layout of upstream
                 key = key_of(shortcut, tensors, ctx.needs_input_grad[1:])
                 dispatcher.refuse(key, resolve(dispatcher.options.policy), error)

@@ -81,6 +81,12 @@ _function_modes = torch._C._len_torch_function_stack
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 
 
+def is_batched(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether torch maps over a dimension that is hidden in some tensors, whose memory no kernel can read then."""
+    kinds = torch._C._functorch.is_batchedtensor, torch._C._functorch.is_legacy_batchedtensor
+    return any(is_kind(tensor) for tensor in tensors for is_kind in kinds)
+
+
 def is_functional() -> bool:
     """Whether `torch.func` or forward-mode AD is at work."""
     return _functorch() is not None or forward_ad._current_level >= 0

@@ -51,12 +51,16 @@ MOST_UNUSED = 64  # kinds in a row that differ in what is no tensor, and never c
 
 @frozen
 class Decision:
-    """How a call runs: on `kernels`, for `sizes` and with the tensors `found` ahead, or in torch because of `error`."""
+    """How a call runs: on `kernels`, for `sizes` and with the tensors `found` ahead, or in torch because of `error`.
+
+    `unused` are kernels of the loss that cannot be used for this call.
+    """
 
     kernels: Kernels | None = None
     sizes: dict[str, int] = field(default_factory=dict)
     found: tuple[torch.Tensor, ...] = ()
     error: AutogenError | None = None
+    unused: CompiledLoss | None = None
 
     @property
     def path(self) -> str:
@@ -205,7 +209,7 @@ def _decided(compiled: CompiledLoss, bound: Bound, binding: Binding) -> Decision
     """A call on the kernels made for it, unless it writes to memory that has several names."""
     shared = shared_memory(compiled.state, binding.names, binding.tensors)
     if shared is not None:
-        return Decision(error=StateChangeError(shared))
+        return Decision(error=StateChangeError(shared), unused=compiled)
     return Decision(compiled, bound.sizes, bound.found)
 
 

@@ -11,7 +11,7 @@ import inspect
 import logging
 from collections.abc import Callable, Hashable, Sequence
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -19,7 +19,18 @@ from autogen import availability, graphs
 from autogen.autograd import apply_short, run
 from autogen.binding import Binding, bind, is_replaying
 from autogen.compilations import Compilations, Decision, key_of, needs_gradient
-from autogen.errors import AutogenError, CompileError, GraphChangedError, InternalError, RefusedError, TraceError
+from autogen.errors import (
+    AutogenError,
+    CompileError,
+    GraphChangedError,
+    InternalError,
+    RefusedError,
+    StateChangeError,
+    TooLargeError,
+    TraceError,
+    UnsupportedOpError,
+    ValueBranchError,
+)
 from autogen.executed import is_profiled
 from autogen.options import PLAIN, Options
 from autogen.places import MISSING
@@ -32,6 +43,9 @@ if TYPE_CHECKING:
     from autogen.handwritten import BoundHandwritten
 
 logger = logging.getLogger("autogen")
+
+# What is wrong with the loss's operations, not with its tensors or with what was made of it.
+_UNTRACED = (StateChangeError, TooLargeError, TraceError, UnsupportedOpError, ValueBranchError)
 
 
 class Dispatcher:
@@ -75,7 +89,9 @@ class Dispatcher:
         if availability.is_transformed():
             return self._transformed(module, args, kwargs, name, is_required=policy is Policy.MANDATORY)
         site = self._sites.known(module)
-        if site is not None and site.shortcuts and not self.options.retraces:
+        # Shortcuts of a loss that has handwritten kernels lead to these.
+        is_first = self._handwritten is None or policy is not Policy.AGGRESSIVE
+        if site is not None and site.shortcuts and is_first and not self.options.retraces:
             try:
                 result = self._short(site, module, args, kwargs)
             except (CompileError, InternalError):  # which is dealt with below
@@ -147,20 +163,34 @@ class Dispatcher:
             decision = self.decide(binding, module, name)
             if binding.ran <= self._executed:
                 if is_call and self.options.static_graph:
-                    self._require_graph(decision, binding, module, name)
+                    self._require_graph(decision, binding, name, module, args, kwargs)
                 return binding, decision
             self._executed |= binding.ran
 
-    def _require_graph(self, decision: Decision, binding: Binding, module: torch.nn.Module | None, name: str) -> None:
-        """Compare the graph of a call with that of the first one, if both are compiled.
+    def _require_graph(
+        self,
+        decision: Decision,
+        binding: Binding,
+        name: str,
+        module: torch.nn.Module | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Compare the graph of a call with that of the first one that was compiled.
 
         Raises:
-            GraphChangedError: it is another one.
+            GraphChangedError: it is another one, or there is none any more.
         """
-        graph = decision.kernels.graph if decision.kernels is not None else None
+        kernels, error = decision.kernels or decision.unused, decision.error
+        known, key = self._sites.of(module).graphs, tuple(needs_gradient(binding))
+        if kernels is None and key in known and isinstance(error, _UNTRACED):
+            if isinstance(error, TraceError):
+                self._eager(module, args, kwargs)  # a fault of the call itself is torch's to report
+            raise GraphChangedError(name, f"it cannot be traced any more: {error.reason}")
+        graph = kernels.graph if kernels is not None else None
         if graph is None:
             return
-        first = self._sites.of(module).graphs.setdefault(tuple(needs_gradient(binding)), graph)
+        first = known.setdefault(key, graph)
         difference = first.difference(graph) if first is not graph else None
         if difference is not None:
             raise GraphChangedError(name, difference)
@@ -227,6 +257,8 @@ class Dispatcher:
         self, shortcut: Shortcut, tensors: Sequence[torch.Tensor], floats: tuple[float, ...], site: Site, key: Key
     ) -> Plan | None:
         """The launches of a call, if what it needs is compiled and nothing but sizes decides about it."""
+        if self._handwritten is not None:
+            return None  # planned where the call has been taken apart
         needs = [torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors]
         for compiled in self.compilations.of(key_of(shortcut, tensors, needs)):
             if not compiled.is_short:
@@ -249,8 +281,17 @@ class Dispatcher:
         kwargs: dict[str, Any],
     ) -> None:
         """Find a shortcut for the next calls like this one."""
-        if self._handwritten is None and kernels.is_short and not self.options.retraces:
-            self._sites.of(module).learn(binding, module, args, kwargs)
+        if not kernels.is_short or self.options.retraces:
+            return
+        site = self._sites.of(module)
+        if self._handwritten is None:
+            site.learn(binding, module, args, kwargs)
+        elif kernels.path == "handwritten" and not binding.floats and _is_autocast_known(binding):
+            site.learn(binding, module, args, kwargs)
+            for each in site.shortcuts:
+                reading = each.read(module, args, kwargs)
+                if reading is not None and isinstance(reading[1], tuple):
+                    each.plans.keep(reading[1], Plan.of_handwritten(cast("BoundHandwritten", kernels), binding.tensors))
 
     def replay_again(
         self,
@@ -320,6 +361,11 @@ class Dispatcher:
 
     def _eager(self, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.function(*args, **kwargs) if module is None else self.function(module, *args, **kwargs)
+
+
+def _is_autocast_known(binding: Binding) -> bool:
+    """Whether autocast is on for the device of a call, or for none: what has no device is planned so."""
+    return not torch._C._is_any_autocast_enabled() or torch.is_autocast_enabled(binding.tensors[0].device.type)
 
 
 def _make_operator() -> Any:

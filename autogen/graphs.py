@@ -9,16 +9,19 @@ This module is what Dynamo itself runs through. What is marked as constant it ca
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
 from autogen import availability
 from autogen.options import PLAIN, Options
 from autogen.policies import Policy, resolve
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 operator: Any = None
 """The higher-order op, once a loss has been traced: making it imports Dynamo."""
@@ -129,6 +132,20 @@ def _frame() -> tuple[int | None, bool]:
 
 def _call(call: Callable[[], Any]) -> Any:
     return call()
+
+
+def unseen(function: Function) -> Function:
+    """Keep Dynamo out of a function that autograd may call while Dynamo is at work, and of all that it calls.
+
+    This costs a call nothing; torch's own decorator is for that too slow, and imports Dynamo. It is not public: without
+    it, the function is traced as any other.
+    """
+    from torch._C._dynamo import eval_frame
+
+    with contextlib.suppress(AttributeError):
+        skip = eval_frame._FrameAction.SKIP
+        eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
+    return function
 
 
 def is_exporting() -> bool:

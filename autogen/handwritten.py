@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from autogen import direct, scratch
 from autogen.binding import Binding
 from autogen.changes import State
 from autogen.frozen import frozen
-from autogen.launch import device_context
+from autogen.launch import triton_around
+
+_MOST_COMPILED = 1024  # kinds of launches that are known
+_compiled: dict[Hashable, direct.Compiled] = {}
 
 
 @frozen
@@ -30,10 +34,43 @@ class Launch:
     arguments: Mapping[str, Any]
     num_warps: int = 4
 
-    def __call__(self, device: torch.device) -> None:
-        """Launch it."""
-        with device_context(device):
-            self.kernel[self.grid](**self.arguments, num_warps=self.num_warps)
+    def __call__(self, device: torch.device) -> direct.Compiled | None:
+        """Launch it: directly, if one like it has been launched before. Returns what does that, if there is a way."""
+        streams = direct.streams_of(device.type)
+        if streams is None:
+            self._through_triton(device)
+            return None
+        if streams.current_device() != device.index:
+            with torch.cuda.device(device):
+                return self(device)
+        given = [self.arguments[name] for name in self.kernel.arg_names]
+        passed = [each.data_ptr() if isinstance(each, torch.Tensor) else each for each in given]
+        # What Triton specialises on is a function of this.
+        kinds = [
+            (each.dtype, not value % direct.ALIGNMENT) if isinstance(each, torch.Tensor) else each
+            for each, value in zip(given, passed, strict=True)
+        ]
+        key = (self.kernel.fn, self.num_warps, device.index, *kinds)
+        compiled = _compiled.get(key)
+        if compiled is None or direct.is_watched():
+            compiled = direct.compiled_of(self._through_triton(device))
+            if compiled is not None:
+                if len(_compiled) >= _MOST_COMPILED:
+                    _compiled.pop(list(_compiled)[0], None)  # noqa: RUF015 - other threads may keep one now
+                _compiled[key] = compiled
+            return compiled
+        run, function, metadata = compiled
+        grid = (*self.grid, 1, 1)[:3]
+        try:
+            run(*grid, streams.current_stream(device.index), function, metadata, None, None, None, *passed)
+        except Exception:
+            scratch.forget()
+            raise
+        return compiled
+
+    def _through_triton(self, device: torch.device) -> Any:
+        with triton_around(device, self.name):
+            return self.kernel[self.grid](**self.arguments, num_warps=self.num_warps)
 
     @property
     def name(self) -> str:
@@ -87,6 +124,13 @@ class Handwritten(ABC):
         then says what is wrong with it.
         """
 
+    def is_short(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether geometry and what is no tensor decide about calls like this one, and planning only allocates.
+
+        Then the plan is one for all of them (`autogen.handwritten_prepared`).
+        """
+        return False
+
     @abstractmethod
     def forward(self, arguments: Mapping[str, Any]) -> Forward:
         """Plan forward; allocates its results on the device of the arguments."""
@@ -113,13 +157,17 @@ class BoundHandwritten:
 
     path = "handwritten"
     is_random = False
-    is_short = False
     state = State()  # nothing that outlives a call
 
     @property
     def reason(self) -> str:
         """Why the call takes this path."""
         return "the loss has a handwritten kernel"
+
+    @property
+    def is_short(self) -> bool:
+        """Whether calls like this one need not be planned again."""
+        return self.loss.is_short(self.arguments)
 
     @property
     def unconnected(self) -> tuple[bool, ...]:
@@ -143,6 +191,10 @@ class BoundHandwritten:
     def result(self, outputs: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> torch.Tensor:
         """The loss's return value around its output."""
         return outputs[0]
+
+    def sizes_of(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> dict[str, int] | None:
+        """Not known for floats that vary: they are planned with."""
+        return None if floats else {}
 
     def on(self, tensors: Sequence[torch.Tensor]) -> BoundHandwritten:
         """The call on other tensors."""
@@ -175,9 +227,10 @@ class BoundHandwritten:
         sizes: Mapping[str, int],
     ) -> list[torch.Tensor | None]:
         """Launch backward; returns a gradient or None for every tensor."""
-        planned = self.loss.backward(self.on(tensors).arguments, saved, upstream[0], self.wanted)
+        gradient = upstream[0].resolve_neg()  # kernels read memory as it is
+        planned = self.loss.backward(self.on(tensors).arguments, saved, gradient, self.wanted)
         for launch in planned.launches:
-            launch(upstream[0].device)
+            launch(gradient.device)
         return [planned.gradients.get(name) for name in self.names]
 
 

@@ -31,7 +31,7 @@ It returns None for a call of another kind: other tensors are aligned, or Triton
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -39,10 +39,30 @@ from autogen import direct, scratch
 from autogen.frozen import frozen
 
 if TYPE_CHECKING:
-    from autogen.launch import Geometry, Launch
+    from autogen.launch import Geometry
 
 Allocator = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 HostCode = Callable[[Sequence[torch.Tensor], Mapping[str, Any] | None], list[Any] | None]
+
+
+class Launchable(Protocol):
+    """A prepared launch: `autogen.launch.Launch`, or one of a handwritten kernel.
+
+    A call goes through Triton. What Triton has `compiled`, by which of the tensors are aligned, is there to be launched
+    directly: with pointers to the tensors and to the partial results, which are at `offsets` in `room` bytes, and with
+    `numbers`.
+    """
+
+    grid: tuple[int, ...]
+    compiled: dict[tuple[bool, ...], direct.Compiled]
+    offsets: tuple[int, ...]
+    room: int
+
+    def numbers(self, sizes: Mapping[str, Any] | None) -> tuple[Any, ...]:
+        """What comes after the pointers. `sizes` are None if they are those of the preparation."""
+
+    def __call__(self, tensors: Sequence[Any], sizes: Mapping[str, Any] | None) -> None:
+        """Launch by Triton."""
 
 
 @frozen
@@ -58,7 +78,7 @@ class Part:
 class Procedure:
     """What a call does on one device. Its tensors are numbered: those `given`, `constants`, what is allocated, `parts`.
 
-    Each of the `launches` comes with the tensors that it takes. Returned are those `wanted`, and None for None.
+    Each of the `launches` comes with the tensors that it takes, and None for None. Returned are those `wanted`.
     """
 
     device: torch.device
@@ -66,7 +86,7 @@ class Procedure:
     constants: Sequence[torch.Tensor]
     allocations: Sequence[Geometry]
     parts: Sequence[Part]
-    launches: Sequence[tuple[Launch, tuple[int, ...]]]
+    launches: Sequence[tuple[Launchable, Sequence[int | None]]]
     wanted: Sequence[int | None]
 
 
@@ -81,7 +101,7 @@ def host_code(procedure: Procedure, alignment: Sequence[bool], *, varies: bool) 
         return None
     first = len(alignment)
     alignment = [*alignment, *[True] * len(procedure.allocations)]
-    alignment += [alignment[part.owner] for part in procedure.parts]
+    alignment += [alignment[part.owner] and not part.offset % direct.ALIGNMENT for part in procedure.parts]
     scope: dict[str, Any] = {
         "index": procedure.device.index,
         "device": procedure.device,
@@ -95,7 +115,7 @@ def host_code(procedure: Procedure, alignment: Sequence[bool], *, varies: bool) 
         "forget": scratch.forget,
     }
     for k, (launch, places) in enumerate(procedure.launches):
-        compiled = launch.compiled.get(tuple([alignment[place] for place in places]))
+        compiled = launch.compiled.get(tuple([alignment[place] for place in places if place is not None]))
         if compiled is None:
             return None
         scope[f"run_{k}"], scope[f"function_{k}"], scope[f"metadata_{k}"] = compiled
@@ -112,7 +132,7 @@ def host_code(procedure: Procedure, alignment: Sequence[bool], *, varies: bool) 
 def _lines(procedure: Procedure, alignment: Sequence[bool], *, varies: bool) -> Iterator[str]:
     first = procedure.given + len(procedure.constants)  # of the tensors that are allocated
     last = first + len(procedure.allocations)  # and the first part
-    used = {place for _, places in procedure.launches for place in places}
+    used = {place for _, places in procedure.launches for place in places if place is not None}
     used |= {procedure.parts[place - last].owner for place in used if place >= last}
     taken = sorted(place for place in used if place < first)
     room = max((launch.room for launch, _ in procedure.launches), default=0)
@@ -149,8 +169,9 @@ def _launches(procedure: Procedure, *, varies: bool) -> Iterator[str]:
     pointers = [f"p{k}" for k in range(last)] + [f"p{part.owner} + {part.offset}" for part in procedure.parts]
     yield "    try:"
     for k, (launch, places) in enumerate(procedure.launches):
-        arguments = [f"{launch.programs}, 1, 1, stream, function_{k}, metadata_{k}, None, None, None"]
-        arguments += [pointers[place] for place in places]
+        x, y, z = (*launch.grid, 1, 1)[:3]
+        arguments = [f"{x}, {y}, {z}, stream, function_{k}, metadata_{k}, None, None, None"]
+        arguments += ["None" if place is None else pointers[place] for place in places]
         arguments += [f"scratch.start + {offset}" for offset in launch.offsets]
         arguments += ["scratch.counter"] if launch.offsets else []
         yield f"        run_{k}({', '.join(arguments)}, *numbers_{k}{'(sizes)' if varies else ''})"

@@ -13,7 +13,7 @@ from autogen.emission.source import KernelSource, Partial, Variant
 from autogen.errors import CompileError, StorageError, defects_of
 from autogen.horizontal_tiling import HorizontalTiler
 from autogen.kernel import CHUNKS, PROGRAMS, Kernel
-from autogen.locks import compiling, without_collections
+from autogen.locks import compiling, interpreting, without_collections
 from autogen.provenance import Provenance
 from autogen.sizes import Evaluator
 from autogen.space import Space
@@ -130,7 +130,7 @@ class Launch:
     ) -> None:
         self.names = tuple(buffer.name for buffer in source.buffers)
         self.tiling = tiling
-        self.programs = tiling.programs
+        self.grid: tuple[int, ...] = (tiling.programs,)
         self.compiled: dict[tuple[bool, ...], direct.Compiled] = {}
         self.offsets, self.room = scratch.lay_out(
             count * partial.dtype.itemsize for partial, count in zip(source.partials, counts, strict=True)
@@ -158,8 +158,8 @@ class Launch:
         if self._source.partials:
             arguments.append(scratch.ticket_counter(self._device))
         arguments += self.numbers(sizes)
-        with self._triton():
-            kernel = self._function[(self.programs,)](*arguments, num_warps=self._warps)
+        with triton_around(self._device, self._source.name):
+            kernel = self._function[self.grid](*arguments, num_warps=self._warps)
         if self._streams is not None and (compiled := direct.compiled_of(kernel)) is not None:
             self.compiled[tuple(map(direct.is_aligned, tensors))] = compiled
 
@@ -179,25 +179,26 @@ class Launch:
         arguments = [buffer.dtype for buffer in self._source.buffers]
         arguments += [partial.dtype for partial in self._source.partials]
         arguments += [torch.int32] if self._source.partials else []
-        with self._triton():
-            kernel = self._function.warmup(*arguments, *self._numbers, grid=(self.programs,), num_warps=self._warps)
+        with triton_around(self._device, self._source.name):
+            kernel = self._function.warmup(*arguments, *self._numbers, grid=self.grid, num_warps=self._warps)
             _ = kernel.run  # loads it, and raises what keeps it from running
         return int(kernel.n_spills)
 
-    @contextlib.contextmanager
-    def _triton(self) -> Iterator[None]:
-        """What Triton needs around it to compile and to launch; its refusals become errors of ours."""
-        collections = without_collections() if self._streams else contextlib.nullcontext()
-        with device_context(self._device), collections:
-            try:
-                yield
-            except Exception as error:
-                scratch.forget()
-                if type(error).__module__.startswith("triton.compiler"):
-                    raise CompileError(self._source.name, cause=error) from error
-                if isinstance(error, OSError):  # such as a full disk
-                    raise StorageError(self._source.name, cause=error) from error
-                raise
+
+@contextlib.contextmanager
+def triton_around(device: torch.device, name: str) -> Iterator[None]:
+    """What Triton needs around it to compile and to launch a kernel; its refusals become errors of ours."""
+    collections = without_collections() if direct.streams_of(device.type) else contextlib.nullcontext()
+    with device_context(device), collections:
+        try:
+            yield
+        except Exception as error:
+            scratch.forget()
+            if type(error).__module__.startswith("triton.compiler"):
+                raise CompileError(name, cause=error) from error
+            if isinstance(error, OSError):  # such as a full disk
+                raise StorageError(name, cause=error) from error
+            raise
 
 
 @contextlib.contextmanager
@@ -210,5 +211,5 @@ def device_context(device: torch.device) -> Iterator[None]:
     import numpy
 
     # Triton's interpreter computes masked lanes too, whose results nobody uses.
-    with numpy.errstate(all="ignore"):
+    with interpreting, numpy.errstate(all="ignore"):
         yield

@@ -18,6 +18,9 @@ compiling = threading.RLock()
 measuring = threading.RLock()
 """Held by the thread that times kernels: two would share the device."""
 
+interpreting = threading.RLock()
+"""Held by the thread whose kernel Triton's interpreter runs, which keeps what it is at in globals."""
+
 LONGEST_WAIT = 60.0  # seconds that a fork waits for a compilation
 
 _without_collections: set[int] = set()  # the threads that have switched them off
@@ -70,7 +73,8 @@ def _after_in_child() -> None:
         compiling.release()
     else:
         compiling._at_fork_reinit()  # type: ignore[attr-defined]
-    measuring._at_fork_reinit()  # type: ignore[attr-defined]
+    for lock in (measuring, interpreting):
+        lock._at_fork_reinit()  # type: ignore[attr-defined]
     own = {threading.get_ident()}
     if _without_collections - own:
         gc.enable()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autogen import direct
+from autogen.availability import is_batched
 from autogen.geometry import Alike, alike
 from autogen.hostcode import HostCode, Part, Procedure, host_code
 from autogen.launch import Geometry, Launcher, empty
@@ -25,14 +26,15 @@ _MOST_WRITTEN = 4  # kinds of alignment that have code of their own; tensors of 
 
 
 class Direction:
-    """The launches of forward or of backward: from the tensors `given`, by name, and `constants` to those `wanted`.
+    """The launches of forward or of backward."""
 
-    `made` are allocated; `parts` lie in the tensor `PACK`, which is given or made. For a name wanted that is None, None
-    is returned.
-    """
+    def __init__(self, procedure: Procedure) -> None:
+        self._procedure = procedure
+        self._written: dict[tuple[bool, ...], HostCode] = {}  # by which tensors are aligned
 
-    def __init__(
-        self,
+    @classmethod
+    def of(
+        cls,
         given: Sequence[str],
         constants: Mapping[str, torch.Tensor],
         made: Mapping[str, Geometry],
@@ -42,17 +44,19 @@ class Direction:
         wanted: Sequence[str | None],
         sizes: Sizes,
         device: torch.device,
-    ) -> None:
+    ) -> Direction:
+        """From the tensors `given`, by name, and `constants` to those `wanted`; None for a name that is None.
+
+        `made` are allocated; `parts` lie in the tensor `PACK`, which is given or made.
+        """
         places = {name: place for place, name in enumerate([*given, *constants, *made, *parts])}
         prepared = [launcher.prepare(sizes, device) for launcher in launchers]
         launches = [(each, tuple(places[name] for name in each.names)) for each in prepared]
         within = [Part(places[PACK], offset, geometry) for offset, geometry in parts.values()]
         places |= {name: places[own] for name, own in aliases.items() if own in places}
         returned = [None if name is None else places[name] for name in wanted]
-        self._procedure = Procedure(
-            device, len(given), tuple(constants.values()), tuple(made.values()), within, launches, returned
-        )
-        self._written: dict[tuple[bool, ...], HostCode] = {}  # by which tensors are aligned
+        allocated = tuple(made.values())
+        return cls(Procedure(device, len(given), tuple(constants.values()), allocated, within, launches, returned))
 
     def __call__(self, given: Sequence[torch.Tensor], sizes: Sizes | None = None) -> list[Any]:
         """Allocate the results and launch; `sizes` are given where floats among them differ from call to call."""
@@ -72,7 +76,7 @@ class Direction:
         tensors = present + [empty(each, procedure.device) for each in procedure.allocations]
         tensors += [part(tensors[each.owner], each.offset, each.geometry) for each in procedure.parts]
         for launch, places in procedure.launches:
-            launch([tensors[place] for place in places], sizes)
+            launch([None if place is None else tensors[place] for place in places], sizes)
         alignment = tuple(map(direct.is_aligned, present))
         if alignment not in self._written and len(self._written) < _MOST_WRITTEN:
             written = host_code(procedure, alignment, varies=sizes is not None)
@@ -109,7 +113,7 @@ class Prepared:
         sizes: Sizes,
     ) -> Direction:
         loss = self._loss
-        return Direction(
+        return Direction.of(
             given, loss.constants, made, self._packing.parts, steps, loss.plan.aliases, wanted, sizes, loss.device
         )
 
@@ -119,12 +123,17 @@ class Prepared:
         kept: Sequence[torch.Tensor],
         upstream: Sequence[torch.Tensor],
         sizes: Sizes | None,
-    ) -> list[torch.Tensor | None]:
-        """Launch backward; returns a gradient or None for every tensor. See `CompiledLoss.run_backward`."""
+    ) -> list[torch.Tensor | None] | None:
+        """Launch backward; returns a gradient or None for every tensor. See `CompiledLoss.run_backward`.
+
+        Batched upstream gradients are torch's to differentiate: then it returns None.
+        """
         is_early = len(kept) > len(self._packing.kept)
         latest = self._latest
         if latest is not None and is_early is latest[1] and latest[0](*upstream):
             return latest[2]((*tensors, *kept, *upstream), sizes)
+        if is_batched(upstream):  # never like those of a call before
+            return None
         layout = (is_early, *[gradient.stride() for gradient in upstream])
         direction = self._backwards.get(layout)
         if direction is None and layout not in self._backwards:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from autogen.availability import is_functional
 from autogen.frozen import frozen
 
 
@@ -30,6 +31,14 @@ def _at(stream: torch.Tensor | None, device: torch.device) -> Iterator[None]:
         yield
 
 
+def _apart(tensor: torch.Tensor, is_wanted: bool) -> torch.Tensor:
+    """A tensor with a graph that is its own, if a gradient is wanted."""
+    if not is_wanted:
+        return tensor.detach()
+    # Where torch.func is at work, `requires_grad_` is not allowed.
+    return tensor.view_as(tensor) if is_functional() else tensor.detach().requires_grad_()
+
+
 @frozen
 class Replayed:
     """A loss that torch can run again: `results` gives its tensors for those of the call, drawing from `stream` on."""
@@ -45,14 +54,13 @@ class Replayed:
         `upstream` are the gradients of the first of the results.
         """
         if torch.is_grad_enabled():
-            return self._differentiable(tensors, wanted, upstream)
+            return self._gradients(tensors, wanted, upstream, again=True)
         with torch.enable_grad():
-            leaves = [tensor.detach().requires_grad_(needs) for tensor, needs in zip(tensors, wanted, strict=True)]
-            found = self._differentiable(leaves, wanted, upstream)
-        return [None if gradient is None else gradient.detach() for gradient in found]
+            leaves = [_apart(tensor, needs) for tensor, needs in zip(tensors, wanted, strict=True)]
+            return self._gradients(leaves, wanted, upstream, again=False)
 
-    def _differentiable(
-        self, tensors: Sequence[torch.Tensor], wanted: Sequence[bool], upstream: Sequence[torch.Tensor]
+    def _gradients(
+        self, tensors: Sequence[torch.Tensor], wanted: Sequence[bool], upstream: Sequence[torch.Tensor], *, again: bool
     ) -> list[torch.Tensor | None]:
         with _at(self.stream, tensors[0].device):
             results = self.results(tensors)
@@ -62,7 +70,7 @@ class Replayed:
             [r for r, _ in pairs],
             [tensors[k] for k in chosen],
             [u for _, u in pairs],
-            create_graph=True,
+            create_graph=again,
             allow_unused=True,
         )
         given: list[torch.Tensor | None] = [None] * len(tensors)

@@ -19,6 +19,8 @@ from autogen.frozen import frozen
 
 if TYPE_CHECKING:
     from autogen.compiled import CompiledLoss
+    from autogen.handwritten import BoundHandwritten
+    from autogen.handwritten_prepared import PreparedHandwritten
     from autogen.prepared import Prepared
 
 Key = tuple[Any, ...]
@@ -27,7 +29,7 @@ Reading = tuple[tuple[torch.Tensor, ...], "Plan | Key", tuple[float, ...]]
 
 Reader = Callable[[Any, tuple[Any, ...], dict[str, Any]], Reading | None]
 
-MOST_PLANS = 256  # geometries of one shortcut, before all are forgotten
+MOST_PLANS = 1024  # geometries of one shortcut, before the oldest is forgotten
 _MOST_CONDITIONS = 2000
 
 # What the generated function may meet where something has changed: an item, an attribute or a variable that is gone, or
@@ -52,8 +54,8 @@ _CALLED = {
 class Plan:
     """A compiled loss, prepared for one geometry of its tensors."""
 
-    loss: CompiledLoss
-    prepared: Prepared
+    loss: CompiledLoss | BoundHandwritten
+    prepared: Prepared | PreparedHandwritten
     needs_gradient: bool
     is_early: bool  # forward computes gradients
     outputs: int
@@ -68,6 +70,16 @@ class Plan:
         constant = tuple(k for k, varies in enumerate(loss.differentiable) if not varies)
         outputs = len(loss.trace.outputs)
         return cls(loss, Prepared(loss, sizes), needs_gradient, loss.early > 0, outputs, constant, loss.returns_tensor)
+
+    @classmethod
+    def of_handwritten(cls, call: BoundHandwritten, tensors: Sequence[torch.Tensor]) -> Plan:
+        """Prepare a handwritten loss for calls like one."""
+        from autogen.handwritten_prepared import PreparedHandwritten
+
+        prepared = PreparedHandwritten(call, tensors)
+        return cls(
+            prepared.call, prepared, bool(call.wanted), is_early=False, outputs=1, constant=(), returns_tensor=True
+        )
 
     def outputs_of(self, results: list[torch.Tensor]) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """The outputs among the results of forward; one that is all the loss returns, alone."""
@@ -100,8 +112,9 @@ class Plans:
     def keep(self, key: Key, plan: Plan) -> None:
         """Remember the plan of a geometry."""
         if len(self._plans) >= MOST_PLANS:
-            self._plans.clear()
-            self._tests.clear()
+            oldest = list(self._plans)[0]  # noqa: RUF015 - `next(iter(…))` fails if another thread keeps one now
+            self._plans.pop(oldest, None)
+            self._tests.pop(oldest, None)
         self._plans[key] = plan
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from autogen import graphs
 from autogen.binding import Binding, Replay
 from autogen.changes import Assigned, Input, Output, Size, State
 from autogen.reachable import Change
@@ -127,5 +128,6 @@ class _Connected(torch.autograd.Function):
         return value.detach()
 
     @staticmethod
+    @graphs.unseen
     def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return None, None, *ctx.replayed.gradients(ctx.saved_tensors, ctx.needs_input_grad[2:], upstream)

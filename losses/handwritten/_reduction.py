@@ -74,7 +74,8 @@ def result_dtype(*inputs: torch.Tensor) -> torch.dtype:
     for each in inputs[1:]:
         dtype = torch.promote_types(dtype, each.dtype)
     device = inputs[0].device.type
-    if device != "meta" and torch.is_autocast_enabled(device):
+    # On the meta device, those of the call are planned for.
+    if torch._C._is_any_autocast_enabled() if device == "meta" else torch.is_autocast_enabled(device):
         dtype = torch.promote_types(dtype, torch.float32)
     return dtype
 

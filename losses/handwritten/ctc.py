@@ -32,6 +32,14 @@ class CTC(Handwritten):
     function = staticmethod(torch.nn.functional.ctc_loss)
     on_host = frozenset({"targets", "input_lengths", "target_lengths"})
 
+    def is_short(self, arguments: Mapping[str, Any]) -> bool:
+        """See `Handwritten.is_short`. Lengths on the host are read, what is not contiguous is copied."""
+        given = [arguments[name] for name in sorted(self.on_host)]
+        if not all(isinstance(each, torch.Tensor) and each.is_contiguous() for each in given):
+            return False
+        device = arguments["log_probs"].device
+        return device.type != "cpu" and {each.device for each in given} == {device} and arguments["targets"].dim() == 2
+
     def refuse(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
         """See `Handwritten.refuse`."""
         log_probs, targets, blank = (arguments[name] for name in ("log_probs", "targets", "blank"))

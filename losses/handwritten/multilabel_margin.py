@@ -181,6 +181,14 @@ class MultiLabelMargin(Handwritten):
     """`sum of max(0, 1 - x[t] + x[c]) / C` over targets `t` and the classes `c` that are no targets."""
 
     function = staticmethod(torch.nn.functional.multilabel_margin_loss)
+    checks_values = True  # on the CPU, as torch does
+
+    def is_short(self, arguments: Mapping[str, Any]) -> bool:
+        """See `Handwritten.is_short`."""
+        return not self._looks_at(arguments["target"])
+
+    def _looks_at(self, target: torch.Tensor) -> bool:
+        return self.checks_values and target.device.type == "cpu"
 
     def refuse(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
         """See `Handwritten.refuse`."""
@@ -199,7 +207,7 @@ class MultiLabelMargin(Handwritten):
             return "targets of another shape than the input"
         if _sizes(input)[1] > _MAX_CLASSES:
             return f"more than {_MAX_CLASSES} classes"
-        if target.device.type == "cpu":
+        if self._looks_at(target):
             least, greatest = target.aminmax()
             if least < -1 or greatest >= _sizes(input)[1]:
                 return "targets that are no classes"

@@ -14,6 +14,7 @@ from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpretedFunction
 
 import autogen.compiler
+import autogen.dispatch
 from autogen import policy
 from tests.interpret.bounds import Bounds
 from tests.interpret.launches import LAUNCHES, Launches
@@ -83,6 +84,21 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(autogen.compiler, "compile_loss", counted)
     with policy("mandatory"):
         yield names
+
+
+@pytest.fixture
+def binds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A call here for every call of a loss that was taken apart."""
+    calls: list[str] = []
+    original = autogen.dispatch.Dispatcher.bind
+
+    def bind(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(self.name)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(autogen.dispatch.Dispatcher, "bind", bind)
+    with policy("mandatory"):
+        yield calls
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

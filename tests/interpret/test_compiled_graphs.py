@@ -168,3 +168,28 @@ def test_a_kernel_that_triton_refuses(
     for expected in (int(direction == "backward"), 0):
         agree(launches, run, lambda a, b: theirs(a * 2, b), x(60, 5), labels(5, 60), expected=expected)
     assert caplog.text.count("cross_entropy_loss runs in torch") == 1
+
+
+def branching(x: Tensor, y: Tensor) -> Tensor:
+    """A loss that is called between two graphs."""
+    error = x - y
+    return error.square().mean() if error.sum() > -1e9 else error.abs().mean()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("loss", [autogen.losses.MSELoss(), autogen_loss(branching)], ids=["op", "between"])
+def test_backward_within_compiled_code(loss: Any, backend: str, launches: Launches) -> None:
+    @torch.compile(backend=backend)
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        value = loss(x * 2.0, y)
+        value.backward()
+        return value
+
+    x, y = torch.randn(6, 5), torch.rand(6, 5)
+    for _ in range(3):  # which the second and the third time takes a shortcut
+        launches.take()
+        own, their = (x.clone().requires_grad_() for _ in range(2))
+        value, expected = step(own, y), nn.functional.mse_loss(their * 2.0, y)
+        expected.backward()
+        torch.testing.assert_close((value, own.grad), (expected, their.grad))
+        assert launches.take() == 2

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from autogen import autogen_loss, explain, policy, trace_count
@@ -30,7 +31,6 @@ class Scaled(nn.Module):
 
 
 def test_threads_compile_each_kind_of_call_once() -> None:
-    """They launch nothing: Triton's interpreter runs one kernel at a time."""
     decorated: Any = autogen_loss(type("Scaled", (Scaled,), {}))
     losses = [decorated(scale) for scale in (0.5, 0.5, 2.0)]
     x, y = draw("real", 6, 5), draw("real", 6, 5, seed=1).detach()
@@ -47,6 +47,26 @@ def test_threads_compile_each_kind_of_call_once() -> None:
     assert {path for path, _ in found} == {"generated"}
     assert len({source for _, source in found}) == 2
     assert trace_count(losses[0]) == 2
+
+
+def test_threads_call_losses_at_once() -> None:
+    """Triton's interpreter runs one kernel at a time, whichever thread it is for."""
+    decorated: Any = autogen_loss(type("Scaled", (Scaled,), {}))
+    loss, plain = decorated(0.5), Scaled(0.5)
+    loss(draw("real", 6, 5), draw("real", 6, 5, seed=1).detach()).backward()
+    together = threading.Barrier(4)
+
+    def run(k: int) -> None:
+        together.wait()
+        for step in range(15):
+            x, own = (draw("real", 6, 5, seed=100 * k + step).detach().requires_grad_() for _ in range(2))
+            y = draw("real", 6, 5, seed=1).detach()
+            value, expected = loss(x, y), plain(own, y)
+            value.backward(), expected.backward()
+            torch.testing.assert_close((value, x.grad), (expected, own.grad))
+
+    with policy("mandatory"), ThreadPoolExecutor(4) as threads:
+        list(threads.map(run, range(4)))
 
 
 def test_a_policy_is_that_of_its_thread() -> None:

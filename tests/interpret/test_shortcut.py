@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-import autogen.dispatch
 import autogen.losses
 from autogen import CompileError, autogen_loss, policy
 from autogen.prepared import Prepared
@@ -19,21 +17,6 @@ from tests.interpret.samples import Samples
 from tests.interpret.table import ROWS, Row
 
 X, Y = torch.linspace(-1, 1, 15).reshape(3, 5), torch.linspace(0, 2, 15).reshape(3, 5)
-
-
-@pytest.fixture
-def binds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A call here for every call of a loss that was taken apart."""
-    calls: list[str] = []
-    original = autogen.dispatch.Dispatcher.bind
-
-    def bind(self: Any, *args: Any, **kwargs: Any) -> Any:
-        calls.append(self.name)
-        return original(self, *args, **kwargs)
-
-    monkeypatch.setattr(autogen.dispatch.Dispatcher, "bind", bind)
-    with policy("mandatory"):
-        yield calls
 
 
 class Scaled(nn.Module):

@@ -38,6 +38,10 @@ class Switched(nn.Module):
             return (error**self.power).sum()
         if self.way == "terms":
             return sum((error * term).sum() for term in self.terms)
+        if self.way == "value":
+            return error.sum() / float(y.max())
+        if self.way == "list":
+            self.terms.append(1.0)
         return error.abs().sum()
 
 
@@ -65,6 +69,33 @@ def test_what_has_changed(first: str, then: str, difference: str) -> None:
     assert difference in str(caught.value) and caught.value.loss == "Switched"
     loss.way = first
     loss(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("way", "reason"),
+    [("value", r"takes a tensor's value into Python by float\(\), at .*float"), ("list", "changes a list")],
+)
+def test_what_cannot_be_traced_any_more(way: str, reason: str) -> None:
+    loss = loss_of("abs")
+    loss(X, Y)
+    for _ in range(2):
+        loss.way = way
+        with pytest.raises(GraphChangedError, match=rf"it cannot be traced any more: .*{reason}"):
+            loss(X, Y)
+        loss.way = "abs"
+        loss(X, Y)
+
+
+def test_a_loss_that_never_had_a_graph_runs_in_torch() -> None:
+    loss = loss_of("value")
+    torch.testing.assert_close(loss(X, Y), (X - Y).sum() / Y.max())
+
+
+def test_faults_of_a_call_are_torchs_to_report() -> None:
+    loss = loss_of("abs")
+    loss(X, Y)
+    with pytest.raises(RuntimeError, match="must match the size"):
+        loss(X, Y[:, :2])
 
 
 def test_other_numbers() -> None:

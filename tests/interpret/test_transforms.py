@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import autogen.losses
-from autogen import policy
+from autogen import autogen_loss, policy
 from tests.interpret.beyond import BEYOND
 from tests.interpret.launches import Launches
 from tests.interpret.pairs import FIRST, pair
@@ -215,3 +215,39 @@ def test_signatures_are_torchs(name: str) -> None:
     assert ours["use_autogen"].kind is inspect.Parameter.KEYWORD_ONLY and ours["use_autogen"].default is True
     for mine, parameter in zip(ours.values(), theirs.values(), strict=False):  # use_autogen comes last
         assert (mine.name, mine.kind, mine.default) == (parameter.name, parameter.kind, parameter.default)
+
+
+@pytest.mark.parametrize("make", [autogen.losses.SmoothL1Loss, autogen.losses.CosineEmbeddingLoss])
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_upstream_gradients_in_a_batch(make: Any, reduction: str) -> None:
+    is_cosine = make is autogen.losses.CosineEmbeddingLoss
+    ours, theirs = (of(reduction=reduction) for of in (make, make.__mro__[1]))
+    x, rest = torch.randn(4, 3), (torch.rand(4, 3), *([torch.tensor([1, -1, 1, -1])] if is_cosine else []))
+    for _ in range(4):  # taken apart, and by a shortcut
+        found = []
+        for loss in (ours, theirs):
+            own = x.clone().requires_grad_()
+            value = loss(own, *rest)
+            upstream = torch.stack([torch.full_like(value, k) for k in (1.0, 2.0, 3.0)])
+            (batch,) = torch.autograd.grad(value, own, upstream, is_grads_batched=True, retain_graph=True)
+            mapped = torch.func.vmap(lambda u, v=value, o=own: torch.autograd.grad(v, o, u, retain_graph=True)[0])(
+                upstream
+            )
+            (single,) = torch.autograd.grad(value, own, upstream[1])
+            found.append((batch, mapped, single))
+        torch.testing.assert_close(*found)
+
+
+def test_vectorized_jacobian() -> None:
+    ours, x, y = autogen.losses.MSELoss(reduction="none"), torch.randn(5), torch.rand(5)
+    for _ in range(3):
+        found = torch.autograd.functional.jacobian(lambda x: ours(x, y), x, vectorize=True)
+        torch.testing.assert_close(found, torch.diag(2 * (x - y)))
+
+
+def test_gradients_that_forward_has_made_are_not_those_of_a_batch() -> None:
+    ours, y = autogen_loss(nn.MSELoss(), gradient="forward"), torch.rand(5)
+    for _ in range(4):
+        x = torch.randn(5, requires_grad=True)
+        (found,) = torch.autograd.grad(ours(x, y), x, torch.tensor([1.0, 2.0]), is_grads_batched=True)
+        torch.testing.assert_close(found, torch.stack([2 * (x - y) / 5, 4 * (x - y) / 5]))

@@ -102,7 +102,7 @@ def prepared(
     """Kernels that take `x` and `y`, each of which is given or made; returns what was made, and None."""
     geometry = {name: ((160,), (1,), torch.float32) for name in made}
     launchers: Any = [Prepares(each) for each in ([launch_of(**of)] if launches is None else launches)]
-    return Direction(given, {}, geometry, dict(packed), launchers, {}, [*made, None], {"N": 160}, CPU)
+    return Direction.of(given, {}, geometry, dict(packed), launchers, {}, [*made, None], {"N": 160}, CPU)
 
 
 def tensors(*offsets: int) -> list[torch.Tensor]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import nn
 
+import autogen.shortcut
 from autogen import geometry
 from autogen.binding import Binding, bind
-from autogen.shortcut import Shortcut, shortcut
+from autogen.shortcut import Plan, Plans, Shortcut, shortcut
 from tests.unit import test_binding, test_reachable
 
 T = torch.zeros(3)
@@ -249,3 +250,17 @@ def test_floats_that_vary_are_read_and_must_be_floats() -> None:
 def test_what_cannot_be_compared_by_identity_has_no_shortcut() -> None:
     assert bound(lambda x: x * test_reachable.BYTES[0], T)[1] is None
     assert bound(test_binding.identity, [T, T])[1] is None
+
+
+def test_the_oldest_plan_is_forgotten_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autogen.shortcut, "MOST_PLANS", 3)
+    plans, kept = Plans(), [cast("Plan", object()) for _ in range(5)]
+    for k, plan in enumerate(kept):
+        plans.keep((None, k), plan)
+        assert plans.find((None, k), [torch.zeros(k)]) is plan
+    assert [plans.find((None, k), [torch.zeros(k)]) for k in range(5)] == [(None, 0), (None, 1), *kept[2:]]
+    assert set(plans._tests) <= set(plans._plans)
+
+
+def test_there_is_room_for_hundreds_of_sizes_that_come_again() -> None:
+    assert autogen.shortcut.MOST_PLANS >= 1024

@@ -1,0 +1,184 @@
+"""Calls of handwritten losses that are planned once for all calls of their geometry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autogen.losses
+from autogen import policy
+from autogen.handwritten import Launch
+from autogen.losses.handwritten.ctc import CTC
+from autogen.losses.handwritten.multilabel_margin import MultiLabelMargin
+from tests.interpret.launches import Launches
+from tests.interpret.samples import Samples
+
+LABELS = torch.tensor([[3, 0, -1, 1, 1, 1], [0, -1, 2, 2, 2, 2], [-1, 0, 0, 0, 0, 0], [5, 4, 3, 2, 1, 0]])
+SIGNS = torch.tensor([1, -1, -1, 1])
+
+
+def gradients(loss: Any, *inputs: Tensor, upstream: Tensor | None = None) -> list[Tensor]:
+    value = loss(*inputs)
+    wanted = [each for each in inputs if each.requires_grad]
+    given = torch.full_like(value, 0.5) if upstream is None else upstream
+    return [value, *torch.autograd.grad(value, wanted, given)]
+
+
+def pairs(rows: int = 4, cols: int = 6, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    samples = Samples(dtype)
+    return samples.real(rows, cols).detach().requires_grad_(), samples.real(rows, cols).detach().requires_grad_()
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values of tensors are not looked at, as on a GPU."""
+    monkeypatch.setattr(MultiLabelMargin, "checks_values", False)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("wanted", [(True, True), (True, False), (False, True)])
+def test_cosine_is_taken_apart_twice(
+    wanted: tuple[bool, bool], reduction: str, binds: list[str], launches: Launches
+) -> None:
+    ours = autogen.losses.CosineEmbeddingLoss(margin=0.1, reduction=reduction)
+    theirs = nn.CosineEmbeddingLoss(margin=0.1, reduction=reduction)
+    for call in range(5):
+        inputs = [each.detach().requires_grad_(needs) for each, needs in zip(pairs(), wanted, strict=True)]
+        inputs[0].data += call
+        torch.testing.assert_close(gradients(ours, *inputs, SIGNS), gradients(theirs, *inputs, SIGNS))
+    assert len(binds) == 2
+    assert launches.take() == 10
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_margin_is_taken_apart_twice(reduction: str, binds: list[str]) -> None:
+    ours = autogen.losses.MultiLabelMarginLoss(reduction=reduction)
+    theirs = nn.MultiLabelMarginLoss(reduction=reduction)
+    for call in range(5):
+        x = (pairs()[0].detach() * (1 + call)).requires_grad_()
+        torch.testing.assert_close(gradients(ours, x, LABELS), gradients(theirs, x, LABELS))
+    assert len(binds) == 2
+
+
+def test_values_that_torch_checks_are_looked_at_in_every_call(binds: list[str]) -> None:
+    ours, x = autogen.losses.MultiLabelMarginLoss(), pairs()[0]
+    for _ in range(4):
+        ours(x, LABELS)
+    with pytest.raises(RuntimeError, match="is out of range"):
+        ours(x, LABELS + 6)
+    assert len(binds) >= 5
+
+
+def test_ctc_of_lengths_on_its_device(binds: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CTC, "is_short", lambda self, arguments: True)  # as if the CPU were a GPU
+    for reduction in ("mean", "none"):
+        ours, theirs = autogen.losses.CTCLoss(reduction=reduction), nn.CTCLoss(reduction=reduction)
+        lengths, labels = torch.tensor([7, 8, 6]), torch.tensor([3, 1, 2])
+        targets = torch.tensor([[1, 2, 3], [4, 4, 4], [3, 3, 1]])
+        del binds[:]
+        for call in range(4):
+            x = torch.randn(8, 3, 5, generator=torch.Generator().manual_seed(call)).log_softmax(2).requires_grad_()
+            torch.testing.assert_close(
+                gradients(ours, x, targets, lengths, labels), gradients(theirs, x, targets, lengths, labels)
+            )
+        assert len(binds) == 2
+
+
+def test_when_ctc_is_planned_once() -> None:
+    loss, on = CTC(), {"device": "meta"}
+    given: dict[str, Any] = {
+        "log_probs": torch.empty(8, 3, 5, **on),
+        "targets": torch.empty(3, 2, dtype=torch.int64, **on),
+        "input_lengths": torch.empty(3, dtype=torch.int64, **on),
+        "target_lengths": torch.empty(3, dtype=torch.int64, **on),
+    }
+    assert loss.is_short(given)
+    one_after_the_other = torch.empty(6, dtype=torch.int64, **on)
+    for name, other in (
+        ("input_lengths", [8, 8, 8]),
+        ("target_lengths", torch.tensor([2, 2, 2])),
+        ("targets", one_after_the_other),
+        ("targets", torch.empty(2, 3, dtype=torch.int64, **on).t()),
+    ):
+        assert not loss.is_short({**given, name: other})
+
+
+def test_each_geometry_has_a_plan(binds: list[str]) -> None:
+    ours, theirs = autogen.losses.CosineEmbeddingLoss(), nn.CosineEmbeddingLoss()
+    for rows, cols in [(4, 6)] * 3 + [(4, 9), (4, 70)] * 3:
+        x, y = pairs(rows, cols)
+        for first in (x, x.detach().t().contiguous().t().requires_grad_(), x.detach()):
+            torch.testing.assert_close(gradients(ours, first, y, SIGNS), gradients(theirs, first, y, SIGNS))
+        with torch.no_grad():
+            torch.testing.assert_close(ours(x, y, SIGNS), theirs(x, y, SIGNS))
+    signs = SIGNS == 1  # read as bytes
+    for _ in range(3):
+        torch.testing.assert_close(gradients(ours, x, y, signs), gradients(theirs, x, y, signs))
+    del binds[:]
+    ours(x, y, signs), ours(*pairs(4, 9), SIGNS)
+    assert not binds
+
+
+def test_layouts_of_upstream(binds: list[str]) -> None:
+    ours, theirs = (of(reduction="none") for of in (autogen.losses.CosineEmbeddingLoss, nn.CosineEmbeddingLoss))
+    upstream = torch.arange(8.0)
+    negative = torch.complex(torch.zeros(4), torch.arange(4.0)).conj().imag
+    for each in [upstream[:4], upstream[::2], torch.ones(()).expand(4), negative] * 3:
+        own, their = (gradients(loss, *pairs(), SIGNS, upstream=each) for loss in (ours, theirs))
+        torch.testing.assert_close(own, their)
+    assert len(binds) == 2
+
+
+def test_negative_upstream_gradients_before_there_is_a_plan() -> None:
+    ours, theirs = (of(reduction="none") for of in (autogen.losses.CosineEmbeddingLoss, nn.CosineEmbeddingLoss))
+    negative = torch.complex(torch.zeros(4), torch.arange(4.0)).conj().imag
+    own, their = (gradients(loss, *pairs(), SIGNS, upstream=negative) for loss in (ours, theirs))
+    torch.testing.assert_close(own, their)
+
+
+def test_a_changed_margin_is_seen(binds: list[str]) -> None:
+    ours, theirs = autogen.losses.CosineEmbeddingLoss(), nn.CosineEmbeddingLoss()
+    for margin in (0.1, 0.1, 0.1, 0.2, 0.2, 0.3, 0.3, 0.3, 0.1):
+        ours.margin = theirs.margin = margin
+        torch.testing.assert_close(gradients(ours, *pairs(), SIGNS), gradients(theirs, *pairs(), SIGNS))
+
+
+def test_autocast(binds: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = autogen.losses.CosineEmbeddingLoss(), nn.CosineEmbeddingLoss()
+    x, y = pairs(dtype=torch.bfloat16)
+    for enabled in (True, True, True, False, False, False, True):
+        with torch.autocast("cpu", enabled=enabled):
+            own, their = (gradients(loss, x, y, SIGNS) for loss in (ours, theirs))
+        torch.testing.assert_close(own, their, rtol=2e-2, atol=2e-2)
+    del binds[:]
+    for _ in range(2):  # for another device, which planning cannot tell
+        monkeypatch.setattr(torch._C, "_is_any_autocast_enabled", lambda: True)
+        assert ours(*pairs(3, dtype=torch.bfloat16), SIGNS[:3]).dtype == torch.bfloat16
+    assert len(binds) == 2
+
+
+def test_a_generated_kernel_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    handwritten: list[str] = []
+    launch = Launch._through_triton
+    monkeypatch.setattr(Launch, "_through_triton", lambda *args: (handwritten.append("launch"), launch(*args)))
+    ours = autogen.losses.CosineEmbeddingLoss()
+    for chosen, count in (("default", 3), ("aggressive", 3), ("default", 3)):
+        with policy(chosen):
+            for _ in range(3):
+                ours(*pairs(), SIGNS)
+        assert len(handwritten) == count * (chosen == "default")
+        handwritten.clear()
+
+
+def test_second_derivatives(binds: list[str]) -> None:
+    found = []
+    for loss in (autogen.losses.CosineEmbeddingLoss(), nn.CosineEmbeddingLoss()):
+        for _ in range(4):
+            x, y = pairs()
+            (first,) = torch.autograd.grad(loss(x, y, SIGNS), x, create_graph=True)
+            found.append(torch.autograd.grad(first.pow(2).sum(), x)[0])
+    torch.testing.assert_close(found[:4], found[4:])
