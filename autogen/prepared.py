@@ -28,7 +28,7 @@ class Direction:
     """The launches of forward or of backward: from the tensors `given`, by name, and `constants` to those `wanted`.
 
     `made` are allocated; `parts` lie in the tensor `PACK`, which is given or made. For a name wanted that is None, None
-    is returned.
+    is returned. `strides` are those among the sizes that no call knows: of the upstream gradients.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class Direction:
         wanted: Sequence[str | None],
         sizes: Sizes,
         device: torch.device,
+        strides: Sizes | None = None,
     ) -> None:
         places = {name: place for place, name in enumerate([*given, *constants, *made, *parts])}
         prepared = [launcher.prepare(sizes, device) for launcher in launchers]
@@ -53,9 +54,12 @@ class Direction:
             device, len(given), tuple(constants.values()), tuple(made.values()), within, launches, returned
         )
         self._written: dict[tuple[bool, ...], HostCode] = {}  # by which tensors are aligned
+        self._strides = strides
 
     def __call__(self, given: Sequence[torch.Tensor], sizes: Sizes | None = None) -> list[Any]:
         """Allocate the results and launch; `sizes` are given where floats among them differ from call to call."""
+        if sizes is not None and self._strides:
+            sizes = {**sizes, **self._strides}
         for written in self._written.values():
             returned = written(given, sizes)
             if returned is not None:
@@ -108,9 +112,10 @@ class Prepared:
         wanted: Sequence[str | None],
         sizes: Sizes,
     ) -> Direction:
-        loss = self._loss
+        loss, parts = self._loss, self._packing.parts
+        strides = {name: stride for name, stride in sizes.items() if name not in self.sizes}
         return Direction(
-            given, loss.constants, made, self._packing.parts, steps, loss.plan.aliases, wanted, sizes, loss.device
+            given, loss.constants, made, parts, steps, loss.plan.aliases, wanted, sizes, loss.device, strides
         )
 
     def backward(
