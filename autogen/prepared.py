@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Sizes = Mapping[str, Any]
 
+_FIRST = (0,)  # the outputs of most losses
 _MOST_WRITTEN = 4  # kinds of alignment that have code of their own; tensors of others are launched by Triton
 
 
@@ -86,7 +87,7 @@ class Direction:
 
 
 class Prepared:
-    """Both directions; backward once for every layout of upstream gradients that has come.
+    """Both directions; backward once for every layout of upstream gradients, and every set of them, that has come.
 
     `forward` is called with the tensors of the loss; it returns the outputs, and after them what is kept for backward,
     in one tensor unless `is_apart`.
@@ -102,7 +103,7 @@ class Prepared:
         wanted = [*outputs, *self._packing.kept, *self._early]
         self.forward = self._direction(self._inputs, self._packing.made, loss.forward, wanted, sizes)
         self._backwards: dict[tuple[Any, ...], Direction | None] = {}
-        self._latest: tuple[Alike, bool, Direction] | None = None
+        self._latest: tuple[Alike, bool, tuple[int, ...], Direction] | None = None
 
     def _direction(
         self,
@@ -122,35 +123,41 @@ class Prepared:
         self,
         tensors: Sequence[torch.Tensor],
         kept: Sequence[torch.Tensor],
-        upstream: Sequence[torch.Tensor],
+        upstream: Sequence[torch.Tensor | None],
         sizes: Sizes | None,
-    ) -> list[torch.Tensor | None]:
-        """Launch backward; returns a gradient or None for every tensor. See `CompiledLoss.run_backward`."""
+    ) -> list[torch.Tensor | None] | None:
+        """Launch backward. See `CompiledLoss.run_backward`."""
+        arrived: tuple[int, ...] = _FIRST
+        present: Sequence[Any] = upstream
+        if len(upstream) > 1:
+            arrived = tuple([k for k, gradient in enumerate(upstream) if gradient is not None])
+            present = [upstream[k] for k in arrived]
         is_early = len(kept) > len(self._packing.kept)
         latest = self._latest
-        if latest is not None and is_early is latest[1] and latest[0](*upstream):
-            return latest[2]((*tensors, *kept, *upstream), sizes)
-        layout = (is_early, *[gradient.stride() for gradient in upstream])
+        if latest is not None and is_early is latest[1] and arrived == latest[2] and latest[0](*present):
+            return latest[3]((*tensors, *kept, *present), sizes)
+        given = [gradient for gradient in present if gradient is not None]
+        if not given:
+            return [None] * len(tensors)
+        layout = (is_early, arrived, *[gradient.stride() for gradient in given])
         direction = self._backwards.get(layout)
         if direction is None and layout not in self._backwards:
-            direction = self._backwards[layout] = self._plan_backward(upstream, is_early)
-        if direction is None or any(gradient.is_neg() for gradient in upstream):
+            direction = self._backwards[layout] = self._plan_backward(upstream, arrived, is_early)
+        if direction is None or any(gradient.is_neg() for gradient in given):
             return self._loss.run_backward(tensors, kept, upstream, dict(sizes or self.sizes), self._packing)
-        same = alike(upstream)
-        self._latest = None if same is None else (same, is_early, direction)
-        return direction((*tensors, *kept, *upstream), sizes)
+        same = alike(given)
+        self._latest = None if same is None else (same, is_early, arrived, direction)
+        return direction((*tensors, *kept, *given), sizes)
 
-    def _plan_backward(self, upstream: Sequence[torch.Tensor], is_early: bool) -> Direction | None:
-        """Backward for one layout; None where the upstream gradients have to be copied first."""
-        plan = self._loss.plan
-        arriving = self._loss.arriving(upstream, self.sizes, is_early)
-        if arriving.is_copied:
+    def _plan_backward(
+        self, upstream: Sequence[torch.Tensor | None], arrived: Sequence[int], is_early: bool
+    ) -> Direction | None:
+        """Backward for one layout; None where the upstream gradients have to be copied first, or there is none."""
+        arriving = self._loss.backwards.arriving(upstream, self.sizes, is_early)
+        if arriving is None or arriving.is_copied:
             return None
         given = [*self._inputs, *self._packing.kept, *(self._early if is_early else ())]
-        given += [f"grad_{each.name}" for each in self._loss.trace.outputs]
-        wanted: list[str | None] = [None] * len(self._inputs)
-        for position, root in zip(plan.gradient_of, plan.gradients, strict=True):
-            wanted[position] = root.buffer.name
+        given += [f"grad_{self._loss.trace.outputs[k].name}" for k in arrived]
         backward = arriving.backward
         made = backward.results.geometry(arriving.sizes)
-        return self._direction(given, made, backward.steps, wanted, arriving.sizes)
+        return self._direction(given, made, backward.steps, backward.gradients, arriving.sizes)

@@ -20,7 +20,7 @@ from autogen.tracing.entries import Found, Number, Reads
 from autogen.tracing.guards import Guards, Known, settle_factors
 from autogen.tracing.recorder import Recorder
 from autogen.tracing.source import statement_that_raised
-from autogen.tracing.state import Collector
+from autogen.tracing.state import Collector, inputs_of
 from autogen.tracing.symbols import Symbols
 from autogen.tracing.trace import Domain, NumberLeaf, TensorLeaf, Trace, TracedTensor
 
@@ -80,6 +80,7 @@ def trace(
             leaves, structure = pytree.tree_flatten(tracing.forward(run))
             results = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
             outputs = [_output_name(k, len(results)) for k in range(len(results))]
+            reached = [frozenset(inputs_of(result, tracing.fakes)) for result in results]
             upstream, gradients = tracing.backward(outputs, results)
             if any(isinstance(leaf, _SYMBOLS) for leaf in leaves):
                 results += tracing.numbers()
@@ -126,6 +127,7 @@ def trace(
         ],
         outputs=all_of(outputs, results),
         upstream=[traced(f"grad_{name}", each) for name, each in zip(outputs, upstream, strict=True)],
+        reached=reached,
         gradients=[traced(f"grad_{name}", each) for name, each in zip(names, gradients, strict=True)],
         structure=structure,
         others=others,
