@@ -128,9 +128,9 @@ class CompiledLoss:
 
     @functools.cached_property
     def unconnected(self) -> tuple[bool, ...]:
-        """Which inputs, found ones included, have no gradient, whether one is asked for or not."""
-        found = len(self.trace.inputs) - len(self.trace.gradients)
-        return *(gradient is None for gradient in self.trace.gradients), *(True,) * found
+        """Which inputs, found ones included, autograd does not come to from any output."""
+        reached: frozenset[int] = frozenset().union(*self.trace.reached)
+        return tuple(k not in reached for k in range(len(self.trace.inputs)))
 
     def bind(self, binding: Binding) -> Bound | None:
         """A call's sizes and floats by name, and what is computed ahead; None if the kernels are not made for it."""

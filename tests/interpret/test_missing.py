@@ -226,3 +226,34 @@ def test_an_output_whose_gradient_is_none() -> None:
     for _ in range(3):
         for loss in (looked_at, ours):
             assert torch.autograd.grad(Stops.apply(*loss(ZERO)), ZERO, allow_unused=True) == (None,)
+
+
+def counted(x: Tensor) -> Tensor:
+    return x.norm(p=0, dim=1).sum()
+
+
+class Cuts(torch.autograd.Function):
+    """No gradient goes on from here."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> None:
+        return None
+
+
+def cut(x: Tensor) -> Tensor:
+    return Cuts.apply(x).square().sum()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("loss", [counted, cut])
+def test_an_output_that_requires_a_gradient_which_reaches_no_input(loss: Callable[[Tensor], Tensor]) -> None:
+    ours = autogen_loss(loss, policy="mandatory")
+    for _ in range(3):
+        x = torch.ones(3, 4, requires_grad=True)
+        value = ours(x)
+        torch.testing.assert_close(value, loss(x))
+        (value + 1).backward()
+        assert x.grad is None
