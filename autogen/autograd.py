@@ -125,7 +125,7 @@ class _Short(torch.autograd.Function):
                 if gradients is not None:
                     return None, *gradients
             except (CompileError, InternalError) as error:  # of a kernel for another layout of upstream
-                key = key_of(shortcut, tensors, ctx.needs_input_grad[1:])
+                key = key_of(shortcut, tensors, is_enabled=True)
                 dispatcher.refuse(key, resolve(dispatcher.options.policy), error)
         replay = functools.partial(dispatcher.replay_again, shortcut, module, floats)
         replayed = Replayed(functools.partial(_tensors_of, replay), None)

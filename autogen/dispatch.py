@@ -90,7 +90,7 @@ class Dispatcher:
         error = decision.error
         if decision.kernels is not None:
             needs = needs_gradient(binding)
-            failed = functools.partial(self.refuse, key_of(binding, binding.tensors, needs), policy)
+            failed = functools.partial(self.refuse, key_of(binding, binding.tensors), policy)
             try:
                 result = run(decision.kernels, binding, decision.sizes, needs, failed, decision.found)
             except (CompileError, InternalError) as refused:
@@ -225,7 +225,7 @@ class Dispatcher:
     ) -> Plan | None:
         """The launches of a call, if what it needs is compiled and nothing but sizes decides about it."""
         needs = [torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors]
-        for compiled in self.compilations.of(key_of(shortcut, tensors, needs)):
+        for compiled in self.compilations.of(key_of(shortcut, tensors)):
             if not compiled.is_short:
                 return None
             sizes = compiled.sizes_of(tensors, floats)
