@@ -78,17 +78,20 @@ class _Fused(torch.autograd.Function):
         ctx.save_for_backward(*tensors, *saved)
         constant = [each for each, varies in zip(outputs, kernels.differentiable, strict=True) if not varies]
         ctx.mark_non_differentiable(*constant)
+        ctx.set_materialize_grads(len(outputs) == 1)  # torch does not go through outputs that nothing arrives for
         return tuple(outputs)
 
     @staticmethod
     @graphs.unseen
-    def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
+    def backward(ctx: Any, *upstream: torch.Tensor | None) -> Any:
         everything, early = ctx.saved_tensors, _taken(ctx)
         tensors, saved = everything[: ctx.count], everything[ctx.count :]
         none, wanted = (None,) * 4, ctx.needs_input_grad[4:]  # of what comes before the tensors
         if not torch.is_grad_enabled() and not is_batched(upstream):
             try:
-                return *none, *ctx.kernels.run_backward(tensors, (*saved, *early), upstream, ctx.sizes)
+                gradients = ctx.kernels.run_backward(tensors, (*saved, *early), upstream, ctx.sizes)
+                if gradients is not None:
+                    return *none, *gradients
             except (CompileError, InternalError) as error:
                 ctx.failed(error)
         return *none, *ctx.replayed.gradients(tensors, wanted, upstream)
@@ -108,11 +111,13 @@ class _Short(torch.autograd.Function):
         ctx.save_for_backward(*tensors, *saved)
         if plan.constant:
             ctx.mark_non_differentiable(*[results[k] for k in plan.constant])
+        if plan.outputs > 1:
+            ctx.set_materialize_grads(False)
         return plan.outputs_of(results)
 
     @staticmethod
     @graphs.unseen
-    def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
+    def backward(ctx: Any, *upstream: torch.Tensor | None) -> Any:
         plan, sizes, floats, shortcut, module, dispatcher = ctx.call
         everything = ctx.saved_tensors
         count = len(shortcut.names)
@@ -120,11 +125,11 @@ class _Short(torch.autograd.Function):
         if not torch.is_grad_enabled():
             kept = (*everything[count:], *_taken(ctx)) if plan.is_early else everything[count:]
             try:
-                found = plan.prepared.backward(tensors, kept, upstream, sizes)
-                if found is not None:
-                    return None, *found
+                gradients = plan.prepared.backward(tensors, kept, upstream, sizes)
+                if gradients is not None:
+                    return None, *gradients
             except (CompileError, InternalError) as error:  # of a kernel for another layout of upstream
-                key = key_of(shortcut, tensors, ctx.needs_input_grad[1:])
+                key = key_of(shortcut, tensors, is_enabled=True)
                 dispatcher.refuse(key, resolve(dispatcher.options.policy), error)
         replay = functools.partial(dispatcher.replay_again, shortcut, module, floats)
         replayed = Replayed(functools.partial(_tensors_of, replay), None)

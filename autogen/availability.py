@@ -81,10 +81,10 @@ _function_modes = torch._C._len_torch_function_stack
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 
 
-def is_batched(tensors: Sequence[torch.Tensor]) -> bool:
+def is_batched(tensors: Sequence[torch.Tensor | None]) -> bool:
     """Whether torch maps over a dimension that is hidden in some tensors, whose memory no kernel can read then."""
     kinds = torch._C._functorch.is_batchedtensor, torch._C._functorch.is_legacy_batchedtensor
-    return any(is_kind(tensor) for tensor in tensors for is_kind in kinds)
+    return any(is_kind(tensor) for tensor in tensors if tensor is not None for is_kind in kinds)
 
 
 def is_functional() -> bool:

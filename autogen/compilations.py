@@ -88,7 +88,7 @@ class Compilations:
     def decide(self, binding: Binding, name: str) -> Decision:
         """How a call is to run; compiles what is not compiled yet."""
         needs = needs_gradient(binding)
-        key = key_of(binding, binding.tensors, needs)
+        key = key_of(binding, binding.tensors)
         decision = None if self._options.retraces else self._known(binding, key)
         if decision is None:
             with compiling:  # while this thread waited, another may have compiled it
@@ -174,13 +174,19 @@ class Compilations:
         return traces >= MOST_TRACES or len(self._compiled) >= MOST_KEYS or self._unused[1] > MOST_UNUSED
 
 
-def key_of(call: Binding | Shortcut, tensors: Sequence[torch.Tensor], needs: Sequence[bool]) -> tuple[Hashable, ...]:
-    """What calls have in common that may run on the same kernels."""
-    # Sizes 0 and 1 are constants of a trace, all others are its symbols.
-    kinds = tuple((t.dtype, t.device, tuple(size if size < 2 else 2 for size in t.shape)) for t in tensors)
+def key_of(
+    call: Binding | Shortcut, tensors: Sequence[torch.Tensor], *, is_enabled: bool | None = None
+) -> tuple[Hashable, ...]:
+    """What calls have in common that may run on the same kernels; `is_enabled` says if gradients were, if not now."""
+    # Sizes 0 and 1 are constants of a trace, all others are its symbols. A loss may ask what requires a gradient, too,
+    # where gradients are not enabled.
+    kinds = tuple(
+        (t.dtype, t.device, t.requires_grad, tuple(size if size < 2 else 2 for size in t.shape)) for t in tensors
+    )
+    is_enabled = torch.is_grad_enabled() if is_enabled is None else is_enabled
     device = tensors[0].device.type
     autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
-    return call.statics, call.names, kinds, tuple(needs), autocast, torch.get_default_dtype()
+    return call.statics, call.names, kinds, is_enabled, autocast, torch.get_default_dtype()
 
 
 def needs_gradient(binding: Binding) -> list[bool]:

@@ -7,56 +7,27 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import sympy
 import torch
 
 from autogen import ir
+from autogen.backwards import Backwards, Sizes, Step, kernels_in, launchers_of, results_of
 from autogen.binding import Binding
 from autogen.changes import State
-from autogen.errors import ScheduleError, defects_of
-from autogen.frozen import frozen
-from autogen.kernel import Kernel
-from autogen.launch import Launcher, Results, Tuner, empty
-from autogen.locks import compiling
+from autogen.launch import Launcher, Tuner, empty
 from autogen.packing import Packing
 from autogen.plan import Plan
-from autogen.sizes import Evaluator
 from autogen.static_graph import Graph
 from autogen.torch_step import TorchStep
 from autogen.tracing.trace import Bound, Trace
 
-Sizes = dict[str, int]
-Step = Launcher | TorchStep
-
-
-@frozen
-class Backward:
-    """The steps of backward, and the tensors that its kernels write."""
-
-    steps: tuple[Step, ...]
-    results: Results
-
-
-@frozen
-class Arriving:
-    """Upstream gradients of one layout, by name, and backward for them; `sizes` know their strides."""
-
-    backward: Backward
-    sizes: Sizes
-    tensors: dict[str, torch.Tensor]
-    is_copied: bool
-
 
 @dataclass
 class CompiledLoss:
-    """A loss for one class of inputs: its trace, its plan and its launchers.
-
-    Backward is scheduled once for every kind of layout in which autograd hands over the upstream gradients.
-    """
+    """A loss for one class of inputs: its trace, its plan and its launchers."""
 
     trace: Trace
     plan: Plan
@@ -64,7 +35,7 @@ class CompiledLoss:
     tune: Callable[[Launcher], Tuner] | None = None
     kept_as: str = ""  # a digest of all that is on disk of it
     forward: tuple[Step, ...] = field(init=False)
-    _backwards: dict[tuple[tuple[str, ...], bool], Backward] = field(default_factory=dict)
+    backwards: Backwards = field(init=False)
 
     @property
     def ahead(self) -> tuple[torch.fx.Node, ...]:
@@ -157,9 +128,9 @@ class CompiledLoss:
 
     @functools.cached_property
     def unconnected(self) -> tuple[bool, ...]:
-        """Which inputs, found ones included, have no gradient, whether one is asked for or not."""
-        found = len(self.trace.inputs) - len(self.trace.gradients)
-        return *(gradient is None for gradient in self.trace.gradients), *(True,) * found
+        """Which inputs, found ones included, autograd does not come to from any output."""
+        reached: frozenset[int] = frozenset().union(*self.trace.reached)
+        return tuple(k not in reached for k in range(len(self.trace.inputs)))
 
     def bind(self, binding: Binding) -> Bound | None:
         """A call's sizes and floats by name, and what is computed ahead; None if the kernels are not made for it."""
@@ -178,14 +149,15 @@ class CompiledLoss:
         return self.trace.result(outputs, sizes)
 
     def __post_init__(self) -> None:
-        self.forward = self._launchers(self.plan.forward)
+        self.forward = launchers_of(self.plan.forward, self.plan, self.tune)
+        self.backwards = Backwards(self.trace, self.plan, self.tune)
         constants = self.trace.domain.constants.values()
         self.constants = {
             each.name: tensor.to(self.device) for each, tensor in zip(self.trace.constants, constants, strict=True)
         }
         self._limited = [each for each in self.launchers if each.kernel.is_limited]
         early = [root.buffer for root in self.plan.early.gradients]
-        self.outputs = _results(self.forward, [*self.plan.outputs, *early], self.plan)
+        self.outputs = results_of(self.forward, [*self.plan.outputs, *early], self.plan.aliases)
 
     def packing(self, sizes: Sizes, *, is_apart: bool = False) -> Packing:
         """What forward makes, and how it keeps what backward needs."""
@@ -199,7 +171,7 @@ class CompiledLoss:
         packing = self.packing(sizes)
         named = self._named(tensors)
         named |= packing.allocate(tensors[0].device)
-        self._launch(self.forward, named, sizes)
+        self._launch(self.forward, named, sizes, self.plan.aliases)
         outputs = [named[each.name] for each in self.trace.outputs]
         for k in range(len(outputs) - self.state.outputs, len(outputs)):
             if self.trace.outputs[k].name in self.plan.aliases:  # what outlives the call has memory of its own
@@ -211,32 +183,34 @@ class CompiledLoss:
         self,
         tensors: Sequence[torch.Tensor],
         saved: Sequence[torch.Tensor],
-        upstream: Sequence[torch.Tensor],
+        upstream: Sequence[torch.Tensor | None],
         sizes: Sizes,
         packing: Packing | None = None,
-    ) -> list[torch.Tensor | None]:
-        """Launch backward; returns a gradient or None for every tensor.
+    ) -> list[torch.Tensor | None] | None:
+        """Launch backward; returns a gradient or None for every tensor, or None if torch's formula has to give them.
 
-        What forward has kept may come without its `early` gradients, for a second run; and in another `packing`.
+        Outputs without an upstream gradient contribute nothing. What forward has kept may come without its `early`
+        gradients, for a second run; and in another `packing`.
         """
+        if all(each is None for each in upstream):
+            return [None] * len(tensors)
         packing = packing or self.packing(sizes)
         is_early = len(saved) > len(packing.kept)
         kept = [*packing.kept, *(root.buffer.name for root in self.plan.early.gradients if is_early)]
-        arriving = self.arriving(upstream, sizes, is_early)
+        arriving = self.backwards.arriving(upstream, sizes, is_early)
+        if arriving is None:
+            return None
         named = self._named(tensors)
         named |= dict(zip(kept, saved, strict=True))
         named |= packing.unpacked(named) | arriving.tensors
         backward, sizes = arriving.backward, arriving.sizes
         named |= {name: empty(each, tensors[0].device) for name, each in backward.results.geometry(sizes).items()}
-        self._launch(backward.steps, named, sizes)
-        gradients: list[torch.Tensor | None] = [None] * len(tensors)
-        for position, root in zip(self.plan.gradient_of, self.plan.gradients, strict=True):
-            gradients[position] = named[root.buffer.name]
-        return gradients
+        self._launch(backward.steps, named, sizes, backward.aliases)
+        return [None if name is None else named[name] for name in backward.gradients]
 
     def nodes(self) -> list[ir.Node]:
         """All nodes that the kernels, and those of other layouts, are made of, arguments first."""
-        steps = kernels_in((*self.forward, *(step for each in self._backwards.values() for step in each.steps)))
+        steps = kernels_in((*self.forward, *self.backwards.steps))
         roots = [root.node for step in steps for root in step.kernel.roots]
         return ir.topological((*roots, *self.plan.nodes()))
 
@@ -250,105 +224,22 @@ class CompiledLoss:
         """How many gradients forward computes."""
         return len(self.plan.early.gradients)
 
-    def arriving(self, upstream: Sequence[torch.Tensor], sizes: Sizes, is_early: bool) -> Arriving:
-        """Backward for the layouts of some upstream gradients, where forward's gradients are at hand or not."""
-        named: dict[str, torch.Tensor] = {}
-        sizes = dict(sizes)
-        layouts = []
-        for each, tensor in zip(self.trace.upstream, upstream, strict=True):
-            if each is not None:
-                tensor = named[each.name] = tensor.resolve_neg()  # its memory would hold the other sign
-                layouts.append(self._layout(each.strides, tensor, sizes))
-                if layouts[-1] == _STRIDED:
-                    sizes |= {_stride_name(each.name, d): stride for d, stride in enumerate(tensor.stride())}
-        try:
-            return Arriving(self._backward(tuple(layouts), is_early), sizes, named, is_copied=False)
-        except ScheduleError:  # this layout does not fit; the one of the output does
-            for each in self.trace.upstream:
-                if each is not None:
-                    tensor = named[each.name]
-                    dense = tensor.new_empty_strided(tensor.shape, Evaluator(each.strides)(sizes))
-                    named[each.name] = dense.copy_(tensor)
-            return Arriving(self._backward(None, is_early), sizes, named, is_copied=True)
-
     def backward(self) -> tuple[Step, ...]:
         """The steps of backward for upstream gradients in the layouts of their outputs."""
-        return self._backward(None, bool(self.early)).steps
+        return self.backwards.usual().steps
 
-    def _backward(self, layouts: tuple[str, ...] | None, is_early: bool) -> Backward:
-        layouts = layouts or (_DENSE,) * sum(self.differentiable)
-        backward = self._backwards.get((layouts, is_early))
-        if backward is None:
-            with compiling:
-                backward = self._backwards[layouts, is_early] = self._scheduled(layouts, is_early)
-        return backward
-
-    def _scheduled(self, layouts: tuple[str, ...], is_early: bool) -> Backward:
-        from autogen.schedule import backward_of  # not for a plan from disk
-
-        buffers = {}
-        for each, layout in zip((each for each in self.trace.upstream if each is not None), layouts, strict=True):
-            if layout != _DENSE:
-                buffer = ir.Buffer(each.name, each.dtype, each.shape, each.strides, "upstream")
-                buffers[each.name] = replace(buffer, strides=_strides(buffer, layout))
-        with defects_of(self.plan.provenance.loss):
-            granted = self.plan.early.granted if is_early else ()
-            steps = self._launchers(backward_of(self.plan, buffers, granted))
-        made = [root.buffer for root in self.plan.early.gradients] if is_early else []
-        return Backward(steps, _results(steps, [root.buffer for root in self.plan.gradients], self.plan, made))
-
-    def _launchers(self, steps: Iterable[Kernel | TorchStep]) -> tuple[Step, ...]:
-        provenance = self.plan.provenance
-        return tuple(s if isinstance(s, TorchStep) else Launcher(s, provenance, self.tune) for s in steps)
-
-    def _launch(self, steps: Sequence[Step], named: dict[str, torch.Tensor], sizes: Sizes) -> None:
+    def _launch(
+        self, steps: Sequence[Step], named: dict[str, torch.Tensor], sizes: Sizes, aliases: Mapping[str, str]
+    ) -> None:
         device = next(iter(named.values())).device
         for step in steps:
             step(named, sizes, device)
-        named |= {name: named[own] for name, own in self.plan.aliases.items() if own in named}
+        named |= {name: named[own] for name, own in aliases.items() if own in named}
 
     def _named(self, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         named = {each.name: tensor for each, tensor in zip(self.trace.inputs, tensors, strict=True)}
         return named | self.constants
 
-    def _layout(self, expected: tuple[sympy.Expr, ...], tensor: torch.Tensor, sizes: Sizes) -> str:
-        walked = [dim for dim, size in enumerate(tensor.shape) if size > 1]
-        strides = [tensor.stride(dim) for dim in walked]
-        if strides == [Evaluator(expected)(sizes)[dim] for dim in walked]:
-            return _DENSE
-        return _STRIDED if any(strides) else _EXPANDED
-
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(names))
-
-
-# The layouts in which backward distinguishes upstream gradients.
-_DENSE, _EXPANDED, _STRIDED = "dense", "expanded", "strided"
-
-
-def _stride_name(name: str, dim: int) -> str:
-    return f"{name}_stride{dim}"
-
-
-def _strides(buffer: ir.Buffer, layout: str) -> tuple[sympy.Expr, ...]:
-    if layout == _EXPANDED:
-        return (sympy.S.Zero,) * len(buffer.shape)
-    return tuple(
-        sympy.S.Zero if size == 1 else sympy.Symbol(_stride_name(buffer.name, d), integer=True, positive=True)
-        for d, size in enumerate(buffer.shape)
-    )
-
-
-def kernels_in(steps: Iterable[Step]) -> tuple[Launcher, ...]:
-    """The kernels among the steps of a loss."""
-    return tuple(step for step in steps if isinstance(step, Launcher))
-
-
-def _results(
-    steps: Iterable[Step], wanted: Iterable[ir.Buffer], plan: Plan, made: Collection[ir.Buffer] = ()
-) -> Results:
-    """What the kernels write, and results without elements, which none writes; not what is `made` already."""
-    written = [root.buffer for step in steps if isinstance(step, Launcher) for root in step.kernel.roots]
-    new = dict.fromkeys(each for each in (*wanted, *written) if each.name not in plan.aliases)
-    return Results(each for each in new if each not in made)

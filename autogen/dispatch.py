@@ -106,7 +106,7 @@ class Dispatcher:
         error = decision.error
         if decision.kernels is not None:
             needs = needs_gradient(binding)
-            failed = functools.partial(self.refuse, key_of(binding, binding.tensors, needs), policy)
+            failed = functools.partial(self.refuse, key_of(binding, binding.tensors), policy)
             try:
                 result = run(decision.kernels, binding, decision.sizes, needs, failed, decision.found)
             except (CompileError, InternalError) as refused:
@@ -260,7 +260,7 @@ class Dispatcher:
         if self._handwritten is not None:
             return None  # planned where the call has been taken apart
         needs = [torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors]
-        for compiled in self.compilations.of(key_of(shortcut, tensors, needs)):
+        for compiled in self.compilations.of(key_of(shortcut, tensors)):
             if not compiled.is_short:
                 return None
             sizes = compiled.sizes_of(tensors, floats)

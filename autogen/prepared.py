@@ -22,15 +22,18 @@ if TYPE_CHECKING:
 
 Sizes = Mapping[str, Any]
 
+_FIRST = (0,)  # the outputs of most losses
 _MOST_WRITTEN = 4  # kinds of alignment that have code of their own; tensors of others are launched by Triton
 
 
 class Direction:
     """The launches of forward or of backward."""
 
-    def __init__(self, procedure: Procedure) -> None:
+    def __init__(self, procedure: Procedure, strides: Sizes | None = None) -> None:
+        """`strides` are those among the sizes that no call knows: of the upstream gradients."""
         self._procedure = procedure
         self._written: dict[tuple[bool, ...], HostCode] = {}  # by which tensors are aligned
+        self._strides = strides
 
     @classmethod
     def of(
@@ -44,10 +47,11 @@ class Direction:
         wanted: Sequence[str | None],
         sizes: Sizes,
         device: torch.device,
+        strides: Sizes | None = None,
     ) -> Direction:
         """From the tensors `given`, by name, and `constants` to those `wanted`; None for a name that is None.
 
-        `made` are allocated; `parts` lie in the tensor `PACK`, which is given or made.
+        `made` are allocated; `parts` lie in the tensor `PACK`, which is given or made. `strides`: see `Direction`.
         """
         places = {name: place for place, name in enumerate([*given, *constants, *made, *parts])}
         prepared = [launcher.prepare(sizes, device) for launcher in launchers]
@@ -56,10 +60,13 @@ class Direction:
         places |= {name: places[own] for name, own in aliases.items() if own in places}
         returned = [None if name is None else places[name] for name in wanted]
         allocated = tuple(made.values())
-        return cls(Procedure(device, len(given), tuple(constants.values()), allocated, within, launches, returned))
+        procedure = Procedure(device, len(given), tuple(constants.values()), allocated, within, launches, returned)
+        return cls(procedure, strides)
 
     def __call__(self, given: Sequence[torch.Tensor], sizes: Sizes | None = None) -> list[Any]:
         """Allocate the results and launch; `sizes` are given where floats among them differ from call to call."""
+        if sizes is not None and self._strides:
+            sizes = {**sizes, **self._strides}
         for written in self._written.values():
             returned = written(given, sizes)
             if returned is not None:
@@ -86,7 +93,7 @@ class Direction:
 
 
 class Prepared:
-    """Both directions; backward once for every layout of upstream gradients that has come.
+    """Both directions; backward once for every layout of upstream gradients, and every set of them, that has come.
 
     `forward` is called with the tensors of the loss; it returns the outputs, and after them what is kept for backward,
     in one tensor unless `is_apart`.
@@ -102,7 +109,7 @@ class Prepared:
         wanted = [*outputs, *self._packing.kept, *self._early]
         self.forward = self._direction(self._inputs, self._packing.made, loss.forward, wanted, sizes)
         self._backwards: dict[tuple[Any, ...], Direction | None] = {}
-        self._latest: tuple[Alike, bool, Direction] | None = None
+        self._latest: tuple[Alike, bool, tuple[int, ...], Direction] | None = None
 
     def _direction(
         self,
@@ -112,49 +119,56 @@ class Prepared:
         wanted: Sequence[str | None],
         sizes: Sizes,
     ) -> Direction:
-        loss = self._loss
+        loss, parts = self._loss, self._packing.parts
+        strides = {name: stride for name, stride in sizes.items() if name not in self.sizes}
         return Direction.of(
-            given, loss.constants, made, self._packing.parts, steps, loss.plan.aliases, wanted, sizes, loss.device
+            given, loss.constants, made, parts, steps, loss.plan.aliases, wanted, sizes, loss.device, strides
         )
 
     def backward(
         self,
         tensors: Sequence[torch.Tensor],
         kept: Sequence[torch.Tensor],
-        upstream: Sequence[torch.Tensor],
+        upstream: Sequence[torch.Tensor | None],
         sizes: Sizes | None,
     ) -> list[torch.Tensor | None] | None:
         """Launch backward; returns a gradient or None for every tensor. See `CompiledLoss.run_backward`.
 
         Batched upstream gradients are torch's to differentiate: then it returns None.
         """
+        arrived: tuple[int, ...] = _FIRST
+        present: Sequence[Any] = upstream
+        if len(upstream) > 1:
+            arrived = tuple([k for k, gradient in enumerate(upstream) if gradient is not None])
+            present = [upstream[k] for k in arrived]
         is_early = len(kept) > len(self._packing.kept)
         latest = self._latest
-        if latest is not None and is_early is latest[1] and latest[0](*upstream):
-            return latest[2]((*tensors, *kept, *upstream), sizes)
-        if is_batched(upstream):  # never like those of a call before
+        if latest is not None and is_early is latest[1] and arrived == latest[2] and latest[0](*present):
+            return latest[3]((*tensors, *kept, *present), sizes)
+        given = [gradient for gradient in present if gradient is not None]
+        if not given:
+            return [None] * len(tensors)
+        if is_batched(given):  # never like those of a call before
             return None
-        layout = (is_early, *[gradient.stride() for gradient in upstream])
+        layout = (is_early, arrived, *[gradient.stride() for gradient in given])
         direction = self._backwards.get(layout)
         if direction is None and layout not in self._backwards:
-            direction = self._backwards[layout] = self._plan_backward(upstream, is_early)
-        if direction is None or any(gradient.is_neg() for gradient in upstream):
+            direction = self._backwards[layout] = self._plan_backward(upstream, arrived, is_early)
+        if direction is None or any(gradient.is_neg() for gradient in given):
             return self._loss.run_backward(tensors, kept, upstream, dict(sizes or self.sizes), self._packing)
-        same = alike(upstream)
-        self._latest = None if same is None else (same, is_early, direction)
-        return direction((*tensors, *kept, *upstream), sizes)
+        same = alike(given)
+        self._latest = None if same is None else (same, is_early, arrived, direction)
+        return direction((*tensors, *kept, *given), sizes)
 
-    def _plan_backward(self, upstream: Sequence[torch.Tensor], is_early: bool) -> Direction | None:
-        """Backward for one layout; None where the upstream gradients have to be copied first."""
-        plan = self._loss.plan
-        arriving = self._loss.arriving(upstream, self.sizes, is_early)
-        if arriving.is_copied:
+    def _plan_backward(
+        self, upstream: Sequence[torch.Tensor | None], arrived: Sequence[int], is_early: bool
+    ) -> Direction | None:
+        """Backward for one layout; None where the upstream gradients have to be copied first, or there is none."""
+        arriving = self._loss.backwards.arriving(upstream, self.sizes, is_early)
+        if arriving is None or arriving.is_copied:
             return None
         given = [*self._inputs, *self._packing.kept, *(self._early if is_early else ())]
-        given += [f"grad_{each.name}" for each in self._loss.trace.outputs]
-        wanted: list[str | None] = [None] * len(self._inputs)
-        for position, root in zip(plan.gradient_of, plan.gradients, strict=True):
-            wanted[position] = root.buffer.name
+        given += [f"grad_{self._loss.trace.outputs[k].name}" for k in arrived]
         backward = arriving.backward
         made = backward.results.geometry(arriving.sizes)
-        return self._direction(given, made, backward.steps, wanted, arriving.sizes)
+        return self._direction(given, made, backward.steps, backward.gradients, arriving.sizes)

@@ -47,11 +47,11 @@ class Replayed:
     stream: torch.Tensor | None
 
     def gradients(
-        self, tensors: Sequence[torch.Tensor], wanted: Sequence[bool], upstream: Sequence[torch.Tensor]
+        self, tensors: Sequence[torch.Tensor], wanted: Sequence[bool], upstream: Sequence[torch.Tensor | None]
     ) -> list[torch.Tensor | None]:
         """The gradients of the wanted tensors; they can be differentiated again where gradients are enabled.
 
-        `upstream` are the gradients of the first of the results.
+        `upstream` are the gradients of the first of the results; torch does not go through those that have none.
         """
         if torch.is_grad_enabled():
             return self._gradients(tensors, wanted, upstream, again=True)
@@ -60,11 +60,16 @@ class Replayed:
             return self._gradients(leaves, wanted, upstream, again=False)
 
     def _gradients(
-        self, tensors: Sequence[torch.Tensor], wanted: Sequence[bool], upstream: Sequence[torch.Tensor], *, again: bool
+        self,
+        tensors: Sequence[torch.Tensor],
+        wanted: Sequence[bool],
+        upstream: Sequence[torch.Tensor | None],
+        *,
+        again: bool,
     ) -> list[torch.Tensor | None]:
         with _at(self.stream, tensors[0].device):
             results = self.results(tensors)
-        pairs = [(r, u) for r, u in zip(results, upstream, strict=False) if r.requires_grad]
+        pairs = [(r, u) for r, u in zip(results, upstream, strict=False) if u is not None and r.requires_grad]
         chosen = [k for k, is_wanted in enumerate(wanted) if is_wanted]
         found = torch.autograd.grad(
             [r for r, _ in pairs],

@@ -10,9 +10,9 @@ import sympy
 import torch
 
 from autogen import ir
+from autogen.backwards import Step, kernels_in
 from autogen.binding import Binding
 from autogen.compilations import Decision, needs_gradient
-from autogen.compiled import Step, kernels_in
 from autogen.decorator import autogen_loss, dispatcher_of, entry_of
 from autogen.dispatch import Dispatcher
 from autogen.emission.source import KernelSource

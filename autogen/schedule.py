@@ -59,7 +59,7 @@ def schedule(
         saved=tuple(kept.values()),
         gradients=backward.results,
         gradient_of=program.gradient_of if training else (),
-        aliases=_aliases((*forward.results, *backward.results)),
+        aliases=aliases_of((*forward.results, *backward.results)),
         hints=hints,
         provenance=provenance,
         direction=backward,
@@ -68,11 +68,14 @@ def schedule(
 
 
 def backward_of(
-    plan: Plan, upstream: Mapping[str, ir.Buffer] | None = None, granted: Sequence[Granted] = ()
+    plan: Plan,
+    upstream: Mapping[str, ir.Buffer] | None = None,
+    granted: Sequence[Granted] = (),
+    direction: Direction | None = None,
 ) -> tuple[Step, ...]:
     """A plan's launches backward; `upstream` gives upstream gradients, by name, another layout than their output's.
 
-    With `granted`, they have nothing to do where that is so.
+    With `granted`, they have nothing to do where that is so. `direction` is a part of the plan's own.
     """
     upstream = upstream or {}
 
@@ -81,7 +84,7 @@ def backward_of(
             return ir.reload(node, upstream[node.attrs[0].name])
         return node
 
-    moved, direction = plan.provenance.moved, plan.direction
+    moved, direction = plan.provenance.moved, direction or plan.direction
     nodes = ir.transform([root.node for root in direction.roots], relaid, moved)
     nodes = simplify(nodes, moved)  # what is the same everywhere leaves its sums
     steps = sequence(direction.on(nodes), plan.hints, plan.provenance)
@@ -137,7 +140,8 @@ def _closure(wanted: Iterable[str], operands: Mapping[str, Root], makers: Mappin
     return found
 
 
-def _aliases(results: Iterable[Root]) -> dict[str, str]:
+def aliases_of(results: Iterable[Root]) -> dict[str, str]:
+    """The results that a step of torch makes, and the tensors of steps that they are."""
     found = {root.buffer.name: alias_of(root) for root in results}
     return {name: own for name, own in found.items() if own is not None}
 

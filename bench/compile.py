@@ -85,7 +85,7 @@ def keep(loss: nn.Module, tensors: tuple[torch.Tensor, ...]) -> None:
     from autogen.compiler import compile_loss
 
     binding, needs = bound(loss, tensors)
-    shelf(binding, needs).keep(compile_loss("loss", binding, needs))
+    shelf(binding).keep(compile_loss("loss", binding, needs))
 
 
 def found(loss: nn.Module, tensors: tuple[torch.Tensor, ...], target: str) -> tuple[float, float]:
@@ -94,8 +94,8 @@ def found(loss: nn.Module, tensors: tuple[torch.Tensor, ...], target: str) -> tu
     for name in ("autogen.stored", "autogen.compiled"):
         importlib.import_module(name)
     imported = cpu_time()
-    binding, needs = bound(loss, tensors)
-    plan = shelf(binding, needs).find(binding)
+    binding, _ = bound(loss, tensors)
+    plan = shelf(binding).find(binding)
     assert plan is not None, "the plan of another process is not found"
     compiled, call = plan
     from autogen.aot.kernels import specialize
@@ -113,13 +113,13 @@ def bound(loss: nn.Module, tensors: tuple[torch.Tensor, ...]) -> tuple[Any, list
     return binding, [tensor.requires_grad for tensor in binding.tensors]
 
 
-def shelf(binding: Any, needs: list[bool]) -> Any:
+def shelf(binding: Any) -> Any:
     """Where the plan of a call is kept on disk."""
     from autogen.compilations import key_of
     from autogen.options import PLAIN
     from autogen.stored import shelf_of
 
-    return shelf_of("loss", key_of(binding, binding.tensors, needs), binding, PLAIN)
+    return shelf_of("loss", key_of(binding, binding.tensors), binding, PLAIN)
 
 
 def compile_all(kernels: list[Any], target: str) -> None:

@@ -27,9 +27,9 @@ import torch
 
 from autogen.aot import TARGETS, CompiledKernel, SpecializedKernel, compile_kernel, specialize
 from autogen.aot.assembly import Access
+from autogen.backwards import kernels_in
 from autogen.binding import bind
 from autogen.compilations import needs_gradient
-from autogen.compiled import kernels_in
 from autogen.compiler import compile_loss
 from autogen.decorator import dispatcher_of
 from autogen.launch import Launcher

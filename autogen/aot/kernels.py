@@ -89,9 +89,9 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
         AutogenError: some part of the loss has no kernel.
         TypeError: the arguments do not fit the loss's signature.
     """
+    from autogen.backwards import kernels_in
     from autogen.binding import bind
     from autogen.compilations import needs_gradient
-    from autogen.compiled import kernels_in
     from autogen.compiler import compile_loss
     from autogen.decorator import autogen_loss, dispatcher_of
 

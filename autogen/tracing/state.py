@@ -115,7 +115,7 @@ class Collector:
                 return Input(position)
         for position, output in enumerate(self._outputs):
             if output is tensor:
-                return Output(position, inputs=self._inputs_of(tensor) if position >= self._results else ())
+                return Output(position, inputs=inputs_of(tensor, self._fakes) if position >= self._results else ())
         memory = tensor.untyped_storage()._cdata
         if memory in self._recorder.frozen:
             raise _Refused
@@ -125,7 +125,7 @@ class Collector:
                 raise _Refused
             found = self._tensor(name, sharing[0])
             return Input(found.position, True) if isinstance(found, Input) else Output(found.position, True)
-        inputs = self._inputs_of(tensor)
+        inputs = inputs_of(tensor, self._fakes)
         if (
             tensor.requires_grad != bool(inputs)
             or tensor.device != self._fakes[0].device
@@ -136,19 +136,22 @@ class Collector:
             raise _Refused
         return Output(self._add(name, tensor), inputs=inputs)
 
-    def _inputs_of(self, tensor: torch.Tensor) -> tuple[int, ...]:
-        """The inputs that a tensor is connected with in autograd's graph."""
-        seen: set[Any] = set()
-        found: set[int] = set()
-        todo = [tensor.grad_fn]
-        while todo:
-            node = todo.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            found.update(k for k, fake in enumerate(self._fakes) if fake is getattr(node, "variable", None))
-            todo += [following for following, _ in node.next_functions]
-        return tuple(sorted(found))
+
+def inputs_of(tensor: torch.Tensor, fakes: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """Which inputs, of which there are `fakes`, a tensor is connected with in autograd's graph."""
+    if tensor.is_leaf:
+        return tuple(k for k, fake in enumerate(fakes) if fake is tensor and fake.requires_grad)
+    seen: set[Any] = set()
+    found: set[int] = set()
+    todo = [tensor.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        found.update(k for k, fake in enumerate(fakes) if fake is getattr(node, "variable", None))
+        todo += [following for following, _ in node.next_functions]
+    return tuple(sorted(found))
 
 
 def _memory_of(tensors: Sequence[torch.Tensor]) -> set[Any]:

@@ -37,7 +37,7 @@ class Symbols:
         torch._check(number >= 2)
         return number
 
-    def tensor(self, tensor: torch.Tensor, name: str, *, needs_gradient: bool = False) -> torch.Tensor:
+    def tensor(self, tensor: torch.Tensor, name: str, *, requires_grad: bool = False) -> torch.Tensor:
         """A fake tensor; its sizes of 0 and 1 are no symbols."""
         from torch._dynamo.source import ConstantSource
         from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
@@ -48,4 +48,4 @@ class Symbols:
         with torch.utils._python_dispatch._disable_current_modes():
             fake = self.mode.from_tensor(tensor.detach(), symbolic_context=context, source=ConstantSource(name))
             with self.mode:
-                return fake.detach().requires_grad_(needs_gradient)
+                return fake.detach().requires_grad_(requires_grad)

@@ -100,9 +100,10 @@ class Trace:
     """The joint graph of one loss, for one class of inputs.
 
     `upstream[i]` is the gradient that backward is given for `outputs[i]`, `gradients[i]` the one that it returns
-    for `inputs[i]`; each is None where there is none. Last among the inputs are the tensors that are found ahead.
-    `constants` are tensors that the loss builds from numbers; `unknown` tells of values that have stayed symbols. Last
-    among the outputs are those that are made for the `state` that the loss changes.
+    for `inputs[i]`; each is None where there is none. `reached[i]` are the inputs that autograd comes to from
+    `outputs[i]`. Last among the inputs are the tensors that are found ahead. `constants` are tensors that the loss
+    builds from numbers; `unknown` tells of values that have stayed symbols. Last among the outputs are those that are
+    made for the `state` that the loss changes.
     """
 
     graph: torch.fx.Graph
@@ -111,6 +112,7 @@ class Trace:
     constants: list[TracedTensor]
     outputs: list[TracedTensor]
     upstream: list[TracedTensor | None]
+    reached: list[frozenset[int]]
     gradients: list[TracedTensor | None]
     structure: pytree.TreeSpec
     others: list[Any]

@@ -21,7 +21,7 @@ from autogen.tracing.entries import Found, Number, Reads
 from autogen.tracing.guards import Guards, Known, settle_factors
 from autogen.tracing.recorder import Recorder
 from autogen.tracing.source import statement_that_raised
-from autogen.tracing.state import Collector
+from autogen.tracing.state import Collector, inputs_of
 from autogen.tracing.symbols import Symbols
 from autogen.tracing.trace import Domain, NumberLeaf, TensorLeaf, Trace, TracedTensor
 
@@ -77,10 +77,12 @@ def trace(
     reads = reads or Reads()
     tracing = _Tracing(names, tensors, needs_gradient, decompositions, floats=floats or {}, reads=reads, static=static)
     try:
-        with torch.inference_mode(False), torch.set_grad_enabled(any(needs_gradient)), _without_hooks_on_saving():
+        is_enabled = torch.is_grad_enabled()  # the loss may ask
+        with torch.inference_mode(False), torch.set_grad_enabled(is_enabled), _without_hooks_on_saving():
             leaves, structure = pytree.tree_flatten(tracing.forward(run))
             results = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
             outputs = [_output_name(k, len(results)) for k in range(len(results))]
+            reached = [frozenset(inputs_of(result, tracing.fakes)) for result in results]
             upstream, gradients = tracing.backward(outputs, results)
             if any(isinstance(leaf, _SYMBOLS) for leaf in leaves):
                 results += tracing.numbers()
@@ -127,6 +129,7 @@ def trace(
         ],
         outputs=all_of(outputs, results),
         upstream=[traced(f"grad_{name}", each) for name, each in zip(outputs, upstream, strict=True)],
+        reached=reached,
         gradients=[traced(f"grad_{name}", each) for name, each in zip(names, gradients, strict=True)],
         structure=structure,
         others=others,
@@ -161,8 +164,8 @@ class _Tracing:
         self._floats = [(name, symbols.number(name, value)) for name, value in floats.items()]
         with torch.inference_mode(False):
             self.fakes = [
-                symbols.tensor(tensor, name, needs_gradient=needs)
-                for tensor, name, needs in zip(tensors, names, needs_gradient, strict=True)
+                symbols.tensor(tensor, name, requires_grad=tensor.requires_grad)
+                for tensor, name in zip(tensors, names, strict=True)
             ]
         self._placeholders = [self.recorder.placeholder(*each) for each in zip(names, self.fakes, tensors, strict=True)]
 
@@ -261,7 +264,7 @@ class _Tracing:
         gradients: list[torch.Tensor | None] = [None] * len(self.fakes)
         starts = [k for k, result in enumerate(results) if result.requires_grad]
         wanted = [k for k, needs in enumerate(self._needs_gradient) if needs]
-        if not starts:
+        if not starts or not wanted:
             return upstream, gradients
         seeds = []
         for k in starts:

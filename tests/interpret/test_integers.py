@@ -11,7 +11,8 @@ from torch import Tensor
 
 import autogen.kernel
 from autogen import autogen_loss
-from autogen.compiled import CompiledLoss, kernels_in
+from autogen.backwards import kernels_in
+from autogen.compiled import CompiledLoss
 from autogen.dispatch import Dispatcher
 from autogen.sizes import Evaluator
 from tests.interpret.agreement import draw

@@ -101,6 +101,23 @@ def test_modes_without_gradients(row: Row, launches: Launches) -> None:
         torch.testing.assert_close(value, theirs(*inputs).detach())
 
 
+def test_what_a_loss_asks_about_gradients() -> None:
+    """Under `no_grad`, tensors require gradients as before."""
+
+    def loss(x: Tensor) -> Tensor:
+        return x.sum() * (2 if x.requires_grad else 3) * (5 if torch.is_grad_enabled() else 7)
+
+    ours = autogen_loss(loss, policy="mandatory")
+    for _ in range(3):
+        for mode in (torch.no_grad, torch.enable_grad, torch.inference_mode):
+            for requires_grad in (False, True):
+                x = torch.ones(3, requires_grad=requires_grad)
+                with mode():
+                    found, expected = ours(x), loss(x)
+                torch.testing.assert_close(found.detach(), expected.detach())
+                assert found.requires_grad is expected.requires_grad
+
+
 @pytest.mark.parametrize("row", FIRST, ids=lambda row: row.loss)
 def test_tensors_of_inference_mode(row: Row) -> None:
     ours, theirs, inputs = pair(row, torch.float32)

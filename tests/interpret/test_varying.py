@@ -132,6 +132,16 @@ def test_a_branch_on_a_float_that_varies(compiled: list[str]) -> None:
     assert len(compiled) <= 5
 
 
+def test_an_upstream_gradient_with_strides_of_its_own(compiled: list[str]) -> None:
+    def loss(x: Tensor, scale: float) -> Tensor:
+        return x * scale
+
+    ours, upstream = autogen_loss(loss, policy="mandatory"), draw("real", 5, 6).detach().t()
+    for scale in (0.5, 0.25, 0.125, 0.75, 0.375):  # from the third on an argument of the kernels
+        (found,) = torch.autograd.grad(ours(X, scale), X, upstream)
+        torch.testing.assert_close(found, upstream * scale)
+
+
 def test_doubles_are_exact(compiled: list[str]) -> None:
     def loss(x: Tensor, scale: float) -> Tensor:
         return (x.double() * scale).sum()
