@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -153,6 +154,20 @@ class TestStatistics:
         Reference(loss, X, floats(4)).check_plan(plan, sizes)
 
 
+def _centred(compared: Callable[[Tensor], Tensor]) -> Loss:
+    return lambda x: compared(x - x.mean(0)).sum()
+
+
+COMPARED: dict[str, Loss] = {
+    "largest": _centred(lambda v: v.amax(0) * v.amax(1)[:, None]),
+    "least": _centred(lambda v: v.amin(1)[:, None] * v.amin(0)),
+    "places": _centred(lambda v: v.amax(0) * v.argmax(1)[:, None]),
+    "before and after a product": _centred(
+        lambda v: (v @ v.t()).mean(1) * torch.where(v == v.amax(1, keepdim=True), v, 0).sum(1)
+    ),
+}
+
+
 class TestLaunches:
     def test_every_result_is_stored_once(self) -> None:
         plan, _ = plan_of(nn.TripletMarginLoss(), *(floats(3, 4, seed=k) for k in range(3)))
@@ -255,6 +270,16 @@ class TestLaunches:
             walked = {*kernel.rows, *kernel.kept, *kernel.columns}
             of_tensors = [load.axes for load in kernel.loads()] + [root.index_axes for root in kernel.stores]
             assert any(walked <= axes for axes in of_tensors)
+
+    @pytest.mark.parametrize("name", COMPARED)
+    def test_sums_of_what_is_compared_with_its_extreme_are_computed_once(self, name: str) -> None:
+        x = floats(130, 131)
+        plan, sizes = plan_of(COMPARED[name], x)
+        steps = (*plan.forward, *backward_of(plan))
+        computed = [ir.topological(root.node for root in k.roots) for k in steps if isinstance(k, Kernel)]
+        means = [node for order in computed for node in order if node.op == "reduce" and node.args[0].op == "load"]
+        assert len([node for node in means if node.args[0].attrs[0].name == "x"]) == 1
+        Reference(COMPARED[name], x).check_plan(plan, sizes)
 
     def test_a_scalar_is_finished_by_the_last_block_from_totals_alone(self) -> None:
         (kernel,) = plan_of(lambda x: x.exp().sum() / (x.sum() + 1), X.detach())[0].forward
