@@ -281,6 +281,32 @@ class TestLaunches:
         assert len([node for node in means if node.args[0].attrs[0].name == "x"]) == 1
         Reference(COMPARED[name], x).check_plan(plan, sizes)
 
+    @pytest.mark.parametrize(
+        ("loss", "shapes"),
+        [
+            (lambda x: x[1:] - x.mean(), [(20000,)]),
+            (lambda x: torch.cat([x, x]) * x.mean(), [(20000,)]),
+            (lambda x: x[:, 1:] - x.mean(1, keepdim=True), [(50, 2000)]),
+            (lambda x, y: x + y.sum(), [(30000,), (300,)]),
+        ],
+        ids=["a slice", "a join", "slices of rows", "two tensors"],
+    )
+    def test_no_program_walks_again_what_its_rows_have_nothing_to_do_with(
+        self, loss: Loss, shapes: list[tuple[int, ...]]
+    ) -> None:
+        args = [floats(*shape) for shape in shapes]
+        plan, sizes = plan_of(loss, *args)
+        kernels = [step for step in (*plan.forward, *backward_of(plan)) if isinstance(step, Kernel)]
+        assert not any(kernel.walks_again for kernel in kernels)
+        Reference(loss, *args).check_plan(plan, sizes)
+
+    def test_few_columns_are_walked_again_rather_than_in_a_launch_of_their_own(self) -> None:
+        (kernel,) = plan_of(lambda x, y: x + y.sum(), floats(30000, grad=False), floats(100, grad=False))[0].forward
+        assert isinstance(kernel, Kernel) and kernel.walks_again
+        (rows,), (columns,) = ([str(axis.size) for axis in axes] for axes in (kernel.rows, kernel.columns))
+        assert kernel.holds({rows: 10**7, columns: 100})
+        assert not kernel.holds({rows: 50000, columns: 50000})
+
     def test_a_scalar_is_finished_by_the_last_block_from_totals_alone(self) -> None:
         (kernel,) = plan_of(lambda x: x.exp().sum() / (x.sum() + 1), X.detach())[0].forward
         (final,) = kernel.finals
