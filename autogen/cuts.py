@@ -43,7 +43,10 @@ def kernels(
     roots = [root for root in roots if 0 not in root.buffer.shape]
     if not roots:
         return ()
+    made = {root.buffer for root in roots}
     try:
+        if any(made & _read(root) for root in roots):
+            raise ScheduleError("a value that is compared with its own extreme needs a sum that is the same everywhere")
         return (_one(name, roots, hints, provenance),)
     except ScheduleError as error:
         reason = error.reason
@@ -105,6 +108,11 @@ def stored(node: Node, name: str, role: str, axes: Sequence[ir.Axis]) -> Root:
     """A value that is kept in memory, with one element per value of its axes."""
     shape = tuple(axis.size for axis in axes)
     return Root(ir.Buffer(name, node.dtype, shape, ir.contiguous_strides(shape), role), tuple(axes), node)
+
+
+def is_statistic(root: Root, node: Node) -> bool:
+    """Whether a root is just a reduction, and no result of the loss."""
+    return _is_value(root, node) and root.buffer.role in ("saved", "scratch")
 
 
 def _one(name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance) -> Kernel:

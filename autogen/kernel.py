@@ -27,6 +27,7 @@ from autogen.sizes import Evaluator, hint, next_power_of_2
 MAX_IN_ONE_PROGRAM = 16384  # elements
 MAX_RANK = 6
 ROWS_ADJACENT = 128  # rows in a tile, where neighbouring rows are neighbours in memory
+MAX_WALKED_AGAIN = 2**22  # pairs of a row and a column that have no element in common: another launch costs less
 
 # Sizes that the launch decides: how many programs there are, and how many of them share the rows of one result.
 PROGRAMS = sympy.Symbol("programs", integer=True, positive=True)
@@ -121,6 +122,28 @@ class Kernel:
             return (*within, Evaluator([axis.size for axis in self.columns]))
         return within
 
+    @functools.cached_property
+    def walks_again(self) -> bool:
+        """Whether every program walks all columns, though no value is one per row and column: rows and columns are of
+        tensors, or of parts of one, that have no elements in common.
+        """
+        everything = {*self.rows, *self.columns}
+        walked = any(everything <= node.axes for node in ir.topological(self.computed))
+        return self.whole_rows and bool(self.rows) and not walked
+
+    @functools.cached_property
+    def _walked_again(self) -> tuple[tuple[Evaluator, Evaluator], ...]:
+        """The sizes of columns that every program reads again, if it does so once for all its rows, and the sizes of
+        these and the rows.
+        """
+        of = [*self.parts, *([self.last_block.kernel] if self.last_block else [])]
+        within = tuple(sizes for kernel in of for sizes in kernel._walked_again)
+        if not self.walks_again:
+            return within
+        rows, columns = ([axis.size for axis in axes] for axes in (self.rows, self.columns))
+        per_row = any(node.args[0].axes & {*self.rows} for node in self.row_reductions())
+        return (*within, (Evaluator([*rows, *columns] if per_row else columns), Evaluator([*rows, *columns])))
+
     @property
     def keeps_columns(self) -> bool:
         """Whether some total has one value per column."""
@@ -129,11 +152,16 @@ class Kernel:
     @property
     def is_limited(self) -> bool:
         """Whether there are sizes that the kernel is not made for."""
-        return bool(self._in_one_program)
+        return bool(self._in_one_program or self._walked_again)
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
-        """Whether the kernel is made for the given sizes: what one program has to hold must not be much."""
-        return all(_fits_one_program(sizes_of(sizes)) for sizes_of in self._in_one_program)
+        """Whether the kernel is made for the given sizes: what one program has to hold must not be much, nor what each
+        of them has to walk again.
+        """
+        return all(_fits(sizes_of(sizes), MAX_IN_ONE_PROGRAM) for sizes_of in self._in_one_program) and all(
+            _fits(columns_of(sizes), ROWS_ADJACENT) or _fits(both_of(sizes), MAX_WALKED_AGAIN)
+            for columns_of, both_of in self._walked_again
+        )
 
     def largest_tile(self, sizes: Mapping[str, int]) -> int:
         """How many elements the largest tile has of what one program holds."""
@@ -170,12 +198,13 @@ class LastBlock:
 
 def is_small(axes: Iterable[Axis], hints: Mapping[str, int]) -> bool:
     """Whether one program may hold a value per place of some axes."""
-    return _fits_one_program(Evaluator([axis.size for axis in axes])(hints))
+    return _fits(Evaluator([axis.size for axis in axes])(hints), MAX_IN_ONE_PROGRAM)
 
 
-def _fits_one_program(sizes: Sequence[int]) -> bool:
+def _fits(sizes: Sequence[int], limit: int) -> bool:
+    """Whether the sizes, rounded up to powers of two, have a product within the limit."""
     powers = [next_power_of_2(hint(size)) for size in sizes]
-    room = MAX_IN_ONE_PROGRAM // math.prod(powers)
+    room = limit // math.prod(powers)
     for size, power in zip(sizes, powers, strict=True):
         # As a guard of a graph, one comparison that holds for as many other sizes as possible.
         if isinstance(size, torch.SymInt) and room:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from autogen import ir
-from autogen.cuts import kernels, stored
+from autogen.compared import compared_sums, may_repeat, stored_once
+from autogen.cuts import is_statistic, kernels, stored
 from autogen.ir import Node
 from autogen.kernel import memory_order
 from autogen.names import unique
@@ -73,17 +74,40 @@ class _Regions:
 
 
 def sequence(
-    direction: Direction, hints: Mapping[str, int], provenance: Provenance, kept: Sequence[Root] = ()
+    direction: Direction,
+    hints: Mapping[str, int],
+    provenance: Provenance,
+    kept: Sequence[Root] = (),
+    later: Sequence[Node] = (),
 ) -> tuple[Step, ...]:
-    """The steps of a direction in their order; `kept` are statistics to be stored on the way."""
+    """The steps of a direction in their order; `kept` are statistics to be stored on the way, `later` is what will be
+    computed with their help.
+    """
     regions = _Regions(direction)
-    found: list[Step] = []
-    launches = 0
     roots_of = _roots(direction, kept, regions)
     everything = (*direction.roots, *kept)
     taken = {*names_of(root.node for root in everything), *(root.buffer.name for root in everything)}
     taken.update(name for step in direction.steps for name in (*step.reads, *step.writes))
     _EarlyStores(regions, hints, provenance, taken).move(roots_of)
+    found = _steps(direction, regions, roots_of, hints, provenance, {*taken})
+    sums = compared_sums([*(root.node for root in everything), *later])
+    if may_repeat(found, sums):
+        stored_once(roots_of, sums, hints, provenance, taken)
+        found = _steps(direction, regions, roots_of, hints, provenance, taken)
+    return found
+
+
+def _steps(
+    direction: Direction,
+    regions: _Regions,
+    roots_of: Sequence[Sequence[Root]],
+    hints: Mapping[str, int],
+    provenance: Provenance,
+    taken: set[str],
+) -> tuple[Step, ...]:
+    """Torch's steps and the kernels of each region."""
+    found: list[Step] = []
+    launches = 0
     for region, roots in enumerate(roots_of):
         steps = [step for step, before in zip(direction.steps, regions.runs_before, strict=True) if before == region]
         name = f"{direction.name}_{launches + 1}" if launches else direction.name
@@ -137,7 +161,7 @@ class _EarlyStores:
             loads: dict[Node, Node] = {}
             for node in early:
                 if not read.issuperset(names_of([node])):
-                    here = next((root for root in roots if _is_statistic(root, node)), None)
+                    here = next((root for root in roots if is_statistic(root, node)), None)
                     own = self._stored(node, here, roots_of[:region])
                     if own is not None:
                         loads[node] = ir.load(own.buffer, own.index)
@@ -158,7 +182,7 @@ class _EarlyStores:
         """The root of an earlier region that a reduction is, or has been made; of `here`, if it is one of a region."""
         read = set(names_of([node]))
         for roots in roots_of[self._regions.first(node) :]:
-            own = next((root for root in roots if _is_statistic(root, node)), None)
+            own = next((root for root in roots if is_statistic(root, node)), None)
             if own is None and read <= set(names_of(root.node for root in roots)):
                 own = self._added(node, here, roots)
             if own is not None:
@@ -179,8 +203,3 @@ class _EarlyStores:
         self._taken.add(new.buffer.name)
         roots.append(new)
         return new
-
-
-def _is_statistic(root: Root, node: Node) -> bool:
-    """Whether a root is just a reduction, and no result of the loss."""
-    return root.node is node and root.buffer.dtype == node.dtype and root.buffer.role in ("saved", "scratch")

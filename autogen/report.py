@@ -34,7 +34,8 @@ class DirectionReport:
         launches: kernels launched per call.
         source: the Triton modules, as text.
         bytes_moved: bytes read and written by the kernels for the given sizes, each tensor counted once per pass over
-            it. A computed index counts one element per index. Of handwritten kernels, each tensor counts once.
+            it, and once per program that walks it beside rows that have nothing to do with it. A computed index counts
+            one element per index. Of handwritten kernels, each tensor counts once.
         bytes_minimum: bytes of everything that must be read or written at least once, likewise.
         kernels: the names of the kernels.
         torch_steps: what torch runs before or between them, each with the user's source line.
@@ -215,11 +216,21 @@ def _with_line(name: str, line: SourceLine | None) -> str:
 
 
 def _bytes_moved(launcher: Launcher, source: KernelSource, sizes: Mapping[str, int]) -> int:
-    moved = sum(passes * _read(node, sizes) for node, passes in source.loads)
+    moved = sum(passes * _read(node, sizes) * _times(launcher, node, sizes) for node, passes in source.loads)
     moved += sum(_whole(root.buffer, sizes) for root in launcher.kernel.roots)
     return moved + sum(
         2 * count * each.dtype.itemsize for each, count in launcher.partials(sizes, launcher.tiling(sizes))
     )
+
+
+def _times(launcher: Launcher, node: ir.Node, sizes: Mapping[str, int]) -> int:
+    """How many programs walk the same columns of a tensor, where these have nothing to do with the rows."""
+    kernel = launcher.kernel
+    of = next((part for part in kernel.parts if node in part.loads()), kernel)
+    if not of.walks_again or node.axes.isdisjoint(of.columns):
+        return 1
+    (apart,) = Evaluator([sympy.Mul(*(axis.size for axis in of.rows if axis not in node.axes))])(sizes)
+    return -(-apart // dict(launcher.tiling(sizes).tiles).get("ROWS", 1))
 
 
 def _bytes_minimum(launchers: Sequence[Launcher], sources: Sequence[KernelSource], sizes: Mapping[str, int]) -> int:

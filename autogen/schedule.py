@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
 from autogen import ir
+from autogen.compared import compared_sums
 from autogen.cuts import stored
 from autogen.early import gradients_in_forward
 from autogen.equivalence import Equivalents, limits_of
@@ -164,8 +165,8 @@ def _statistics(
 ) -> _Kept:
     """The reductions in the gradients that do not wait for the upstream gradient, as results of forward.
 
-    All of them, or those that are `at_hand` as forward computes them anyway; in the order in which it does. What is the
-    same under other axes is kept once.
+    All of them, or those that are `at_hand` as forward computes them anyway, and those that decide what equals an
+    extreme; in the order in which it does. What is the same under other axes is kept once.
     """
     computed = ir.topological(root.node for root in forward.roots)
     offered = set(computed)
@@ -176,6 +177,7 @@ def _statistics(
     for node in order:
         upstream = node.op == "load" and (node.attrs[0].role == "upstream" or node.attrs[0].name in later)
         waits[node] = upstream or any(waits[arg] for arg in node.args)
+    compared = compared_sums([root.node for root in (*forward.roots, *backward.roots)])
     wanted: set[Node] = set()
     read_as: dict[Node, tuple[Node, Mapping[ir.Axis, ir.Axis | Node]]] = {}
     limits = limits_of([root.node for root in backward.roots])
@@ -195,7 +197,7 @@ def _statistics(
             if node not in offered and not at_hand and shorter is None:
                 known.add(node)
             read_as[node] = (node, {}) if node in offered else shorter or known.find(node) or (node, {})
-            if read_as[node][0] in offered or not at_hand:
+            if read_as[node][0] in offered or node in compared or not at_hand:
                 wanted.add(read_as[node][0])
                 continue
             del read_as[node]
@@ -224,11 +226,12 @@ def _forward(
     forward: Direction, backward: Direction, hints: Mapping[str, int], provenance: Provenance
 ) -> tuple[tuple[Step, ...], _Kept]:
     """The forward launches and the statistics that they keep, all or those computed anyway, if that costs no launch."""
-    plain = sequence(forward, hints, provenance)
+    later = [root.node for root in backward.roots]
+    plain = sequence(forward, hints, provenance, later=later)
     for at_hand in (False, True):
         statistics = _statistics(forward, backward, hints, provenance, at_hand=at_hand)
         try:
-            steps = sequence(forward, hints, provenance, statistics.roots)
+            steps = sequence(forward, hints, provenance, statistics.roots, later)
         except ScheduleError:
             continue
         # One program that computes everything has no registers for more than it needs.

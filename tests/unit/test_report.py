@@ -70,6 +70,13 @@ class TestBytes:
         assert 2 * x.nbytes < report.forward.bytes_moved < 2 * x.nbytes + 100
         assert x.nbytes < report.forward.bytes_minimum < x.nbytes + 100
 
+    def test_count_what_every_program_walks_again(self) -> None:
+        x, y = torch.randn(128 * 300), torch.randn(100)
+        report = explain(autogen_loss(lambda x, y: x + y.sum()), x, y)
+        assert report.forward is not None
+        assert report.forward.launches == 1
+        assert report.forward.bytes_moved == 2 * x.nbytes + 300 * y.nbytes  # 128 rows per program
+
     def test_are_never_below_the_minimum(self) -> None:
         for report in (
             explain(losses.TripletMarginLoss(), *(torch.randn(8, 16, requires_grad=True) for _ in range(3))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -153,6 +154,20 @@ class TestStatistics:
         Reference(loss, X, floats(4)).check_plan(plan, sizes)
 
 
+def _centred(compared: Callable[[Tensor], Tensor]) -> Loss:
+    return lambda x: compared(x - x.mean(0)).sum()
+
+
+COMPARED: dict[str, Loss] = {
+    "largest": _centred(lambda v: v.amax(0) * v.amax(1)[:, None]),
+    "least": _centred(lambda v: v.amin(1)[:, None] * v.amin(0)),
+    "places": _centred(lambda v: v.amax(0) * v.argmax(1)[:, None]),
+    "before and after a product": _centred(
+        lambda v: (v @ v.t()).mean(1) * torch.where(v == v.amax(1, keepdim=True), v, 0).sum(1)
+    ),
+}
+
+
 class TestLaunches:
     def test_every_result_is_stored_once(self) -> None:
         plan, _ = plan_of(nn.TripletMarginLoss(), *(floats(3, 4, seed=k) for k in range(3)))
@@ -255,6 +270,42 @@ class TestLaunches:
             walked = {*kernel.rows, *kernel.kept, *kernel.columns}
             of_tensors = [load.axes for load in kernel.loads()] + [root.index_axes for root in kernel.stores]
             assert any(walked <= axes for axes in of_tensors)
+
+    @pytest.mark.parametrize("name", COMPARED)
+    def test_sums_of_what_is_compared_with_its_extreme_are_computed_once(self, name: str) -> None:
+        x = floats(130, 131)
+        plan, sizes = plan_of(COMPARED[name], x)
+        steps = (*plan.forward, *backward_of(plan))
+        computed = [ir.topological(root.node for root in k.roots) for k in steps if isinstance(k, Kernel)]
+        means = [node for order in computed for node in order if node.op == "reduce" and node.args[0].op == "load"]
+        assert len([node for node in means if node.args[0].attrs[0].name == "x"]) == 1
+        Reference(COMPARED[name], x).check_plan(plan, sizes)
+
+    @pytest.mark.parametrize(
+        ("loss", "shapes"),
+        [
+            (lambda x: x[1:] - x.mean(), [(20000,)]),
+            (lambda x: torch.cat([x, x]) * x.mean(), [(20000,)]),
+            (lambda x: x[:, 1:] - x.mean(1, keepdim=True), [(50, 2000)]),
+            (lambda x, y: x + y.sum(), [(30000,), (300,)]),
+        ],
+        ids=["a slice", "a join", "slices of rows", "two tensors"],
+    )
+    def test_no_program_walks_again_what_its_rows_have_nothing_to_do_with(
+        self, loss: Loss, shapes: list[tuple[int, ...]]
+    ) -> None:
+        args = [floats(*shape) for shape in shapes]
+        plan, sizes = plan_of(loss, *args)
+        kernels = [step for step in (*plan.forward, *backward_of(plan)) if isinstance(step, Kernel)]
+        assert not any(kernel.walks_again for kernel in kernels)
+        Reference(loss, *args).check_plan(plan, sizes)
+
+    def test_few_columns_are_walked_again_rather_than_in_a_launch_of_their_own(self) -> None:
+        (kernel,) = plan_of(lambda x, y: x + y.sum(), floats(30000, grad=False), floats(100, grad=False))[0].forward
+        assert isinstance(kernel, Kernel) and kernel.walks_again
+        (rows,), (columns,) = ([str(axis.size) for axis in axes] for axes in (kernel.rows, kernel.columns))
+        assert kernel.holds({rows: 10**7, columns: 100})
+        assert not kernel.holds({rows: 50000, columns: 50000})
 
     def test_a_scalar_is_finished_by_the_last_block_from_totals_alone(self) -> None:
         (kernel,) = plan_of(lambda x: x.exp().sum() / (x.sum() + 1), X.detach())[0].forward
