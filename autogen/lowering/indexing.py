@@ -16,12 +16,6 @@ from autogen.lowering.values import Entry, Index, Value, aligned
 from autogen.lowering.values import reduction as reduce_value
 
 
-def is_inside(place: ir.Node, size: sympy.Expr) -> ir.Node:
-    """Whether a computed index is one of a dimension of the given size."""
-    above = ir.apply("ge", place, ir.const(0, torch.int64))
-    return ir.apply("logical_and", above, ir.apply("lt", place, ir.index(size)))
-
-
 @lowers("gather.default")
 def gather(context: Context, value: Value, dim: int, places: Value, sparse_grad: bool = False) -> Value:
     """`value[..., places[...], ...]` along `dim`."""

@@ -155,13 +155,13 @@ def _terms(flat: sympy.Expr) -> list[sympy.Expr]:
 def _below(expression: sympy.Expr, bound: sympy.Expr) -> bool:
     """Whether 0 <= expression < bound for all values of its axes, as far as can be proven."""
     axes = [symbol for symbol in expression.free_symbols if isinstance(symbol, ir.Axis)]
-    largest = expression
+    least = largest = expression
     for axis in axes:
         coefficient = sympy.expand(expression).coeff(axis, 1)
         if not coefficient.is_positive or coefficient.free_symbols & set(axes):
             return False
-        largest = largest.subs(axis, axis.size - 1)
-    return bool(sympy.expand(bound - largest - 1).is_nonnegative)
+        least, largest = least.subs(axis, 0), largest.subs(axis, axis.size - 1)
+    return bool(sympy.expand(least).is_nonnegative and sympy.expand(bound - largest - 1).is_nonnegative)
 
 
 def _regroup_nodes(index: Index, ours: list[int], theirs: list[int], value: Value, shape: Shape) -> list[Entry]:
