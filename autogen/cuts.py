@@ -208,12 +208,12 @@ def _cut(
                 taken.add(name)
                 first = stored(part, name, "scratch", sorted(part.axes, key=place))
             found.append(first)
-            kept[part] = ir.load(first.buffer, first.index)
+            kept[part] = first.read()
             provenance.moved(part, kept[part])
             (node,) = ir.replace([root.node], {part: kept[part]}, provenance.moved)
             root = replace(root, node=node)
         if root.node.op == "reduce" and _is_value(root, root.node):
-            kept[root.node] = ir.load(root.buffer, root.index)
+            kept[root.node] = root.read()
         found.append(root)
     return found
 

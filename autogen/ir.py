@@ -201,14 +201,29 @@ def load(buffer: Buffer, at: Sequence[sympy.Expr | Node]) -> Node:
     """
     args: list[Node] = []
     entries: list[sympy.Expr] = []
-    for entry, stride in zip(at, buffer.strides, strict=True):
-        if isinstance(entry, Node):
+    inside: list[Node] = []
+    for entry, size, stride in zip(at, buffer.shape, buffer.strides, strict=True):
+        if stride == 0:  # the same element along the whole dimension, so that no address has to be checked
+            inside += [is_inside(entry, size)] if isinstance(entry, Node) else []
+            entry = sympy.S.Zero
+        elif isinstance(entry, Node):
             args.append(entry)
             entry = hole(len(args) - 1)
-        elif stride == 0:  # the same element along the whole dimension
-            entry = sympy.S.Zero
         entries.append(sympy.sympify(entry))
-    return intern("load", tuple(args), compute_dtype(buffer.dtype), (buffer, tuple(entries)))
+    node = intern("load", tuple(args), compute_dtype(buffer.dtype), (buffer, tuple(entries)))
+    for condition in inside:
+        node = apply("where", condition, node, nothing(node.dtype))
+    return node
+
+
+def is_inside(place: Node, size: sympy.Expr) -> Node:
+    """Whether a computed index is one of a dimension of the given size."""
+    return apply("logical_and", apply("ge", place, const(0, torch.int64)), apply("lt", place, index(size)))
+
+
+def nothing(dtype: torch.dtype) -> Node:
+    """What is read outside of a tensor."""
+    return const(math.nan if dtype.is_floating_point else 0, dtype)
 
 
 def load_at(node: Node, args: Sequence[Node], entries: Sequence[sympy.Expr]) -> Node:

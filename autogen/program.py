@@ -24,6 +24,11 @@ class Root:
         symbols = frozenset().union(*(entry.free_symbols for entry in self.index))
         return frozenset(symbol for symbol in symbols if isinstance(symbol, ir.Axis))
 
+    def read(self) -> ir.Node:
+        """The node, read from where it is stored: of what is the same all along an axis, the first."""
+        repeated = dict.fromkeys(self.index_axes - self.node.axes, sympy.S.Zero)
+        return ir.load(self.buffer, [entry.xreplace(repeated) for entry in self.index])
+
 
 @frozen
 class Program:

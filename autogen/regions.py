@@ -164,7 +164,7 @@ class _EarlyStores:
                     here = next((root for root in roots if is_statistic(root, node)), None)
                     own = self._stored(node, here, roots_of[:region])
                     if own is not None:
-                        loads[node] = ir.load(own.buffer, own.index)
+                        loads[node] = own.read()
                         roots[:] = [root for root in roots if root is not own]
             nodes = ir.replace([root.node for root in roots], loads, self._provenance.moved)
             roots[:] = [replace(root, node=node) for root, node in zip(roots, nodes, strict=True)]
@@ -203,3 +203,16 @@ class _EarlyStores:
         self._taken.add(new.buffer.name)
         roots.append(new)
         return new
+<<<<<<< HEAD
+=======
+
+
+def _is_statistic(root: Root, node: Node) -> bool:
+    """Whether a root is just a reduction, and no result of the loss."""
+    return (
+        root.node is node
+        and 0 not in root.buffer.shape
+        and root.buffer.dtype == node.dtype
+        and root.buffer.role in ("saved", "scratch")
+    )
+>>>>>>> fix-emit

@@ -328,8 +328,8 @@ class Shell:
         raise NotImplementedError
 
     def load_mask(self, node: Node) -> str | None:
-        """The mask under which a load reads."""
-        return self.mask_of(self.kernel.level(node))
+        """The mask under which a load reads; none of one number, which may be read at a place found in a whole row."""
+        return self.mask_of(self.kernel.level(node)) if node.axes else None
 
     def padding(self, node: Node) -> str:
         """What a load has where its mask has nothing."""

@@ -177,26 +177,14 @@ _PLACEMENT = {"device", "layout", "pin_memory", "memory_format", "non_blocking",
 
 
 def _stored(buffer: ir.Buffer) -> Value:
-    """A tensor in memory. An empty one is never read, not even where a dimension of stride 0 hides that it is empty; a
-    computed index along such a dimension still has to be in bounds.
-    """
+    """A tensor in memory. An empty one is never read, not even where a dimension of stride 0 hides that it is empty."""
 
     def at(index: Index) -> ir.Node:
         if buffer.dtype not in ir.STORED:
             raise NotImplementedError(f"a tensor of {buffer.dtype}")
         if any(size == 0 for size in buffer.shape):
             return ir.const(0, ir.compute_dtype(buffer.dtype))
-        entries = [unchecked(entry, size) for entry, size in zip(index, buffer.shape, strict=True)]
-        checks = []
-        for dim, (entry, size, stride) in enumerate(zip(entries, buffer.shape, buffer.strides, strict=True)):
-            if isinstance(entry, ir.Node) and stride == 0:
-                checks.append(indexing.is_inside(entry, size))
-                entries[dim] = sympy.S.Zero
-        node = ir.load(buffer, entries)
-        for inside in checks:
-            outside = ir.const(float("nan") if node.dtype.is_floating_point else 0, node.dtype)
-            node = ir.apply("where", inside, node, outside)
-        return node
+        return ir.load(buffer, [unchecked(entry, size) for entry, size in zip(index, buffer.shape, strict=True)])
 
     return Value(buffer.shape, buffer.dtype, at)
 

@@ -14,7 +14,7 @@ import sympy
 import torch
 
 from autogen import ir
-from autogen.lowering.values import Entry, Shape, Value
+from autogen.lowering.values import Entry, Index, Shape, Value
 
 # What sizes decide, or else a node.
 Condition: TypeAlias = "bool | ir.Node"
@@ -41,9 +41,9 @@ def _combined(op: str, formula: Callable[[sympy.Expr, sympy.Expr], sympy.Expr], 
     """Two entries under a scalar op: a node if one of them is, which need not compute what is an expression."""
     if not isinstance(a, ir.Node) and not isinstance(b, ir.Node):
         return sympy.expand(formula(a, b))
-    known = [_written(each) if isinstance(each, ir.Node) else each for each in (a, b)]
-    if known[0] is not None and known[1] is not None:
-        return ir.index(sympy.expand(formula(known[0], known[1])))
+    known = [_plain(each) for each in (a, b)]
+    if not any(isinstance(each, ir.Node) for each in known):
+        return ir.index(sympy.expand(formula(*known)))
     return ir.apply(op, position(a), position(b))
 
 
@@ -130,8 +130,53 @@ def checked(entry: Entry, inside: Condition) -> Entry:
 
 def unchecked(entry: Entry, size: sympy.Expr) -> Entry:
     """An entry for a dimension of `size`: the expression that a node spells out, if it surely lies inside."""
+    known = _plain(entry)
+    return known if is_within(known, size) is True else entry
+
+
+def bounded(value: Value, *dims: int) -> Value:
+    """A view that is nan at computed indices outside of it, where there is something to be read along `dims`.
+
+    What a node only spells out is no index that the loss computes: whoever made it has checked it.
+    """
+
+    def at(index: Index) -> ir.Node:
+        computed = [dim for dim in dims if isinstance(_plain(index[dim]), ir.Node)]
+        return _inside(value, index, computed)
+
+    return Value(value.shape, value.dtype, at, value.factors)
+
+
+def looked_up(value: Value, index: Index) -> ir.Node:
+    """The element at an index that the loss gives: nan outside, also where it only spells out a place."""
+    spelled = [d for d, entry in enumerate(index) if isinstance(entry, ir.Node) and _plain(entry) is not entry]
+    return _inside(value, index, spelled)
+
+
+def _inside(value: Value, index: Index, dims: Sequence[int]) -> ir.Node:
+    """The element at an index, nan if the entries of some dimensions are outside."""
+    node = value.at(index)
+    for dim in dims:
+        entry, size = index[dim], value.shape[dim]
+        inside = _checks(node, entry, size) or is_within(_plain(entry), size)
+        if inside is not True:
+            outside = ir.nothing(node.dtype)
+            node = ir.apply("where", inside, node, outside) if inside else outside
+    return node
+
+
+def _checks(node: ir.Node, entry: Entry, size: sympy.Expr) -> bool:
+    """Whether a node is a load along a dimension that has just this size in memory."""
+    if node.op != "load" or entry not in node.args:
+        return False
+    buffer, entries = node.attrs
+    return size == buffer.shape[entries.index(ir.hole(node.args.index(entry)))]
+
+
+def _plain(entry: Entry) -> Entry:
+    """The expression that an entry is, if it is one."""
     known = _written(entry) if isinstance(entry, ir.Node) else None
-    return known if known is not None and is_within(known, size) is True else entry
+    return entry if known is None else known
 
 
 def chosen_dims(indices: Sequence[Value | None]) -> tuple[list[int], Shape, int]:

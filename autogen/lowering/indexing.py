@@ -9,17 +9,11 @@ import torch
 
 from autogen import ir
 from autogen.lowering import extremes, factories, joining, scattering, unrolling  # noqa: F401  (they register)
-from autogen.lowering.entries import as_index, chosen_dims, is_at, wrapped
+from autogen.lowering.entries import as_index, chosen_dims, is_at, looked_up, wrapped
 from autogen.lowering.pointwise import apply_op
 from autogen.lowering.registry import Context, lowers
 from autogen.lowering.values import Entry, Index, Value, aligned
 from autogen.lowering.values import reduction as reduce_value
-
-
-def is_inside(place: ir.Node, size: sympy.Expr) -> ir.Node:
-    """Whether a computed index is one of a dimension of the given size."""
-    above = ir.apply("ge", place, ir.const(0, torch.int64))
-    return ir.apply("logical_and", above, ir.apply("lt", place, ir.index(size)))
 
 
 @lowers("gather.default")
@@ -30,7 +24,7 @@ def gather(context: Context, value: Value, dim: int, places: Value, sparse_grad:
     dim %= len(value.shape)
 
     def at(index: Index) -> ir.Node:
-        return value.at((*index[:dim], as_index(places.at(index)), *index[dim + 1 :]))
+        return looked_up(value, (*index[:dim], as_index(places.at(index)), *index[dim + 1 :]))
 
     return Value(context.shape, value.dtype, at, places.factors)
 
@@ -48,7 +42,7 @@ def index_(context: Context, value: Value, indices: Sequence[Value | None]) -> V
         entries: list[Entry] = [*index[:first], *index[first + len(places) :]]
         for dim, each in zip(dims, given, strict=True):
             entries.insert(dim, wrapped(each.at(aligned(inner, each.shape)), value.shape[dim]))
-        return value.at(entries)
+        return looked_up(value, tuple(entries))
 
     return Value(context.shape, value.dtype, at)
 
@@ -60,7 +54,7 @@ def index_select(context: Context, value: Value, dim: int, places: Value) -> Val
 
     def at(index: Index) -> ir.Node:
         place = as_index(places.at((index[dim],)))
-        return value.at((*index[:dim], place, *index[dim + 1 :]))
+        return looked_up(value, (*index[:dim], place, *index[dim + 1 :]))
 
     return Value(context.shape, value.dtype, at)
 

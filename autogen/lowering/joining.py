@@ -16,6 +16,7 @@ from autogen import ir
 from autogen.lowering.entries import (
     Condition,
     both,
+    bounded,
     checked,
     choose,
     divided,
@@ -105,7 +106,7 @@ def _unsqueezed(value: Value, dim: int) -> Value:
     shape, factors = list(value.shape), list(value.factors)
     shape.insert(dim, sympy.S.One)
     factors.insert(dim, (sympy.S.One,))
-    return Value(shape, value.dtype, lambda index: value.at(replaced(index, dim)), factors)
+    return bounded(Value(shape, value.dtype, lambda index: value.at(replaced(index, dim)), factors), dim)
 
 
 @lowers("constant_pad_nd.default")
@@ -277,7 +278,7 @@ def unfold(context: Context, value: Value, dim: int, size: int, step: int) -> Va
         return value.at(replaced(tuple(outer), dim, plus(times(outer[dim], sympy.Integer(step)), inside)))
 
     factors = [(n,) if d == dim else f for d, (n, f) in enumerate(zip(context.shape[:-1], value.factors, strict=True))]
-    return Value(context.shape, value.dtype, at, [*factors, (context.shape[-1],)])
+    return bounded(Value(context.shape, value.dtype, at, [*factors, (context.shape[-1],)]), dim, len(context.shape) - 1)
 
 
 @lowers("flip.default")

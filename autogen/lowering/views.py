@@ -8,7 +8,7 @@ from typing import Any
 import sympy
 
 from autogen import ir
-from autogen.lowering.entries import plus, position, times
+from autogen.lowering.entries import bounded, plus, position, times
 from autogen.lowering.registry import Context, lowers
 from autogen.lowering.values import Entry, Index, Shape, Value, aligned, broadcast_factors
 
@@ -22,12 +22,10 @@ def identity(context: Context, value: Value, **_: Any) -> Value:
 @lowers("expand.default")
 def expand(context: Context, value: Value, size: Sequence[Any], implicit: bool = False) -> Value:
     """Broadcast to a larger shape."""
-    return Value(
-        context.shape,
-        value.dtype,
-        lambda index: value.at(aligned(index, value.shape)),
-        broadcast_factors(context.shape, [value]),
-    )
+    factors = broadcast_factors(context.shape, [value])
+    expanded = Value(context.shape, value.dtype, lambda index: value.at(aligned(index, value.shape)), factors)
+    new = len(context.shape) - len(value.shape)
+    return bounded(expanded, *range(new), *(new + dim for dim, size in enumerate(value.shape) if size == 1))
 
 
 @lowers("broadcast_tensors.default")
@@ -55,7 +53,9 @@ def view(context: Context, value: Value, *_: Any) -> Value:
     for theirs, ours in groups:
         if len(ours) == 1:
             factors[ours[0]] = tuple(f for dim in theirs for f in value.factors[dim])
-    return Value(context.shape, value.dtype, at, factors)
+    # Beyond the first of some dimensions that are one in memory, there is the next of that one.
+    inner = [dim for theirs, ours in groups for dim in (ours[1:] if theirs else ours)]
+    return bounded(Value(context.shape, value.dtype, at, factors), *inner)
 
 
 def _matching_groups(value: Value, shape: Shape) -> list[tuple[list[int], list[int]]]:
@@ -155,13 +155,13 @@ def _terms(flat: sympy.Expr) -> list[sympy.Expr]:
 def _below(expression: sympy.Expr, bound: sympy.Expr) -> bool:
     """Whether 0 <= expression < bound for all values of its axes, as far as can be proven."""
     axes = [symbol for symbol in expression.free_symbols if isinstance(symbol, ir.Axis)]
-    largest = expression
+    least = largest = expression
     for axis in axes:
         coefficient = sympy.expand(expression).coeff(axis, 1)
         if not coefficient.is_positive or coefficient.free_symbols & set(axes):
             return False
-        largest = largest.subs(axis, axis.size - 1)
-    return bool(sympy.expand(bound - largest - 1).is_nonnegative)
+        least, largest = least.subs(axis, 0), largest.subs(axis, axis.size - 1)
+    return bool(sympy.expand(least).is_nonnegative and sympy.expand(bound - largest - 1).is_nonnegative)
 
 
 def _regroup_nodes(index: Index, ours: list[int], theirs: list[int], value: Value, shape: Shape) -> list[Entry]:
@@ -195,7 +195,7 @@ def unsqueeze(context: Context, value: Value, dim: int) -> Value:
     """A new dimension of size 1."""
     dim %= len(value.shape) + 1
     factors = [*value.factors[:dim], (sympy.S.One,), *value.factors[dim:]]
-    return Value(context.shape, value.dtype, lambda i: value.at((*i[:dim], *i[dim + 1 :])), factors)
+    return bounded(Value(context.shape, value.dtype, lambda i: value.at((*i[:dim], *i[dim + 1 :])), factors), dim)
 
 
 @lowers("squeeze.default", "squeeze.dim", "squeeze.dims")
@@ -267,4 +267,4 @@ def slice_(context: Context, value: Value, dim: int = 0, start: Any = None, end:
 
     factors = list(value.factors)
     factors[dim] = (context.shape[dim],)
-    return Value(context.shape, value.dtype, at, factors)
+    return bounded(Value(context.shape, value.dtype, at, factors), dim)

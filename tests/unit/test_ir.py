@@ -96,6 +96,12 @@ class TestAxes:
     def test_of_a_computed_index_are_those_of_the_index(self) -> None:
         assert ir.load(X.attrs[0], (sympy.S.Zero, LABEL)).axes == {N}
 
+    def test_along_a_dimension_of_stride_0_a_computed_index_is_checked_beside_the_load(self) -> None:
+        expanded = Buffer("x", F64, (N_SIZE, C_SIZE), (sympy.S.Zero, sympy.S.One), "input")
+        read = ir.load(expanded, (LABEL, C))
+        assert read.op == "where" and read.axes == {N, C}
+        assert read.args[1] is ir.load(expanded, (sympy.S.Zero, C))
+
     def test_of_an_op_are_those_of_its_arguments(self) -> None:
         assert ir.apply("add", ROW, X).axes == {N, C}
 

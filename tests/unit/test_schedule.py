@@ -236,6 +236,19 @@ class TestLaunches:
         assert own[0] not in {root.node.attrs[0] for root in last.roots if root.node.op == "load"}  # no copy
         Reference(loss, *args).check_plan(plan, sizes)
 
+    def test_what_a_step_is_given_all_over_is_read_once(self) -> None:
+        """What torch reads of an expanded number is in memory along axes that the number does not have."""
+
+        def loss(x: Tensor) -> Tensor:
+            least = x.amin(-1, keepdim=True)
+            return torch.nextafter(least, x).sum() + least
+
+        plan, sizes = plan_of(loss, floats(4))
+        stored, step, last = plan.forward
+        assert isinstance(stored, Kernel) and isinstance(step, TorchStep) and isinstance(last, Kernel)
+        assert {load.attrs[0].name for load in last.loads()} == {*step.writes, stored.roots[0].buffer.name}
+        Reference(loss, floats(4)).check_plan(plan, sizes)
+
     @pytest.mark.usefixtures("large")
     def test_results_that_do_not_fit_together_get_a_part_each(self) -> None:
         def loss(x: Tensor) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -98,6 +98,7 @@ QUOTIENTS: dict[str, Loss] = {
 class TestViews:
     @settings(max_examples=150)
     @given(view_chains(), st.booleans())
+    @example(((2, 2, 2), [("flatten", (0, 2)), ("select", (0, -1))]), False)  # C * C - 1 is no multiple of C less 1
     def test_chains_read_what_torch_reads(self, chain: tuple[tuple[int, ...], list[Step]], reverse: bool) -> None:
         shape, steps = chain
         x = torch.arange(math.prod(shape), dtype=torch.float64).reshape(shape)
