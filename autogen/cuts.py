@@ -112,7 +112,7 @@ def stored(node: Node, name: str, role: str, axes: Sequence[ir.Axis]) -> Root:
 
 def is_statistic(root: Root, node: Node) -> bool:
     """Whether a root is just a reduction, and no result of the loss."""
-    return _is_value(root, node) and root.buffer.role in ("saved", "scratch")
+    return _is_value(root, node) and 0 not in root.buffer.shape and root.buffer.role in ("saved", "scratch")
 
 
 def _one(name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance) -> Kernel:

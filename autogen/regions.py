@@ -203,16 +203,3 @@ class _EarlyStores:
         self._taken.add(new.buffer.name)
         roots.append(new)
         return new
-<<<<<<< HEAD
-=======
-
-
-def _is_statistic(root: Root, node: Node) -> bool:
-    """Whether a root is just a reduction, and no result of the loss."""
-    return (
-        root.node is node
-        and 0 not in root.buffer.shape
-        and root.buffer.dtype == node.dtype
-        and root.buffer.role in ("saved", "scratch")
-    )
->>>>>>> fix-emit
