@@ -84,15 +84,26 @@ def joined(context: Context, parts: Sequence[Value], dim: int) -> Value:
 
 
 def _of_parts(context: Context, parts: Sequence[Value], dim: int, index: Index) -> ir.Node:
-    first, *rest = parts
-    entry, size = index[dim], first.shape[dim]
-    before = is_below(entry, size) if rest else True
-    return choose(
-        before,
-        lambda: first.at(replaced(index, dim, checked(entry, before))),
-        lambda: _of_parts(context, rest, dim, replaced(index, dim, checked(plus(entry, -size), before is False))),
-        context.compute,
-    )
+    entry = index[dim]
+    found: list[tuple[Condition, ir.Node]] = []
+    for number, part in enumerate(parts, start=1):
+        size = part.shape[dim]
+        here = is_below(entry, size) if number < len(parts) else True
+        if here is not False:
+            node = part.at(replaced(index, dim, checked(entry, here)))
+            found.append((here, ir.cast(node, context.compute)))
+        if here is True:
+            break
+        entry = checked(plus(entry, -size), here is False)
+    _, node = found.pop()
+    for here, chosen in reversed(found):
+        node = _either(here, chosen, node)
+    return node
+
+
+def _either(condition: Condition, chosen: ir.Node, other: ir.Node) -> ir.Node:
+    """A choice that is none where both are the same, as the zeros of what an `unbind` shows and nobody reads."""
+    return chosen if chosen is other else choose(condition, lambda: chosen, lambda: other, chosen.dtype)
 
 
 @lowers("stack.default")

@@ -11,7 +11,7 @@ import builtins
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -310,6 +310,23 @@ def _rrelu_(input: Tensor, *options: Any, **more: Any) -> Tensor:
     return input.copy_(_rrelu(input, *options, **more))
 
 
+def _constant_pad_nd(input: Tensor, pad: Sequence[Any], value: float = 0) -> Any:
+    """Negative widths, as the gradient of padding has, take away first: of symbolic sizes, torch's fake implementation
+    logs an error before it goes on with fixed ones.
+    """
+    if not any(width < 0 for width in pad):
+        return NotImplemented
+    kept = input
+    for place, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        if before < 0 or after < 0:
+            dim = input.dim() - 1 - place
+            first, last = max(-before, 0), input.shape[dim] - max(-after, 0)
+            _refuse(last < first, "padding takes away more than there is")
+            kept = aten.slice.Tensor(kept, dim, first, last)
+    rest = [max(width, 0) for width in pad]
+    return aten.constant_pad_nd.default(kept, rest, value) if any(rest) else kept.clone()
+
+
 def _refuse(condition: Any, message: str, error: type[Exception] = RuntimeError) -> None:
     """Raise on a condition that torch raises on: the call then runs in torch, which says it in its own words."""
     if condition:
@@ -333,6 +350,7 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
         _of_one_dtype(0, 1), _in_unit_interval, _in_dtype_of_first(aten.binary_cross_entropy.default, 2)
     ),
     aten.binary_cross_entropy_with_logits.default: _in_dtype_of_target,
+    aten.constant_pad_nd.default: _constant_pad_nd,
     aten.hardshrink_backward.default: _shrink_backward,
     aten.huber_loss.default: _huber_loss,
     aten.huber_loss_backward.default: _of_one_dtype(1, 2),

@@ -69,14 +69,6 @@ def test_pieces_that_are_summed_outside(loss: Loss, shape: tuple[int, ...]) -> N
     torch.testing.assert_close(own, their)
 
 
-@pytest.mark.parametrize(
-    ("loss", "shapes"),
-    [
-        (lambda x: x.gather(1, x.argmax(1).remainder(x.shape[1])[:, None]), [(1, 4)]),
-        (lambda x, y: x.log_softmax(1) * y[y.argmax().remainder(4)], [(3, 4), (4,)]),
-    ],
-    ids=["one row", "rows beside it"],
-)
-@pytest.mark.parametrize("columns", [4, 40000], ids=["resident", "looped"])
-def test_one_number_at_a_place_that_is_found(loss: Loss, shapes: list[tuple[int, ...]], columns: int) -> None:
-    agree(loss, *(draw("real", *shape[:-1], columns) for shape in shapes), launches=None)
+def test_one_number_at_a_place_that_is_found() -> None:
+    """In a kernel of one row, which has no mask of rows."""
+    agree(lambda x: x.gather(1, x.argmax(1).remainder(x.shape[1])[:, None]), draw("real", 1, 4), launches=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from autogen import autogen_loss
 from autogen.tracing import formulas
+from tests.unit.pipeline import check, floats
 
 
 def with_gradients(function: Any, *inputs: Tensor, **options: Any) -> list[Tensor]:
@@ -99,3 +102,19 @@ def test_cross_entropy_where_torch_knows_no_symbols(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(formulas, "_cross_entropy", lambda *args, **options: fail("what is no loss"))
     with pytest.raises(RuntimeError, match="no loss"):
         formulas.cross_entropy(x, t)
+
+
+@pytest.mark.parametrize("pad", [(1, 2), (-1, 1), (-1, -1, 2, -1)], ids=str)
+def test_padding_that_takes_away_logs_nothing(pad: tuple[int, ...], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+    check(lambda x: F.pad(x.exp(), pad, value=2.0), floats(4, 5))
+    assert not caplog.records
+
+
+def test_padding_that_takes_away_too_much_raises_as_in_torch() -> None:
+    x = floats(4, 2)
+    with pytest.raises(RuntimeError) as theirs:
+        F.pad(x, (-2, -1))
+    with pytest.raises(RuntimeError) as ours:
+        autogen_loss(lambda x: F.pad(x, (-2, -1)))(x)
+    assert str(ours.value) == str(theirs.value)

@@ -114,3 +114,14 @@ class TestWrites:
         x, y = floats(3, 2, 4), torch.tensor([2, 0, 3])
         check(lambda x, y: x[torch.arange(3), :, y].exp(), x, y)
         check(lambda x, y: x[:, 0][torch.arange(3), y].exp(), x, y)
+
+
+def test_many_parts() -> None:
+    """The gradient of one joins zeros for all others, which are one choice."""
+
+    def first(x: Tensor) -> Tensor:
+        return x.unbind(-1)[0] * 2
+
+    program, _ = program_of(first, floats(2, 512))
+    assert sum(node.op == "where" for node in ir.topological([program.gradients[0].node])) == 1
+    check(first, floats(2, 512))
