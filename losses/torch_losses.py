@@ -172,7 +172,7 @@ with warnings.catch_warnings():
             super().__init__(*args, **kwargs)
 
 
-@autogen_loss(handwritten=handwritten.cosine_embedding)
+@autogen_loss(handwritten=handwritten.make_cosine_embedding)
 class CosineEmbeddingLoss(nn.CosineEmbeddingLoss):
     """See `torch.nn.CosineEmbeddingLoss`.
 
@@ -180,7 +180,7 @@ class CosineEmbeddingLoss(nn.CosineEmbeddingLoss):
     """
 
 
-@autogen_loss(handwritten=handwritten.multilabel_margin)
+@autogen_loss(handwritten=handwritten.make_multilabel_margin)
 class MultiLabelMarginLoss(nn.MultiLabelMarginLoss):
     """See `torch.nn.MultiLabelMarginLoss`.
 
@@ -188,6 +188,6 @@ class MultiLabelMarginLoss(nn.MultiLabelMarginLoss):
     """
 
 
-@autogen_loss(handwritten=handwritten.ctc)
+@autogen_loss(handwritten=handwritten.make_ctc)
 class CTCLoss(nn.CTCLoss):
     """`-log p(targets | log_probs)` summed over all alignments (Graves et al., 2006); see `torch.nn.CTCLoss`."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @functools.cache
-def cosine_embedding() -> Handwritten:
+def make_cosine_embedding() -> Handwritten:
     """The kernels of `cosine_embedding_loss`."""
     from autogen.losses.handwritten.cosine_embedding import CosineEmbedding
 
@@ -21,7 +21,7 @@ def cosine_embedding() -> Handwritten:
 
 
 @functools.cache
-def ctc() -> Handwritten:
+def make_ctc() -> Handwritten:
     """The kernels of `ctc_loss`."""
     from autogen.losses.handwritten.ctc import CTC
 
@@ -29,7 +29,7 @@ def ctc() -> Handwritten:
 
 
 @functools.cache
-def multilabel_margin() -> Handwritten:
+def make_multilabel_margin() -> Handwritten:
     """The kernels of `multilabel_margin_loss`."""
     from autogen.losses.handwritten.multilabel_margin import MultiLabelMargin
 

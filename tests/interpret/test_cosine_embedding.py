@@ -16,7 +16,7 @@ from torch import Tensor
 
 import autogen.losses
 from autogen import policy
-from autogen.losses.handwritten import cosine_embedding
+from autogen.losses.handwritten import make_cosine_embedding
 from tests.interpret.compare import Call, check, differentiable
 from tests.interpret.launches import Launches
 from tests.interpret.samples import Samples
@@ -183,7 +183,7 @@ def test_keeps_statistics_only() -> None:
     on_meta = [each.to("meta") for each in rows(6, 50)]
     arguments = dict(zip(("input1", "input2", "target"), on_meta, strict=True))
     arguments |= {"margin": 0.0, "size_average": None, "reduce": None, "reduction": "none"}
-    loss = cosine_embedding()
+    loss = make_cosine_embedding()
     assert loss.refuse(arguments, ("input1",)) is None
     forward = loss.forward(arguments)
     assert forward.output.shape == (6,) and [each.shape for each in forward.saved] == [(6,)] * 3
@@ -205,7 +205,7 @@ def test_refused(shapes: tuple[tuple[int, ...], ...]) -> None:
     input1, input2, target = (torch.ones(shape) for shape in shapes)
     arguments = {"input1": input1, "input2": input2, "target": target, "margin": 0.0}
     arguments |= {"size_average": None, "reduce": None, "reduction": "mean"}
-    assert cosine_embedding().refuse(arguments, ()) is not None
+    assert make_cosine_embedding().refuse(arguments, ()) is not None
 
 
 def _has_direction(inputs: Tensor) -> bool:

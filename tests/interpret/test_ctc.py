@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import autogen.losses
 from autogen import policy
-from autogen.losses.handwritten import ctc
+from autogen.losses.handwritten import make_ctc
 from tests.interpret.compare import Call, check
 from tests.interpret.launches import Launches
 from tests.interpret.strategies import DTYPES, UPSTREAMS, Draw, layouts
@@ -211,9 +211,9 @@ def test_plans_on_the_meta_device(one_after_the_other: bool, reduction: str) -> 
     tensors = [each.to("meta") for each in (probs, targets, *map(torch.tensor, lengths))]
     for each in lengths, tensors[2:]:
         arguments = arguments_of(*tensors[:2], *each, reduction=reduction)
-        assert ctc().refuse(arguments, ("log_probs",)) is None
-        forward = ctc().forward(arguments)
-        backward = ctc().backward(arguments, forward.saved, torch.empty_like(forward.output), ("log_probs",))
+        assert make_ctc().refuse(arguments, ("log_probs",)) is None
+        forward = make_ctc().forward(arguments)
+        backward = make_ctc().backward(arguments, forward.saved, torch.empty_like(forward.output), ("log_probs",))
         assert forward.output.shape == ((4,) if reduction == "none" else ())
         assert backward.gradients["log_probs"].shape == probs.shape
         for launch in (*forward.launches, *backward.launches):
@@ -224,7 +224,7 @@ def test_plans_on_the_meta_device(one_after_the_other: bool, reduction: str) -> 
 def test_lengths_out_of_range_of_a_gpu() -> None:
     """What nobody checks, as lengths stay on the GPU: kernels stay within bounds, the loss is nan."""
     probs, targets, *lengths = ragged()
-    launch = ctc().forward(arguments_of(probs, targets, *lengths, reduction="none")).launches[0]
+    launch = make_ctc().forward(arguments_of(probs, targets, *lengths, reduction="none")).launches[0]
     wrong = torch.tensor([8, 3, -1, 2**40]), torch.tensor([2, 5, 1, 0])
     changed = dict(zip(("input_lengths_ptr", "target_lengths_ptr"), wrong, strict=True))
     replace(launch, arguments={**launch.arguments, **changed})(torch.device("cpu"))
@@ -235,10 +235,10 @@ def test_labels_out_of_range_of_a_gpu() -> None:
     """Labels that are no classes have probability 0, and get no gradient."""
     probs, targets, *lengths = ragged()
     arguments = arguments_of(probs, targets, *lengths, reduction="none")
-    forward = ctc().forward(arguments)
+    forward = make_ctc().forward(arguments)
     wrong = torch.tensor([[1, 4, 2, 1], [3, 1, 2, 0], [-1, 9, 9, 9], [9, 9, 9, 9]])
     saved = [wrong if each is forward.launches[0].arguments["targets_ptr"] else each for each in forward.saved]
-    backward = ctc().backward(arguments, saved, torch.ones(4), ("log_probs",))
+    backward = make_ctc().backward(arguments, saved, torch.ones(4), ("log_probs",))
     for launch in (*forward.launches, *backward.launches):
         replace(launch, arguments={**launch.arguments, "targets_ptr": wrong})(probs.device)
     assert forward.output.isinf().tolist() == [True, False, True, False]
@@ -269,7 +269,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("given", REFUSED.values(), ids=REFUSED)
 def test_errors_are_those_of_torch(given: tuple[Any, ...]) -> None:
-    assert ctc().refuse(arguments_of(*given), ()) is not None
+    assert make_ctc().refuse(arguments_of(*given), ()) is not None
     with pytest.raises(Exception) as theirs:
         nn.CTCLoss()(*given)
     with pytest.raises(theirs.type) as ours:
@@ -279,7 +279,7 @@ def test_errors_are_those_of_torch(given: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize("options", [{"blank": -1}, {"blank": 4}, {"reduction": "all"}, {"zero_infinity": 1}])
 def test_unknown_options(options: dict[str, Any]) -> None:
-    assert ctc().refuse(arguments_of(*ragged(), **options), ()) is not None
+    assert make_ctc().refuse(arguments_of(*ragged(), **options), ()) is not None
     with pytest.raises((RuntimeError, ValueError, TypeError)):
         autogen.losses.CTCLoss(**options)(*ragged())
 
@@ -295,10 +295,10 @@ def test_left_to_torch() -> None:
         (probs, blank_in_target, *lengths),
         (probs[:, :1], large, [7], [4096]),
     ):
-        assert ctc().refuse(arguments_of(*inputs), ("log_probs",)) is not None
+        assert make_ctc().refuse(arguments_of(*inputs), ("log_probs",)) is not None
         assert torch.equal(autogen.losses.CTCLoss()(*inputs), nn.CTCLoss()(*inputs))
-    assert ctc().refuse(arguments_of(probs[:, :1], large, [7], [4095]), ("log_probs",)) is None
-    assert ctc().refuse(arguments_of(*ragged()), ("log_probs", "targets")) is not None
+    assert make_ctc().refuse(arguments_of(probs[:, :1], large, [7], [4095]), ("log_probs",)) is None
+    assert make_ctc().refuse(arguments_of(*ragged()), ("log_probs", "targets")) is not None
 
 
 @st.composite

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import autogen.losses
 from autogen import policy
-from autogen.losses.handwritten import multilabel_margin
+from autogen.losses.handwritten import make_multilabel_margin
 from tests.interpret.compare import Call, check
 from tests.interpret.samples import Samples
 from tests.interpret.strategies import DTYPES, UPSTREAMS, Draw, layouts, tensors
@@ -166,7 +166,7 @@ def test_targets_that_are_no_classes() -> None:
     x, target = Samples().real(3, 5), labels(3, 5, 2)
     target[1] = torch.tensor([0, 2**40, 1, -1, -1])
     arguments = {"input": x, "target": target, "size_average": None, "reduce": None, "reduction": "none"}
-    loss = multilabel_margin()
+    loss = make_multilabel_margin()
     assert loss.refuse(arguments, ()) == "targets that are no classes"
     forward = loss.forward(arguments)
     backward = loss.backward(arguments, forward.saved, torch.ones(3), ("input",))
@@ -180,7 +180,7 @@ def test_on_meta() -> None:
     """A plan needs no data, and keeps nothing between forward and backward."""
     x, target = torch.empty(6, 50, device="meta"), torch.empty(6, 50, dtype=torch.int64, device="meta")
     arguments = {"input": x, "target": target, "size_average": None, "reduce": None, "reduction": "mean"}
-    loss = multilabel_margin()
+    loss = make_multilabel_margin()
     assert loss.refuse(arguments, ("input",)) is None
     forward = loss.forward(arguments)
     assert forward.output.shape == () and forward.saved == ()
@@ -192,7 +192,7 @@ def test_on_meta() -> None:
 def test_too_many_classes() -> None:
     x, target = torch.empty(2, 8193, device="meta"), torch.empty(2, 8193, dtype=torch.int64, device="meta")
     arguments = {"input": x, "target": target, "size_average": None, "reduce": None, "reduction": "mean"}
-    assert multilabel_margin().refuse(arguments, ()) == "more than 8192 classes"
+    assert make_multilabel_margin().refuse(arguments, ()) == "more than 8192 classes"
 
 
 @st.composite
