@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from autogen.emission.body import TRITON_DTYPES, Body
-from autogen.emission.rows import Rows
+from autogen.emission.rows import Resident
 from autogen.emission.shell import identity
 from autogen.ir import Node
-from autogen.kernel import Level
 
 
-class Strided(Rows):
+class Strided(Resident):
     """Prints a row kernel as a loop over tiles of whole rows, which adds up the totals."""
 
     template = "rows_strided.jinja"
@@ -28,16 +27,11 @@ class Strided(Rows):
         self._starts: list[str] = []
         outer = self.scalars()
         body = self.body(outer)
-        self.preload(body, Level.ROW, Level.COLUMN, Level.ELEMENT)
-        self.reduce_rows(body)
-        totals = self.totals(body)
-        stores = self.store_rows(body) + self.store_elements(body)
+        totals, context = self.of_rows(body)
         return {
-            **self.head(),
+            **context,
             "before": "\n".join([*outer.lines, *self._starts]),
             "tiles": self.program_count(),
-            "body": "\n".join(body.lines),
-            "stores": "\n".join(stores),
             **self.last_block(totals, outer),
         }
 
