@@ -20,14 +20,7 @@ import pytest
 from autogen import build
 
 TEXT = "def answer():\n    return 42\n"
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, on disk and in memory."""
-    monkeypatch.setenv(build.CACHE_VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(build, "_functions", {})
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def files(folder: Path) -> list[str]:

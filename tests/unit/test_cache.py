@@ -12,14 +12,7 @@ from autogen import build
 from autogen.__main__ import main
 
 TEXT = "def answer():\n    return 42\n"
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, on disk and in memory."""
-    monkeypatch.setenv(build.CACHE_VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(build, "_functions", {})
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def test_leftovers_are_cleared_once_they_are_old(folder: Path) -> None:
