@@ -14,8 +14,7 @@
 | rows, rows adjacent     | up to 128 rows; all columns while they fit, else steps of 32  | 4 - 8 |
 
 A tile that needs more than 32 values per thread and tensor spills on real devices, which bounds what "fits" means;
-double precision halves every tile. Flat kernels and tiles with a `lgamma`, or a derivative of it, have twice the warps,
-and so have chunks of whole rows with several sums, of which each thread keeps one per element.
+double precision halves every tile. Flat kernels and tiles with a `lgamma`, or a derivative of it, have twice the warps.
 """
 
 from __future__ import annotations
@@ -143,7 +142,6 @@ class Tiler:
         # Small programs are for kernels that draw no tickets, or may have several tiles for each.
         self._may_be_small = self._may_stride or not (kernel.totals or last or is_part)
         self._has_many_totals = len(kernel.totals) > 2
-        self._has_many_sums = self.is_chunked and self._whole_rows and len(kernel.totals) > 1
         self._heavy = any(node.op in HEAVY for node in nodes)
         across = [node for node in kernel.loads() if kernel.level(node) in (Level.ELEMENT, Level.COLUMN)]
         written = [root for root in kernel.stores if kernel.level_of_axes(root.index_axes) == Level.ELEMENT]
@@ -317,7 +315,7 @@ class Tiler:
         else:
             cols = whole if self._whole_rows else min(whole, max(elements // ROWS_ADJACENT, 1))
             rows = min(max(elements * 2 // cols, 1), inner, elements)
-        warps = min(max(rows * cols // 512, 4), 32) << (self._heavy or self._has_many_sums)
+        warps = min(max(rows * cols // 512, 4), 32) << self._heavy
         return Config((("ROWS", rows), ("COLS", cols)), min(warps, 32))
 
     def _rows(self, extents: Extents, looped: bool) -> Config:
