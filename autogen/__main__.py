@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from autogen import build
+from autogen.runtime import build
 from autogen.tuning import store
 
 

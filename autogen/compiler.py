@@ -18,14 +18,14 @@ from typing import Any
 
 import torch
 
-from autogen.binding import Binding
-from autogen.compiled import CompiledLoss
+from autogen.calls.binding import Binding
+from autogen.calls.reachable import Change
 from autogen.errors import AutogenError, CollectiveError, TraceError, UnsupportedOpError, ValueBranchError
-from autogen.launch import Launcher, Tuner
 from autogen.lowering import decompositions, lower
 from autogen.options import PLAIN, Options
-from autogen.reachable import Change
-from autogen.schedule import schedule
+from autogen.runtime.compiled import CompiledLoss
+from autogen.runtime.launch import Launcher, Tuner
+from autogen.scheduling.schedule import schedule
 from autogen.tracing.entries import Reads
 from autogen.tracing.tracer import trace
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 
-from autogen.dispatch import Dispatcher
+from autogen.dispatch.dispatcher import Dispatcher
 from autogen.options import PLAIN, Gradient, Options, Retrace, Tune
 from autogen.policies import Policy
 
 if TYPE_CHECKING:
-    from autogen.handwritten import Handwritten
+    from autogen.runtime.handwritten import Handwritten
 
 _Loss = TypeVar("_Loss", bound=Callable[..., Any])
 
@@ -73,8 +73,8 @@ def autogen_loss(
             does in Python happens in each, and numbers that it assigns to attributes are kept. That costs hundreds of
             ms a call. By default a loss is traced again where something has changed that it reads, but for what it asks
             Python's library (the environment, files, clocks).
-        handwritten: makes kernels written by hand for the loss (an `autogen.handwritten.Handwritten`), which come
-            before generated ones, but under the policy "aggressive".
+        handwritten: makes kernels written by hand for the loss (an `autogen.runtime.handwritten.Handwritten`), which
+            come before generated ones, but under the policy "aggressive".
         tune: True (or "profile") times configurations of generated kernels (tile sizes, warps) on the GPU when a size
             first comes, and keeps the best on disk; that takes about a second for each kind of kernel. "first_valid"
             times nothing, and takes the first configuration that fits the device's registers. False takes the default

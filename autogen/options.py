@@ -13,7 +13,7 @@ from autogen.frozen import frozen
 from autogen.policies import Policy
 
 if TYPE_CHECKING:
-    from autogen.handwritten import Handwritten
+    from autogen.runtime.handwritten import Handwritten
 
 T = TypeVar("T")
 

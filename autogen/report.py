@@ -10,18 +10,18 @@ import sympy
 import torch
 
 from autogen import ir
-from autogen.backwards import Step, kernels_in
-from autogen.binding import Binding
-from autogen.compilations import Decision, needs_gradient
+from autogen.calls.binding import Binding
 from autogen.decorator import autogen_loss, dispatcher_of, entry_of
-from autogen.dispatch import Dispatcher
+from autogen.dispatch.compilations import Decision, needs_gradient
+from autogen.dispatch.dispatcher import Dispatcher
 from autogen.emission.source import KernelSource
 from autogen.errors import SourceLine
 from autogen.frozen import frozen
-from autogen.handwritten import BoundHandwritten, Launch
-from autogen.launch import Launcher
 from autogen.parts import PARTS, Parts
 from autogen.policies import Policy, resolve
+from autogen.runtime.backwards import Step, kernels_in
+from autogen.runtime.handwritten import BoundHandwritten, Launch
+from autogen.runtime.launch import Launcher
 from autogen.sizes import Evaluator
 from autogen.torch_step import TorchStep
 

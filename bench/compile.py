@@ -55,9 +55,9 @@ def stages(loss: nn.Module, tensors: tuple[torch.Tensor, ...], target: str) -> d
 
     timed("import", lambda: importlib.import_module("autogen.compiler"))
     from autogen.aot import specialize
-    from autogen.launch import Launcher
     from autogen.lowering import decompositions, lower
-    from autogen.schedule import backward_of, schedule
+    from autogen.runtime.launch import Launcher
+    from autogen.scheduling.schedule import backward_of, schedule
     from autogen.tracing.tracer import _Tracing, trace
 
     differentiate = _Tracing.backward
@@ -91,7 +91,7 @@ def keep(loss: nn.Module, tensors: tuple[torch.Tensor, ...]) -> None:
 def found(loss: nn.Module, tensors: tuple[torch.Tensor, ...], target: str) -> tuple[float, float]:
     """Seconds for our imports, and then until both kernels are there, in a process that finds them on disk."""
     start = cpu_time()
-    for name in ("autogen.stored", "autogen.compiled"):
+    for name in ("autogen.dispatch.stored", "autogen.runtime.compiled"):
         importlib.import_module(name)
     imported = cpu_time()
     binding, _ = bound(loss, tensors)
@@ -106,7 +106,7 @@ def found(loss: nn.Module, tensors: tuple[torch.Tensor, ...], target: str) -> tu
 
 def bound(loss: nn.Module, tensors: tuple[torch.Tensor, ...]) -> tuple[Any, list[bool]]:
     """A call, taken apart, and which gradients it asks for."""
-    from autogen.binding import bind
+    from autogen.calls.binding import bind
 
     forward = type(loss).forward
     binding = bind(forward, inspect.signature(forward), loss, tensors, {})
@@ -115,9 +115,9 @@ def bound(loss: nn.Module, tensors: tuple[torch.Tensor, ...]) -> tuple[Any, list
 
 def shelf(binding: Any) -> Any:
     """Where the plan of a call is kept on disk."""
-    from autogen.compilations import key_of
+    from autogen.dispatch.compilations import key_of
+    from autogen.dispatch.stored import shelf_of
     from autogen.options import PLAIN
-    from autogen.stored import shelf_of
 
     return shelf_of("loss", key_of(binding, binding.tensors), binding, PLAIN)
 
@@ -185,9 +185,8 @@ def measure(name: str, target: str, cache: str) -> list[float]:
     folders = {variable: cache for variable in ("TRITON_CACHE_DIR", "AUTOGEN_CACHE_DIR", "PYTHONPYCACHEPREFIX")}
     environment = {**os.environ, **folders, "TRITON_INTERPRET": "0"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has been compiled to bytecode
-    program = (
-        "import autogen.compiler, autogen.stored, autogen.aot, jinja2, bench.compile; bench.compile.import_lazily()"
-    )
+    modules = "autogen.compiler, autogen.dispatch.stored, autogen.aot, jinja2, bench.compile"
+    program = f"import {modules}; bench.compile.import_lazily()"
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
     command = [sys.executable, "-m", "bench.compile", "--target", target, "--loss", name]
     for more in ([], ["--warm"]):

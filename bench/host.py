@@ -25,9 +25,10 @@ import torch
 from torch import nn
 
 import autogen.losses
-from autogen import availability, build, direct, handwritten, policy
+from autogen import availability, policy
 from autogen.decorator import dispatcher_of
 from autogen.losses.handwritten.multilabel_margin import MultiLabelMargin
+from autogen.runtime import build, direct, handwritten
 
 ROUNDS = 15
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from autogen.aot import TARGETS, specialize
 from autogen.aot.compilation import triton_kernel
-from autogen.launch import Launcher
+from autogen.runtime.launch import Launcher
 
 TARGET = "sm_90"
 

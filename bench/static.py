@@ -27,15 +27,15 @@ import torch
 
 from autogen.aot import TARGETS, CompiledKernel, SpecializedKernel, compile_kernel, specialize
 from autogen.aot.assembly import Access
-from autogen.backwards import kernels_in
-from autogen.binding import bind
-from autogen.compilations import needs_gradient
+from autogen.calls.binding import bind
 from autogen.compiler import compile_loss
 from autogen.decorator import dispatcher_of
-from autogen.launch import Launcher
+from autogen.dispatch.compilations import needs_gradient
 from autogen.names import unique
 from autogen.report import describe
-from autogen.skew import ACCESS, INSIDE, OVERLAPPING
+from autogen.runtime.backwards import kernels_in
+from autogen.runtime.launch import Launcher
+from autogen.tiling.skew import ACCESS, INSIDE, OVERLAPPING
 from bench.instructions import issued
 from examples import beyond
 from tests.ptx import cases

@@ -11,7 +11,7 @@ from autogen.decorator import autogen_loss
 from autogen.losses import handwritten
 
 if TYPE_CHECKING:
-    from autogen.handwritten import Handwritten
+    from autogen.runtime.handwritten import Handwritten
 
 __all__ = [
     "binary_cross_entropy",

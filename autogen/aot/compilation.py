@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from autogen import build
 from autogen.aot import assembly
 from autogen.aot.kernels import Parameter, SpecializedKernel
 from autogen.errors import CompileError
 from autogen.frozen import frozen
+from autogen.runtime import build
 
 _ITEM_BITS = re.compile(r"\d+$")
 

@@ -15,9 +15,9 @@ from autogen.frozen import frozen
 if TYPE_CHECKING:
     import torch
 
-    from autogen.handwritten import Launch
     from autogen.ir import Buffer
-    from autogen.launch import Launcher
+    from autogen.runtime.handwritten import Launch
+    from autogen.runtime.launch import Launcher
 
 Direction = Literal["forward", "backward"]
 
@@ -89,11 +89,11 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
         AutogenError: some part of the loss has no kernel.
         TypeError: the arguments do not fit the loss's signature.
     """
-    from autogen.backwards import kernels_in
-    from autogen.binding import bind
-    from autogen.compilations import needs_gradient
+    from autogen.calls.binding import bind
     from autogen.compiler import compile_loss
     from autogen.decorator import autogen_loss, dispatcher_of
+    from autogen.dispatch.compilations import needs_gradient
+    from autogen.runtime.backwards import kernels_in
 
     found = dispatcher_of(loss) or dispatcher_of(autogen_loss(copy.copy(loss)))
     assert found is not None, "a decorated loss has a dispatcher"

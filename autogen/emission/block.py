@@ -12,11 +12,11 @@ from typing import Any
 from autogen import ir
 from autogen.emission.body import Body
 from autogen.emission.shell import Shell, identity
-from autogen.emission.source import Variant
 from autogen.ir import Axis, Node
-from autogen.kernel import Kernel, Level
 from autogen.provenance import Provenance
-from autogen.space import Space
+from autogen.scheduling.kernel import Kernel, Level
+from autogen.tiling.space import Space
+from autogen.tiling.variant import Variant
 
 
 class Block(Shell):

@@ -7,11 +7,11 @@ from typing import Any
 from autogen.emission.body import TRITON_DTYPES, Body
 from autogen.emission.rows import Rows
 from autogen.emission.shell import identity
-from autogen.emission.source import Variant
-from autogen.kernel import Kernel, Level
 from autogen.program import Root
 from autogen.provenance import Provenance
-from autogen.space import Space
+from autogen.scheduling.kernel import Kernel, Level
+from autogen.tiling.space import Space
+from autogen.tiling.variant import Variant
 
 _REACHES_END = "(row_tile + 1) * ROWS - skew > n_rows"
 

@@ -9,11 +9,12 @@ from autogen.emission.horizontal import Horizontal
 from autogen.emission.last_block import Finish
 from autogen.emission.looped import Looped
 from autogen.emission.rows import Resident, Tiled
-from autogen.emission.source import KernelSource, Variant
+from autogen.emission.source import KernelSource
 from autogen.emission.strided import Strided
-from autogen.kernel import Kernel
 from autogen.provenance import Provenance
-from autogen.space import Space
+from autogen.scheduling.kernel import Kernel
+from autogen.tiling.space import Space
+from autogen.tiling.variant import Variant
 
 
 def emit(kernel: Kernel, space: Space, variant: Variant, provenance: Provenance) -> KernelSource:

@@ -8,12 +8,12 @@ from typing import Any
 import sympy
 
 from autogen.emission.records import records_of
-from autogen.emission.source import Variant
 from autogen.emission.streaming import Streaming
 from autogen.ir import Axis
-from autogen.kernel import Kernel, Level
 from autogen.provenance import Provenance
-from autogen.space import Space
+from autogen.scheduling.kernel import Kernel, Level
+from autogen.tiling.space import Space
+from autogen.tiling.variant import Variant
 
 OFFSETS = "offsets"
 

@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autogen.emission.source import Function, KernelSource, Variant, tile_of_part
+from autogen.emission.source import Function, KernelSource
 from autogen.emission.streaming import Streaming, call_of
-from autogen.kernel import Kernel, Level
 from autogen.names import unique
 from autogen.provenance import Provenance
-from autogen.space import Space
+from autogen.scheduling.kernel import Kernel, Level
+from autogen.tiling.space import Space
+from autogen.tiling.variant import Variant, tile_of_part
 
 
 class Horizontal(Streaming):

@@ -12,11 +12,11 @@ from autogen import ir
 from autogen.emission.block import Block
 from autogen.emission.body import TRITON_DTYPES, Body
 from autogen.emission.shell import identity
-from autogen.emission.source import Variant
 from autogen.ir import Node
-from autogen.kernel import CHUNKS, Kernel, Level
 from autogen.provenance import Provenance
-from autogen.space import Space
+from autogen.scheduling.kernel import CHUNKS, Kernel, Level
+from autogen.tiling.space import Space
+from autogen.tiling.variant import Variant
 
 
 class Finish(Block):

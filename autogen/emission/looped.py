@@ -13,8 +13,8 @@ from autogen.emission.rows import IS_EDGE, REACHES_END, Rows
 from autogen.emission.shell import identity
 from autogen.frozen import frozen
 from autogen.ir import Node
-from autogen.kernel import Level
-from autogen.skew import ACCESS
+from autogen.scheduling.kernel import Level
+from autogen.tiling.skew import ACCESS
 
 
 class Looped(Rows):

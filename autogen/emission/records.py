@@ -10,7 +10,7 @@ import sympy
 
 from autogen.frozen import frozen
 from autogen.ir import Buffer, Node
-from autogen.space import Space
+from autogen.tiling.space import Space
 
 SIZES = (4, 2)
 

@@ -17,14 +17,14 @@ from autogen import ir
 from autogen.emission.body import Body
 from autogen.emission.records import Record, records_of
 from autogen.emission.shell import identity
-from autogen.emission.source import Variant
 from autogen.emission.streaming import Streaming
 from autogen.ir import Node
-from autogen.kernel import Kernel, Level
 from autogen.program import Root
 from autogen.provenance import Provenance
-from autogen.skew import INSIDE, OVERLAPPING, skew_of, start_of_row
-from autogen.space import Group, Space
+from autogen.scheduling.kernel import Kernel, Level
+from autogen.tiling.skew import INSIDE, OVERLAPPING, skew_of, start_of_row
+from autogen.tiling.space import Group, Space
+from autogen.tiling.variant import Variant
 
 REACHES_END = "first_lane + COLS > n_cols"
 IS_EDGE = f"(first_lane == 0) | ({REACHES_END})"

@@ -15,15 +15,16 @@ from autogen import ir
 from autogen.emission.body import TRITON_DTYPES, Body, Names, Style, wrapped
 from autogen.emission.records import Record
 from autogen.emission.sizes import Sizes
-from autogen.emission.source import Function, KernelSource, Partial, Variant
+from autogen.emission.source import Function, KernelSource, Partial
 from autogen.frozen import frozen
 from autogen.ir import Axis, Node
-from autogen.kernel import CHUNKS, Kernel, Level
 from autogen.names import NUMBER
 from autogen.ops import OPS
 from autogen.program import Root
 from autogen.provenance import Provenance
-from autogen.space import Space
+from autogen.scheduling.kernel import CHUNKS, Kernel, Level
+from autogen.tiling.space import Space
+from autogen.tiling.variant import Variant
 
 if TYPE_CHECKING:
     import jinja2

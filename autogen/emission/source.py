@@ -12,19 +12,6 @@ from autogen.frozen import frozen
 
 
 @frozen
-class Variant:
-    """How a kernel is written for a range of sizes: a row kernel resident, resident and strided, or looped; offsets in
-    64 bits or 32, rows that begin anywhere (`autogen.skew`) or at multiples of 16 bytes; and so for each of its parts.
-    """
-
-    looped: bool = False
-    wide: bool = False
-    skewed: bool = False
-    strided: bool = False
-    parts: tuple[Variant, ...] = ()
-
-
-@frozen
 class Partial:
     """What programs store for the last block: `count` values, in terms of sizes, `PROGRAMS` and `CHUNKS`."""
 
@@ -62,8 +49,3 @@ class KernelSource:
     sizes: tuple[tuple[str, sympy.Expr], ...]
     tiles: tuple[str, ...]
     loads: tuple[tuple[ir.Node, int], ...]
-
-
-def tile_of_part(tile: str, number: int) -> str:
-    """What a tile of the part with this number, from 1, is called in its kernel."""
-    return f"{tile}_{number}"

@@ -11,8 +11,8 @@ from autogen.emission.body import MAX_WIDTH, TRITON_DTYPES, Body
 from autogen.emission.shell import Shell, identity
 from autogen.emission.source import Function
 from autogen.ir import Node
-from autogen.kernel import CHUNKS, PROGRAMS, Level
 from autogen.program import Root
+from autogen.scheduling.kernel import CHUNKS, PROGRAMS, Level
 
 
 class Streaming(Shell):

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from autogen.changes import Assigned, Input, Output, Size, State, Written
+from autogen.calls.changes import Assigned, Input, Output, Size, State, Written
+from autogen.calls.places import MISSING
+from autogen.calls.reachable import Change
 from autogen.errors import StateChangeError
-from autogen.places import MISSING
-from autogen.reachable import Change
 from autogen.tracing.aliases import is_where
 from autogen.tracing.guards import Guards
 from autogen.tracing.recorder import Recorder

@@ -10,7 +10,7 @@ import sympy
 import torch
 from torch.utils import _pytree as pytree
 
-from autogen.changes import State
+from autogen.calls.changes import State
 from autogen.frozen import frozen
 from autogen.tracing.entries import Entry, Found, Number, Predicate, Reads, Values
 from autogen.tracing.guards import Guards

@@ -12,10 +12,10 @@ import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
+from autogen.calls.reachable import Change
 from autogen.errors import AutogenError, CollectiveError, StateChangeError, TraceError, ValueBranchError
 from autogen.ir import contiguous_strides
 from autogen.names import unique
-from autogen.reachable import Change
 from autogen.tracing.collectives import function_that_raised
 from autogen.tracing.entries import Found, Number, Reads
 from autogen.tracing.guards import Guards, Known, settle_factors

@@ -29,11 +29,11 @@ import torch
 
 import autogen
 from autogen.errors import AutogenError, defects_of
-from autogen.launch import Launcher
 from autogen.locks import compiling, measuring
 from autogen.options import Tuning
+from autogen.runtime.launch import Launcher
 from autogen.sizes import next_power_of_2
-from autogen.tiling import Config, Tiler
+from autogen.tiling.tiler import Config, Tiler
 from autogen.tuning import profile, store
 from autogen.tuning.candidates import Capability, candidates
 from autogen.tuning.skeleton import Skeleton
@@ -72,7 +72,7 @@ def versions() -> str:
 
 
 class Tuner:
-    """Chooses the configurations of one launcher; see `autogen.launch.Tuner`."""
+    """Chooses the configurations of one launcher; see `autogen.runtime.launch.Tuner`."""
 
     def __init__(self, launcher: Launcher, mode: Tuning, device: torch.device) -> None:
         self._launcher, self._mode, self._device = launcher, mode, device

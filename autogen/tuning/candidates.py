@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from autogen.frozen import frozen
-from autogen.tiling import Config, Tiler
+from autogen.tiling.tiler import Config, Tiler
 
 Capability = tuple[int, int]
 

@@ -10,10 +10,10 @@ import torch
 from autogen import ir
 from autogen.availability import has_interpreter
 from autogen.errors import AutogenError, ScheduleError
-from autogen.kernel import Kernel
-from autogen.launch import Launch, Launcher, device_context
+from autogen.runtime.launch import Launch, Launcher, device_context
+from autogen.scheduling.kernel import Kernel
 from autogen.sizes import Evaluator
-from autogen.tiling import Config
+from autogen.tiling.tiler import Config
 from autogen.tuning.store import Tuned
 
 logger = logging.getLogger("autogen")

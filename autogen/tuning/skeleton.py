@@ -25,11 +25,11 @@ from autogen import ir
 from autogen.emission.online import Form, Online, passes
 from autogen.frozen import frozen
 from autogen.ir import Axis, Buffer, Node
-from autogen.kernel import CHUNKS, PROGRAMS, Kernel, LastBlock
 from autogen.ops import OPS
 from autogen.program import Root
 from autogen.provenance import Provenance
-from autogen.tiling import HEAVY
+from autogen.scheduling.kernel import CHUNKS, PROGRAMS, Kernel, LastBlock
+from autogen.tiling.tiler import HEAVY
 
 
 @frozen

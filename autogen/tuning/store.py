@@ -17,9 +17,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from autogen import build
 from autogen.frozen import frozen
-from autogen.tiling import WARPS, Config
+from autogen.runtime import build
+from autogen.tiling.tiler import WARPS, Config
 
 logger = logging.getLogger("autogen")
 

@@ -9,7 +9,7 @@ import functools
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from autogen.handwritten import Handwritten
+    from autogen.runtime.handwritten import Handwritten
 
 
 @functools.cache

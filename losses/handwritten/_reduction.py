@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from autogen.scratch import ticket_counter
+from autogen.runtime.scratch import ticket_counter
 
 _MAX_PARTIALS = 1024
 

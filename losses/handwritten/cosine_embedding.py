@@ -10,7 +10,6 @@ import triton
 import triton.language as tl
 
 from autogen.device_math import maximum, sqrt
-from autogen.handwritten import Backward, Forward, Handwritten, Launch
 from autogen.losses.handwritten._reduction import (
     NO_SUM,
     compute_dtype,
@@ -19,6 +18,7 @@ from autogen.losses.handwritten._reduction import (
     sum_arguments,
     sum_over_programs,
 )
+from autogen.runtime.handwritten import Backward, Forward, Handwritten, Launch
 
 # torch's 1e-12, a C++ float there.
 _EPSILON = tl.constexpr(9.999999960041972e-13)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import triton
 
-from autogen.handwritten import Backward, Forward, Handwritten, Launch
 from autogen.losses.handwritten._reduction import (
     NO_SUM,
     compute_dtype,
@@ -17,6 +16,7 @@ from autogen.losses.handwritten._reduction import (
     sum_arguments,
 )
 from autogen.losses.handwritten.ctc_kernels import ctc_loss_backward, ctc_loss_forward
+from autogen.runtime.handwritten import Backward, Forward, Handwritten, Launch
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

@@ -9,7 +9,6 @@ import torch
 import triton
 import triton.language as tl
 
-from autogen.handwritten import Backward, Forward, Handwritten, Launch
 from autogen.losses.handwritten._reduction import (
     NO_SUM,
     compute_dtype,
@@ -18,6 +17,7 @@ from autogen.losses.handwritten._reduction import (
     sum_arguments,
     sum_over_programs,
 )
+from autogen.runtime.handwritten import Backward, Forward, Handwritten, Launch
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _MAX_CLASSES = 8192

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from autogen.launch import Launcher
-from autogen.schedule import backward_of
+from autogen.runtime.launch import Launcher
+from autogen.scheduling.schedule import backward_of
 from tests.unit.pipeline import floats, plan_of
 
 STACK = 400  # frames, which is what Python 3.12 is sure to have left after `torch.compile`

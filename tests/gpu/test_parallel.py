@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import autogen.losses
-from autogen import autogen_loss, build
+from autogen import autogen_loss
 from autogen.options import PLANS_VARIABLE
+from autogen.runtime import build
 
 pytestmark = pytest.mark.gpu
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import autogen.tuning
-from autogen import autogen_loss, build, explain
-from autogen.launch import Launch, Launcher
-from autogen.tiling import Config
+from autogen import autogen_loss, explain
+from autogen.runtime import build
+from autogen.runtime.launch import Launch, Launcher
+from autogen.tiling.tiler import Config
 from autogen.tuning import profile, store
 from tests.unit.pipeline import plan_of
 

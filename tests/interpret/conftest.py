@@ -14,7 +14,7 @@ from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpretedFunction
 
 import autogen.compiler
-import autogen.dispatch
+import autogen.dispatch.dispatcher
 from autogen import policy
 from tests.interpret.bounds import Bounds
 from tests.interpret.launches import LAUNCHES, Launches
@@ -90,13 +90,13 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def binds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """A call here for every call of a loss that was taken apart."""
     calls: list[str] = []
-    original = autogen.dispatch.Dispatcher.bind
+    original = autogen.dispatch.dispatcher.Dispatcher.bind
 
     def bind(self: Any, *args: Any, **kwargs: Any) -> Any:
         calls.append(self.name)
         return original(self, *args, **kwargs)
 
-    monkeypatch.setattr(autogen.dispatch.Dispatcher, "bind", bind)
+    monkeypatch.setattr(autogen.dispatch.dispatcher.Dispatcher, "bind", bind)
     with policy("mandatory"):
         yield calls
 

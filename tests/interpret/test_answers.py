@@ -16,7 +16,7 @@ from torch import Tensor
 from torch import get_num_threads as threads_by_another_name
 
 from autogen import autogen_loss, explain, trace_count
-from autogen.answers import QUESTIONS
+from autogen.calls.answers import QUESTIONS
 from tests.unit.pipeline import binding_of
 
 MATMUL = torch.backends.cuda.matmul

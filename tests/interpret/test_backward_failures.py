@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import autogen.emission.emit
-import autogen.schedule
+import autogen.scheduling.schedule
 from autogen import CompileError, autogen_loss, explain, policy
 from autogen.errors import InternalError
-from autogen.launch import Launcher
+from autogen.runtime.launch import Launcher
 from tests.interpret.agreement import draw
 from tests.interpret.launches import Launches
 
@@ -44,14 +44,14 @@ def refuse_backward(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def break_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planning fails for gradients that autograd hands over in a layout of their own."""
-    schedule = autogen.schedule.backward_of
+    schedule = autogen.scheduling.schedule.backward_of
 
     def broken(plan: Any, buffers: Any, *rest: Any) -> Any:
         if buffers:
             raise RuntimeError("no")
         return schedule(plan, buffers, *rest)
 
-    monkeypatch.setattr(autogen.schedule, "backward_of", broken)
+    monkeypatch.setattr(autogen.scheduling.schedule, "backward_of", broken)
 
 
 def break_printing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import autogen.compilations
+import autogen.dispatch.compilations
 from autogen import autogen_loss, explain, policy
 
 THIS = sys.modules[__name__]
@@ -88,7 +88,7 @@ def test_a_loss_that_counts_its_calls_on_its_class_runs_in_torch() -> None:
 
 
 def test_what_differs_in_every_call_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autogen.compilations, "MOST_UNUSED", 3)
+    monkeypatch.setattr(autogen.dispatch.compilations, "MOST_UNUSED", 3)
     steps = {"count": 0}
 
     def loss(x: Tensor) -> Tensor:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from autogen import autogen_loss, build, opaque
+from autogen import autogen_loss
+from autogen.dynamo import opaque
 from autogen.options import PLANS_VARIABLE
+from autogen.runtime import build
 from tests.interpret.compiled import compiled, labels, outcome, x
 from tests.interpret.processes import result_of, start
 

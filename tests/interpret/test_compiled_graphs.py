@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 import autogen
 import autogen.losses
-from autogen import autogen_loss, opaque, prepared
+from autogen import autogen_loss
+from autogen.dynamo import opaque
+from autogen.runtime import prepared
 from tests.interpret.compiled import LOWERING, UNTRACED, agree, compiled, labels, outcome, x
 from tests.interpret.launches import Launches
 from tests.interpret.pairs import FIRST, pair

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import autogen.availability
-import autogen.reachable
+import autogen.calls.reachable
 from autogen import TooManyValuesError, autogen_loss, explain, policy
 from tests.interpret.agreement import draw
 from tests.interpret.launches import Launches
@@ -27,7 +27,7 @@ LOG: list[Tensor] = []
 @pytest.fixture(autouse=True)
 def _little(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A limit that a module of torch is far below, and the registry far above."""
-    monkeypatch.setattr(autogen.reachable, "MOST_VALUES", 800)
+    monkeypatch.setattr(autogen.calls.reachable, "MOST_VALUES", 800)
     kept = [dict(each) for each in (SCALE, OFFSET, EXCESS, POWER)]
     yield
     for each, values in zip((SCALE, OFFSET, EXCESS, POWER), kept, strict=True):
@@ -202,14 +202,14 @@ def test_what_the_loss_changes_far_away_is_put_back() -> None:
 
 def test_all_that_is_reached_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     walks: list[bool] = []
-    visit = autogen.reachable.Reachable.visit_self
+    visit = autogen.calls.reachable.Reachable.visit_self
 
     def counted(state: Any, module: nn.Module) -> Any:
         walks.append(state.is_wide)
         return visit(state, module)
 
-    monkeypatch.setattr(autogen.reachable.Reachable, "visit_self", counted)
-    monkeypatch.setattr(autogen.reachable, "MOST_AT_ONCE", 900)  # which is too little, too
+    monkeypatch.setattr(autogen.calls.reachable.Reachable, "visit_self", counted)
+    monkeypatch.setattr(autogen.calls.reachable, "MOST_AT_ONCE", 900)  # which is too little, too
     ours = autogen_loss(Loss())
     for _ in range(4):
         agree(ours, Loss())

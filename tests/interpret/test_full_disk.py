@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from autogen import StorageError, autogen_loss, build, explain, launch, policy
+from autogen import StorageError, autogen_loss, explain, policy
 from autogen.options import PLANS_VARIABLE
+from autogen.runtime import build, launch
 from tests.interpret.agreement import draw
 from tests.interpret.processes import result_of, start
 

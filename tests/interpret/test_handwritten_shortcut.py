@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 import autogen.losses
 from autogen import policy
-from autogen.handwritten import Launch
 from autogen.losses.handwritten.ctc import CTC
 from autogen.losses.handwritten.multilabel_margin import MultiLabelMargin
+from autogen.runtime.handwritten import Launch
 from tests.interpret.launches import Launches
 from tests.interpret.samples import Samples
 

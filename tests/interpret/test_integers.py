@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import autogen.kernel
+import autogen.scheduling.kernel
 from autogen import autogen_loss
-from autogen.backwards import kernels_in
-from autogen.compiled import CompiledLoss
-from autogen.dispatch import Dispatcher
+from autogen.dispatch.dispatcher import Dispatcher
+from autogen.runtime.backwards import kernels_in
+from autogen.runtime.compiled import CompiledLoss
 from autogen.sizes import Evaluator
 from tests.interpret.agreement import draw
 
@@ -62,8 +62,8 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 @pytest.mark.parametrize(("dtype", "sign"), CASES, ids=str)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_reductions(reduction: str, dtype: torch.dtype, sign: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for shape, most in (((5, 7), autogen.kernel.MAX_IN_ONE_PROGRAM), ((3, 300), 0)):
-        monkeypatch.setattr(autogen.kernel, "MAX_IN_ONE_PROGRAM", most)
+    for shape, most in (((5, 7), autogen.scheduling.kernel.MAX_IN_ONE_PROGRAM), ((3, 300), 0)):
+        monkeypatch.setattr(autogen.scheduling.kernel, "MAX_IN_ONE_PROGRAM", most)
         x, t = draw("real", *shape).detach() * 0.1, integers(dtype, shape, sign)
         for name, loss in LOSSES.items():
 

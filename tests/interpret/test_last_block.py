@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-import autogen.cuts
-import autogen.kernel
+import autogen.scheduling.cuts
+import autogen.scheduling.kernel
 from autogen import autogen_loss, explain
 from tests.interpret.agreement import draw, labels
 from tests.interpret.launches import Launches
@@ -93,8 +93,8 @@ CASES: dict[str, Case] = {
 
 @pytest.fixture
 def limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autogen.kernel, "MAX_IN_ONE_PROGRAM", LIMIT)
-    monkeypatch.setattr(autogen.cuts, "LONG_WALK", 50)
+    monkeypatch.setattr(autogen.scheduling.kernel, "MAX_IN_ONE_PROGRAM", LIMIT)
+    monkeypatch.setattr(autogen.scheduling.cuts, "LONG_WALK", 50)
 
 
 @pytest.mark.usefixtures("limited")
@@ -181,7 +181,7 @@ def losses(draw_from: st.DrawFn) -> tuple[list[int], str]:
 @settings(max_examples=20)
 @given(losses(), st.sampled_from([1, 8, 16, 64]), st.randoms(use_true_random=False))
 def test_any_nest_of_reductions(case: tuple[list[int], str], limit: int, random: Any) -> None:
-    autogen.kernel.MAX_IN_ONE_PROGRAM = limit  # put back by the fixture
+    autogen.scheduling.kernel.MAX_IN_ONE_PROGRAM = limit  # put back by the fixture
     shape, text = case
     scope: dict[str, Any] = {}
     exec(f"def loss(a, b, w):\n    {text}", scope)

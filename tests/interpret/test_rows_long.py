@@ -12,7 +12,8 @@ from torch import Tensor
 from triton.runtime.interpreter import GridExecutor
 
 import autogen.losses
-from autogen import explain, tiling
+from autogen import explain
+from autogen.tiling import tiler as tiling
 from tests.interpret.compare import Call, check
 from tests.interpret.samples import Samples
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import autogen.losses
 from autogen import CompileError, autogen_loss, policy
-from autogen.prepared import Prepared
+from autogen.runtime.prepared import Prepared
 from tests.interpret.samples import Samples
 from tests.interpret.table import ROWS, Row
 

@@ -16,8 +16,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autogen import autogen_loss, build, explain, losses, stored, trace_count
+from autogen import autogen_loss, explain, losses, trace_count
+from autogen.dispatch import stored
 from autogen.options import PLANS_VARIABLE
+from autogen.runtime import build
 from tests.interpret.agreement import draw, labels
 from tests.interpret.launches import Launches
 from tests.interpret.pairs import FIRST, pair

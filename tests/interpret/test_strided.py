@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from autogen import autogen_loss, explain, tiling
+from autogen import autogen_loss, explain
+from autogen.tiling import tiler as tiling
 from tests.interpret.compare import Call, check
 from tests.interpret.samples import Samples
 

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 import autogen.tuning
-from autogen import autogen_loss, build, explain, losses, trace_count
+from autogen import autogen_loss, explain, losses, trace_count
 from autogen.emission.shell import Shell
-from autogen.launch import Launch
 from autogen.options import PLANS_VARIABLE
-from autogen.tiling import Config, Tiling
+from autogen.runtime import build
+from autogen.runtime.launch import Launch
+from autogen.tiling.tiler import Config, Tiling
 from autogen.tuning import profile, store
 
 

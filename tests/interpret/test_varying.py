@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import autogen.compilations
 import autogen.compiler
-import autogen.kernel
+import autogen.dispatch.compilations
+import autogen.scheduling.kernel
 from autogen import TooManyTracesError, autogen_loss, explain, policy
 from tests.interpret.agreement import draw
 
@@ -91,7 +91,7 @@ class TakenInRows(Taken):
 def test_numbers_called_as_kernels_call_their_own(
     loss: type[Taken], limit: int, compiled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(autogen.kernel, "MAX_IN_ONE_PROGRAM", limit)
+    monkeypatch.setattr(autogen.scheduling.kernel, "MAX_IN_ONE_PROGRAM", limit)
     x = draw("real", 2, 4, 30)
     ours, theirs = autogen_loss(loss()), loss()
     for step in range(4):
@@ -159,7 +159,7 @@ def test_fifty_batch_sizes(compiled: list[str]) -> None:
 
 
 def test_what_changes_with_every_call_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autogen.compilations, "MOST_TRACES", 3)
+    monkeypatch.setattr(autogen.dispatch.compilations, "MOST_TRACES", 3)
 
     def loss(x: Tensor, count: Tensor) -> Tensor:
         return x[: max(1, int(count.item()))].exp().sum()

@@ -23,7 +23,8 @@ def pretend() -> None:
     torch.cuda.current_device = lambda: 0
     torch.cuda.get_device_capability = lambda device=None: (9, 0)  # type: ignore[assignment]
     torch._C._cuda_getCurrentRawStream = lambda device: STREAM
-    from autogen import availability, direct
+    from autogen import availability
+    from autogen.runtime import direct
 
     availability.has_interpreter = lambda: True  # type: ignore[assignment]
     streams = direct.Streams(lambda: None, lambda index: STREAM, lambda: False)
@@ -35,8 +36,8 @@ def main(library: str) -> None:
     driver = ctypes.CDLL(library)
     driver.noted_parameter.restype = driver.noted_stream.restype = ctypes.c_uint64
     from autogen import policy
-    from autogen.launch import Launch
     from autogen.losses import BCEWithLogitsLoss
+    from autogen.runtime.launch import Launch
 
     through_triton: list[int] = []
     original = Launch.__call__

@@ -22,9 +22,9 @@ def main(library: str) -> None:
     driver = ctypes.CDLL(library)
     driver.noted_parameter.restype = driver.noted_stream.restype = ctypes.c_uint64
     from autogen import policy
-    from autogen.handwritten import Launch
     from autogen.losses import CosineEmbeddingLoss, CTCLoss, MultiLabelMarginLoss
     from autogen.losses.handwritten.multilabel_margin import MultiLabelMargin
+    from autogen.runtime.handwritten import Launch
 
     MultiLabelMargin.checks_values = False
     through_triton: list[str] = []

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import autogen.kernel
+import autogen.scheduling.kernel
 from autogen.aot import TARGETS, SpecializedKernel, compile_kernel, kernels_of
-from autogen.tiling import HEAVY
+from autogen.tiling.tiler import HEAVY
 from examples import beyond
 from tests.formulas import clip, dice
 
@@ -106,7 +106,7 @@ def test_nothing_spills(target: str) -> None:
 
 def test_a_block_that_is_too_large_spills(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the bound on what one program holds is known to be one."""
-    monkeypatch.setattr(autogen.kernel, "MAX_IN_ONE_PROGRAM", 2**18)
+    monkeypatch.setattr(autogen.scheduling.kernel, "MAX_IN_ONE_PROGRAM", 2**18)
     forward, _ = kernels_of(two_softmaxes, x(400, 500))
     assert compile_kernel(forward, TARGETS["sm_90"]).spilled > 0
 

@@ -12,7 +12,7 @@ import pytest
 
 import autogen.losses
 from autogen.aot import TARGETS, Access, Atomic, CompiledKernel, SpecializedKernel, compile_kernel
-from autogen.skew import INSIDE, OVERLAPPING
+from autogen.tiling.skew import INSIDE, OVERLAPPING
 from tests.interpret.table import ELSEWHERE
 from tests.ptx.cases import CASES, FLAT, LOOPED, WIDE, Case, kernels
 

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from autogen.aot import TARGETS, CompiledKernel, compile_kernel, specialize
-from autogen.launch import Launcher
-from autogen.schedule import backward_of
-from autogen.tiling import Config
+from autogen.runtime.launch import Launcher
+from autogen.scheduling.schedule import backward_of
+from autogen.tiling.tiler import Config
 from autogen.tuning import Tuner
 from autogen.tuning.candidates import candidates
 from autogen.tuning.skeleton import Skeleton

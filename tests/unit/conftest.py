@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autogen import build
+from autogen.runtime import build
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from autogen.binding import Binding, bind
-from autogen.compilations import needs_gradient
-from autogen.kernel import Kernel
+from autogen.calls.binding import Binding, bind
+from autogen.dispatch.compilations import needs_gradient
 from autogen.lowering import Program, Root, decompositions, lower
-from autogen.plan import Plan
-from autogen.schedule import backward_of, schedule
+from autogen.scheduling.kernel import Kernel
+from autogen.scheduling.plan import Plan
+from autogen.scheduling.schedule import backward_of, schedule
 from autogen.tracing.trace import Trace
 from autogen.tracing.tracer import trace
 from tests.unit.evaluate import stored

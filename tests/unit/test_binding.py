@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import nn
 
-from autogen.binding import bind, is_replaying
-from autogen.reachable import Change
+from autogen.calls.binding import bind, is_replaying
+from autogen.calls.reachable import Change
 from tests.unit import evaluate
 from tests.unit.pipeline import binding_of
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from autogen import build
+from autogen.runtime import build
 
 TEXT = "def answer():\n    return 42\n"
 pytestmark = pytest.mark.usefixtures("folder")
@@ -197,7 +197,7 @@ def test_a_folder_that_cannot_be_written_falls_back(
 
 WRITER = """
 import sys, itertools
-from autogen import build
+from autogen.runtime import build
 for number in itertools.count():
     text = "def answer():\\n    return %d\\n" % (number % 5) + "# padding\\n" * 50000
     assert build.load_function("answer", text)() == number % 5

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autogen import build
 from autogen.__main__ import main
+from autogen.runtime import build
 
 TEXT = "def answer():\n    return 42\n"
 pytestmark = pytest.mark.usefixtures("folder")

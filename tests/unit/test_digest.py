@@ -20,10 +20,10 @@ import torch.distributed as distribution
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import autogen.digest
-from autogen.binding import bind
-from autogen.digest import UnstableKeyError, digest
-from autogen.reachable import Identity
+import autogen.calls.digest
+from autogen.calls.binding import bind
+from autogen.calls.digest import UnstableKeyError, digest
+from autogen.calls.reachable import Identity
 from tests.unit import test_binding, test_reachable
 
 T = torch.zeros(3)
@@ -198,7 +198,7 @@ def test_modules_that_compute() -> None:
 def test_a_file_that_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what the walk may miss there, such as a function that is found by a name that was put together."""
     before = of(chosen, T)
-    monkeypatch.setattr(autogen.digest, "_content_of", lambda file: b"another")
+    monkeypatch.setattr(autogen.calls.digest, "_content_of", lambda file: b"another")
     assert of(chosen, T) != before
 
 

@@ -6,8 +6,8 @@ import sympy
 import torch
 
 from autogen import ir
-from autogen.equivalence import Equivalents, limits_of
 from autogen.ir import Axis, Buffer, Node
+from autogen.scheduling.equivalence import Equivalents, limits_of
 
 N, C = sympy.symbols("N C", integer=True, positive=True)
 X = Buffer("x", torch.float32, (N, C), (C, sympy.S.One), "input")

@@ -13,14 +13,16 @@ import pytest
 import sympy
 import torch
 
-from autogen import build, direct, ir, launch, scratch
-from autogen.emission.source import KernelSource, Partial, Variant
-from autogen.kernel import PROGRAMS
-from autogen.launch import Launch
-from autogen.packing import PACK
-from autogen.prepared import Direction
+from autogen import ir
+from autogen.emission.source import KernelSource, Partial
+from autogen.runtime import build, direct, launch, scratch
+from autogen.runtime.launch import Launch
+from autogen.runtime.packing import PACK
+from autogen.runtime.prepared import Direction
+from autogen.scheduling.kernel import PROGRAMS
 from autogen.sizes import Evaluator
-from autogen.tiling import Tiling
+from autogen.tiling.tiler import Tiling
+from autogen.tiling.variant import Variant
 from tests.unit.tuned import launcher_of
 
 CPU = torch.device("cpu")
@@ -127,7 +129,7 @@ def test_each_alignment_is_compiled_by_triton(kernel: Kernel) -> None:
 
 
 def test_alignments_beyond_those_with_code(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autogen.prepared._MOST_WRITTEN", 1)
+    monkeypatch.setattr("autogen.runtime.prepared._MOST_WRITTEN", 1)
     run = prepared()
     for offsets in ((0, 0), (0, 1), (0, 1), (0, 0)):
         run(tensors(*offsets))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from autogen import ir
-from autogen.schedule import backward_of, schedule
+from autogen.scheduling.schedule import backward_of, schedule
 from tests.interpret.samples import Samples
 from tests.interpret.table import ROWS, C, Row
 from tests.unit.evaluate import stored

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from autogen import autogen_loss
-from autogen.places import MISSING
-from autogen.reachable import MOST_VALUES, Change, Reachable
+from autogen.calls.places import MISSING
+from autogen.calls.reachable import MOST_VALUES, Change, Reachable
 from tests.unit.pipeline import binding_of
 
 T = torch.zeros(3)

@@ -152,7 +152,7 @@ def test_arguments_that_do_not_fit_raise() -> None:
 
 
 def test_nothing_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
-    from autogen import build
+    from autogen.runtime import build
 
     monkeypatch.setattr(build, "load_function", None)
     assert explain(losses.MSELoss(), *pair(N)).path == "generated"

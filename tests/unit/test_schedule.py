@@ -11,13 +11,14 @@ import sympy
 import torch
 from torch import Tensor, nn
 
-import autogen.kernel
-from autogen import ir, simplify
+import autogen.scheduling.kernel
+from autogen import ir
 from autogen.ir import Node
-from autogen.kernel import Kernel, Level
 from autogen.names import unique
-from autogen.plan import Plan
-from autogen.schedule import backward_of, schedule
+from autogen.scheduling import simplify
+from autogen.scheduling.kernel import Kernel, Level
+from autogen.scheduling.plan import Plan
+from autogen.scheduling.schedule import backward_of, schedule
 from autogen.torch_step import TorchStep
 from tests.unit.pipeline import Loss, Reference, floats, plan_of, program_of
 
@@ -272,11 +273,11 @@ class TestLaunches:
             lambda a, b, c: (a.exp(), b.exp().sum(1), c.mean()),
         ],
     )
-    @pytest.mark.parametrize("limit", [1, autogen.kernel.MAX_IN_ONE_PROGRAM])
+    @pytest.mark.parametrize("limit", [1, autogen.scheduling.kernel.MAX_IN_ONE_PROGRAM])
     def test_tensors_of_several_sizes_are_not_walked_for_each_other(
         self, loss: Loss, limit: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(autogen.kernel, "MAX_IN_ONE_PROGRAM", limit)
+        monkeypatch.setattr(autogen.scheduling.kernel, "MAX_IN_ONE_PROGRAM", limit)
         plan, _ = plan_of(loss, floats(300, 200), floats(150, 310), floats(70, 500))
         for kernel in (*plan.forward, *backward_of(plan)):
             assert isinstance(kernel, Kernel)
@@ -361,7 +362,7 @@ CUT: dict[str, tuple[Loss, tuple[Any, ...], int, str]] = {
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if all sizes were too large for one program."""
-    monkeypatch.setattr(autogen.kernel, "MAX_IN_ONE_PROGRAM", 0)
+    monkeypatch.setattr(autogen.scheduling.kernel, "MAX_IN_ONE_PROGRAM", 0)
 
 
 @pytest.mark.parametrize("name", CUT)

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-import autogen.shortcut
-from autogen import geometry
-from autogen.binding import Binding, bind
-from autogen.shortcut import Plan, Plans, Shortcut, shortcut
+import autogen.dispatch.shortcut
+from autogen.calls.binding import Binding, bind
+from autogen.dispatch.shortcut import Plan, Plans, Shortcut, shortcut
+from autogen.runtime import geometry
 from tests.unit import test_binding, test_reachable
 
 T = torch.zeros(3)
@@ -253,7 +253,7 @@ def test_what_cannot_be_compared_by_identity_has_no_shortcut() -> None:
 
 
 def test_the_oldest_plan_is_forgotten_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autogen.shortcut, "MOST_PLANS", 3)
+    monkeypatch.setattr(autogen.dispatch.shortcut, "MOST_PLANS", 3)
     plans, kept = Plans(), [cast("Plan", object()) for _ in range(5)]
     for k, plan in enumerate(kept):
         plans.keep((None, k), plan)
@@ -263,4 +263,4 @@ def test_the_oldest_plan_is_forgotten_and_no_other(monkeypatch: pytest.MonkeyPat
 
 
 def test_there_is_room_for_hundreds_of_sizes_that_come_again() -> None:
-    assert autogen.shortcut.MOST_PLANS >= 1024
+    assert autogen.dispatch.shortcut.MOST_PLANS >= 1024

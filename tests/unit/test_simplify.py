@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autogen import ir
 from autogen.ir import Axis, Buffer, Node, apply, const, index, reduce
-from autogen.simplify import PASSES, is_log_softmax, simplify
+from autogen.scheduling.simplify import PASSES, is_log_softmax, simplify
 from tests.unit.evaluate import evaluate
 
 F64, I64 = torch.float64, torch.int64

@@ -8,8 +8,8 @@ from torch import nn
 
 from autogen import ir
 from autogen.emission.online import passes
-from autogen.launch import Launcher
-from autogen.tiling import Tiler
+from autogen.runtime.launch import Launcher
+from autogen.tiling.tiler import Tiler
 from autogen.tuning.skeleton import Skeleton
 from tests.unit.pipeline import Loss
 from tests.unit.test_tiling import LOSSES, tiled

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from autogen.kernel import Kernel
-from autogen.space import Group, Space
+from autogen.scheduling.kernel import Kernel
+from autogen.tiling.space import Group, Space
 from tests.unit.evaluate import integer
 from tests.unit.pipeline import Loss, floats, plan_of
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autogen import build
 from autogen.__main__ import main
-from autogen.tiling import WARPS, Config
+from autogen.runtime import build
+from autogen.tiling.tiler import WARPS, Config
 from autogen.tuning import store
 from tests.unit.tuned import folder
 

@@ -14,9 +14,9 @@ from triton.runtime.errors import OutOfResources
 
 from autogen import autogen_loss, explain
 from autogen.errors import CompileError, ScheduleError
-from autogen.launch import Launch, Launcher
 from autogen.options import PLAIN, Options
-from autogen.tiling import MOST_TILES, WARPS, Config
+from autogen.runtime.launch import Launch, Launcher
+from autogen.tiling.tiler import MOST_TILES, WARPS, Config
 from autogen.tuning import Tuner, bucket_of, profile, store
 from autogen.tuning.candidates import STEPS, candidates
 from autogen.tuning.skeleton import Skeleton

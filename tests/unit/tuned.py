@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from autogen import build
-from autogen.launch import Launcher
-from autogen.schedule import backward_of
+from autogen.runtime import build
+from autogen.runtime.launch import Launcher
+from autogen.scheduling.schedule import backward_of
 from autogen.tuning.skeleton import Skeleton
 from tests.unit.pipeline import Loss, floats, plan_of
 

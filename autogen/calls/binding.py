@@ -1,0 +1,162 @@
+"""Binding: one call of a loss, taken apart into its tensors, by name, and everything else, as a key.
+
+What a loss computes depends on its arguments, on the state of its module, and on what its functions close over or read
+from their module. Tensors among these become inputs of the trace; numbers, strings and flags are baked into it and so
+belong to the key, which makes a changed attribute another trace.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import types
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from autogen.calls.reachable import Change, Reachable
+from autogen.frozen import frozen
+from autogen.names import unique
+
+
+class _Replaying(threading.local):
+    """How many replays of losses this thread is in."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+
+
+_replaying = _Replaying()
+
+Replay = Callable[..., Any]
+"""Runs a loss on other tensors; takes a list as well, for what it changes."""
+
+
+def is_replaying() -> bool:
+    """Whether this thread is running a loss in torch on behalf of a decorated one: then nothing is generated."""
+    return _replaying.depth > 0
+
+
+@frozen
+class Binding:
+    """A call: `tensors` and their `names`, `statics` for all else, and how to run the loss on other tensors.
+
+    `arguments` are those of the call by name, of a method without its `self`; `state` is what else the loss reaches;
+    `ran` is the code that ran when it was traced, if that was watched.
+    """
+
+    names: tuple[str, ...]
+    tensors: tuple[torch.Tensor, ...]
+    statics: Hashable
+    arguments: Mapping[str, Any]
+    _run: Replay
+    state: Reachable
+    ran: set[types.CodeType] = field(default_factory=set)
+
+    def replay(
+        self,
+        tensors: Sequence[torch.Tensor],
+        floats: Sequence[Any] | None = None,
+        changes: list[Change] | None = None,
+    ) -> Any:
+        """Run the loss as torch would, on the given tensors, and floats, in the place of its own.
+
+        What it changes, but for the values of tensors, is put back, and noted in `changes`.
+        """
+        return self._run((*tensors, *(self.floats.values() if floats is None else floats)), changes)
+
+    def remember(self) -> Replay:
+        """`replay`, which then keeps none of the tensors alive that the loss reaches beside its arguments."""
+        self.state.release()
+        run, floats = self._run, tuple(self.floats.values())
+        return lambda tensors, changes=None: run((*tensors, *floats), changes)
+
+    def assign(self, place: int, key: Any, value: Any) -> None:
+        """Make a change, at the place of a number."""
+        self.state.places[place].assign(key, value)
+
+    @property
+    def floats(self) -> dict[str, float]:
+        """The floats that vary, by name."""
+        return {each.name: each.value for each in self.state.floats}
+
+    @property
+    def fixed(self) -> dict[str, float]:
+        """All other floats that the loss may read, by name."""
+        return self.state.fixed
+
+
+def bind(
+    function: Callable[..., Any],
+    signature: inspect.Signature,
+    module: torch.nn.Module | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    varying: Collection[str] = (),
+    executed: frozenset[types.CodeType] = frozenset(),
+    *,
+    is_wide: bool = False,
+) -> Binding:
+    """Take a call of `function(*args, **kwargs)` apart; for a method of `module`, its state too.
+
+    `varying` names floats that are not to be part of the key. Of the functions that the loss reaches only those are
+    looked into whose code is `executed`, if that is known. A walk that `is_wide` looks at much more, and takes seconds.
+
+    Raises:
+        TypeError: the arguments do not fit the signature.
+    """
+    given = ((module, *args) if module is not None else args, kwargs)
+    leaves, structure = pytree.tree_flatten(given)
+    spots = [k for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    arguments = signature.bind(*given[0], **kwargs).arguments
+    labels = _labels(arguments)
+    names = [next(labels[id(leaves[k])]) for k in spots]
+    state = Reachable(varying, leaves, executed, is_wide=is_wide)
+    statics: list[Hashable] = [str(structure)]
+    if module is not None:
+        statics.append(state.visit_self(module))
+    for position, leaf in enumerate(leaves):
+        if leaf is not module and not isinstance(leaf, torch.Tensor):
+            name = next((each for each, value in arguments.items() if value is leaf), f"argument_{position}")
+            statics.append(state.visit(leaf, name, leaves, position))
+    statics.append(state.visit(function))
+    tensors = [*(leaves[k] for k in spots), *(each.value for each in state.tensors)]
+    names += [each.name for each in state.tensors]
+
+    def run(replacements: Sequence[Any], changes: list[Change] | None = None) -> Any:
+        _replaying.depth += 1
+        try:
+            with state.swapped(replacements[len(spots) :], changes):
+                filled = list(leaves)
+                for spot, tensor in zip(spots, replacements, strict=False):
+                    filled[spot] = tensor
+                new_args, new_kwargs = pytree.tree_unflatten(filled, structure)
+                return function(*new_args, **new_kwargs)
+        finally:
+            _replaying.depth -= 1
+
+    if module is not None:
+        arguments = dict(list(arguments.items())[1:])
+    return Binding(tuple(_unique(names)), tuple(tensors), tuple(statics), arguments, run, state)
+
+
+def _labels(arguments: Mapping[str, Any]) -> dict[int, Iterator[str]]:
+    """What the function calls each tensor: its parameter, numbered inside lists; one after the other if it has several
+    names, as it is passed more than once.
+    """
+    labels: dict[int, list[str]] = {}
+    for name, value in arguments.items():
+        leaves = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+        for position, leaf in enumerate(leaves):
+            labels.setdefault(id(leaf), []).append(name if len(leaves) == 1 else f"{name}_{position}")
+    return {tensor: iter(names) for tensor, names in labels.items()}
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    taken: dict[str, None] = {}
+    for name in names:
+        taken[unique(name.replace(".", "_"), taken)] = None
+    return list(taken)

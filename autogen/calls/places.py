@@ -1,0 +1,361 @@
+"""Places that a loss reads or may write to, as they were when they were looked at.
+
+What the loss has changed there is told, and put back. And each place tells, as Python text, how to see that it has not
+changed: `autogen.dispatch.shortcut` makes one function of that, which is much cheaper than looking at everything again.
+"""
+
+from __future__ import annotations
+
+import collections
+import operator
+import types
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from autogen.frozen import frozen
+
+MISSING = object()
+HELD = object()  # stands for a tensor of the call, which is put there by itself
+_FEW = 8  # items that are compared one by one
+_BY_VALUE = (int, float, str)  # an equal one of these is the same, but for zeros and nan
+
+Namer = Callable[[Any], str]
+"""Gives an object a name in the text."""
+
+
+@frozen
+class Kept:
+    """A tensor or a float, and where it is kept: `container[key]`, an attribute, or the contents of a cell."""
+
+    name: str
+    value: Any
+    container: Any
+    key: Any
+
+    def put(self, value: Any) -> Any:
+        """Keep another value there; returns what was there."""
+        if isinstance(self.container, types.CellType):
+            before, self.container.cell_contents = self.container.cell_contents, value
+        elif _has_items(self.container):
+            before, self.container[self.key] = self.container[self.key], value
+        else:
+            before = getattr(self.container, self.key)
+            setattr(self.container, self.key, value)
+        return before
+
+    def text(self, name: Namer) -> str:
+        """How to read it."""
+        container = name(self.container)
+        if isinstance(self.container, types.CellType):
+            return f"{container}.cell_contents"
+        return f"{container}[{_literal(self.key, name)}]" if _has_items(self.container) else f"{container}.{self.key}"
+
+
+def entries(container: Mapping[Any, Any]) -> dict[Any, Any]:
+    """What a dictionary holds, whatever its class makes of that: a lazy one would import all that it names."""
+    if isinstance(container, collections.OrderedDict):
+        return dict(collections.OrderedDict.items(container))
+    return dict(dict.items(container)) if isinstance(container, dict) else dict(container)
+
+
+def _has_items(container: Any) -> bool:
+    return isinstance(container, (list, MutableMapping)) and not isinstance(container, torch.nn.Module)
+
+
+@frozen
+class Difference:
+    """What a place holds under a key now, and held `before`; `key` is `MISSING` where that cannot be assigned."""
+
+    name: str
+    key: Any
+    before: Any
+    now: Any
+
+
+class Place(ABC):
+    """One place. `kept`, where it is asked for, are the (container's id, key) of what may change freely."""
+
+    @abstractmethod
+    def look(self) -> Place:
+        """The same place, as it is now."""
+
+    @abstractmethod
+    def differences(self) -> Iterator[Difference]:
+        """What has changed since it was looked at."""
+
+    @abstractmethod
+    def put_back(self) -> None:
+        """Put back what was there."""
+
+    @abstractmethod
+    def without(self, kept: Collection[tuple[int, Any]]) -> Place:
+        """The same without the values of `kept`, so as not to keep them alive."""
+
+    def assign(self, key: Any, value: Any) -> None:
+        """Assign what a call of the loss has made to the key of a difference."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
+        """Python expressions that are true while nothing has changed."""
+
+
+@frozen
+class Cell(Place):
+    """A variable of an enclosing function."""
+
+    cell: types.CellType
+    before: Any
+
+    def look(self) -> Cell:
+        return Cell(self.cell, contents(self.cell))
+
+    def differences(self) -> Iterator[Difference]:
+        now = contents(self.cell)
+        if not _is_same(now, self.before):
+            yield Difference("a variable of an enclosing function", None, self.before, now)
+
+    def put_back(self) -> None:
+        if contents(self.cell) is not self.before and self.before is not HELD:
+            self.cell.cell_contents = self.before
+
+    def without(self, kept: Collection[tuple[int, Any]]) -> Cell:
+        return replace(self, before=HELD) if (id(self.cell), None) in kept else self
+
+    def assign(self, key: Any, value: Any) -> None:
+        self.cell.cell_contents = value
+
+    def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
+        if (id(self.cell), None) not in kept:
+            # An empty cell raises, which is a change; one that was empty is never taken for unchanged.
+            yield _is(f"{name(self.cell)}.cell_contents", self.before, name)
+
+
+@frozen
+class Items(Place):
+    """The items of a list, a set or a deque."""
+
+    container: Any
+    before: list[Any]
+
+    def look(self) -> Items:
+        return Items(self.container, list(self.container))
+
+    def differences(self) -> Iterator[Difference]:
+        if self._has_changed():
+            yield Difference(f"a {type(self.container).__name__}", MISSING, self.before, self.container)
+
+    def put_back(self) -> None:
+        if self._has_changed():
+            self.container.clear()
+            (self.container.update if isinstance(self.container, set) else self.container.extend)(self.before)
+
+    def without(self, kept: Collection[tuple[int, Any]]) -> Items:
+        if isinstance(self.container, set):
+            return self
+        place = id(self.container)
+        return replace(self, before=[HELD if (place, k) in kept else each for k, each in enumerate(self.before)])
+
+    def _has_changed(self) -> bool:
+        now = list(self.container)
+        if len(now) != len(self.before):
+            return True
+        return not all(a is b or b is HELD for a, b in zip(now, self.before, strict=True))
+
+    def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
+        container = name(self.container)
+        yield f"len({container}) == {len(self.before)}"
+        free = [(id(self.container), k) in kept for k in range(len(self.before))]
+        if isinstance(self.container, set) or (len(self.before) > _FEW and not any(free)):
+            yield f"all(map({name(operator.is_)}, {container}, {name(self.before)}))"
+            return
+        for k, (value, is_free) in enumerate(zip(self.before, free, strict=True)):
+            if not is_free:
+                yield _is(f"{container}[{k}]", value, name)
+
+
+@frozen
+class Entries(Place):
+    """The entries of a dictionary, or of a class; all but those whose keys are `skipped`."""
+
+    container: Mapping[Any, Any]
+    before: dict[Any, Any]
+    skipped: Collection[Any] = ()
+    owner: Any = None  # of a class's entries, which are changed through it
+
+    def look(self) -> Entries:
+        return replace(self, before=entries(self.container))
+
+    def differences(self) -> Iterator[Difference]:
+        held = entries(self.container)
+        for key in self._added(held):
+            yield self._difference(key, MISSING, held[key])
+        for key, value in self.before.items():
+            now = held.get(key, MISSING)
+            if not _is_same(now, value):
+                yield self._difference(key, value, now)
+
+    def _difference(self, key: Any, before: Any, now: Any) -> Difference:
+        is_assigned = now is not MISSING and self.owner is None
+        return Difference(str(key), key if is_assigned else MISSING, before, now)
+
+    def put_back(self) -> None:
+        held = entries(self.container)
+        for key in self._added(held):
+            self._delete(key)
+        for key, value in self.before.items():
+            now = held.get(key, MISSING)
+            if now is not value and (value is not HELD or now is MISSING):
+                self._put(key, value)
+
+    def without(self, kept: Collection[tuple[int, Any]]) -> Entries:
+        place = id(self.container if self.owner is None else self.owner)
+        return replace(
+            self, before={key: HELD if (place, key) in kept else value for key, value in self.before.items()}
+        )
+
+    def assign(self, key: Any, value: Any) -> None:
+        self._put(key, value)
+
+    def _added(self, held: dict[Any, Any]) -> list[Any]:
+        return [key for key in held if key not in self.before and not self._is_pythons(key)]
+
+    def _is_pythons(self, key: Any) -> bool:
+        return self.owner is not None and key.startswith("__")
+
+    def _put(self, key: Any, value: Any) -> None:
+        if self.owner is not None:
+            setattr(self.owner, key, value)
+        else:
+            self.container[key] = value  # type: ignore[index]
+
+    def _delete(self, key: Any) -> None:
+        if self.owner is not None:
+            delattr(self.owner, key)
+        else:
+            del self.container[key]  # type: ignore[attr-defined]
+
+    def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
+        container = name(self.container)
+        if type(self.container) not in (dict, collections.OrderedDict, types.MappingProxyType):
+            container = f"{name(entries)}({container})"  # of which any method may do anything
+        yield f"len({container}) == {len(self.before)}" if self.before else f"not {container}"
+        place = id(self.container if self.owner is None else self.owner)
+        free = {key for key in self.before if (place, key) in kept or key in self.skipped}
+        if len(self.before) > 4 * _FEW and not free:
+            yield f"all(map({name(operator.is_)}, {container}.values(), {name(list(self.before.values()))}))"
+            return
+        for key, value in self.before.items():
+            if key not in free:
+                yield _is(f"{container}[{_literal(key, name)}]", value, name)
+
+
+@frozen
+class Name(Place):
+    """A global name, which need not be there."""
+
+    scope: dict[str, Any]
+    name: str
+    before: Any
+
+    def look(self) -> Name:
+        return replace(self, before=self.scope.get(self.name, MISSING))
+
+    def differences(self) -> Iterator[Difference]:
+        now = self.scope.get(self.name, MISSING)
+        if not _is_same(now, self.before):
+            yield Difference(self.name, MISSING if now is MISSING else self.name, self.before, now)
+
+    def put_back(self) -> None:
+        now = self.scope.get(self.name, MISSING)
+        if now is self.before or (self.before is HELD and now is not MISSING):
+            return
+        if self.before is MISSING:
+            del self.scope[self.name]
+        else:
+            self.scope[self.name] = self.before
+
+    def without(self, kept: Collection[tuple[int, Any]]) -> Name:
+        return replace(self, before=HELD) if (id(self.scope), self.name) in kept else self
+
+    def assign(self, key: Any, value: Any) -> None:
+        self.scope[self.name] = value
+
+    def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
+        if (id(self.scope), self.name) not in kept:
+            yield _is(f"{name(self.scope)}.get({self.name!r}, {name(MISSING)})", self.before, name)
+
+
+@frozen
+class Attribute(Place):
+    """An attribute of an object, as it is found from outside; `type` is its class."""
+
+    owner: Any
+    name: str
+    before: Any
+    is_state: bool = True  # whether the loss may change it at all
+
+    def look(self) -> Attribute:
+        return replace(self, before=getattr(self.owner, self.name, MISSING)) if self.is_state else self
+
+    def differences(self) -> Iterator[Difference]:
+        now = getattr(self.owner, self.name, MISSING) if self.is_state else self.before
+        if not _is_same(now, self.before):
+            yield Difference(self.name, MISSING if now is MISSING else self.name, self.before, now)
+
+    def put_back(self) -> None:
+        now = getattr(self.owner, self.name, MISSING) if self.is_state else self.before
+        if now is self.before or (self.before is HELD and now is not MISSING):
+            return
+        if self.before is MISSING:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self.before)
+
+    def without(self, kept: Collection[tuple[int, Any]]) -> Attribute:
+        return replace(self, before=HELD) if (id(self.owner), self.name) in kept else self
+
+    def assign(self, key: Any, value: Any) -> None:
+        setattr(self.owner, self.name, value)
+
+    def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
+        owner = name(self.owner)
+        if (id(self.owner), self.name) in kept:
+            return
+        if self.name == "__class__":
+            yield f"type({owner}) is {name(self.before)}"
+        elif self.before is MISSING:
+            yield f"not hasattr({owner}, {self.name!r})"
+        else:
+            yield _is(f"{owner}.{self.name}", self.before, name)
+
+
+def contents(cell: types.CellType) -> Any:
+    """What a cell holds; None if its variable is not assigned yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _is_same(now: Any, before: Any) -> bool:
+    """Whether nothing was assigned, or a number or string that equals what was there in all."""
+    if now is before:
+        return True
+    return type(now) is type(before) and type(now) in _BY_VALUE and repr(now) == repr(before)
+
+
+def _literal(key: Any, name: Namer) -> str:
+    return repr(key) if type(key) in (int, str) else name(key)
+
+
+def _is(text: str, value: Any, name: Namer) -> str:
+    """That what `text` reads is `value`, or a number or string that equals it in all."""
+    if type(value) in _BY_VALUE and value and value == value:
+        kind = type(value).__name__
+        return f"((v := {text}) is {name(value)} or type(v) is {kind} and v == {name(value)})"
+    return f"{text} is {name(value)}"

@@ -1,0 +1,395 @@
+"""What a loss reaches beside its arguments: the state of its module, its closure, and names of the modules it is from.
+
+One walk finds the tensors, with the place where each is kept, so that another can be put there; makes a key of
+everything else, which changes when anything changes that the loss may read; and notes every place that it looked at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dis
+import functools
+import math
+import sys
+import threading
+import types
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from autogen.calls.answers import Answer, question_of, questions_in
+from autogen.calls.places import (
+    MISSING,
+    Attribute,
+    Cell,
+    Difference,
+    Entries,
+    Items,
+    Kept,
+    Name,
+    Place,
+    contents,
+    entries,
+)
+from autogen.frozen import frozen
+from autogen.names import unique
+
+MOST_VALUES = 20_000  # that a loss reaches
+MOST_AT_ONCE = 1_000_000  # the same, to be looked at a single time
+_MOST_BYTES = 4096  # of an array whose contents are part of the key
+
+_CONSTANTS = (int, str, bytes, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+class Reachable:
+    """The walk over one call, whose `arguments` are kept in a list.
+
+    `tensors` are those that were found, in order, and `floats` the numbers that are known to vary, by the names in
+    `varying`; `fixed` are all other floats by name. `places` are all places where something was read, `is_plain` says
+    whether they tell of every change, and `is_endless` that there is too much to look at; much more than usually if the
+    walk `is_wide`. `answers` are those of torch to the questions that the loss names. If it is known which code is
+    `executed`, no other function is looked into.
+    """
+
+    def __init__(
+        self,
+        varying: Collection[str] = (),
+        arguments: list[Any] | None = None,
+        executed: frozenset[types.CodeType] = frozenset(),
+        *,
+        is_wide: bool = False,
+    ) -> None:
+        self.arguments = arguments
+        self.executed = executed
+        self.is_wide = is_wide
+        self.tensors: list[Kept] = []
+        self.floats: list[Kept] = []
+        self.fixed: dict[str, float] = {}
+        self.places: list[Place] = []
+        self.answers: dict[str, Answer] = {}
+        self.is_plain = True
+        self.is_endless = False
+        self._varying = varying
+        self._seen: dict[int, int] = {}
+        self._alive: list[Any] = []  # whose ids must not be given to others during the walk
+        self._attributes: frozenset[str] = frozenset()
+        self._modules_seen: set[tuple[int, frozenset[str]]] = set()
+        self._outermost: torch.nn.Module | None = None
+        self._count = 0
+
+    def visit_self(self, module: torch.nn.Module) -> Hashable:
+        """`visit`, of the module whose method the loss is."""
+        self._outermost = module
+        return self.visit(module)
+
+    def visit(self, value: Any, name: str = "", container: Any = None, key: Any = None) -> Hashable:
+        """A key for a value; the tensors below it are noted, if they are in a `container`."""
+        self._count += 1
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value, name, container, key)
+        if isinstance(value, float):
+            if container is None:
+                return float, repr(value)
+            name = unique(name, self.fixed.keys() | {each.name for each in self.floats})
+            if name in self._varying and math.isfinite(value):
+                self.floats.append(Kept(name, value, container, key))
+                return float
+            self.fixed[name] = value
+            return float, repr(value)  # nan equals itself here, and 0.0 differs from -0.0
+        if value is None or value is MISSING or isinstance(value, _CONSTANTS):
+            return type(value), value
+        if id(value) in self._seen:
+            return "seen", self._seen[id(value)]
+        if self._count > (MOST_AT_ONCE if self.is_wide else MOST_VALUES):
+            self.is_endless = True
+            return Identity(value)
+        return self._composite(value, name)
+
+    def _tensor(self, tensor: torch.Tensor, name: str, container: Any, key: Any) -> Hashable:
+        if container is None:
+            return Identity(tensor)
+        self.tensors.append(Kept(name or "tensor", tensor, container, key))
+        return torch.Tensor
+
+    def _composite(self, value: Any, name: str) -> Hashable:
+        if isinstance(value, types.ModuleType):
+            return self._python_module(value)
+        if isinstance(value, types.FunctionType) and self._is_idle(value):
+            return Identity(value)
+        if isinstance(value, tuple):
+            return type(value), tuple(self.visit(item, f"{name}_{k}") for k, item in enumerate(value))
+        self._seen[id(value)] = len(self._seen)
+        self._alive.append(value)
+        if isinstance(value, (list, collections.deque)):
+            self.places.append(Items(value, list(value)))
+            return type(value), tuple(self.visit(item, f"{name}_{k}", value, k) for k, item in enumerate(value))
+        if isinstance(value, (set, frozenset)):
+            if isinstance(value, set):
+                self.places.append(Items(value, list(value)))
+            return type(value), frozenset(map(self.visit, value))
+        if isinstance(value, (dict, types.MappingProxyType)):
+            return type(value), self._entries(value, name), self._object(value, name)
+        if isinstance(value, torch.nn.Module):
+            return self._module(value, name)
+        if isinstance(value, types.FunctionType):
+            return self._function(value)
+        if isinstance(value, types.MethodType):
+            return self.visit(value.__func__, name), self.visit(value.__self__, name)
+        if isinstance(value, functools.partial):
+            return self.visit(value.func, name), self.visit(value.args, name), self.visit(value.keywords, name)
+        if isinstance(value, type):
+            return self._class(value)
+        if isinstance(value, (staticmethod, classmethod)):
+            return type(value), self.visit(value.__func__, name)
+        if isinstance(value, property):
+            return property, self.visit(value.fget, name)
+        if isinstance(value, functools.cached_property):
+            return functools.cached_property, self.visit(value.func, name)
+        if hasattr(type(value), "tobytes") or isinstance(value, bytearray):  # of NumPy, and the like
+            return self._array(value)
+        return self._object(value, name)
+
+    def _array(self, value: Any) -> Hashable:
+        self.is_plain = False
+        content = bytes(value) if isinstance(value, bytearray) else value.tobytes()
+        if len(content) > _MOST_BYTES:
+            return Identity(value)
+        return type(value), str(getattr(value, "dtype", "")), getattr(value, "shape", ()), content
+
+    def _object(self, value: Any, name: str) -> Hashable:
+        """The attributes of an object and of its class, if it is not one with a life of its own."""
+        kind: Any = type(value)
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(attributes, dict) and "__autogen_dispatcher__" in attributes:  # what decorates a module
+            return kind, self.visit(attributes["__autogen_dispatcher__"].function)
+        if is_library(kind.__module__):
+            is_torchs = str(kind.__module__).partition(".")[0] == "torch"
+            is_open = kind in _OPEN or (is_torchs and not callable(value) and question_of(value) is None)
+            if not is_open:
+                return kind if isinstance(value, dict) else self._of_library(value)
+        parts: list[Hashable] = [kind, self.visit(kind)]
+        if not isinstance(value, torch.nn.Module):
+            self.places.append(Attribute(value, "__class__", kind, is_state=False))
+        if isinstance(attributes, dict):
+            self.places.append(Attribute(value, "__dict__", attributes, is_state=False))
+            parts.append(self._entries(attributes, name))
+        for slot in _slots(kind):
+            item = getattr(value, slot, MISSING)
+            self.places.append(Attribute(value, slot, item))
+            parts.append((slot, self.visit(item, f"{name}.{slot}" if name else slot, value, slot)))
+        if attributes is None and len(parts) == 2:
+            return Identity(value), *parts
+        return tuple(parts)
+
+    def _entries(
+        self, items: Any, name: str, skipped: frozenset[str] = frozenset(), owner: Any = None
+    ) -> tuple[Hashable, ...]:
+        held = entries(items)
+        self.places.append(Entries(items, held, skipped, owner))
+        prefix = f"{name}." if name else ""
+        owner = owner or (items if isinstance(items, dict) else None)
+        return tuple(
+            (key if isinstance(key, str) else repr(key), self.visit(item, f"{prefix}{key}", owner, key))
+            for key, item in held.items()
+            if key not in skipped
+        )
+
+    def _module(self, module: Any, name: str) -> Hashable:
+        owner: Any = type(module)
+        self.places.append(Attribute(module, "__class__", owner, is_state=False))
+        self.places.append(Attribute(module, "__dict__", module.__dict__, is_state=False))
+        stores = [self._entries(store, name) for store in (module._parameters, module._buffers)]
+        rest = self._entries(module.__dict__, name, _INTERNALS)
+        for store in ("_parameters", "_buffers", "_modules"):
+            self.places.append(Attribute(module, store, getattr(module, store), is_state=False))
+        # Hooks of the outermost module run around `forward`, outside what is traced; those of the others inside.
+        hooks = () if module is self._outermost else _HOOKS
+        hooked = tuple(self._entries(module.__dict__[hook], hook) for hook in hooks)
+        self.places.append(Entries(module._modules, dict(module._modules)))
+        self.places.append(Items(module._non_persistent_buffers_set, list(module._non_persistent_buffers_set)))
+        prefix = f"{name}." if name else ""
+        inner = tuple((key, self.visit(child, f"{prefix}{key}")) for key, child in module._modules.items())
+        return owner, self.visit(owner), *stores, rest, hooked, inner
+
+    def _class(self, owner: Any) -> Hashable:
+        """What a class and its bases have, but for those of libraries, which do not change."""
+        parts: list[Hashable] = [Identity(owner)]
+        for base in owner.__mro__:
+            if not is_library(base.__module__):
+                skipped = frozenset(key for key, item in vars(base).items() if _is_about_class(key, item))
+                parts.append(self._entries(vars(base), "", skipped, base))
+        return tuple(parts)
+
+    def _is_idle(self, function: types.FunctionType) -> bool:
+        """Whether a function is known not to run."""
+        return (
+            bool(self.executed)
+            and function.__code__ not in self.executed
+            and not is_library(function.__globals__.get("__name__"))
+        )
+
+    def _function(self, function: types.FunctionType) -> Hashable:
+        scope = function.__globals__
+        of_library = is_library(scope.get("__name__"))
+        if of_library and function.__closure__ is None:
+            return self._of_library(function)
+        if hasattr(function, "__autogen_dispatcher__"):
+            return self.visit(function.__wrapped__)  # type: ignore[attr-defined]
+        outside, self._attributes = self._attributes, _attributes_in(function.__code__)
+        for attribute in ("__code__", "__defaults__", "__kwdefaults__"):
+            self.places.append(Attribute(function, attribute, getattr(function, attribute), is_state=False))
+        closure = []
+        for cell, name in zip(function.__closure__ or (), function.__code__.co_freevars, strict=True):
+            held = contents(cell)
+            self.places.append(Cell(cell, held))
+            closure.append(self.visit(held, name, cell))
+        defaults = self.visit(function.__defaults__), self.visit(function.__kwdefaults__)
+        names = () if of_library else _globals_in(function.__code__)
+        found = tuple(self._global(scope, name) for name in names)
+        self._attributes = outside
+        answers = () if of_library else self._answers(questions_in(function.__code__))
+        return function.__code__, tuple(closure), defaults, found, answers
+
+    def _answers(self, questions: Sequence[str]) -> tuple[Hashable, ...]:
+        """What torch answers to what code may ask."""
+        for question in questions:
+            if question not in self.answers:
+                self.answers[question] = Answer.to(question)
+                self.places.append(self.answers[question])
+        return tuple((question, self.answers[question].before) for question in questions)
+
+    def _of_library(self, value: Any) -> Hashable:
+        """What does not change, but for what it may answer."""
+        question = question_of(value)
+        return Identity(value) if question is None else (Identity(value), self._answers((question,)))
+
+    def _global(self, scope: dict[str, Any], name: str) -> Hashable:
+        value = scope.get(name, MISSING)
+        self.places.append(Name(scope, name, value))
+        return self.visit(value, name, scope, name)
+
+    def _python_module(self, module: types.ModuleType) -> Hashable:
+        """What the function that is being looked at may read of a module."""
+        names = sorted(self._attributes & vars(module).keys())
+        if is_library(module.__name__):
+            names = [name for name in names if is_foreign(vars(module)[name])]
+        if not names or (id(module), self._attributes) in self._modules_seen:
+            return self._of_library(module)
+        self._modules_seen.add((id(module), self._attributes))
+        return Identity(module), tuple(self._global(vars(module), each) for each in names)
+
+    @contextmanager
+    def swapped(self, values: Sequence[Any], changes: list[Change] | None = None) -> Iterator[None]:
+        """All places as they were found, with other values for the tensors, and then the floats; then as they are now.
+
+        What the loss changes there meanwhile is noted in `changes`, and undone.
+        """
+        kept = (*self.tensors, *self.floats)
+        outside = [place.look() for place in self.places]
+        for place in self.places:
+            place.put_back()
+        arguments = [each.put(value) for each, value in zip(kept, values, strict=True)]
+        inside = [place.look() for place in self.places]
+        try:
+            yield
+        finally:
+            if changes is not None:
+                changes += [Change(k, each) for k, place in enumerate(inside) for each in place.differences()]
+            for place in inside:
+                place.put_back()
+            for each, value in reversed(list(zip(kept, arguments, strict=True))):
+                each.put(value)
+            for place in outside:
+                place.put_back()
+
+    def release(self) -> None:
+        """Keep no tensors alive; `swapped` still works."""
+        kept = {(id(each.container), each.key) for each in self.tensors}
+        self.places = [place.without(kept) for place in self.places]
+        self.tensors = [replace(each, value=None) for each in self.tensors]
+
+
+@frozen
+class Change:
+    """What a loss has changed: a difference at the place of a number."""
+
+    place: int
+    difference: Difference
+
+
+@functools.lru_cache(maxsize=4096)
+def _slots(owner: Any) -> tuple[str, ...]:
+    """The attributes of an object that are not in its `__dict__`."""
+    found: list[str] = []
+    for base in owner.__mro__:
+        if "__slots__" in vars(base):  # else they are those of a class written in C
+            found += (name for name, item in vars(base).items() if isinstance(item, types.MemberDescriptorType))
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def _globals_in(code: types.CodeType) -> tuple[str, ...]:
+    """The global names that code reads or writes, inner functions included."""
+    found = [each.argval for each in dis.get_instructions(code) if each.opname.endswith(("_GLOBAL", "_NAME"))]
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            found += _globals_in(inner)
+    return tuple(dict.fromkeys(found))
+
+
+@functools.lru_cache(maxsize=4096)
+def _attributes_in(code: types.CodeType) -> frozenset[str]:
+    """The attributes that code mentions, and its global names, inner functions included."""
+    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
+    return frozenset(code.co_names).union(*map(_attributes_in, inner))
+
+
+def is_foreign(value: Any) -> bool:
+    """Whether someone has put a function of their own into a library."""
+    return isinstance(value, types.FunctionType) and not is_library(value.__globals__.get("__name__"))
+
+
+def _is_about_class(key: str, item: Any) -> bool:
+    """Whether an entry of a class is Python's own, such as its name."""
+    return (key.startswith("__") and key.endswith("__") and not isinstance(item, types.FunctionType)) or isinstance(
+        item, (types.MemberDescriptorType, types.GetSetDescriptorType)
+    )
+
+
+def is_library(module: Any) -> bool:
+    """Whether a module, given its name, does not change while a program runs. The classes of Cython 3.0 have no name
+    there, but a descriptor.
+    """
+    return not isinstance(module, str) or module.partition(".")[0] in _LIBRARIES
+
+
+_LIBRARIES = frozenset({"torch", "autogen", "numpy", "typing_extensions", *sys.stdlib_module_names}) - {"__main__"}
+
+# Classes of Python's library whose objects hold nothing but what others put there.
+_OPEN = frozenset({
+    types.SimpleNamespace, argparse.Namespace, threading.local, collections.ChainMap, collections.UserDict,
+    collections.UserList,
+})  # fmt: skip
+
+# What every module keeps for torch's own use.
+_INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+class Identity:
+    """Any other object: equal to itself only. Holding it keeps its identity from being given to another."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)

@@ -1,0 +1,158 @@
+"""A loss's kernels as autograd sees them: their launches, and torch's formula for what they cannot give."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from autogen.availability import is_batched
+from autogen.calls.binding import Binding
+from autogen.calls.reachable import Change
+from autogen.dispatch.compilations import key_of
+from autogen.dispatch.state import Connector, apart, keep
+from autogen.dynamo import graphs
+from autogen.errors import CompileError, InternalError
+from autogen.policies import resolve
+from autogen.runtime.replays import Replayed, stream_of
+
+if TYPE_CHECKING:
+    from autogen.runtime.compiled import CompiledLoss
+    from autogen.runtime.handwritten import BoundHandwritten
+
+
+def run(
+    kernels: CompiledLoss | BoundHandwritten,
+    binding: Binding,
+    sizes: dict[str, int],
+    needs: Sequence[bool],
+    failed: Callable[..., Any],
+    found: tuple[torch.Tensor, ...] = (),
+) -> Any:
+    """Launch a loss's kernels on a call; returns what the loss returns. `failed` hears of an error in backward."""
+    tensors, own, state = (*binding.tensors, *found), len(binding.tensors), kernels.state
+    if not any(needs):
+        with torch.no_grad():
+            outputs, _ = kernels.run_forward(tensors, sizes)
+        result = kernels.result(outputs, sizes)
+        if state:
+            keep(state, binding, outputs, sizes)
+        return result
+    stream = stream_of(tensors[0].device) if kernels.is_random else None
+    given = apart(state, tensors, own)
+    again = binding.remember() if state else binding.replay
+
+    def replay(tensors: Sequence[torch.Tensor], changes: list[Change] | None = None) -> Any:
+        return again(apart(state, tensors[:own], own), changes=changes)
+
+    replayed = Replayed(functools.partial(_tensors_of, replay), stream)
+    # What the loss has not read may have a graph that is not its own.
+    connected = [
+        t.detach() if cut and t.requires_grad else t for t, cut in zip(given, kernels.unconnected, strict=True)
+    ]
+    outputs = _Fused.apply(kernels, replayed, sizes, failed, *connected)
+    result = kernels.result(outputs, sizes)
+    if state:
+        keep(state, binding, outputs, sizes, Connector(replay, stream, given[:own]))
+    return result
+
+
+class _Fused(torch.autograd.Function):
+    """The kernels of a loss, forward and backward, as autograd sees them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        kernels: CompiledLoss | BoundHandwritten,
+        replayed: Replayed,
+        sizes: dict[str, int],
+        failed: Callable[..., Any],
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        outputs, kept = kernels.run_forward(tensors, sizes)
+        saved, ctx.early = _split(kept, kernels.early)
+        ctx.kernels, ctx.replayed, ctx.sizes, ctx.failed = kernels, replayed, sizes, failed
+        ctx.count = len(tensors)
+        ctx.save_for_backward(*tensors, *saved)
+        constant = [each for each, varies in zip(outputs, kernels.differentiable, strict=True) if not varies]
+        ctx.mark_non_differentiable(*constant)
+        ctx.set_materialize_grads(len(outputs) == 1)  # torch does not go through outputs that nothing arrives for
+        return tuple(outputs)
+
+    @staticmethod
+    @graphs.unseen
+    def backward(ctx: Any, *upstream: torch.Tensor | None) -> Any:
+        everything, early = ctx.saved_tensors, _taken(ctx)
+        tensors, saved = everything[: ctx.count], everything[ctx.count :]
+        none, wanted = (None,) * 4, ctx.needs_input_grad[4:]  # of what comes before the tensors
+        if not torch.is_grad_enabled() and not is_batched(upstream):
+            try:
+                gradients = ctx.kernels.run_backward(tensors, (*saved, *early), upstream, ctx.sizes)
+                if gradients is not None:
+                    return *none, *gradients
+            except (CompileError, InternalError) as error:
+                ctx.failed(error)
+        return *none, *ctx.replayed.gradients(tensors, wanted, upstream)
+
+
+class _Short(torch.autograd.Function):
+    """`_Fused` for calls that took a shortcut: the same launches, prepared."""
+
+    @staticmethod
+    def forward(ctx: Any, call: tuple[Any, ...], *tensors: torch.Tensor) -> Any:
+        plan = call[0]
+        results = plan.prepared.forward(tensors, call[1])
+        saved = results[plan.outputs :]
+        ctx.call = call
+        if plan.is_early:
+            saved, ctx.early = _split(saved, plan.loss.early)
+        ctx.save_for_backward(*tensors, *saved)
+        if plan.constant:
+            ctx.mark_non_differentiable(*[results[k] for k in plan.constant])
+        if plan.outputs > 1:
+            ctx.set_materialize_grads(False)
+        return plan.outputs_of(results)
+
+    @staticmethod
+    @graphs.unseen
+    def backward(ctx: Any, *upstream: torch.Tensor | None) -> Any:
+        plan, sizes, floats, shortcut, module, dispatcher = ctx.call
+        everything = ctx.saved_tensors
+        count = len(shortcut.names)
+        tensors = everything[:count]
+        if not torch.is_grad_enabled():
+            kept = (*everything[count:], *_taken(ctx)) if plan.is_early else everything[count:]
+            try:
+                gradients = plan.prepared.backward(tensors, kept, upstream, sizes)
+                if gradients is not None:
+                    return None, *gradients
+            except (CompileError, InternalError) as error:  # of a kernel for another layout of upstream
+                key = key_of(shortcut, tensors, is_enabled=True)
+                dispatcher.refuse(key, resolve(dispatcher.options.policy), error)
+        replay = functools.partial(dispatcher.replay_again, shortcut, module, floats)
+        replayed = Replayed(functools.partial(_tensors_of, replay), None)
+        return None, *replayed.gradients(tensors, ctx.needs_input_grad[1:], upstream)
+
+
+def _split(kept: list[torch.Tensor], early: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """What is saved for backward, and forward's gradients, which are not: autograd may make them its own."""
+    return (kept[:-early], kept[-early:]) if early else (kept, [])
+
+
+def _taken(ctx: Any) -> list[torch.Tensor]:
+    """The gradients that forward has computed, once: whoever gets them may write to them."""
+    early: list[torch.Tensor] = getattr(ctx, "early", [])
+    ctx.early = []
+    return early
+
+
+# `Function.apply` looks first whether torch.func transforms the call, which dispatch has done.
+apply_short = super(torch.autograd.Function, _Short).apply
+
+
+def _tensors_of(loss: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors that a loss returns; the numbers that come after them among the outputs are none."""
+    leaves = torch.utils._pytree.tree_leaves(loss(tensors))
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]

@@ -1,0 +1,378 @@
+"""Dispatch: which way a call of a loss takes, and taking it.
+
+A call like an earlier one takes a shortcut to its launches. Any other is taken apart, and
+`autogen.dispatch.compilations` says what it can run on; where that is nothing, it runs in torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from types import CodeType
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from autogen import availability
+from autogen.calls.binding import Binding, bind, is_replaying
+from autogen.calls.executed import is_profiled
+from autogen.calls.places import MISSING
+from autogen.dispatch.autograd import apply_short, run
+from autogen.dispatch.compilations import Compilations, Decision, key_of, needs_gradient
+from autogen.dispatch.shortcut import Key, Plan, Shortcut
+from autogen.dispatch.sites import Site, Sites
+from autogen.dynamo import graphs
+from autogen.errors import (
+    AutogenError,
+    CompileError,
+    GraphChangedError,
+    InternalError,
+    RefusedError,
+    StateChangeError,
+    TooLargeError,
+    TraceError,
+    UnsupportedOpError,
+    ValueBranchError,
+)
+from autogen.options import PLAIN, Options
+from autogen.policies import Policy, resolve
+
+if TYPE_CHECKING:
+    from autogen.dispatch.compilations import Kernels
+    from autogen.runtime.handwritten import BoundHandwritten
+
+logger = logging.getLogger("autogen")
+
+# What is wrong with the loss's operations, not with its tensors or with what was made of it.
+_UNTRACED = (StateChangeError, TooLargeError, TraceError, UnsupportedOpError, ValueBranchError)
+
+
+class Dispatcher:
+    """A loss function, what was compiled of it, and how its calls are known again.
+
+    Args:
+        function: the loss as the user wrote it: a function, or a module's `forward`.
+        name: what to call it.
+        options: what is asked of it.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        options: Options = PLAIN,
+    ) -> None:
+        self.function = function
+        self.name = name
+        self.options = options
+        self.signature = inspect.signature(function)
+        self._handwritten = options.handwritten
+        self._label = graphs.label(name, options)
+        self.compilations = Compilations(options)
+        self._said: set[str] = set()
+        self._sites = Sites()
+        self._executed: frozenset[CodeType] = frozenset()  # once the loss has been seen to reach too much
+        self._has_looked_wide = False
+
+    def __call__(
+        self,
+        module: torch.nn.Module | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str | None = None,
+    ) -> Any:
+        """Run the loss; `module` is its `self` if it is a method."""
+        policy = resolve(self.options.policy)
+        if policy is Policy.DISABLED or is_replaying():
+            return self._eager(module, args, kwargs)
+        if availability.is_transformed():
+            return self._transformed(module, args, kwargs, name, is_required=policy is Policy.MANDATORY)
+        site = self._sites.known(module)
+        # Shortcuts of a loss that has handwritten kernels lead to these.
+        is_first = self._handwritten is None or policy is not Policy.AGGRESSIVE
+        if site is not None and site.shortcuts and is_first and not self.options.retraces:
+            try:
+                result = self._short(site, module, args, kwargs)
+            except (CompileError, InternalError):  # which is dealt with below
+                site.shortcuts.clear()
+            else:
+                if result is not MISSING:
+                    return result
+        try:
+            binding, decision = self.prepare(module, args, kwargs, name or self.name)
+        except TypeError:
+            return self._eager(module, args, kwargs)  # which raises it as the user expects
+        error = decision.error
+        if decision.kernels is not None:
+            needs = needs_gradient(binding)
+            failed = functools.partial(self.refuse, key_of(binding, binding.tensors), policy)
+            try:
+                result = run(decision.kernels, binding, decision.sizes, needs, failed, decision.found)
+            except (CompileError, InternalError) as refused:
+                error = failed(refused)
+            else:
+                self._learn(binding, decision.kernels, module, args, kwargs)
+                return result
+        if policy is Policy.MANDATORY and error is not None:
+            if isinstance(error, (TraceError, RefusedError)):
+                self._eager(module, args, kwargs)  # a fault of the call itself is torch's to report
+            raise error.with_traceback(None)  # that of an earlier call would keep its tensors alive
+        return self._eager(module, args, kwargs)
+
+    def _transformed(
+        self,
+        module: torch.nn.Module | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str | None,
+        *,
+        is_required: bool,
+    ) -> Any:
+        """Run the loss where torch transforms the call; a graph of `torch.compile` may have kernels, no other."""
+        if not torch.compiler.is_dynamo_compiling() or graphs.is_exporting():
+            return self._eager(module, args, kwargs)
+
+        def formula() -> Any:
+            return self._eager(module, args, kwargs)
+
+        def call() -> Any:
+            return self(module, args, kwargs, name)
+
+        return graphs.traced(formula, call, self._label, is_op=not self.options.retraces, is_required=is_required)
+
+    def prepare(
+        self,
+        module: torch.nn.Module | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str,
+        *,
+        is_call: bool = True,
+    ) -> tuple[Binding, Decision]:
+        """Take a call apart, and decide how it is to run.
+
+        Raises:
+            TypeError: the arguments do not fit the signature.
+            ValueError: a variable of the environment is not understood.
+        """
+        if self.options.fault:
+            raise ValueError(self.options.fault)
+        while True:
+            binding = self.bind(module, args, kwargs, is_call=is_call)
+            decision = self.decide(binding, module, name)
+            if binding.ran <= self._executed:
+                if is_call and self.options.static_graph:
+                    self._require_graph(decision, binding, name, module, args, kwargs)
+                return binding, decision
+            self._executed |= binding.ran
+
+    def _require_graph(
+        self,
+        decision: Decision,
+        binding: Binding,
+        name: str,
+        module: torch.nn.Module | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Compare the graph of a call with that of the first one that was compiled.
+
+        Raises:
+            GraphChangedError: it is another one, or there is none any more.
+        """
+        kernels, error = decision.kernels or decision.unused, decision.error
+        known, key = self._sites.of(module).graphs, tuple(needs_gradient(binding))
+        if kernels is None and key in known and isinstance(error, _UNTRACED):
+            if isinstance(error, TraceError):
+                self._eager(module, args, kwargs)  # a fault of the call itself is torch's to report
+            raise GraphChangedError(name, f"it cannot be traced any more: {error.reason}")
+        graph = kernels.graph if kernels is not None else None
+        if graph is None:
+            return
+        first = known.setdefault(key, graph)
+        difference = first.difference(graph) if first is not graph else None
+        if difference is not None:
+            raise GraphChangedError(name, difference)
+
+    def bind(
+        self,
+        module: torch.nn.Module | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        is_call: bool = True,
+    ) -> Binding:
+        """Take a call apart. A float that has changed twice is no part of the key any more: kernels are given it.
+
+        Raises:
+            TypeError: the arguments do not fit the signature.
+        """
+        history = self._sites.of(module).history
+        is_call = is_call and not self.options.retraces
+        again = functools.partial(bind, self.function, self.signature, module, args, kwargs, executed=self._executed)
+        binding = again(history.varying)
+        if binding.state.is_endless and self._may_look_wide(binding):
+            self._has_looked_wide = True
+            return again(history.varying, is_wide=True)  # so that all that the loss changes is known, and put back
+        if any(tensor.dtype == torch.float64 for tensor in binding.tensors):  # Triton takes floats in single precision
+            return again() if binding.floats else binding
+        if is_call and history.note(binding.fixed):
+            binding = again(history.varying)
+        return binding
+
+    def _may_look_wide(self, binding: Binding) -> bool:
+        """Whether to look at all that the loss reaches, which takes seconds: once, if kernels can run at all."""
+        if self._executed or self._has_looked_wide or is_profiled():
+            return False
+        try:
+            availability.require(binding.tensors)
+        except AutogenError:
+            return False
+        return True
+
+    def _short(self, site: Site, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the loss if it is known from an earlier call how; else `MISSING`."""
+        for each in site.shortcuts:
+            reading = each.read(module, args, kwargs)
+            if reading is None:
+                continue
+            tensors, known, floats = reading
+            plan = self._plan(each, tensors, floats, site, known) if isinstance(known, tuple) else known
+            if plan is None:
+                return MISSING
+            sizes = None
+            if floats:  # they may decide about branches of the loss
+                sizes = plan.loss.sizes_of(tensors, floats)
+                if sizes is None:
+                    return MISSING
+            if plan.needs_gradient:
+                returned = apply_short((plan, sizes, floats, each, module, self), *tensors)
+            else:
+                returned = plan.outputs_of(plan.prepared.forward(tensors, sizes))
+            return returned if plan.returns_tensor else plan.loss.result(returned, sizes or plan.prepared.sizes)
+        return MISSING
+
+    def _plan(
+        self, shortcut: Shortcut, tensors: Sequence[torch.Tensor], floats: tuple[float, ...], site: Site, key: Key
+    ) -> Plan | None:
+        """The launches of a call, if what it needs is compiled and nothing but sizes decides about it."""
+        if self._handwritten is not None:
+            return None  # planned where the call has been taken apart
+        needs = [torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors]
+        for compiled in self.compilations.of(key_of(shortcut, tensors)):
+            if not compiled.is_short:
+                return None
+            sizes = compiled.sizes_of(tensors, floats)
+            if sizes is not None:
+                if self.options.static_graph and site.graphs.get(tuple(needs)) is not compiled.graph:
+                    return None  # compared on the long way
+                plan = Plan.of(compiled, sizes, any(needs))
+                shortcut.plans.keep(key, plan)
+                return plan
+        return None
+
+    def _learn(
+        self,
+        binding: Binding,
+        kernels: Kernels,
+        module: torch.nn.Module | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Find a shortcut for the next calls like this one."""
+        if not kernels.is_short or self.options.retraces:
+            return
+        site = self._sites.of(module)
+        if self._handwritten is None:
+            site.learn(binding, module, args, kwargs)
+        elif kernels.path == "handwritten" and not binding.floats and _is_autocast_known(binding):
+            site.learn(binding, module, args, kwargs)
+            for each in site.shortcuts:
+                reading = each.read(module, args, kwargs)
+                if reading is not None and isinstance(reading[1], tuple):
+                    each.plans.keep(reading[1], Plan.of_handwritten(cast("BoundHandwritten", kernels), binding.tensors))
+
+    def replay_again(
+        self,
+        shortcut: Shortcut,
+        module: torch.nn.Module | None,
+        floats: Sequence[float],
+        tensors: Sequence[torch.Tensor],
+    ) -> Any:
+        """Run, as torch would, the loss of a call that took a shortcut."""
+        args, kwargs = shortcut.call(tensors, floats)
+        binding = bind(self.function, self.signature, module, args, kwargs, shortcut.varying, shortcut.executed)
+        if binding.statics != shortcut.statics or binding.names != shortcut.names:
+            raise RuntimeError(f"{self.name} has changed between forward and the derivative of backward")
+        return binding.replay(tensors, floats)
+
+    def decide(self, binding: Binding, module: torch.nn.Module | None, name: str) -> Decision:
+        """How a call is to run; compiles what is not compiled yet."""
+        on_host = () if self._handwritten is None else self._handwritten().on_host
+        tensors = [tensor for name, tensor in zip(binding.names, binding.tensors, strict=True) if name not in on_host]
+        try:
+            availability.require(tensors)
+        except AutogenError as error:
+            self.say(name, error.reason)
+            return Decision(error=error)
+        if self._handwritten is None:
+            return self.compilations.decide(binding, name)
+        generator_first = resolve(self.options.policy) is Policy.AGGRESSIVE
+        decision = self.compilations.decide(binding, name) if generator_first else None
+        if decision is None or decision.kernels is None:
+            bound = self.handwritten(binding, module)
+            if not isinstance(bound, str):
+                self.say(name, bound.reason)
+                return Decision(bound)
+            decision = decision or self.compilations.decide(binding, name)
+            if decision.kernels is None:
+                return Decision(error=RefusedError(name, bound))
+        return decision
+
+    def handwritten(self, binding: Binding, module: torch.nn.Module | None) -> BoundHandwritten | str:
+        """The call on handwritten kernels, or why it cannot run on any."""
+        if self._handwritten is None:
+            return "this loss: it has none"
+        from autogen.runtime.handwritten import bind_handwritten
+
+        return bind_handwritten(self._handwritten(), binding, module, needs_gradient(binding))
+
+    def say(self, name: str, reason: str) -> None:
+        """Log a decision that is made anew at each call, once."""
+        if reason not in self._said:
+            self._said.add(reason)
+            logger.info("%s: %s", name, reason)
+
+    def refuse(self, key: Hashable, policy: Policy, error: AutogenError) -> AutogenError:
+        """What was generated cannot be compiled, or a kernel not be printed: such calls run in torch from now on.
+
+        Raises:
+            AutogenError: `error`, under the policy "mandatory".
+        """
+        self._sites.forget_shortcuts()
+        if self.compilations.of(key) or error.reason not in self._said:
+            self._said.add(error.reason)
+            logger.warning("%s runs in torch: %s", self.name, error.reason, exc_info=error)
+            self.compilations.refuse(key, error)
+        if policy is Policy.MANDATORY:
+            raise error.with_traceback(None)
+        return error
+
+    def _eager(self, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.function(*args, **kwargs) if module is None else self.function(module, *args, **kwargs)
+
+
+def _is_autocast_known(binding: Binding) -> bool:
+    """Whether autocast is on for the device of a call, or for none: what has no device is planned so."""
+    return not torch._C._is_any_autocast_enabled() or torch.is_autocast_enabled(binding.tensors[0].device.type)
+
+
+def _make_operator() -> Any:
+    from autogen.dynamo.captured import make_operator
+
+    return make_operator(Dispatcher)
+
+
+graphs.make_operator = _make_operator

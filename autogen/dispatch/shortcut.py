@@ -1,0 +1,261 @@
+"""Shortcuts: a call that is like an earlier one goes straight to its launches.
+
+Taking a call apart (`autogen.calls.binding`) looks at everything that the loss may read, which costs some 50 µs. When a
+module, or a function, has been called twice, the places that were looked at become one generated function of a few
+comparisons by identity: it returns the tensors of a call and what is prepared for their geometry
+(`autogen.runtime.prepared`), or None where anything at all has changed; then the call is taken apart again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from autogen.calls.binding import Binding
+from autogen.frozen import frozen
+from autogen.runtime import geometry
+
+if TYPE_CHECKING:
+    from autogen.runtime.compiled import CompiledLoss
+    from autogen.runtime.handwritten import BoundHandwritten
+    from autogen.runtime.handwritten_prepared import PreparedHandwritten
+    from autogen.runtime.prepared import Prepared
+
+Key = tuple[Any, ...]
+Reading = tuple[tuple[torch.Tensor, ...], "Plan | Key", tuple[float, ...]]
+"""The tensors of a call, their plan, or a key of their geometry if there is none yet, and the floats that vary."""
+
+Reader = Callable[[Any, tuple[Any, ...], dict[str, Any]], Reading | None]
+
+MOST_PLANS = 1024  # geometries of one shortcut, before the oldest is forgotten
+_MOST_CONDITIONS = 2000
+
+# What the generated function may meet where something has changed: an item, an attribute or a variable that is gone, or
+# something that is no tensor, or one without strides.
+_CHANGES = (KeyError, IndexError, AttributeError, ValueError, TypeError, RuntimeError)
+
+
+def _read_autocast() -> tuple[Any, ...]:
+    return tuple((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda"))
+
+
+# What the text calls, to know of what holds for all tensors.
+_CALLED = {
+    "is_grad_enabled": torch.is_grad_enabled,
+    "is_autocast": torch._C._is_any_autocast_enabled,
+    "read_autocast": _read_autocast,
+    "default_dtype": torch.get_default_dtype,
+}
+
+
+@frozen
+class Plan:
+    """A compiled loss, prepared for one geometry of its tensors."""
+
+    loss: CompiledLoss | BoundHandwritten
+    prepared: Prepared | PreparedHandwritten
+    needs_gradient: bool
+    is_early: bool  # forward computes gradients
+    outputs: int
+    constant: tuple[int, ...]  # outputs without a gradient
+    returns_tensor: bool  # and nothing else
+
+    @classmethod
+    def of(cls, loss: CompiledLoss, sizes: dict[str, Any], needs_gradient: bool) -> Plan:
+        """Prepare a loss for the sizes of a call."""
+        from autogen.runtime.prepared import Prepared  # which imports sympy
+
+        constant = tuple(k for k, varies in enumerate(loss.differentiable) if not varies)
+        outputs = len(loss.trace.outputs)
+        return cls(loss, Prepared(loss, sizes), needs_gradient, loss.early > 0, outputs, constant, loss.returns_tensor)
+
+    @classmethod
+    def of_handwritten(cls, call: BoundHandwritten, tensors: Sequence[torch.Tensor]) -> Plan:
+        """Prepare a handwritten loss for calls like one."""
+        from autogen.runtime.handwritten_prepared import PreparedHandwritten
+
+        prepared = PreparedHandwritten(call, tensors)
+        return cls(
+            prepared.call, prepared, bool(call.wanted), is_early=False, outputs=1, constant=(), returns_tensor=True
+        )
+
+    def outputs_of(self, results: list[torch.Tensor]) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """The outputs among the results of forward; one that is all the loss returns, alone."""
+        return results[0] if self.returns_tensor else tuple(results[: self.outputs])
+
+
+class Plans:
+    """The plans of a shortcut, by geometry; most calls have that of the `latest`, which a faster test finds."""
+
+    def __init__(self) -> None:
+        self._plans: dict[Key, Plan] = {}
+        self._tests: dict[Key, geometry.Alike] = {}
+        # What holds for all tensors, a test for their geometry, and the plan.
+        self.latest: tuple[Any, geometry.Alike, Plan] | tuple[None, None, None] = (None, None, None)
+
+    def find(self, key: Key, tensors: Sequence[torch.Tensor]) -> Plan | Key:
+        """The plan for a key, the first part of which holds for all tensors; the key if there is none."""
+        plan = self._plans.get(key)
+        if plan is None:
+            return key
+        same = self._tests.get(key)
+        if same is None or not same(*tensors):  # made in another inference mode
+            same = geometry.alike(tensors)
+            if same is None:
+                return plan
+            self._tests[key] = same
+        self.latest = key[0], same, plan
+        return plan
+
+    def keep(self, key: Key, plan: Plan) -> None:
+        """Remember the plan of a geometry."""
+        if len(self._plans) >= MOST_PLANS:
+            oldest = list(self._plans)[0]  # noqa: RUF015 - `next(iter(…))` fails if another thread keeps one now
+            self._plans.pop(oldest, None)
+            self._tests.pop(oldest, None)
+        self._plans[key] = plan
+
+
+_TENSOR = object()
+
+
+@frozen
+class _Float:
+    """The place of a float that varies among the arguments of a call."""
+
+    name: str
+
+
+class Shortcut:
+    """The calls of a module, or of a function, that read the same from the same places.
+
+    `statics` and `names` are those of their binding, `varying` the names of its floats, `executed`
+    the code that it has looked into, if not all.
+    """
+
+    def __init__(
+        self, binding: Binding, args: tuple[Any, ...], kwargs: dict[str, Any], read: Reader, plans: Plans
+    ) -> None:
+        self.statics = binding.statics
+        self.names = binding.names
+        self.varying = frozenset(binding.floats)
+        self.executed = binding.state.executed
+        self.read = read
+        self.plans = plans
+        holes = {each.key: each.name for each in binding.state.floats if each.container is binding.state.arguments}
+        first = len(binding.state.arguments or ()) - len(args) - len(kwargs)
+        given = enumerate((*args, *kwargs.values()), first)
+        self._given = [
+            _TENSOR if isinstance(value, torch.Tensor) else _Float(holes[k]) if k in holes else value
+            for k, value in given
+        ]
+        self._keywords = tuple(kwargs)
+        self._floats = list(binding.floats)
+
+    def call(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call, positional and by keyword, given all its tensors and floats."""
+        rest, numbers = iter(tensors), dict(zip(self._floats, floats, strict=True))
+        filled = [
+            next(rest) if each is _TENSOR else numbers[each.name] if isinstance(each, _Float) else each
+            for each in self._given
+        ]
+        count = len(filled) - len(self._keywords)
+        return tuple(filled[:count]), dict(zip(self._keywords, filled[count:], strict=True))
+
+
+def shortcut(binding: Binding, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Shortcut | None:
+    """The shortcut for calls like this one; None if it reads something that has to be looked at each time."""
+    writer = _Writer(binding, module)
+    text = writer.text(args, kwargs)
+    if text is None:
+        return None
+    plans = Plans()
+    scope: dict[str, Any] = {**writer.objects, **_CALLED, "CHANGES": _CHANGES, "plans": plans}
+    exec(compile(text, "<shortcut>", "exec"), scope)
+    return Shortcut(binding, args, kwargs, scope["read"], plans)
+
+
+class _Writer:
+    """The text of a reader."""
+
+    def __init__(self, binding: Binding, module: Any) -> None:
+        self._state = binding.state
+        self._module = module
+        self.objects: dict[str, Any] = {}
+        self._names: dict[int, str] = {}
+
+    def _name(self, value: Any) -> str:
+        if value is self._module and value is not None:
+            return "module"  # held weakly: the text has no reference to it
+        if value is None or value is True or value is False:
+            return repr(value)
+        name = self._names.get(id(value))
+        if name is None:
+            name = self._names[id(value)] = f"object_{len(self.objects)}"
+            self.objects[name] = value
+        return name
+
+    def text(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        """A function of the module and the arguments; None if some change would go unseen."""
+        state = self._state
+        if not state.is_plain or state.is_endless:
+            return None
+        spots = [(f"args[{k}]", value) for k, value in enumerate(args)]
+        spots += [(f"kwargs[{name!r}]", value) for name, value in kwargs.items()]
+        conditions = [f"len(args) == {len(args)}", f"tuple(kwargs) == {tuple(kwargs)!r}" if kwargs else "not kwargs"]
+        tensors: list[str] = []
+        first = 0 if self._module is None else 1  # where the arguments begin among the leaves of the binding
+        varying = {each.key - first for each in state.floats if each.container is state.arguments}
+        for position, (text, value) in enumerate(spots):
+            if isinstance(value, torch.Tensor):
+                tensors.append(text)
+            elif position in varying:
+                continue
+            elif value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.device)):
+                conditions.append(self._equals(text, value))
+            else:
+                return None
+        kept = {(id(each.container), each.key) for each in (*state.tensors, *state.floats)}
+        for place in state.places:
+            conditions += place.conditions(self._name, kept)
+        if len(conditions) > _MOST_CONDITIONS:
+            return None
+        tensors += [each.text(self._name) for each in state.tensors]
+        floats = [
+            spots[each.key - first][0] if each.container is state.arguments else each.text(self._name)
+            for each in state.floats
+        ]
+        return "\n".join(self._lines(dict.fromkeys(conditions), tensors, floats))
+
+    def _equals(self, text: str, value: Any) -> str:
+        """That an argument is a number or a string that equals `value` in all."""
+        if isinstance(value, (bool, type(None))) or value != value or not value:
+            return f"{text} is {self._name(value)}"
+        kind = self._name(type(value))
+        return f"({text} is {self._name(value)} or type({text}) is {kind} and {text} == {self._name(value)})"
+
+    def _lines(self, conditions: dict[str, None], tensors: Sequence[str], floats: Sequence[str]) -> Iterator[str]:
+        yield "def read(module, args, kwargs):"
+        yield "    try:"
+        yield "        if not ("
+        yield from (f"            {'and ' if k else ''}{condition}" for k, condition in enumerate(conditions))
+        yield "        ):"
+        yield "            return None"
+        for k, text in enumerate(floats):
+            yield f"        f{k} = {text}"
+            yield f"        if type(f{k}) is not float or f{k} - f{k} != 0.0:"  # inf and nan are in the key
+            yield "            return None"
+        for k, text in enumerate(tensors):
+            yield f"        t{k} = {text}"
+        tensors_text = "".join(f"t{k}, " for k in range(len(tensors)))
+        key = ", ".join(f"t{k}.{each}" for k in range(len(tensors)) for each in geometry.ATTRIBUTES)
+        yield "        state = is_grad_enabled(), is_autocast() and read_autocast(), default_dtype()"
+        yield "        before, is_alike, plan = plans.latest"
+        nested = "".join(f" or t{k}.is_nested" for k in range(len(tensors)))
+        yield f"        if before != state{nested} or not is_alike({tensors_text}):"
+        yield f"            plan = plans.find((state, {key}), ({tensors_text}))"
+        yield "    except CHANGES:"
+        yield "        return None"
+        yield f"    return ({tensors_text}), plan, ({''.join(f'f{k}, ' for k in range(len(floats)))})"

@@ -1,0 +1,99 @@
+"""Sites: what a decorated loss remembers of each module, or of itself as a function: its floats, and its shortcuts."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from autogen.calls.binding import Binding
+from autogen.dispatch.shortcut import Shortcut, shortcut
+from autogen.tracing.static_graph import Graph
+
+MOST_SITES = 1024
+_MOST_SHORTCUTS = 4  # of a site: those of training and of evaluation, say
+_MOST_WRITTEN = 16  # of a site in all; one that needs more changes with every call
+
+
+@dataclass
+class History:
+    """The floats of the calls of one module, or of a function: last values and changes by name, and those that vary."""
+
+    floats: dict[str, tuple[str, int]] = field(default_factory=dict)
+    varying: set[str] = field(default_factory=set)
+
+    def note(self, floats: Mapping[str, float]) -> bool:
+        """Note the floats of a call; returns whether more vary than before."""
+        before = len(self.varying)
+        for name, value in floats.items():
+            last, changes = self.floats.get(name, (repr(value), 0))
+            changes += repr(value) != last
+            self.floats[name] = repr(value), changes
+            if changes >= 2:
+                self.varying.add(name)
+        return len(self.varying) > before
+
+
+class Site:
+    """What is remembered of one module, or of a function."""
+
+    def __init__(self, module: torch.nn.Module | None, forget: Callable[[Any], object]) -> None:
+        self.module = None if module is None else weakref.ref(module, forget)
+        self.history = History()
+        self.shortcuts: list[Shortcut] = []
+        self.graphs: dict[Hashable, Graph] = {}  # the first ones, of a loss whose graph is to be static
+        self._calls = 0
+        self._written = 0
+
+    def is_of(self, module: torch.nn.Module | None) -> bool:
+        """Whether this is the site of a module; one that is gone may have had the same id."""
+        return module is None if self.module is None else self.module() is module
+
+    def learn(
+        self, binding: Binding, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Write a shortcut for the next calls like this one, if there are some to be expected."""
+        self._calls += 1
+        if self._calls < 2 or self._written >= _MOST_WRITTEN:
+            return
+        if any(each.read(module, args, kwargs) is not None for each in self.shortcuts):
+            return  # one of them holds, but had not been prepared for a call of this geometry
+        self._written += 1
+        found = shortcut(binding, module, args, kwargs)
+        if found is not None:
+            self.shortcuts = [found, *self.shortcuts[: _MOST_SHORTCUTS - 1]]
+
+
+class Sites:
+    """The sites of one loss, by module."""
+
+    def __init__(self) -> None:
+        self._sites: dict[int, Site] = {}
+
+    def known(self, module: torch.nn.Module | None) -> Site | None:
+        """The site of a module, if it has one."""
+        site = self._sites.get(id(module))
+        return site if site is not None and site.is_of(module) else None
+
+    def of(self, module: torch.nn.Module | None) -> Site:
+        """The site of a module."""
+        site = self.known(module)
+        if site is None:
+            key = id(module)
+            while len(self._sites) >= MOST_SITES:
+                del self._sites[next(iter(self._sites))]
+            site = self._sites[key] = Site(module, lambda _: self._forget(key))
+        return site
+
+    def forget_shortcuts(self) -> None:
+        """What they lead to is no longer to be run."""
+        for site in list(self._sites.values()):
+            site.shortcuts.clear()
+
+    def _forget(self, key: int) -> None:
+        site = self._sites.get(key)
+        if site is not None and site.module is not None and site.module() is None:
+            del self._sites[key]

@@ -1,0 +1,133 @@
+"""What a loss changes that outlives its call: made when its kernels have run, as torch would have made it.
+
+A trace says what there is to do (`autogen.calls.changes`). A tensor that is written in place belongs to somebody else,
+and a tensor that is saved for backward has to stay as it was: kernels, and replays of the loss, work on a copy of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from autogen.calls.binding import Binding, Replay
+from autogen.calls.changes import Assigned, Input, Output, Size, State
+from autogen.calls.reachable import Change
+from autogen.dynamo import graphs
+from autogen.runtime.replays import Replayed
+
+
+def shared_memory(state: State, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> str | None:
+    """Which tensors share memory that is written to, if there are any: then a write to one changes the other."""
+    for each in state.written:
+        if _overlaps_itself(tensors[each.position]):
+            return f"the memory that elements of {names[each.position]} share"
+        own = tensors[each.position].untyped_storage().data_ptr()
+        for k, other in enumerate(tensors):
+            if own and k != each.position and other.untyped_storage().data_ptr() == own:
+                return f"the memory that {names[each.position]} and {names[k]} share"
+    return None
+
+
+def _overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether several elements may have one place in memory."""
+    if tensor.is_contiguous():
+        return False
+    last = 0  # element that the dimensions so far reach
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride <= last:
+            return True
+        last += (size - 1) * stride
+    return False
+
+
+def apart(state: State, tensors: Sequence[torch.Tensor], own: int) -> list[torch.Tensor]:
+    """The tensors of a call, with copies of those that are written; what follows the `own` ones was found ahead."""
+    if not state.written:
+        return list(tensors)
+    positions = {each.position for each in state.written}
+    return [_copy(tensor) if k in positions or k >= own else tensor for k, tensor in enumerate(tensors)]
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides, with a graph of its own."""
+    copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return copy.copy_(tensor)
+
+
+def keep(
+    state: State,
+    binding: Binding,
+    outputs: Sequence[torch.Tensor],
+    sizes: Mapping[str, Any],
+    connect: Callable[[Assigned, torch.Tensor], torch.Tensor] | None = None,
+) -> None:
+    """Make the changes of one call. `connect` gives a tensor its graph, which none has without."""
+    tensors = binding.tensors
+    connected: dict[int, torch.Tensor] = {}
+    values: list[Any] = []
+    for each in state.assigned:
+        value = each.value
+        if isinstance(value, Input):
+            tensor = tensors[value.position]
+            values.append(tensor.detach() if value.is_detached else tensor)
+        elif isinstance(value, Output):
+            tensor = connected.get(value.position, outputs[value.position])
+            if value.inputs and connect is not None and value.position not in connected:
+                tensor = connected[value.position] = connect(each, tensor)
+            values.append(tensor.detach() if value.is_detached else tensor)
+        else:
+            values.append(value.value(sizes) if isinstance(value, Size) else value)
+    with torch.no_grad():
+        for write in state.written:
+            tensor, new = tensors[write.position], outputs[write.output]
+            if write.is_replaced:
+                tensor.data = new
+            else:
+                tensor.copy_(new)
+    for each, value in zip(state.assigned, values, strict=True):
+        binding.assign(each.place, each.key, value)
+
+
+class Connector:
+    """Gives tensors that a loss has assigned the graph that they have in torch; nothing runs until it is asked for.
+
+    Args:
+        replay: the loss, on other tensors and with a list for what it changes.
+        stream: where torch's random stream was when it ran.
+        tensors: what it ran on.
+    """
+
+    def __init__(self, replay: Replay, stream: torch.Tensor | None, tensors: Sequence[torch.Tensor]) -> None:
+        self._replay, self._stream, self._tensors = replay, stream, tensors
+
+    def __call__(self, each: Assigned, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor that was assigned, with its graph."""
+        assert isinstance(each.value, Output)
+        inputs, replay = each.value.inputs, self._replay
+
+        def assigned(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+            changes: list[Change] = []
+            replay(tensors, changes)
+            return [c.difference.now for c in changes if (c.place, c.difference.key) == (each.place, each.key)]
+
+        # Others must not be kept connected: it may be what was assigned by the call before, and so on.
+        tensors = [own if k in inputs else own.detach() for k, own in enumerate(self._tensors)]
+        connected: torch.Tensor = _Connected.apply(Replayed(assigned, self._stream), tensor, *tensors)
+        return connected
+
+
+class _Connected(torch.autograd.Function):
+    """A tensor that kernels have computed, whose gradient torch's formula gives."""
+
+    @staticmethod
+    def forward(ctx: Any, replayed: Replayed, value: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
+        ctx.replayed = replayed
+        ctx.save_for_backward(*tensors)
+        return value.detach()
+
+    @staticmethod
+    @graphs.unseen
+    def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return None, None, *ctx.replayed.gradients(ctx.saved_tensors, ctx.needs_input_grad[2:], upstream)

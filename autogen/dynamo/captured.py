@@ -1,0 +1,305 @@
+"""Losses captured by `torch.compile`: each is a graph of torch's functions, which becomes one op, or runs as it is.
+
+Backends lower the graph around a loss with stand-ins for its tensors, and call `LossOperator` with the inner graph.
+There the loss is compiled like any other, and `autogen::forward` is recorded in its place. Where that is not possible,
+the operations of the inner graph are, as for a loss that is not decorated.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.fx import GraphModule, Node
+
+from autogen.calls.binding import is_replaying
+from autogen.calls.digest import Portable
+from autogen.calls.reachable import Identity
+from autogen.dynamo import graphs
+from autogen.dynamo.opaque import forward, register
+from autogen.errors import AutogenError, GraphError
+from autogen.frozen import frozen
+from autogen.names import unique
+from autogen.options import Options
+from autogen.runtime.compiled import CompiledLoss
+from autogen.sizes import hint
+
+MOST_NUMBERS = 2  # for how many values of a number that changes a loss is compiled, at one place
+
+DispatcherOf = Callable[[Callable[..., Any], str, Options], Any]
+"""Makes the `Dispatcher` of a function, given a name and options; that module knows this one."""
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_STAND_INS = (FakeTensor, FunctionalTensor)
+
+
+@frozen
+class _Size:
+    """An input of a graph that is a size of one of its tensors."""
+
+    tensor: int
+    dim: int
+
+
+@frozen
+class _Number:
+    """An input of a graph that is a number. A float comes as a tensor, which the graph reads by `item`."""
+
+    value: float
+    is_tensor: bool
+
+    def item(self) -> float:
+        """The number."""
+        return self.value
+
+
+class Body(Portable):
+    """The graph of a loss, as a function of its tensors.
+
+    `inputs` says what each input of the graph is: the position of a tensor, a `_Size` or a `_Number`.
+    """
+
+    def __init__(self, graph: GraphModule, inputs: tuple[Any, ...]) -> None:
+        self._graph = graph
+        self._inputs = inputs
+        names: dict[str, None] = {}
+        for node, each in zip(_placeholders(graph), inputs, strict=True):
+            if isinstance(each, int):
+                names[unique(_name_of(node), names)] = None
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        self.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])
+
+    @property
+    def content(self) -> tuple[Any, ...] | None:
+        """Its code, inputs and functions; None if it has parts that its code only names."""
+        if _has_parts(self._graph):
+            return None
+        targets = (node.target for node in self._graph.graph.nodes if node.op == "call_function")
+        return self._graph.code, repr(self._inputs), *map(Identity, targets)
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        return self._graph(*[self._given(each, tensors) for each in self._inputs])
+
+    def _given(self, each: Any, tensors: Sequence[torch.Tensor]) -> Any:
+        if isinstance(each, int):
+            return tensors[each]
+        if isinstance(each, _Size):
+            return tensors[each.tensor].shape[each.dim]
+        return each if each.is_tensor else each.value
+
+
+class LossOperator(HigherOrderOperator):
+    """A captured loss in the graph around it: `autogen_loss(graph, *inputs, loss=label)` is `graph(*inputs)`."""
+
+    def __init__(self, dispatcher_of: DispatcherOf) -> None:
+        super().__init__("autogen_loss")
+        self._dispatcher_of = dispatcher_of
+        self._dispatchers: dict[Hashable, Any] = {}
+        self._numbers: dict[Hashable, set[tuple[Any, ...]]] = {}  # by the code that Dynamo has compiled
+
+    def __call__(self, graph: Any, *inputs: Any, loss: str) -> Any:
+        """Run the loss; record it, where the graph around it is lowered."""
+        # Dynamo that has given up on a graph calls this with the loss itself; a loss may be part of another.
+        if not isinstance(graph, GraphModule) or is_replaying():
+            return graph(*inputs)
+        try:
+            dispatcher, tensors = self._call_of(graph, inputs, loss)
+            is_lowered = any(type(tensor) not in _PLAIN for tensor in tensors)  # not by every backend
+            compiled = _compiled(dispatcher, tensors) if is_lowered else None
+        except AutogenError as error:
+            error.__traceback__ = None  # it may be kept for other calls, and would keep the tensors of this one alive
+            if graphs.is_required(loss):
+                raise
+            graphs.say(loss, error.reason)
+            return graph(*inputs)
+        if compiled is None:
+            return dispatcher(None, tuple(tensors), {})
+        results = forward(tensors, register(compiled, dispatcher.function))
+        return compiled.result(results[: len(compiled.trace.outputs)], {})
+
+    def _call_of(self, graph: GraphModule, inputs: Sequence[Any], loss: str) -> tuple[Any, list[torch.Tensor]]:
+        """The dispatcher of a graph, and the tensors among its inputs.
+
+        Raises:
+            GraphError: the graph is none that a dispatcher can be given.
+        """
+        found = self._read(graph, inputs, loss)
+        tensors = [given for given, each in zip(inputs, found, strict=True) if isinstance(each, int)]
+        if any(type(tensor) not in (*_PLAIN, *_STAND_INS) for tensor in tensors):
+            raise GraphError(graphs.name_of(loss), "it is given a tensor of a class of its own")
+        return self._dispatcher(graph, found, loss), tensors
+
+    def _read(self, graph: GraphModule, inputs: Sequence[Any], loss: str) -> tuple[Any, ...]:
+        """What the inputs of the graph are, see `Body`.
+
+        Raises:
+            GraphError: that is not known, a number changes too often, or results share memory.
+        """
+        name, nodes = graphs.name_of(loss), _placeholders(graph)
+        if any("example_value" not in node.meta for node in nodes):
+            raise GraphError(name, "its graph is a copy of another")
+        if _shares_memory(graph):
+            raise GraphError(name, "a result is a view of an input, or of another result")
+        values = [node.meta["example_value"] for node in nodes]
+        places: dict[int, int] = {}
+        sizes: dict[str, _Size] = {}
+        for k, (node, value) in enumerate(zip(nodes, values, strict=True)):
+            if isinstance(value, torch.Tensor) and not _is_number(node, value):
+                places[k] = len(places)
+                for dim, size in enumerate(value.shape):
+                    sizes.setdefault(str(size), _Size(places[k], dim))
+        found: dict[int, Any] = places | {
+            k: sizes[str(value)] for k, value in enumerate(values) if k not in places and str(value) in sizes
+        }
+        numbers = {
+            k: given.item() if isinstance(given, torch.Tensor) else given
+            for k, given in enumerate(inputs)
+            if k not in found
+        }
+        hints = tuple(hint(number) for number in numbers.values())
+        known = self._known(graph, loss)
+        if None in hints:
+            raise GraphError(name, "it reads a number that only values know")
+        if numbers and hints not in known and len(known) >= MOST_NUMBERS:
+            raise GraphError(name, "it reads a number that keeps changing")
+        if numbers:
+            known.add(hints)
+        for k, number in numbers.items():
+            is_float = isinstance(number, (float, torch.SymFloat))
+            value = float(number) if is_float else int(number)  # of a symbol: a guard
+            found[k] = _Number(value, isinstance(values[k], torch.Tensor))
+        return tuple(found[k] for k in range(len(nodes)))
+
+    def _known(self, graph: GraphModule, loss: str) -> set[tuple[Any, ...]]:
+        """The numbers that the loss has been compiled for, in the code that Dynamo is compiling, or in a graph."""
+        compilation = torch._guards.CompileContext.current_compile_id()
+        key = loss, id(graph) if compilation is None else compilation.frame_id
+        if compilation is not None and compilation.frame_compile_id == 0:  # for the first time, or after a reset
+            self._numbers.pop(key, None)
+        return self._numbers.setdefault(key, set())
+
+    def _dispatcher(self, graph: GraphModule, inputs: tuple[Any, ...], loss: str) -> Any:
+        """The dispatcher of all graphs that are like this one."""
+        targets = tuple(node.target for node in graph.graph.nodes if node.op == "call_function")
+        key = loss, graph.code, targets, repr(inputs), id(graph) if _has_parts(graph) else None  # 0.0 is not -0.0
+        found = self._dispatchers.get(key)
+        if found is None:
+            body = Body(graph, inputs)
+            found = self._dispatchers[key] = self._dispatcher_of(body, graphs.name_of(loss), graphs.options_of(loss))
+        return found
+
+
+def make_operator(dispatcher_of: DispatcherOf) -> Any:
+    """The higher-order op, known to Dynamo; None if this torch lacks what that takes."""
+    try:
+        from torch._dynamo.exc import UnspecializeRestartAnalysis, Unsupported
+        from torch._dynamo.variables.higher_order_ops import BaseHOPVariable, _hop_name_to_variable_class
+    except ImportError:
+        return None
+    traces = getattr(BaseHOPVariable, "_call_function", None)
+    if traces is None or list(inspect.signature(traces).parameters) != ["self", "tx", "args", "kwargs"]:
+        return None
+
+    class LossVariable(BaseHOPVariable):
+        """The op, as Dynamo traces it. What cannot be in a graph of its own is traced again as part of the other; what
+        would end that, too, is left to be called after it.
+        """
+
+        supports_aliasing = True  # of inputs, such as the halves of a batch
+
+        def _call_function(self, tx: Any, args: Any, kwargs: Any) -> Any:
+            try:
+                return super()._call_function(tx, args, kwargs)
+            except Unsupported as error:
+                loss, reason = kwargs["loss"].as_python_constant(), str(error).partition("\n")[0]
+                is_whole = getattr(tx, "one_graph", True) or getattr(tx, "error_on_graph_break", False)
+                is_torchs = (is_whole or reason.startswith("HOP")) and not graphs.is_required(loss)
+                (graphs.inline if is_torchs else graphs.leave)(loss, reason)
+                raise UnspecializeRestartAnalysis(restart_reason=f"{loss} has no graph of its own") from error
+
+    operator = LossOperator(dispatcher_of)
+    _hop_name_to_variable_class[operator.__name__] = LossVariable
+    return operator
+
+
+def _compiled(dispatcher: Any, tensors: Sequence[torch.Tensor]) -> CompiledLoss:
+    """The loss, compiled for tensors like these.
+
+    Raises:
+        AutogenError: it has no kernels, or they are not all there is to it, or not for these sizes.
+    """
+    name = dispatcher.name
+    shapes = [[hint(size) for size in (*tensor.shape, *tensor.stride())] for tensor in tensors]
+    if any(None in each for each in shapes):
+        raise GraphError(name, "it has a tensor whose sizes only values know")
+    with _outside():
+        given = tuple(_stand_in(*each) for each in zip(tensors, shapes, strict=True))
+        _, decision = dispatcher.prepare(None, given, {}, name, is_call=False)
+    if decision.error is not None:
+        raise decision.error
+    compiled = decision.kernels
+    if not isinstance(compiled, CompiledLoss) or not compiled.is_closed:
+        raise GraphError(name, "its kernels are not all that has to run")
+    if not _holds(compiled, tensors):
+        raise GraphError(name, "its kernels are not made for sizes like these")
+    return compiled
+
+
+def _holds(compiled: CompiledLoss, tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether the kernels are made for the sizes of a graph; of what is compared, torch makes guards."""
+    symbols = (size for tensor in tensors for size in tensor.shape if isinstance(size, torch.SymInt))
+    return all(size >= 2 for size in symbols) and compiled.sizes_alone(tensors) is not None
+
+
+def _stand_in(tensor: torch.Tensor, geometry: list[int]) -> torch.Tensor:
+    """A real tensor of the same kind. Of its values, a trace may look at some, so they are not just anything."""
+    shape, strides = geometry[: tensor.dim()], geometry[tensor.dim() :]
+    made = torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device).zero_()
+    return made.requires_grad_(tensor.requires_grad)
+
+
+@contextmanager
+def _outside() -> Iterator[None]:
+    """Where nothing is lowered."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.utils._python_dispatch._disable_current_modes())
+        stack.enter_context(torch._C._DisablePythonDispatcher())
+        stack.enter_context(torch._guards.tracing(None))
+        yield
+
+
+def _placeholders(graph: GraphModule) -> list[Node]:
+    return graph.graph.find_nodes(op="placeholder")
+
+
+def _has_parts(graph: GraphModule) -> bool:
+    """Whether a graph holds tensors or modules."""
+    return any(node.op in ("get_attr", "call_module") for node in graph.graph.nodes)
+
+
+def _shares_memory(graph: GraphModule) -> bool:
+    """Whether a result is a view of an input or of another result: what writes to one of them changes both."""
+    (output,) = graph.graph.find_nodes(op="output")
+    nodes = [*_placeholders(graph), *output.all_input_nodes]
+    examples = [node.meta.get("example_value") for node in nodes]
+    memory = [each.untyped_storage()._cdata if isinstance(each, torch.Tensor) else id(each) for each in examples]
+    count = len(nodes) - len(output.all_input_nodes)
+    return len(set(memory)) < len(set(memory[:count])) + len(memory[count:])
+
+
+def _is_number(node: Node, value: torch.Tensor) -> bool:
+    is_scalar = value.dim() == 0 and value.dtype == torch.float64 and value.device.type == "cpu"
+    return is_scalar and all(user.op == "call_method" and user.target == "item" for user in node.users)
+
+
+def _name_of(node: Node) -> str:
+    """What the user may recognise of Dynamo's name for an input: `l_self_parameters_scale_` → `scale`."""
+    name = re.sub(r"^[lg]_|_+$", "", node.name)
+    return re.split(r"_(?:parameters|buffers|modules)_", name)[-1] or node.name

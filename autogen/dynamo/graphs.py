@@ -1,0 +1,158 @@
+"""Losses that `torch.compile` traces: the way from Dynamo to the kernels.
+
+Dynamo traces a loss as torch's formula, but into a graph of its own, in a higher-order op whose name is `autogen_loss`.
+So it guards all that the loss reads, and finds all its tensors, as it does for any other code. What comes of the inner
+graph is decided when the outer one is lowered (`autogen.dynamo.captured`).
+
+This module is what Dynamo itself runs through. What is marked as constant it calls for real while it traces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+import torch
+
+from autogen import availability
+from autogen.options import PLAIN, Options
+from autogen.policies import Policy, resolve
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+operator: Any = None
+"""The higher-order op, once a loss has been traced: making it imports Dynamo."""
+
+outside: Any = None
+"""Calls what it is given where Dynamo does not trace; made when a loss is traced first, too."""
+
+make_operator: Callable[[], Any] | None = None
+"""Makes the op, or None where this torch has not what it takes. Dispatch, which the op needs, puts it here."""
+
+logger = logging.getLogger("autogen")
+
+_numbers = itertools.count(1)
+_options: dict[str, Options] = {}
+_inlined: set[str] = set()
+_said: set[tuple[str, str]] = set()
+_left: set[tuple[str, int | None]] = set()  # with the code that Dynamo is compiling
+
+
+def label(name: str, options: Options) -> str:
+    """What the graphs of this process call a loss: its name, and a number."""
+    found = f"{name}#{next(_numbers)}"
+    if options.policy is not None or options.tune is not None:
+        # A gradient that forward has made would have two owners there.
+        _options[found] = Options(options.policy, tune=options.tune)
+    return found
+
+
+def options_of(loss: str) -> Options:
+    """What is asked of a loss in a graph."""
+    return _options.get(loss, PLAIN)
+
+
+def is_required(loss: str) -> bool:
+    """Whether a loss must not run in torch."""
+    return resolve(options_of(loss).policy) is Policy.MANDATORY
+
+
+def name_of(loss: str) -> str:
+    """The name of a loss, given its label."""
+    return loss.rpartition("#")[0]
+
+
+def inline(loss: str, reason: str) -> None:
+    """From now on, trace a loss as a part of the graph around it."""
+    _inlined.add(loss)
+    say(loss, reason)
+
+
+def say(loss: str, reason: str) -> None:
+    """Log, once, why a loss has no kernels in a graph."""
+    if (loss, reason) not in _said:
+        _said.add((loss, reason))
+        logger.info("%s: in a compiled graph it runs in torch: %s", name_of(loss), reason)
+
+
+def leave(loss: str, reason: str) -> None:
+    """From now on, end the graph of some code where it calls a loss, as it would end inside that in any case."""
+    _left.add((loss, _frame()[0]))
+    logger.info("%s: it is called between graphs: %s", name_of(loss), reason)
+
+
+def traced(formula: Callable[[], Any], call: Callable[[], Any], loss: str, *, is_op: bool, is_required: bool) -> Any:
+    """What Dynamo is to trace for a call that is `formula()` in torch, and `call()` outside of graphs.
+
+    A loss that may not be an op there, or cannot be one, is traced as its formula. If it is required to run on kernels,
+    it is called between two graphs.
+    """
+    if not torch.compiler.is_dynamo_compiling():  # it has given up, and this runs for real
+        return call()
+    way = _way(loss, is_op, is_required)
+    if way == "outside":
+        return outside(call)
+    return formula() if way == "formula" else operator(formula, loss=loss)
+
+
+def _way(loss: str, is_op: bool, is_required: bool) -> Literal["op", "formula", "outside"]:
+    """How a loss is traced: as an op, as torch's formula, or not at all."""
+    global operator, outside
+    if outside is None:
+        outside = torch.compiler.disable(_call)
+    if _is_left(loss):
+        return "outside"
+    if availability.is_functional():
+        return "formula"
+    if is_op and loss not in _inlined and availability.has_kernels():
+        if operator is None and make_operator is not None:
+            operator = make_operator()
+        if operator is not None:
+            return "op"
+    return "outside" if is_required else "formula"
+
+
+def _is_left(loss: str) -> bool:
+    frame, is_new = _frame()
+    if is_new:  # it may have to be one graph, where the same code before had not
+        _left.discard((loss, frame))
+    return (loss, frame) in _left
+
+
+def _frame() -> tuple[int | None, bool]:
+    """What numbers the code that Dynamo is compiling, and whether it does so for the first time, at first attempt."""
+    trace = torch._guards.CompileContext.current_trace_id()
+    if trace is None:
+        return None, False
+    return trace.compile_id.frame_id, trace.compile_id.frame_compile_id == 0 and trace.attempt == 0
+
+
+def _call(call: Callable[[], Any]) -> Any:
+    return call()
+
+
+def unseen(function: Function) -> Function:
+    """Keep Dynamo out of a function that autograd may call while Dynamo is at work, and of all that it calls.
+
+    This costs a call nothing; torch's own decorator is for that too slow, and imports Dynamo. It is not public: without
+    it, the function is traced as any other.
+    """
+    from torch._C._dynamo import eval_frame
+
+    with contextlib.suppress(AttributeError):
+        skip = eval_frame._FrameAction.SKIP
+        eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
+    return function
+
+
+def is_exporting() -> bool:
+    """Whether the graph is for `torch.export`. Dynamo takes torch's own function for granted, before torch 2.12."""
+    return torch.compiler.is_exporting()
+
+
+_constant: tuple[Any, ...] = (_way, is_exporting)
+for _each in _constant:
+    _each._dynamo_marked_constant = True  # all that torch.compiler's decorator does

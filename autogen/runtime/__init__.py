@@ -1,0 +1,1 @@
+"""From a plan and tensors to results: built modules, allocations, launches."""

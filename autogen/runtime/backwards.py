@@ -1,0 +1,196 @@
+"""Backward of one loss, for every way in which autograd hands over the upstream gradients of its outputs.
+
+Each may have a layout of its own, or be missing, and backward is scheduled once for every combination that comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import sympy
+import torch
+
+from autogen import ir
+from autogen.errors import ScheduleError, defects_of
+from autogen.frozen import frozen
+from autogen.locks import compiling
+from autogen.runtime.launch import Launcher, Results, Tuner
+from autogen.scheduling.kernel import Kernel
+from autogen.scheduling.plan import Plan
+from autogen.sizes import Evaluator
+from autogen.torch_step import TorchStep
+from autogen.tracing.trace import Trace
+
+Sizes = dict[str, Any]
+Step = Launcher | TorchStep
+
+_DENSE, _EXPANDED, _STRIDED, _MISSING = "dense", "expanded", "strided", "missing"
+
+
+@frozen
+class Backward:
+    """The steps of backward, the tensors that its kernels write, and the gradient of each input by name.
+
+    `aliases` are gradients that a step of torch has made, as in a plan.
+    """
+
+    steps: tuple[Step, ...]
+    results: Results
+    gradients: tuple[str | None, ...]
+    aliases: Mapping[str, str]
+
+    def holds(self, sizes: Sizes) -> bool:
+        """Whether the kernels are made for some sizes."""
+        return all(step.kernel.holds(sizes) for step in kernels_in(self.steps) if step.kernel.is_limited)
+
+
+@frozen
+class Arriving:
+    """Upstream gradients of one layout, by name, and backward for them; `sizes` know their strides."""
+
+    backward: Backward
+    sizes: Sizes
+    tensors: dict[str, torch.Tensor]
+    is_copied: bool
+
+
+@dataclass
+class Backwards:
+    """Backward of a trace, as it has been planned."""
+
+    trace: Trace
+    plan: Plan
+    tune: Callable[[Launcher], Tuner] | None
+    _found: dict[tuple[tuple[str, ...], bool], Backward | ScheduleError] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All steps that have been scheduled."""
+        return tuple(step for each in self._found.values() if isinstance(each, Backward) for step in each.steps)
+
+    def usual(self) -> Backward:
+        """Backward for upstream gradients of all outputs, in their layouts.
+
+        Raises:
+            ScheduleError: it does not fit the kernels known.
+        """
+        layouts = tuple(_DENSE for each in self.trace.upstream if each is not None)
+        found = self._of(layouts, bool(self.plan.early.gradients))
+        if isinstance(found, ScheduleError):
+            raise found
+        return found
+
+    def arriving(self, upstream: Sequence[torch.Tensor | None], sizes: Sizes, is_early: bool) -> Arriving | None:
+        """Backward for some upstream gradients, where forward's gradients are at hand or not; None if there is none."""
+        named: dict[str, torch.Tensor] = {}
+        sizes = dict(sizes)
+        layouts = []
+        expected = {}
+        for each, tensor in zip(self.trace.upstream, upstream, strict=True):
+            if each is not None and tensor is None:
+                layouts.append(_MISSING)
+            elif each is not None and tensor is not None:
+                expected[each.name] = each.strides
+                tensor = named[each.name] = tensor.resolve_neg()  # its memory would hold the other sign
+                layouts.append(_layout(each.strides, tensor, sizes))
+                if layouts[-1] == _STRIDED:
+                    sizes |= {_stride_name(each.name, d): stride for d, stride in enumerate(tensor.stride())}
+        found = self._of(tuple(layouts), is_early)
+        if isinstance(found, Backward) and found.holds(sizes):
+            return Arriving(found, sizes, named, is_copied=False)
+        # This layout does not fit; the one of the output does.
+        found = self._of(tuple(_MISSING if each == _MISSING else _DENSE for each in layouts), is_early)
+        if isinstance(found, ScheduleError) or not found.holds(sizes):
+            return None
+        for name, tensor in named.items():
+            dense = tensor.new_empty_strided(tensor.shape, Evaluator(expected[name])(sizes))
+            named[name] = dense.copy_(tensor)
+        return Arriving(found, sizes, named, is_copied=True)
+
+    def reached(self, arrived: Iterable[int]) -> frozenset[int]:
+        """Which inputs have a gradient, if the outputs `arrived` have an upstream gradient, and no others."""
+        reached: frozenset[int] = frozenset().union(*(self.trace.reached[k] for k in arrived))
+        return reached.intersection(self.plan.gradient_of)
+
+    def _of(self, layouts: tuple[str, ...], is_early: bool) -> Backward | ScheduleError:
+        """Backward for some layouts, or why there is none."""
+        found = self._found.get((layouts, is_early))
+        if found is None:
+            with compiling, defects_of(self.plan.provenance.loss):
+                try:
+                    found = self._scheduled(layouts, is_early)
+                except ScheduleError as error:
+                    found = error
+                self._found[layouts, is_early] = found
+        return found
+
+    def _scheduled(self, layouts: tuple[str, ...], is_early: bool) -> Backward:
+        from autogen.scheduling.missing import without  # these are not for a plan from disk
+        from autogen.scheduling.schedule import aliases_of, backward_of
+
+        plan, direction, aliases = self.plan, self.plan.direction, self.plan.aliases
+        buffers, missing, arrived = {}, set(), []
+        upstream = [(k, each) for k, each in enumerate(self.trace.upstream) if each is not None]
+        for (k, each), layout in zip(upstream, layouts, strict=True):
+            if layout == _MISSING:
+                missing.add(each.name)
+                continue
+            arrived.append(k)
+            if layout != _DENSE:
+                buffer = ir.Buffer(each.name, each.dtype, each.shape, each.strides, "upstream")
+                buffers[each.name] = replace(buffer, strides=_strides(buffer, layout))
+        names = {k: root.buffer.name for k, root in zip(plan.gradient_of, plan.gradients, strict=True)}
+        if missing:
+            reached = self.reached(arrived)
+            names = {k: name for k, name in names.items() if k in reached}
+            direction = without(direction, missing, set(names.values()), plan.provenance.moved)
+            aliases = aliases_of(direction.results)
+        granted = plan.early.granted if is_early else ()
+        steps = launchers_of(backward_of(plan, buffers, granted, direction), plan, self.tune)
+        made = [root.buffer for root in plan.early.gradients] if is_early else []
+        results = results_of(steps, [root.buffer for root in direction.results], aliases, made)
+        return Backward(steps, results, tuple(map(names.get, range(len(self.trace.inputs)))), aliases)
+
+
+def launchers_of(
+    steps: Iterable[Kernel | TorchStep], plan: Plan, tune: Callable[[Launcher], Tuner] | None
+) -> tuple[Step, ...]:
+    """The steps of a plan, ready to run."""
+    return tuple(step if isinstance(step, TorchStep) else Launcher(step, plan.provenance, tune) for step in steps)
+
+
+def kernels_in(steps: Iterable[Step]) -> tuple[Launcher, ...]:
+    """The kernels among the steps of a loss."""
+    return tuple(step for step in steps if isinstance(step, Launcher))
+
+
+def results_of(
+    steps: Iterable[Step], wanted: Iterable[ir.Buffer], aliases: Mapping[str, str], made: Collection[ir.Buffer] = ()
+) -> Results:
+    """What the kernels write, and results without elements, which none writes; not what is `made` already."""
+    written = [root.buffer for step in steps if isinstance(step, Launcher) for root in step.kernel.roots]
+    new = dict.fromkeys(each for each in (*wanted, *written) if each.name not in aliases)
+    return Results(each for each in new if each not in made)
+
+
+def _layout(expected: tuple[sympy.Expr, ...], tensor: torch.Tensor, sizes: Sizes) -> str:
+    walked = [dim for dim, size in enumerate(tensor.shape) if size > 1]
+    strides = [tensor.stride(dim) for dim in walked]
+    if strides == [Evaluator(expected)(sizes)[dim] for dim in walked]:
+        return _DENSE
+    return _STRIDED if any(strides) else _EXPANDED
+
+
+def _stride_name(name: str, dim: int) -> str:
+    return f"{name}_stride{dim}"
+
+
+def _strides(buffer: ir.Buffer, layout: str) -> tuple[sympy.Expr, ...]:
+    if layout == _EXPANDED:
+        return (sympy.S.Zero,) * len(buffer.shape)
+    return tuple(
+        sympy.S.Zero if size == 1 else sympy.Symbol(_stride_name(buffer.name, d), integer=True, positive=True)
+        for d, size in enumerate(buffer.shape)
+    )

@@ -1,0 +1,233 @@
+"""Building: the text of a kernel → a module with a file in a cache → a Triton function.
+
+Profilers, debuggers and people read the source of a kernel from a file, so every module is written to one, named by the
+hash of its text. A module is made of its text, not of the file, so that it is none the worse where that cannot be
+written. Beside the modules are the plans of losses (`autogen.dispatch.stored`). The folder is `AUTOGEN_CACHE_DIR`, else
+`autogen-loss` in the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import io
+import linecache
+import logging
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from autogen.frozen import frozen
+
+logger = logging.getLogger("autogen")
+
+CACHE_VARIABLE = "AUTOGEN_CACHE_DIR"
+
+PLANS, PLAN = "plans", ".plan"  # the folder below, and the suffix of what is in folders there
+TUNED = "tuned"  # likewise, of JSON files
+
+# The whole names of what is ours: the user may keep other files in the folder, which are neither counted nor deleted.
+_MODULE = r"\w+_[0-9a-f]{16}\.py"
+_COMPILED = r"\w+_[0-9a-f]{16}\.[\w.-]+\.pyc(\.\d+)?"  # the latter is what Python has not finished
+_SHELF, _PLAN = "[0-9a-f]{32}", rf"[0-9a-f]{{16}}\{PLAN}"
+_CONFIG = r"[0-9a-f]{24}\.json"
+
+_UNFINISHED = ".tmp"
+_BEGUN = rf"({_MODULE}|{_PLAN}|{_CONFIG})\.[a-z0-9_]{{8}}\{_UNFINISHED}"
+_ABANDONED = 600.0  # seconds after which a file that is not finished never will be
+
+_functions: dict[tuple[str, str], Any] = {}
+
+
+def cache_folder() -> Path:
+    """Where generated modules are kept; made if need be, in the temporary folder if it cannot be written.
+
+    It is not there if no folder can be made: writers find that out.
+    """
+    chosen = os.environ.get(CACHE_VARIABLE)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(chosen) if chosen else Path(base) / "autogen-loss"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    except OSError:
+        pass
+    with contextlib.suppress(OSError):
+        return _temporary_folder()
+    return folder
+
+
+def _temporary_folder() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"autogen-loss-{os.getuid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state = folder.stat()
+    is_ours = state.st_uid == os.getuid() and not state.st_mode & 0o022
+    return folder if is_ours else _folder_of_process()
+
+
+@functools.cache
+def _folder_of_process() -> Path:
+    """A new folder that nobody else writes to: what is in the cache is run."""
+    return Path(tempfile.mkdtemp(prefix="autogen-loss-"))
+
+
+def tuned_folder() -> Path:
+    """Where tuned configurations are kept (`autogen.tuning.store`), beside the modules."""
+    return cache_folder() / TUNED
+
+
+def module_file(name: str, text: str) -> Path:
+    """The file of a module, which holds its text if it can be written."""
+    content = text.encode()
+    path = cache_folder() / f"{name}_{hashlib.sha256(content).hexdigest()[:16]}.py"
+    try:
+        if not _holds(path, content):
+            write_whole(path, content)
+    except OSError as error:
+        _say_unwritten(path.parent, error.strerror or str(error))
+    return path
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    try:
+        return path.read_bytes() == content
+    except OSError:  # it is not there, or no file, or cannot be read
+        return False
+
+
+@functools.cache
+def _say_unwritten(folder: Path, reason: str) -> None:
+    logger.warning("kernels cannot be kept in %s, so other processes generate them again: %s", folder, reason)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all, whoever else writes it at the same time; its folder is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    clear_leftovers(path.parent)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=_UNFINISHED)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def clear_leftovers(folder: Path, older_than: float = _ABANDONED) -> int:
+    """Delete what writers that were killed have left; returns how many files. Others may be at it at the same time."""
+    cleared = 0
+    for path in _files(folder, _BEGUN):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime >= older_than:
+                path.unlink()
+                cleared += 1
+    return cleared
+
+
+def _files(folder: Path, name: str) -> list[Path]:
+    """The files in a folder whose whole names match; none if there is no such folder."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return [Path(e.path) for e in entries if re.fullmatch(name, e.name) and e.is_file(follow_symlinks=False)]
+    return []
+
+
+def _shelves(folder: Path) -> list[Path]:
+    """The folders of plans in a cache."""
+    with contextlib.suppress(OSError), os.scandir(folder / PLANS) as entries:
+        return [Path(e.path) for e in entries if re.fullmatch(_SHELF, e.name) and e.is_dir(follow_symlinks=False)]
+    return []
+
+
+def plans_in(shelf: Path) -> list[Path]:
+    """The plans in one of their folders, in order of their names."""
+    return sorted(_files(shelf, _PLAN))
+
+
+def tuned_configs() -> list[Path]:
+    """The files of tuned configurations, in order of their names."""
+    return sorted(_files(tuned_folder(), _CONFIG))
+
+
+@frozen
+class CacheContent:
+    """What is in the cache: how many modules and plans, their bytes, and the age of the oldest and the newest in
+    seconds.
+    """
+
+    folder: Path
+    modules: int
+    plans: int
+    size: int
+    oldest: float
+    newest: float
+
+
+def cache_content() -> CacheContent:
+    """Look into the cache."""
+    folder = cache_folder()
+    modules = _states(_files(folder, _MODULE))
+    plans = _states(plan for shelf in _shelves(folder) for plan in plans_in(shelf))
+    found = modules + plans
+    ages = [time.time() - each.st_mtime for each in found] or [0.0]
+    size = sum(each.st_size for each in found)
+    return CacheContent(folder, len(modules), len(plans), size, max(ages), min(ages))
+
+
+def _states(paths: Iterable[Path]) -> list[os.stat_result]:
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError):  # another process may clear it now
+            found.append(path.stat())
+    return found
+
+
+def clear_cache() -> int:
+    """Delete all modules, with what Python has compiled of them, all plans, tuned configurations and leftovers, and
+    nothing else; returns how many files.
+
+    Processes that run go on with what they have loaded.
+    """
+    folder = cache_folder()
+    shelves = _shelves(folder)
+    cleared = sum(clear_leftovers(each, older_than=0) for each in (folder, folder / TUNED, *shelves))
+    found = [*_files(folder, _MODULE), *_files(folder / "__pycache__", _COMPILED), *tuned_configs()]
+    for path in (*found, *(plan for shelf in shelves for plan in plans_in(shelf))):
+        with contextlib.suppress(OSError):
+            path.unlink()
+            cleared += 1
+    for shelf in shelves:
+        with contextlib.suppress(OSError):  # one that a process is writing to is not empty
+            shelf.rmdir()
+    return cleared
+
+
+def load_function(name: str, text: str) -> Any:
+    """The Triton function `name` of a module, generated or not."""
+    function = _functions.get((name, text))
+    if function is None:
+        function = _functions[name, text] = getattr(_module(module_file(name, text), text), name)
+    return function
+
+
+def _module(path: Path, text: str) -> ModuleType:
+    """A module of a text, as if it were imported from a file.
+
+    What Python would keep of it beside the file is not used: it costs as much time to write as it saves, and a damaged
+    one is an error.
+    """
+    file = os.path.abspath(path)
+    module = ModuleType(f"autogen_generated.{path.stem}")
+    module.__file__ = file
+    # Triton asks `inspect` for the source, which looks here first; an entry without a time is not compared to the file.
+    linecache.cache[file] = len(text), None, io.StringIO(text, newline=None).readlines(), file
+    exec(compile(text, file, "exec", dont_inherit=True), vars(module))
+    return module

@@ -1,0 +1,245 @@
+"""What was compiled of a loss, for one class of calls: its plan as launches, and how it is run.
+
+This is all that a process needs which finds a loss compiled on disk (`autogen.dispatch.stored`).
+"""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from autogen import ir
+from autogen.calls.binding import Binding
+from autogen.calls.changes import State
+from autogen.runtime.backwards import Backwards, Sizes, Step, kernels_in, launchers_of, results_of
+from autogen.runtime.launch import Launcher, Tuner, empty
+from autogen.runtime.packing import Packing
+from autogen.scheduling.plan import Plan
+from autogen.torch_step import TorchStep
+from autogen.tracing.static_graph import Graph
+from autogen.tracing.trace import Bound, Trace
+
+
+@dataclass
+class CompiledLoss:
+    """A loss for one class of inputs: its trace, its plan and its launchers."""
+
+    trace: Trace
+    plan: Plan
+    device: torch.device
+    tune: Callable[[Launcher], Tuner] | None = None
+    kept_as: str = ""  # a digest of all that is on disk of it
+    forward: tuple[Step, ...] = field(init=False)
+    backwards: Backwards = field(init=False)
+
+    @property
+    def ahead(self) -> tuple[torch.fx.Node, ...]:
+        """What torch runs before the kernels, to know how large tensors are."""
+        return tuple(dict.fromkeys(step for entry in self.trace.domain.found for step in entry.steps))
+
+    @property
+    def torch_steps(self) -> tuple[TorchStep, ...]:
+        """What torch runs between the kernels, without what costs nothing."""
+        steps = (*self.forward, *self.backward())
+        return tuple(step for step in steps if isinstance(step, TorchStep) and not step.is_view)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether a call draws random numbers."""
+        return any(step.is_random for step in self.forward if isinstance(step, TorchStep))
+
+    @property
+    def launchers(self) -> tuple[Launcher, ...]:
+        """The kernels, forward and then backward."""
+        return kernels_in((*self.forward, *self.backward()))
+
+    @property
+    def launches(self) -> str:
+        """The number of launches, forward + backward."""
+        return f"{len(kernels_in(self.forward))} + {len(kernels_in(self.backward()))}"
+
+    @property
+    def path(self) -> str:
+        """The path's name in reports."""
+        return "partial" if self.ahead or self.torch_steps else "generated"
+
+    @property
+    def reason(self) -> str:
+        """Why the call takes this path."""
+        before = [f"{_listed(TorchStep.name_of(step.target) for step in self.ahead)} before"] if self.ahead else []
+        between = [f"{_listed(step.name for step in self.torch_steps)} between"] if self.torch_steps else []
+        late = f"; its gradient waits for backward: {self.plan.early.refused}" if self.plan.early.refused else ""
+        if not before and not between:
+            return f"every operation of the loss has a kernel{late}"
+        return f"torch runs {', and '.join((*before, *between))} kernels{late}"
+
+    @property
+    def differentiable(self) -> tuple[bool, ...]:
+        """Which outputs have a gradient."""
+        return tuple(upstream is not None for upstream in self.trace.upstream)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether sizes, strides and floats decide if a call can run on the kernels, which then are all there is to it.
+
+        Such calls need not be taken apart each time (`autogen.dispatch.shortcut`).
+        """
+        return self.is_closed and not self.trace.domain.ahead
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the kernels are all there is to a call that can run on them. Checks of its values may come before."""
+        steps = (*self.forward, *self.backward())
+        found = len(self.trace.domain.ahead) - len(self.trace.domain.predicates)
+        return not (found or self.state or any(isinstance(step, TorchStep) for step in steps))
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether another process may use what was compiled (`autogen.dispatch.stored`)."""
+        return self.is_closed and not self.constants
+
+    @functools.cached_property
+    def token(self) -> str:
+        """What graphs call the loss: the same in all processes that have it from one plan on disk, else in no other."""
+        return f"{self.plan.name}-{self.kept_as or uuid.uuid4().hex}"
+
+    def sizes_alone(self, tensors: Sequence[torch.Tensor]) -> Sizes | None:
+        """`sizes_of`, whatever the values are, of tensors or of what stands for them."""
+        sizes = self.trace.domain.guards.read(tensors)
+        return None if sizes is None or not self._holds(sizes) else sizes
+
+    def sizes_of(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> Sizes | None:
+        """The sizes and floats of a call by name, None if the kernels are not made for it."""
+        sizes = self.trace.domain.sizes(tensors, floats)
+        return None if sizes is None or not self._holds(sizes) else sizes
+
+    def _holds(self, sizes: Sizes) -> bool:
+        return all(step.kernel.holds(sizes) for step in self._limited)
+
+    @property
+    def state(self) -> State:
+        """What the loss changes that outlives a call."""
+        return self.trace.state
+
+    @functools.cached_property
+    def unconnected(self) -> tuple[bool, ...]:
+        """Which inputs, found ones included, autograd does not come to from any output."""
+        reached: frozenset[int] = frozenset().union(*self.trace.reached)
+        return tuple(k not in reached for k in range(len(self.trace.inputs)))
+
+    def bind(self, binding: Binding) -> Bound | None:
+        """A call's sizes and floats by name, and what is computed ahead; None if the kernels are not made for it."""
+        bound = self.trace.domain.bind(binding.tensors, tuple(binding.floats.values()))
+        if bound is None or not self._holds(bound.sizes):
+            return None
+        return bound
+
+    @property
+    def returns_tensor(self) -> bool:
+        """Whether the loss returns its one output, and nothing around it."""
+        return self.trace.structure.is_leaf() and len(self.trace.outputs) == 1
+
+    def result(self, outputs: Sequence[torch.Tensor], sizes: Sizes) -> Any:
+        """The loss's own return value around its outputs."""
+        return self.trace.result(outputs, sizes)
+
+    def __post_init__(self) -> None:
+        self.forward = launchers_of(self.plan.forward, self.plan, self.tune)
+        self.backwards = Backwards(self.trace, self.plan, self.tune)
+        constants = self.trace.domain.constants.values()
+        self.constants = {
+            each.name: tensor.to(self.device) for each, tensor in zip(self.trace.constants, constants, strict=True)
+        }
+        self._limited = [each for each in self.launchers if each.kernel.is_limited]
+        early = [root.buffer for root in self.plan.early.gradients]
+        self.outputs = results_of(self.forward, [*self.plan.outputs, *early], self.plan.aliases)
+
+    def packing(self, sizes: Sizes, *, is_apart: bool = False) -> Packing:
+        """What forward makes, and how it keeps what backward needs."""
+        saved, outputs = [each.name for each in self.plan.saved], {each.name for each in self.trace.outputs}
+        return Packing(saved, outputs, self.outputs.geometry(sizes), is_apart=is_apart)
+
+    def run_forward(
+        self, tensors: Sequence[torch.Tensor], sizes: Sizes
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Launch forward; returns the outputs, and what is kept for backward: statistics, then `early` gradients."""
+        packing = self.packing(sizes)
+        named = self._named(tensors)
+        named |= packing.allocate(tensors[0].device)
+        self._launch(self.forward, named, sizes, self.plan.aliases)
+        outputs = [named[each.name] for each in self.trace.outputs]
+        for k in range(len(outputs) - self.state.outputs, len(outputs)):
+            if self.trace.outputs[k].name in self.plan.aliases:  # what outlives the call has memory of its own
+                outputs[k] = outputs[k].clone()
+        kept = (*packing.kept, *(root.buffer.name for root in self.plan.early.gradients))
+        return outputs, [named[name] for name in kept]
+
+    def run_backward(
+        self,
+        tensors: Sequence[torch.Tensor],
+        saved: Sequence[torch.Tensor],
+        upstream: Sequence[torch.Tensor | None],
+        sizes: Sizes,
+        packing: Packing | None = None,
+    ) -> list[torch.Tensor | None] | None:
+        """Launch backward; returns a gradient or None for every tensor, or None if torch's formula has to give them.
+
+        Outputs without an upstream gradient contribute nothing. What forward has kept may come without its `early`
+        gradients, for a second run; and in another `packing`.
+        """
+        if all(each is None for each in upstream):
+            return [None] * len(tensors)
+        packing = packing or self.packing(sizes)
+        is_early = len(saved) > len(packing.kept)
+        kept = [*packing.kept, *(root.buffer.name for root in self.plan.early.gradients if is_early)]
+        arriving = self.backwards.arriving(upstream, sizes, is_early)
+        if arriving is None:
+            return None
+        named = self._named(tensors)
+        named |= dict(zip(kept, saved, strict=True))
+        named |= packing.unpacked(named) | arriving.tensors
+        backward, sizes = arriving.backward, arriving.sizes
+        named |= {name: empty(each, tensors[0].device) for name, each in backward.results.geometry(sizes).items()}
+        self._launch(backward.steps, named, sizes, backward.aliases)
+        return [None if name is None else named[name] for name in backward.gradients]
+
+    def nodes(self) -> list[ir.Node]:
+        """All nodes that the kernels, and those of other layouts, are made of, arguments first."""
+        steps = kernels_in((*self.forward, *self.backwards.steps))
+        roots = [root.node for step in steps for root in step.kernel.roots]
+        return ir.topological((*roots, *self.plan.nodes()))
+
+    @functools.cached_property
+    def graph(self) -> Graph:
+        """What was traced."""
+        return Graph.of(self.trace)
+
+    @property
+    def early(self) -> int:
+        """How many gradients forward computes."""
+        return len(self.plan.early.gradients)
+
+    def backward(self) -> tuple[Step, ...]:
+        """The steps of backward for upstream gradients in the layouts of their outputs."""
+        return self.backwards.usual().steps
+
+    def _launch(
+        self, steps: Sequence[Step], named: dict[str, torch.Tensor], sizes: Sizes, aliases: Mapping[str, str]
+    ) -> None:
+        device = next(iter(named.values())).device
+        for step in steps:
+            step(named, sizes, device)
+        named |= {name: named[own] for name, own in aliases.items() if own in named}
+
+    def _named(self, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        named = {each.name: tensor for each, tensor in zip(self.trace.inputs, tensors, strict=True)}
+        return named | self.constants
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(names))

@@ -1,0 +1,251 @@
+"""Handwritten kernels: losses that the generator should not own, run and described like generated ones.
+
+A handwritten loss has the signature of a function of `torch.nn.functional`. It plans its launches, and does nothing
+else: running them is for this module, and `explain` looks at the plan for tensors on the meta device. What its kernels
+are not made for it refuses, and the call goes on to the generator or to torch.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from autogen.calls.binding import Binding
+from autogen.calls.changes import State
+from autogen.frozen import frozen
+from autogen.runtime import direct, scratch
+from autogen.runtime.launch import triton_around
+
+_MOST_COMPILED = 1024  # kinds of launches that are known
+_compiled: dict[Hashable, direct.Compiled] = {}
+
+
+@frozen
+class Launch:
+    """One launch: a Triton kernel, its grid, and all its arguments by name, tile sizes included."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    arguments: Mapping[str, Any]
+    num_warps: int = 4
+
+    def __call__(self, device: torch.device) -> direct.Compiled | None:
+        """Launch it: directly, if one like it has been launched before. Returns what does that, if there is a way."""
+        streams = direct.streams_of(device.type)
+        if streams is None:
+            self._through_triton(device)
+            return None
+        if streams.current_device() != device.index:
+            with torch.cuda.device(device):
+                return self(device)
+        given = [self.arguments[name] for name in self.kernel.arg_names]
+        passed = [each.data_ptr() if isinstance(each, torch.Tensor) else each for each in given]
+        # What Triton specialises on is a function of this.
+        kinds = [
+            (each.dtype, not value % direct.ALIGNMENT) if isinstance(each, torch.Tensor) else each
+            for each, value in zip(given, passed, strict=True)
+        ]
+        key = (self.kernel.fn, self.num_warps, device.index, *kinds)
+        compiled = _compiled.get(key)
+        if compiled is None or direct.is_watched():
+            compiled = direct.compiled_of(self._through_triton(device))
+            if compiled is not None:
+                if len(_compiled) >= _MOST_COMPILED:
+                    _compiled.pop(list(_compiled)[0], None)  # noqa: RUF015 - other threads may keep one now
+                _compiled[key] = compiled
+            return compiled
+        run, function, metadata = compiled
+        grid = (*self.grid, 1, 1)[:3]
+        try:
+            run(*grid, streams.current_stream(device.index), function, metadata, None, None, None, *passed)
+        except Exception:
+            scratch.forget()
+            raise
+        return compiled
+
+    def _through_triton(self, device: torch.device) -> Any:
+        with triton_around(device, self.name):
+            return self.kernel[self.grid](**self.arguments, num_warps=self.num_warps)
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.kernel.fn.__name__
+
+    @property
+    def source(self) -> str:
+        """The kernel's source, with the module around it, as a person wrote it."""
+        return inspect.getsource(inspect.getmodule(self.kernel.fn) or self.kernel.fn)
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes of all tensors that it reads or writes, each once."""
+        tensors = {id(t): t for t in self.arguments.values() if isinstance(t, torch.Tensor)}
+        return sum(t.numel() * t.element_size() for t in tensors.values())
+
+
+@frozen
+class Forward:
+    """Forward, planned: `launches` fill `output` and the tensors `saved` for backward."""
+
+    output: torch.Tensor
+    saved: tuple[torch.Tensor, ...]
+    launches: tuple[Launch, ...]
+
+
+@frozen
+class Backward:
+    """Backward, planned: `launches` fill `gradients`, by the name of the tensor that each belongs to."""
+
+    gradients: Mapping[str, torch.Tensor]
+    launches: tuple[Launch, ...]
+
+
+class Handwritten(ABC):
+    """A loss with kernels of its own.
+
+    `function` is torch's, as a static method. `arguments` are its arguments by name, with its defaults. `on_host` names
+    those that may be on the host while the others are on a GPU.
+    """
+
+    function: Callable[..., torch.Tensor]
+    on_host: frozenset[str] = frozenset()
+
+    @abstractmethod
+    def refuse(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
+        """Why there is no kernel for a call, such as "targets of 3 dimensions"; None if there is one.
+
+        `needs_gradient` names the tensors to be differentiated. A call that torch refuses, too, is refused here: torch
+        then says what is wrong with it.
+        """
+
+    def is_short(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether geometry and what is no tensor decide about calls like this one, and planning only allocates.
+
+        Then the plan is one for all of them (`autogen.runtime.handwritten_prepared`).
+        """
+        return False
+
+    @abstractmethod
+    def forward(self, arguments: Mapping[str, Any]) -> Forward:
+        """Plan forward; allocates its results on the device of the arguments."""
+
+    @abstractmethod
+    def backward(
+        self,
+        arguments: Mapping[str, Any],
+        saved: Sequence[torch.Tensor],
+        upstream: torch.Tensor,
+        wanted: Sequence[str],
+    ) -> Backward:
+        """Plan the gradients of the `wanted` tensors, given the gradient of the output."""
+
+
+@frozen
+class BoundHandwritten:
+    """One call of a handwritten loss, as dispatch sees it (compare `autogen.runtime.compiled.CompiledLoss`)."""
+
+    loss: Handwritten
+    arguments: Mapping[str, Any]
+    names: tuple[str, ...]
+    wanted: tuple[str, ...]
+
+    path = "handwritten"
+    is_random = False
+    state = State()  # nothing that outlives a call
+
+    @property
+    def reason(self) -> str:
+        """Why the call takes this path."""
+        return "the loss has a handwritten kernel"
+
+    @property
+    def is_short(self) -> bool:
+        """Whether calls like this one need not be planned again."""
+        return self.loss.is_short(self.arguments)
+
+    @property
+    def unconnected(self) -> tuple[bool, ...]:
+        """Which inputs have no gradient, whether one is asked for or not."""
+        return tuple(name not in self.wanted for name in self.names)
+
+    @property
+    def differentiable(self) -> tuple[bool, ...]:
+        """Which outputs have a gradient."""
+        return (True,)
+
+    @property
+    def graph(self) -> None:
+        """No graph that could change."""
+
+    @property
+    def early(self) -> int:
+        """How many gradients forward computes."""
+        return 0
+
+    def result(self, outputs: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> torch.Tensor:
+        """The loss's return value around its output."""
+        return outputs[0]
+
+    def sizes_of(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> dict[str, int] | None:
+        """Not known for floats that vary: they are planned with."""
+        return None if floats else {}
+
+    def on(self, tensors: Sequence[torch.Tensor]) -> BoundHandwritten:
+        """The call on other tensors."""
+        given = dict(zip(self.names, tensors, strict=True))
+        return replace(self, arguments={name: given.get(name, value) for name, value in self.arguments.items()})
+
+    def planned(self, tensors: Sequence[torch.Tensor]) -> tuple[Forward, Backward | None]:
+        """Both directions for tensors like these, planned on the meta device, where nothing runs."""
+        call = self.on([tensor.detach().to("meta") for tensor in tensors])
+        forward = self.loss.forward(call.arguments)
+        if not self.wanted:
+            return forward, None
+        upstream = torch.empty_like(forward.output)
+        return forward, self.loss.backward(call.arguments, forward.saved, upstream, self.wanted)
+
+    def run_forward(
+        self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Launch forward; returns the output and what is kept for backward."""
+        planned = self.loss.forward(self.on(tensors).arguments)
+        for launch in planned.launches:
+            launch(planned.output.device)
+        return [planned.output], list(planned.saved)
+
+    def run_backward(
+        self,
+        tensors: Sequence[torch.Tensor],
+        saved: Sequence[torch.Tensor],
+        upstream: Sequence[torch.Tensor],
+        sizes: Mapping[str, int],
+    ) -> list[torch.Tensor | None]:
+        """Launch backward; returns a gradient or None for every tensor."""
+        gradient = upstream[0].resolve_neg()  # kernels read memory as it is
+        planned = self.loss.backward(self.on(tensors).arguments, saved, gradient, self.wanted)
+        for launch in planned.launches:
+            launch(gradient.device)
+        return [planned.gradients.get(name) for name in self.names]
+
+
+def bind_handwritten(
+    loss: Handwritten, binding: Binding, module: torch.nn.Module | None, needs_gradient: Sequence[bool]
+) -> BoundHandwritten | str:
+    """A call of a handwritten loss, or why it has no kernel for it."""
+    arguments: dict[str, Any] = {}
+    for name, parameter in inspect.signature(loss.function).parameters.items():
+        default = getattr(module, name, parameter.default)
+        arguments[name] = binding.arguments.get(name, default)
+    for name, parameter in inspect.signature(loss.function).parameters.items():
+        is_required = parameter.default is parameter.empty and name not in loss.on_host
+        if is_required and not isinstance(arguments[name], torch.Tensor):
+            return f"a {name} that is no tensor"
+    wanted = tuple(name for name, needs in zip(binding.names, needs_gradient, strict=True) if needs)
+    refusal = loss.refuse(arguments, wanted)
+    return refusal or BoundHandwritten(loss, arguments, binding.names, wanted)

@@ -1,0 +1,153 @@
+"""A handwritten loss, planned for tensors of one geometry: what to allocate and what to launch, all worked out.
+
+It is planned on the meta device. Which of its tensors share memory then says what is given, and what is allocated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from autogen.availability import is_batched
+from autogen.runtime import direct, scratch
+from autogen.runtime.geometry import Alike, alike
+from autogen.runtime.handwritten import BoundHandwritten, Launch
+from autogen.runtime.hostcode import Part, Procedure
+from autogen.runtime.launch import Geometry
+from autogen.runtime.prepared import Direction
+
+_PARTIALS, _COUNTER = "partials_ptr", "counter_ptr"
+
+
+class PreparedLaunch:
+    """A launch of a planned loss (compare `autogen.runtime.launch.Launch`), called with its `tensors` in their order.
+
+    Kernels have their pointers first, then partial results and a counter, if they have some, and then numbers.
+    """
+
+    def __init__(self, launch: Launch, device: torch.device) -> None:
+        arguments = {name: launch.arguments[name] for name in launch.kernel.arg_names}
+        self._partials: torch.Tensor | None = arguments[_PARTIALS] if arguments.get(_PARTIALS) is not None else None
+        is_scratch = {_PARTIALS, _COUNTER} if self._partials is not None else set()
+        given = [k for k, (name, each) in enumerate(arguments.items()) if _is_tensor(each) and name not in is_scratch]
+        self._names = list(arguments)[: given[-1] + 1]
+        self.tensors: list[torch.Tensor | None] = [arguments[name] for name in self._names]
+        rest = {name: each for name, each in list(arguments.items())[given[-1] + 1 :] if name not in is_scratch}
+        assert not any(map(_is_tensor, rest.values()))
+        assert all(each is None or _is_tensor(each) for each in self.tensors)
+        self.grid = launch.grid
+        self.compiled: dict[tuple[bool, ...], direct.Compiled] = {}
+        self.offsets, self.room = scratch.lay_out([] if self._partials is None else [self._partials.nbytes])
+        self._numbers = tuple(rest.values())
+        self._launch = replace(launch, arguments=rest)  # which keeps none of the tensors
+        self._device = device
+
+    def numbers(self, sizes: Mapping[str, Any] | None) -> tuple[Any, ...]:
+        """What comes after the pointers."""
+        return self._numbers
+
+    def __call__(self, tensors: Sequence[torch.Tensor | None], sizes: Mapping[str, Any] | None = None) -> None:
+        """Launch."""
+        arguments: dict[str, Any] = dict(self._launch.arguments)
+        for name, planned, tensor in zip(self._names, self.tensors, tensors, strict=True):
+            arguments[name] = tensor if planned is None or tensor is None else tensor.view(planned.dtype)
+        if self._partials is not None:
+            arguments[_PARTIALS] = torch.empty_like(self._partials, device=self._device)
+            arguments[_COUNTER] = scratch.ticket_counter(self._device)
+        compiled = replace(self._launch, arguments=arguments)(self._device)
+        if compiled is not None:
+            self.compiled[tuple(direct.is_aligned(each) for each in tensors if each is not None)] = compiled
+
+
+class PreparedHandwritten:
+    """Both directions of a `call`, one of tensors on the meta device (compare `autogen.runtime.prepared.Prepared`)."""
+
+    def __init__(self, call: BoundHandwritten, tensors: Sequence[torch.Tensor]) -> None:
+        self._inputs = [_stand_in(each) for each in tensors]
+        self._device = tensors[0].device
+        self.call = call.on(self._inputs)
+        self.sizes: dict[str, Any] = {}
+        planned = call.loss.forward(self.call.arguments)
+        self._saved = planned.saved
+        known = set(map(_memory, self._inputs))
+        kept = {_memory(each): each for each in planned.saved if _memory(each) not in known}
+        self._kept = list(kept.values())  # one tensor for each memory
+        self.forward = self._direction(self._inputs, [planned.output, *self._kept], planned.launches)
+        self._backwards: dict[tuple[int, ...], Direction] = {}
+        self._latest: tuple[Alike, Direction] | None = None
+
+    def backward(
+        self,
+        tensors: Sequence[torch.Tensor],
+        kept: Sequence[torch.Tensor],
+        upstream: Sequence[torch.Tensor],
+        sizes: Mapping[str, Any] | None,
+    ) -> list[torch.Tensor | None] | None:
+        """Launch backward; returns a gradient or None for every tensor, None for batched upstream gradients."""
+        latest = self._latest
+        if latest is not None and latest[0](*upstream):
+            return latest[1]((*tensors, *kept, *upstream))
+        if is_batched(upstream):
+            return None
+        (gradient,) = upstream = [each.resolve_neg() for each in upstream]  # kernels read memory as it is
+        direction = self._backwards.get(gradient.stride())
+        if direction is None:
+            direction = self._backwards[gradient.stride()] = self._plan_backward(_stand_in(gradient))
+        same = alike(upstream)
+        self._latest = None if same is None else (same, direction)
+        return direction((*tensors, *kept, *upstream))
+
+    def _plan_backward(self, upstream: torch.Tensor) -> Direction:
+        """Backward for one layout of its upstream gradient."""
+        planned = self.call.loss.backward(self.call.arguments, self._saved, upstream, self.call.wanted)
+        wanted = [planned.gradients.get(name) for name in self.call.names]
+        return self._direction([*self._inputs, *self._kept, upstream], wanted, planned.launches)
+
+    def _direction(
+        self, given: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor | None], launches: Iterable[Launch]
+    ) -> Direction:
+        prepared = [PreparedLaunch(launch, self._device) for launch in launches]
+        owners = {_memory(each): place for place, each in enumerate(given)}
+        made: list[Geometry] = []
+        for each in (*wanted, *(each for launch in prepared for each in launch.tensors)):
+            if each is not None and _memory(each) not in owners:
+                owners[_memory(each)] = len(owners)
+                made.append(_geometry(each))
+        parts: dict[tuple[int, int], Part] = {}
+
+        def place(tensor: torch.Tensor | None) -> int | None:
+            if tensor is None:
+                return None
+            owner, offset = owners[_memory(tensor)], int(tensor.storage_offset()) * tensor.itemsize
+            if not offset:
+                return owner
+            geometry = tuple(tensor.shape), tensor.stride(), tensor.dtype
+            parts.setdefault((owner, offset), Part(owner, offset, geometry))
+            return len(owners) + list(parts).index((owner, offset))
+
+        taken = [(launch, tuple(map(place, launch.tensors))) for launch in prepared]
+        returned = [None if each is None else owners[_memory(each)] for each in wanted]
+        return Direction(Procedure(self._device, len(given), (), made, list(parts.values()), taken, returned))
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _geometry(tensor: torch.Tensor) -> Geometry:
+    """What to allocate for a tensor: itself, or bytes for all that share its memory."""
+    size = tensor.untyped_storage().nbytes()
+    if tensor.nbytes == size:
+        return tuple(tensor.shape), tensor.stride(), tensor.dtype
+    return (size,), (1,), torch.uint8

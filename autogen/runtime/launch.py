@@ -1,0 +1,217 @@
+"""Launching: tensors and sizes of a call → the kernel's results."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from autogen import ir
+from autogen.emission.source import KernelSource, Partial
+from autogen.errors import CompileError, StorageError, defects_of
+from autogen.locks import compiling, interpreting, without_collections
+from autogen.provenance import Provenance
+from autogen.runtime import build, direct, scratch
+from autogen.scheduling.kernel import CHUNKS, PROGRAMS, Kernel
+from autogen.sizes import Evaluator
+from autogen.tiling.horizontal import HorizontalTiler
+from autogen.tiling.space import Space
+from autogen.tiling.tiler import Config, Tiler, Tiling
+from autogen.tiling.variant import Variant
+
+Geometry = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+"""Shape, strides and dtype."""
+
+
+def empty(geometry: Geometry, device: torch.device) -> torch.Tensor:
+    """A new tensor."""
+    shape, strides, dtype = geometry
+    return torch.empty_strided(shape, strides, dtype=dtype, device=device)
+
+
+class Results:
+    """The tensors that some launches write to."""
+
+    def __init__(self, buffers: Iterable[ir.Buffer]) -> None:
+        self._geometry = {
+            buffer.name: (buffer.dtype, Evaluator(buffer.shape), Evaluator(buffer.strides)) for buffer in buffers
+        }
+
+    def geometry(self, sizes: Mapping[str, int]) -> dict[str, Geometry]:
+        """Shape, strides and dtype of the results for given sizes, by name."""
+        return {name: (shape(sizes), strides(sizes), dtype) for name, (dtype, shape, strides) in self._geometry.items()}
+
+
+class Tuner(Protocol):
+    """What chooses the configurations of one kernel by more than its sizes; see `autogen.tuning`."""
+
+    def known(self, sizes: Mapping[str, int]) -> Config | None:
+        """What has been chosen for sizes like these, None if nothing has. Compiles nothing, and times nothing."""
+
+    def choose(self, sizes: Mapping[str, int]) -> Config | None:
+        """The same; what has not been chosen is chosen now, if that is possible here."""
+
+
+class Launcher:
+    """One kernel of a plan, ready to be launched for any sizes; its variants are emitted when first needed."""
+
+    def __init__(self, kernel: Kernel, provenance: Provenance, tune: Callable[[Launcher], Tuner] | None = None) -> None:
+        self.kernel = kernel
+        self._provenance = provenance
+        self._space = Space(kernel)
+        self.tiler = HorizontalTiler(kernel) if kernel.parts else Tiler(kernel, self._space)
+        self._sources: dict[Variant, KernelSource] = {}
+        self._arguments: dict[Variant, Evaluator] = {}
+        self._counts: dict[Variant, Evaluator] = {}
+        self._tuner = tune(self) if tune and not kernel.parts else None
+
+    def config(self, sizes: Mapping[str, int]) -> tuple[Config, bool]:
+        """The configuration for the given sizes as far as it is known, and whether it is not merely the default."""
+        known = self._tuner.known(sizes) if self._tuner else None
+        return (self.tiler.default(sizes), False) if known is None else (known, True)
+
+    def tiling(self, sizes: Mapping[str, int]) -> Tiling:
+        """The launch parameters for the given sizes."""
+        return self.tiler.cut(self.config(sizes)[0], sizes)
+
+    def source(self, variant: Variant) -> KernelSource:
+        """The kernel's text in a variant."""
+        source = self._sources.get(variant)
+        if source is None:
+            from autogen.emission.emit import emit  # not for kernels that are on disk
+
+            with compiling, defects_of(self._provenance.loss):
+                source = emit(self.kernel, self._space, variant, self._provenance)
+            self._arguments[variant] = Evaluator([size for _, size in source.sizes])
+            self._counts[variant] = Evaluator([partial.count for partial in source.partials])
+            self._sources[variant] = source  # last, as other threads look for it
+        return source
+
+    def partials(self, sizes: Mapping[str, int], tiling: Tiling) -> list[tuple[Partial, int]]:
+        """What programs store for the last block, and how many values."""
+        source = self.source(tiling.variant)
+        launched = {**sizes, str(PROGRAMS): tiling.programs, str(CHUNKS): tiling.chunks}
+        return list(zip(source.partials, self._counts[tiling.variant](launched), strict=True))
+
+    def prepare(self, sizes: Mapping[str, int], device: torch.device) -> Launch:
+        """The launch for the given sizes."""
+        chosen = self._tuner.choose(sizes) if self._tuner else None
+        return self.launch(chosen or self.tiler.default(sizes), sizes, device)
+
+    def launch(self, config: Config, sizes: Mapping[str, int], device: torch.device) -> Launch:
+        """The launch of a configuration."""
+        tiling = self.tiler.cut(config, sizes)
+        source = self.source(tiling.variant)
+        counts = tuple(count for _, count in self.partials(sizes, tiling))
+        return Launch(source, tiling, self._arguments[tiling.variant], counts, sizes, device)
+
+    def __call__(self, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int], device: torch.device) -> None:
+        """Launch once: read from and write to `tensors`, by name."""
+        launch = self.prepare(sizes, device)
+        launch([tensors[name] for name in launch.names])
+
+
+class Launch:
+    """A kernel for one set of sizes on one device; called with its tensors, in the order of `names`.
+
+    A call goes through Triton. What Triton has `compiled`, by which of the tensors are aligned, is there to be launched
+    directly: with pointers to the tensors and to the partial results, which are at `offsets` in `room` bytes, and with
+    `numbers`. `autogen.runtime.hostcode` does so.
+    """
+
+    def __init__(
+        self,
+        source: KernelSource,
+        tiling: Tiling,
+        numbers: Callable[[Mapping[str, int]], tuple[Any, ...]],
+        counts: Sequence[int],
+        sizes: Mapping[str, int],
+        device: torch.device,
+    ) -> None:
+        self.names = tuple(buffer.name for buffer in source.buffers)
+        self.tiling = tiling
+        self.grid: tuple[int, ...] = (tiling.programs,)
+        self.compiled: dict[tuple[bool, ...], direct.Compiled] = {}
+        self.offsets, self.room = scratch.lay_out(
+            count * partial.dtype.itemsize for partial, count in zip(source.partials, counts, strict=True)
+        )
+        self._source = source
+        self._device = device
+        self._warps = tiling.num_warps
+        self._evaluate = numbers
+        self._counts = counts  # of partial results
+        tiles = dict(tiling.tiles)
+        self._tiles = tuple(tiles[tile] for tile in source.tiles)
+        self._numbers = (*numbers(sizes), *self._tiles)
+        self._function = build.load_function(source.name, source.text)
+        self._streams = direct.streams_of(device.type)
+
+    def numbers(self, sizes: Mapping[str, int] | None) -> tuple[Any, ...]:
+        """The sizes that the kernel is given, and its tiles. `sizes` are None if they are those of the preparation."""
+        return self._numbers if sizes is None else (*self._evaluate(sizes), *self._tiles)
+
+    def __call__(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int] | None = None) -> None:
+        """Launch. `sizes` are given where numbers among them differ from those that the launch was prepared for."""
+        arguments: list[Any] = list(tensors)
+        for partial, count in zip(self._source.partials, self._counts, strict=True):
+            arguments.append(torch.empty(count, dtype=partial.dtype, device=self._device))
+        if self._source.partials:
+            arguments.append(scratch.ticket_counter(self._device))
+        arguments += self.numbers(sizes)
+        with triton_around(self._device, self._source.name):
+            kernel = self._function[self.grid](*arguments, num_warps=self._warps)
+        if self._streams is not None and (compiled := direct.compiled_of(kernel)) is not None:
+            self.compiled[tuple(map(direct.is_aligned, tensors))] = compiled
+
+    def compile(self) -> int:
+        """Have Triton compile the kernel for aligned tensors, which it then has for the launch.
+
+        Returns how many registers per thread are spilled; 0 where kernels are interpreted.
+
+        Raises:
+            CompileError: Triton refused the kernel, or could not keep it (a StorageError).
+            triton.OutOfResources: the device cannot run it.
+        """
+        from triton import JITFunction
+
+        if not isinstance(self._function, JITFunction):
+            return 0
+        arguments = [buffer.dtype for buffer in self._source.buffers]
+        arguments += [partial.dtype for partial in self._source.partials]
+        arguments += [torch.int32] if self._source.partials else []
+        with triton_around(self._device, self._source.name):
+            kernel = self._function.warmup(*arguments, *self._numbers, grid=self.grid, num_warps=self._warps)
+            _ = kernel.run  # loads it, and raises what keeps it from running
+        return int(kernel.n_spills)
+
+
+@contextlib.contextmanager
+def triton_around(device: torch.device, name: str) -> Iterator[None]:
+    """What Triton needs around it to compile and to launch a kernel; its refusals become errors of ours."""
+    collections = without_collections() if direct.streams_of(device.type) else contextlib.nullcontext()
+    with device_context(device), collections:
+        try:
+            yield
+        except Exception as error:
+            scratch.forget()
+            if type(error).__module__.startswith("triton.compiler"):
+                raise CompileError(name, cause=error) from error
+            if isinstance(error, OSError):  # such as a full disk
+                raise StorageError(name, cause=error) from error
+            raise
+
+
+@contextlib.contextmanager
+def device_context(device: torch.device) -> Iterator[None]:
+    """What a launch on a device needs around it."""
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            yield
+        return
+    import numpy
+
+    # Triton's interpreter computes masked lanes too, whose results nobody uses.
+    with interpreting, numpy.errstate(all="ignore"):
+        yield

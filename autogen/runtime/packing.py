@@ -1,0 +1,67 @@
+"""Packing: what forward keeps for backward is one tensor of bytes.
+
+Each tensor takes a microsecond or more to allocate, to save and to get back. A call and its repetition in a checkpoint
+have to save the same, so every call packs. Compiled graphs do not: there is memory in a pack that nobody writes, and
+torch compares what an op returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import torch
+
+from autogen.runtime.launch import Geometry, empty
+from autogen.runtime.scratch import lay_out
+
+PACK = "kept for backward"
+
+
+class Packing:
+    """How one call keeps its tensors.
+
+    `made` is what is allocated, by name; `kept` are the names of what is saved. With several of its own to save, the
+    tensor `PACK` is in both; `parts` are those that lie in it, from which byte on, and their geometry.
+
+    Args:
+        saved: the tensors that backward needs.
+        outputs: those that the loss returns, which stay what they are.
+        made: the geometry of all that forward makes.
+        is_apart: whether nothing is packed.
+    """
+
+    def __init__(
+        self, saved: Sequence[str], outputs: Collection[str], made: Mapping[str, Geometry], *, is_apart: bool = False
+    ) -> None:
+        own = [name for name in saved if name in made and name not in outputs]
+        packed = {name: made[name] for name in own} if len(own) > 1 and not is_apart else {}
+        offsets, room = lay_out(map(_bytes, packed.values()))
+        self.parts = {name: (offset, packed[name]) for name, offset in zip(packed, offsets, strict=True)}
+        self.kept = [name for name in saved if name not in packed]
+        self.made = {name: each for name, each in made.items() if name not in packed}
+        if packed:
+            self.kept.append(PACK)
+            self.made[PACK] = (room,), (1,), torch.uint8
+
+    def allocate(self, device: torch.device) -> dict[str, torch.Tensor]:
+        """New tensors for all that forward makes, by name, those in the pack too."""
+        named = {name: empty(each, device) for name, each in self.made.items()}
+        return named | self.unpacked(named)
+
+    def unpacked(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The parts, by name, of the pack among the tensors `named`."""
+        return {name: part(named[PACK], *each) for name, each in self.parts.items()}
+
+
+def part(pack: torch.Tensor, offset: int, geometry: Geometry) -> torch.Tensor:
+    """The tensor of some geometry that begins at a byte of another one."""
+    shape, strides, dtype = geometry
+    return pack[offset:].view(dtype).as_strided(shape, strides)
+
+
+def _bytes(geometry: Geometry) -> int:
+    """From the first byte of a tensor to its last."""
+    shape, strides, dtype = geometry
+    if 0 in shape:
+        return 0
+    return (1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))) * dtype.itemsize

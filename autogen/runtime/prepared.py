@@ -1,0 +1,174 @@
+"""A compiled loss for tensors of one geometry: what to allocate and what to launch, all worked out.
+
+A call then does nothing but that. This is only for losses that are kernels alone, without steps of torch between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from autogen.availability import is_batched
+from autogen.runtime import direct
+from autogen.runtime.geometry import Alike, alike
+from autogen.runtime.hostcode import HostCode, Part, Procedure, host_code
+from autogen.runtime.launch import Geometry, Launcher, empty
+from autogen.runtime.packing import PACK, part
+
+if TYPE_CHECKING:
+    from autogen.runtime.compiled import CompiledLoss
+
+Sizes = Mapping[str, Any]
+
+_FIRST = (0,)  # the outputs of most losses
+_MOST_WRITTEN = 4  # kinds of alignment that have code of their own; tensors of others are launched by Triton
+
+
+class Direction:
+    """The launches of forward or of backward."""
+
+    def __init__(self, procedure: Procedure, strides: Sizes | None = None) -> None:
+        """`strides` are those among the sizes that no call knows: of the upstream gradients."""
+        self._procedure = procedure
+        self._written: dict[tuple[bool, ...], HostCode] = {}  # by which tensors are aligned
+        self._strides = strides
+
+    @classmethod
+    def of(
+        cls,
+        given: Sequence[str],
+        constants: Mapping[str, torch.Tensor],
+        made: Mapping[str, Geometry],
+        parts: Mapping[str, tuple[int, Geometry]],
+        launchers: Sequence[Launcher],
+        aliases: Mapping[str, str],
+        wanted: Sequence[str | None],
+        sizes: Sizes,
+        device: torch.device,
+        strides: Sizes | None = None,
+    ) -> Direction:
+        """From the tensors `given`, by name, and `constants` to those `wanted`; None for a name that is None.
+
+        `made` are allocated; `parts` lie in the tensor `PACK`, which is given or made. `strides`: see `Direction`.
+        """
+        places = {name: place for place, name in enumerate([*given, *constants, *made, *parts])}
+        prepared = [launcher.prepare(sizes, device) for launcher in launchers]
+        launches = [(each, tuple(places[name] for name in each.names)) for each in prepared]
+        within = [Part(places[PACK], offset, geometry) for offset, geometry in parts.values()]
+        places |= {name: places[own] for name, own in aliases.items() if own in places}
+        returned = [None if name is None else places[name] for name in wanted]
+        allocated = tuple(made.values())
+        procedure = Procedure(device, len(given), tuple(constants.values()), allocated, within, launches, returned)
+        return cls(procedure, strides)
+
+    def __call__(self, given: Sequence[torch.Tensor], sizes: Sizes | None = None) -> list[Any]:
+        """Allocate the results and launch; `sizes` are given where floats among them differ from call to call."""
+        if sizes is not None and self._strides:
+            sizes = {**sizes, **self._strides}
+        for written in self._written.values():
+            returned = written(given, sizes)
+            if returned is not None:
+                return returned
+        device = self._procedure.device
+        if device.type == "cuda" and torch.cuda.current_device() != device.index:
+            with torch.cuda.device(device):
+                return self(given, sizes)
+        return self._through_triton(given, sizes)
+
+    def _through_triton(self, given: Sequence[torch.Tensor], sizes: Sizes | None) -> list[Any]:
+        procedure = self._procedure
+        present = [*given, *procedure.constants]
+        tensors = present + [empty(each, procedure.device) for each in procedure.allocations]
+        tensors += [part(tensors[each.owner], each.offset, each.geometry) for each in procedure.parts]
+        for launch, places in procedure.launches:
+            launch([None if place is None else tensors[place] for place in places], sizes)
+        alignment = tuple(map(direct.is_aligned, present))
+        if alignment not in self._written and len(self._written) < _MOST_WRITTEN:
+            written = host_code(procedure, alignment, varies=sizes is not None)
+            if written is not None:
+                self._written = {**self._written, alignment: written}  # a new one: other threads go through it
+        return [None if place is None else tensors[place] for place in procedure.wanted]
+
+
+class Prepared:
+    """Both directions; backward once for every layout of upstream gradients, and every set of them, that has come.
+
+    `forward` is called with the tensors of the loss; it returns the outputs, and after them what is kept for backward,
+    in one tensor unless `is_apart`.
+    """
+
+    def __init__(self, loss: CompiledLoss, sizes: Sizes, *, is_apart: bool = False) -> None:
+        self._loss = loss
+        self.sizes = dict(sizes)
+        self._inputs = [each.name for each in loss.trace.inputs]
+        outputs = [each.name for each in loss.trace.outputs]
+        self._packing = loss.packing(self.sizes, is_apart=is_apart)
+        self._early = [root.buffer.name for root in loss.plan.early.gradients]
+        wanted = [*outputs, *self._packing.kept, *self._early]
+        self.forward = self._direction(self._inputs, self._packing.made, loss.forward, wanted, sizes)
+        self._backwards: dict[tuple[Any, ...], Direction | None] = {}
+        self._latest: tuple[Alike, bool, tuple[int, ...], Direction] | None = None
+
+    def _direction(
+        self,
+        given: Sequence[str],
+        made: Mapping[str, Geometry],
+        steps: Sequence[Any],
+        wanted: Sequence[str | None],
+        sizes: Sizes,
+    ) -> Direction:
+        loss, parts = self._loss, self._packing.parts
+        strides = {name: stride for name, stride in sizes.items() if name not in self.sizes}
+        return Direction.of(
+            given, loss.constants, made, parts, steps, loss.plan.aliases, wanted, sizes, loss.device, strides
+        )
+
+    def backward(
+        self,
+        tensors: Sequence[torch.Tensor],
+        kept: Sequence[torch.Tensor],
+        upstream: Sequence[torch.Tensor | None],
+        sizes: Sizes | None,
+    ) -> list[torch.Tensor | None] | None:
+        """Launch backward; returns a gradient or None for every tensor. See `CompiledLoss.run_backward`.
+
+        Batched upstream gradients are torch's to differentiate: then it returns None.
+        """
+        arrived: tuple[int, ...] = _FIRST
+        present: Sequence[Any] = upstream
+        if len(upstream) > 1:
+            arrived = tuple([k for k, gradient in enumerate(upstream) if gradient is not None])
+            present = [upstream[k] for k in arrived]
+        is_early = len(kept) > len(self._packing.kept)
+        latest = self._latest
+        if latest is not None and is_early is latest[1] and arrived == latest[2] and latest[0](*present):
+            return latest[3]((*tensors, *kept, *present), sizes)
+        given = [gradient for gradient in present if gradient is not None]
+        if not given:
+            return [None] * len(tensors)
+        if is_batched(given):  # never like those of a call before
+            return None
+        layout = (is_early, arrived, *[gradient.stride() for gradient in given])
+        direction = self._backwards.get(layout)
+        if direction is None and layout not in self._backwards:
+            direction = self._backwards[layout] = self._plan_backward(upstream, arrived, is_early)
+        if direction is None or any(gradient.is_neg() for gradient in given):
+            return self._loss.run_backward(tensors, kept, upstream, dict(sizes or self.sizes), self._packing)
+        same = alike(given)
+        self._latest = None if same is None else (same, is_early, arrived, direction)
+        return direction((*tensors, *kept, *given), sizes)
+
+    def _plan_backward(
+        self, upstream: Sequence[torch.Tensor | None], arrived: Sequence[int], is_early: bool
+    ) -> Direction | None:
+        """Backward for one layout; None where the upstream gradients have to be copied first, or there is none."""
+        arriving = self._loss.backwards.arriving(upstream, self.sizes, is_early)
+        if arriving is None or arriving.is_copied:
+            return None
+        given = [*self._inputs, *self._packing.kept, *(self._early if is_early else ())]
+        given += [f"grad_{self._loss.trace.outputs[k].name}" for k in arrived]
+        backward = arriving.backward
+        made = backward.results.geometry(arriving.sizes)
+        return self._direction(given, made, backward.steps, backward.gradients, arriving.sizes)

@@ -1,0 +1,73 @@
+"""Scratch memory: where programs leave partial results for the last one, and the counter that tells who is last."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from autogen.runtime.direct import ALIGNMENT
+
+
+class Scratch:
+    """Memory and a counter for the launches on one stream: one uses them after the other.
+
+    `start` and `counter` are their addresses, `room` is how many bytes there are.
+    """
+
+    def __init__(self, room: int, device: torch.device) -> None:
+        self.room = room
+        self._partials = torch.empty(room, dtype=torch.uint8, device=device)
+        self._counter = torch.zeros(1, dtype=torch.int32, device=device)
+        self.start = self._partials.data_ptr()
+        self.counter = self._counter.data_ptr()
+
+
+_scratches: dict[torch.device, dict[int, Scratch]] = {}  # by stream
+_counters: dict[tuple[Any, ...], torch.Tensor] = {}
+
+
+def lay_out(sizes: Iterable[int]) -> tuple[tuple[int, ...], int]:
+    """Where each kind of partial results begins, given how many bytes each needs, and how many that are together."""
+    offsets, room = [], 0
+    for size in sizes:
+        offsets.append(room)
+        room += -(-size // ALIGNMENT) * ALIGNMENT
+    return tuple(offsets), room
+
+
+def scratches_of(device: torch.device) -> dict[int, Scratch]:
+    """The memory of a device's streams. Whoever uses one holds it: another thread may put a larger one there."""
+    return _scratches.setdefault(device, {})
+
+
+def make_scratch(device: torch.device, stream: int, room: int) -> Scratch:
+    """More memory for a stream."""
+    made = scratches_of(device)[stream] = Scratch(2 * room, device)
+    return made
+
+
+def ticket_counter(device: torch.device) -> torch.Tensor:
+    """A counter by which blocks find out who is last: 0 between launches, never shared between streams.
+
+    While a CUDA graph is captured the counter belongs to the graph.
+    """
+    if device.type != "cuda":
+        key: tuple[Any, ...] = (device, threading.get_ident())
+    elif torch.cuda.is_current_stream_capturing():
+        return torch.zeros(1, dtype=torch.int32, device=device)
+    else:
+        key = (device, torch.cuda.current_stream(device).cuda_stream)
+    counter = _counters.get(key)
+    if counter is None:
+        counter = _counters[key] = torch.zeros(1, dtype=torch.int32, device=device)
+    return counter
+
+
+def forget() -> None:
+    """After a launch that failed half-way, which leaves its counter above 0."""
+    _counters.clear()
+    for scratches in _scratches.values():
+        scratches.clear()

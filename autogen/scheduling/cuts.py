@@ -1,0 +1,233 @@
+"""Cutting: results → the fewest kernels that can compute them.
+
+All in one kernel if they fit. If not, first fit: a result joins the first kernel that has room for it. A result that
+does not fit alone has reductions that no single walk over the data can give; the largest of them that does fit is
+stored by a kernel of its own, and read back. Kernels that need not wait for each other are parts of one launch
+(`autogen.scheduling.horizontal`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from autogen import ir
+from autogen.errors import ScheduleError
+from autogen.ir import Node
+from autogen.names import unique
+from autogen.program import Root
+from autogen.provenance import Provenance
+from autogen.scheduling.horizontal import side_by_side, sums_apart
+from autogen.scheduling.kernel import ROWS_ADJACENT, Kernel, fit, memory_order, one_block
+from autogen.scheduling.last_block import with_last_block
+from autogen.sizes import Evaluator
+
+# As many programs should there be, if each of them has to walk so many elements.
+MANY_PROGRAMS = 128
+LONG_WALK = 32768
+
+
+def kernels(
+    name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance, taken: set[str]
+) -> tuple[Kernel, ...]:
+    """The kernels that compute all roots, in the order in which they run; none for results without elements.
+
+    What they store for each other gets names that are not `taken`, to which these are added.
+
+    Raises:
+        ScheduleError: a result fits into no kernel, nor do its parts.
+    """
+    roots = [root for root in roots if 0 not in root.buffer.shape]
+    if not roots:
+        return ()
+    made = {root.buffer for root in roots}
+    try:
+        if any(made & _read(root) for root in roots):
+            raise ScheduleError("a value that is compared with its own extreme needs a sum that is the same everywhere")
+        return (_one(name, roots, hints, provenance),)
+    except ScheduleError as error:
+        reason = error.reason
+    apart = [replace(root, node=node) for root, node in zip(roots, sums_apart(roots, provenance), strict=True)]
+    best: tuple[Kernel, ...] = ()
+    names: set[str] = set()
+    for each, simple in itertools.product([roots, apart] if apart != roots else [roots], [False, True]):
+        own = set(taken)
+        try:
+            found = _several(name, each, hints, provenance, own, simple=simple)
+        except ScheduleError:
+            if not best:
+                raise
+            continue
+        if not best or len(found) < len(best):
+            best, names = found, own
+        if len(best) == 1:
+            break
+    taken |= names
+    return tuple(replace(kernel, cut=reason if k else "") for k, kernel in enumerate(best))
+
+
+def _several(
+    name: str,
+    roots: Sequence[Root],
+    hints: Mapping[str, int],
+    provenance: Provenance,
+    taken: set[str],
+    *,
+    simple: bool,
+) -> tuple[Kernel, ...]:
+    """The kernels for roots that are too much for one. If they are to be `simple`, what is small is a part of its own,
+    side by side with others, rather than the work of a last block.
+    """
+    cut = _cut(roots, hints, provenance, taken, simple=simple)
+    groups = _grouped(name, cut, hints, provenance, simple=simple)
+    found = [_streaming(name, group, hints, provenance) for group in groups]
+    return side_by_side(name, found, [root.buffer for root in roots], provenance)
+
+
+def _grouped(
+    name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance, *, simple: bool
+) -> list[list[Root]]:
+    """Roots by kernel, each in the first that has room for it."""
+    groups: list[list[Root]] = []
+    for root in roots:
+        made = {each.buffer: k for k, group in enumerate(groups) for each in group}
+        first = max((made[b] + 1 for b in _read(root) if b in made), default=0)
+        for group in groups[first:]:
+            if _fits(name, [*group, root], hints, provenance, simple=simple):
+                group.append(root)
+                break
+        else:
+            groups.append([root])
+    return groups
+
+
+def stored(node: Node, name: str, role: str, axes: Sequence[ir.Axis]) -> Root:
+    """A value that is kept in memory, with one element per value of its axes."""
+    shape = tuple(axis.size for axis in axes)
+    return Root(ir.Buffer(name, node.dtype, shape, ir.contiguous_strides(shape), role), tuple(axes), node)
+
+
+def is_statistic(root: Root, node: Node) -> bool:
+    """Whether a root is just a reduction, and no result of the loss."""
+    return _is_value(root, node) and 0 not in root.buffer.shape and root.buffer.role in ("saved", "scratch")
+
+
+def _one(name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance) -> Kernel:
+    """One kernel for all roots; a single program for what is small, rather than a last block with much to do."""
+    try:
+        return _streaming(name, roots, hints, provenance, simple=True)
+    except ScheduleError as error:
+        with contextlib.suppress(ScheduleError):
+            return one_block(name, roots, hints)
+        with contextlib.suppress(ScheduleError):
+            return _streaming(name, roots, hints, provenance)
+        raise error
+
+
+def _streaming(
+    name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance, *, simple: bool = False
+) -> Kernel:
+    """A kernel of many programs for all roots; if it is to be `simple`, its last block only combines numbers."""
+    try:
+        kernel = fit(name, roots, hints)
+        if not kernel.holds(hints):
+            raise ScheduleError("the loss is too large for one program")
+    except ScheduleError as error:
+        if not simple:
+            with contextlib.suppress(ScheduleError):
+                return with_last_block(name, roots, hints, provenance)
+        raise error
+    if _leaves_a_device_idle(kernel, hints):
+        with contextlib.suppress(ScheduleError):
+            split = with_last_block(name, roots, hints, provenance)
+            if not split.whole_rows:
+                return split
+    return kernel
+
+
+def _leaves_a_device_idle(kernel: Kernel, hints: Mapping[str, int]) -> bool:
+    """Whether there are so few rows, and these so long, that it takes a long time to walk them."""
+    if not kernel.whole_rows or not kernel.rows:
+        return False
+    rows, columns = (
+        math.prod(Evaluator([axis.size for axis in axes])(hints)) for axes in (kernel.rows, kernel.columns)
+    )
+    place = memory_order(ir.topological(kernel.computed), kernel.roots, hints)
+    together = ROWS_ADJACENT if place(kernel.rows[-1]) > place(kernel.columns[-1]) else 1
+    return rows < together * MANY_PROGRAMS and columns * min(rows, together) > LONG_WALK
+
+
+def _fits(
+    name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance, *, simple: bool = False
+) -> bool:
+    try:
+        _streaming(name, roots, hints, provenance, simple=simple)
+    except ScheduleError:
+        return False
+    return True
+
+
+def _read(root: Root) -> set[ir.Buffer]:
+    return {node.attrs[0] for node in ir.topological([root.node]) if node.op == "load"}
+
+
+def _cut(
+    roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance, taken: set[str], *, simple: bool
+) -> list[Root]:
+    """The roots, each of which fits alone, and before them the reductions that had to be stored for that."""
+    found: list[Root] = []
+    place = memory_order(ir.topological(root.node for root in roots), roots, hints)
+    fitting: dict[Node, bool] = {}
+    kept: dict[Node, Node] = {}
+
+    def fits_alone(node: Node) -> bool:
+        if node not in fitting:
+            fitting[node] = _fits(
+                "part", [stored(node, "part", "scratch", sorted(node.axes, key=place))], hints, provenance
+            )
+        return fitting[node]
+
+    for root in roots:
+        if root in found:
+            continue
+        if kept and not _fits("whole", [root], hints, provenance, simple=simple):
+            # What others have stored need not be computed again.
+            (node,) = ir.replace([root.node], {n: k for n, k in kept.items() if n is not root.node}, provenance.moved)
+            root = replace(root, node=node)
+        while not _fits("whole", [root], hints, provenance, simple=simple):
+            part = _largest_part(root.node, fits_alone)
+            if part is None:
+                _streaming("whole", [root], hints, provenance)  # which says why, if this does not fit either
+                break
+            first = next((each for each in roots if each is not root and _is_value(each, part)), None)
+            if first is None:
+                name = unique(provenance.called(part), taken)
+                taken.add(name)
+                first = stored(part, name, "scratch", sorted(part.axes, key=place))
+            found.append(first)
+            kept[part] = first.read()
+            provenance.moved(part, kept[part])
+            (node,) = ir.replace([root.node], {part: kept[part]}, provenance.moved)
+            root = replace(root, node=node)
+        if root.node.op == "reduce" and _is_value(root, root.node):
+            kept[root.node] = root.read()
+        found.append(root)
+    return found
+
+
+def _is_value(root: Root, node: Node) -> bool:
+    """Whether a root is just a node, as it is."""
+    return root.node is node and root.buffer.dtype == node.dtype
+
+
+def _largest_part(node: Node, fits_alone: Callable[[Node], bool]) -> Node | None:
+    """The first reduction below a node that fits into a kernel and is in no larger one that does."""
+    order = ir.topological(node.args)
+    fitting = [each for each in order if each.op == "reduce" and fits_alone(each)]
+    covered: set[Node] = set()
+    for each in fitting:
+        covered.update(below for below in ir.topological(each.args) if below.op == "reduce")
+    return next((each for each in fitting if each not in covered), None)

@@ -1,0 +1,151 @@
+"""Backward where some outputs have no upstream gradient: what only they contribute is left out.
+
+A zero in its place would not do: torch does not go through such outputs, and 0 times an infinite derivative is nan. So
+every node of backward is a sum of terms, each with the upstream gradient of one output as a factor, and terms are left
+out. Where that cannot be seen of a node (a gradient formula of the user's own), torch has to give the gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from dataclasses import replace
+from enum import Enum
+
+from autogen import ir
+from autogen.errors import ScheduleError
+from autogen.ir import Node
+from autogen.program import Root
+from autogen.scheduling.plan import Direction
+from autogen.scheduling.simplify import simplify
+from autogen.torch_step import TorchStep
+
+_LINEAR = ("neg", "cast", "reduce", *ir.ROUNDINGS.values())  # of one argument; a reduction that is a sum
+
+
+class _Kind(Enum):
+    """What a value in backward consists of."""
+
+    FREE = "of no upstream gradient"
+    MISSING = "of terms that are left out"
+    ARRIVES = "of others as well"
+
+
+def without(
+    direction: Direction,
+    missing: Container[str],
+    connected: Container[str],
+    moved: Callable[[Node, Node], None] = lambda old, new: None,
+) -> Direction:
+    """Backward without the upstream gradients `missing`, for those results that are `connected` with others.
+
+    `moved` hears of every node that changed because of it.
+
+    Raises:
+        ScheduleError: it is not clear which terms are theirs.
+    """
+    rest = _Omission(direction, missing, moved).result(connected)
+    return rest.on(simplify([root.node for root in rest.roots], moved))
+
+
+class _Omission:
+    """The terms of a direction, as far as they are known: by node, and by the name of what steps of torch make."""
+
+    def __init__(self, direction: Direction, missing: Container[str], moved: Callable[[Node, Node], None]) -> None:
+        self._direction, self._missing, self._moved = direction, missing, moved
+        self._kinds: dict[Node, _Kind] = {}
+        self._made: dict[str, _Kind] = {}
+        self._nodes: dict[Node, Node] = {}
+        operands = {root.buffer.name: root for root in direction.operands}
+        self._steps: list[TorchStep] = []
+        for step in direction.steps:
+            for name in operands.keys() & set(step.reads):
+                self._made[name] = self._enter(operands[name].node)
+            kinds = {self._of_buffer(name) for name in step.reads} - {_Kind.FREE}
+            if _Kind.ARRIVES in kinds and any(name in missing for name in step.reads):
+                raise _unclear()  # a tensor that is not there
+            kind = kinds.pop() if len(kinds) == 1 else _Kind.ARRIVES if kinds else _Kind.FREE
+            self._made |= dict.fromkeys(step.writes, kind)
+            if kind is not _Kind.MISSING:
+                self._steps.append(step)
+
+    def result(self, connected: Container[str]) -> Direction:
+        """The direction without the terms."""
+        results = []
+        for root in self._direction.results:
+            kind = self._enter(root.node)
+            if root.buffer.name not in connected:
+                continue
+            if kind is _Kind.FREE and not _is_zero(root.node):
+                raise _unclear()
+            results.append(self._on(root))
+        read = {name for root in results for name in _names(root.node)}
+        steps: list[TorchStep] = []
+        operands: dict[str, Root] = {}
+        for step in reversed(self._steps):
+            if read.isdisjoint(step.writes):
+                continue
+            steps.append(step)
+            read.update(step.reads)
+            for root in self._direction.operands:
+                if root.buffer.name in step.reads and root.buffer.name not in operands:
+                    operands[root.buffer.name] = own = self._on(root)
+                    read.update(_names(own.node))
+        kept = tuple(operands[root.buffer.name] for root in self._direction.operands if root.buffer.name in operands)
+        return replace(self._direction, results=tuple(results), operands=kept, steps=tuple(reversed(steps)))
+
+    def _on(self, root: Root) -> Root:
+        return replace(root, node=self._nodes[root.node])
+
+    def _enter(self, root: Node) -> _Kind:
+        """Look at a node and all below it."""
+        for node in ir.topological([root], self._kinds):
+            kind = self._kinds[node] = self._kind(node)
+            if kind is _Kind.MISSING:
+                self._nodes[node] = ir.const(0, node.dtype)
+                continue
+            self._nodes[node] = new = ir.rebuild(node, [self._nodes[arg] for arg in node.args])
+            if new is not node:
+                self._moved(node, new)
+        return self._kinds[root]
+
+    def _of_buffer(self, name: str) -> _Kind:
+        return _Kind.MISSING if name in self._missing else self._made.get(name, _Kind.FREE)
+
+    def _kind(self, node: Node) -> _Kind:
+        kinds = [self._kinds[arg] for arg in node.args]
+        if node.op == "load":
+            if node.attrs[0].role == "upstream":
+                kinds.append(_Kind.MISSING if node.attrs[0].name in self._missing else _Kind.ARRIVES)
+            else:
+                kinds.append(self._of_buffer(node.attrs[0].name))
+            if kinds[-1] is _Kind.MISSING and set(kinds[:-1]) <= {_Kind.FREE}:
+                return _Kind.MISSING
+        present = set(kinds) - {_Kind.FREE}
+        if not present:
+            return _Kind.FREE
+        is_sum = node.op in ("add", "sub", "where")
+        terms = list(zip(node.args, kinds, strict=False))[node.op == "where" :]
+        if is_sum and any(kind is _Kind.FREE and not _is_zero(arg) for arg, kind in terms):
+            raise _unclear()  # the term that depends on none may be one of those that are left out
+        if _Kind.MISSING not in present:
+            return _Kind.ARRIVES
+        if is_sum and (node.op != "where" or kinds[0] is _Kind.FREE):
+            return _Kind.ARRIVES if _Kind.ARRIVES in present else _Kind.MISSING
+        is_factor = node.op == "mul" and _Kind.FREE in kinds
+        is_factor = is_factor or (node.op == "div" and kinds[1] is _Kind.FREE)
+        is_factor = is_factor or (node.op in _LINEAR and (node.op != "reduce" or node.attrs[0] == "sum"))
+        if is_factor and (node.op != "cast" or node.dtype.is_floating_point):
+            return _Kind.MISSING
+        raise _unclear()
+
+
+def _names(node: Node) -> list[str]:
+    return [each.attrs[0].name for each in ir.topological([node]) if each.op == "load"]
+
+
+def _is_zero(node: Node) -> bool:
+    return node.op == "const" and node.attrs[0] == 0
+
+
+def _unclear() -> ScheduleError:
+    return ScheduleError("a gradient that is no sum of one for each output")

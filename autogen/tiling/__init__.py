@@ -1,0 +1,1 @@
+"""From a kernel and the sizes of a call to its launch: axes merged, tiles and warps chosen."""

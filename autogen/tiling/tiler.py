@@ -1,0 +1,332 @@
+"""Launch parameters: a pure function of sizes, the same on every device and in every run.
+
+| kernel                  | tile                                                          | warps |
+|-------------------------|---------------------------------------------------------------|-------|
+| flat                    | 1024 elements up to 2^18, 2048 up to 2^20, then 4096          | 4 - 8 |
+| tiles, short rows       | 2048 elements, as many of them columns as there are           | 4     |
+| tiles, others           | one row, up to 32 elements per thread and 4096 columns        | 1 - 4 |
+| rows, columns adjacent  | whole rows while they fit on chip, up to 32 per thread        | 1 - 32|
+|                         | of up to 128 columns several                                  | 4     |
+|                         | from 2048 programs on up to 16 such tiles, one after the other| 1 - 32|
+|                         | beyond that one row in steps of 4096 columns                  | 8     |
+| chunks of results' rows | 2048 - 4096 elements; at most 1024 programs, each in a loop   | 4 - 32|
+| one block               | every axis whole                                              | 4 - 32|
+| rows, rows adjacent     | up to 128 rows; all columns while they fit, else steps of 32  | 4 - 8 |
+
+A tile that needs more than 32 values per thread and tensor spills on real devices, which bounds what "fits" means;
+double precision halves every tile. Flat kernels and tiles with a `lgamma`, or a derivative of it, have twice the warps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import sympy
+import torch
+
+from autogen import ir
+from autogen.frozen import frozen
+from autogen.scheduling.kernel import ROWS_ADJACENT, Kernel, Level
+from autogen.sizes import Evaluator, magnitude, next_power_of_2
+from autogen.tiling.skew import skew_of
+from autogen.tiling.space import Space
+from autogen.tiling.variant import Variant
+
+INT32_MAX = 2**31 - 1
+MARGIN = 2**16  # a last block reaches beyond the last element, by less than this
+MAX_RESIDENT = 32768
+MAX_PARTIALS = 4096
+PARTIALS_OF_WARP = 512  # of each total at once, so that the last block needs no more registers than the others
+MAX_PROGRAMS = 1024
+MOST_PROGRAMS = 2048  # of whole rows that each draw a ticket, one at a time,
+MOST_TILES = 16  # until one of them would have more than this, whose sums would lose digits
+MAX_SHARED = 2**18
+FEW_ELEMENTS = 256  # for a program
+SHORT = 128  # columns, of which a warp reads several rows at once
+FEW = 4  # columns, which are never split: they may be a record (`emission.records`)
+WARPS = (1, 2, 4, 8, 16, 32)
+
+
+@frozen
+class Config:
+    """What a launch is free to choose: its tiles, its warps, and whether a program walks its rows in steps; or all that
+    for each of its parts.
+
+    All else follows from the sizes. Triton's `num_stages` has no effect here: it is about operands of matrix products.
+    """
+
+    tiles: tuple[tuple[str, int], ...]
+    num_warps: int
+    looped: bool = False
+    parts: tuple[Config, ...] = ()
+
+    def __str__(self) -> str:
+        """`ROWS 1, COLS 4096 in steps, 8 warps`; of several parts, each."""
+        if self.parts:
+            return " | ".join(map(str, self.parts))
+        tiles = ", ".join(f"{name} {size}" for name, size in self.tiles)
+        return f"{tiles}{' in steps' * self.looped}{', ' * bool(tiles)}{self.num_warps} warps"
+
+
+@frozen
+class Tiling:
+    """How one launch is cut up."""
+
+    variant: Variant
+    tiles: tuple[tuple[str, int], ...]
+    programs: int
+    num_warps: int
+    chunks: int = 1  # of the rows of a result, each for a program
+
+
+@frozen
+class Extents:
+    """What of the sizes of a call decides how it is cut up; `whole` are the axes that one program has all of, `held`
+    the elements of its largest tile.
+    """
+
+    rows: int
+    inner_rows: int  # of the rows, those that a tile walks
+    columns: int
+    kept: int
+    whole: tuple[int, ...]
+    held: int
+    wide: bool
+
+
+# Ops of so many registers that a thread should have half as many elements.
+HEAVY = frozenset({"lgamma", "digamma", "trigamma", "tetragamma"})
+
+
+def alignment(n: int) -> int:
+    """The largest power of two up to 16 that divides `n`: what every row then is aligned to, in elements."""
+    return min(n & -n, 16) if n else 16
+
+
+class Tiler:
+    """The tilings of one kernel: `default` chooses a configuration, `cut` makes the launch of any."""
+
+    def __init__(self, kernel: Kernel, space: Space, *, is_part: bool = False) -> None:
+        elements = [node for node in kernel.loads() if kernel.level(node) == Level.ELEMENT]
+        last = kernel.last_block
+        self.is_chunked = last is not None and last.chunked
+        self._is_block = kernel.one_block
+        self._has_columns = bool(kernel.columns)
+        self._is_flat = not kernel.columns and not self.is_chunked
+        self._whole_rows = kernel.whole_rows
+        self._keeps_columns = kernel.keeps_columns
+        self._live = max(1, len(elements) + len(kernel.stores) - 1 + (len(kernel.totals) if self.is_chunked else 0))
+        self.columns_adjacent = space.columns_adjacent
+        self._skew = skew_of(kernel, space)
+        nodes = ir.topological([*kernel.totals, *(root.node for root in kernel.roots)])
+        most_axes = max((len(node.axes) for node in nodes), default=0)
+        self._double = any(node.dtype == torch.float64 and len(node.axes) == most_axes for node in nodes)
+        buffers = [node.attrs[0] for node in nodes if node.op == "load"] + [root.buffer for root in kernel.roots]
+        extents = {sum((n - 1) * s for n, s in zip(b.shape, b.strides, strict=True)) + 1 for b in buffers if b.shape}
+        extents |= {magnitude(node.attrs[0]) for node in nodes if node.op == "index" and node.axes}
+        rows = [group.size for group in space.rows]
+        kept = sympy.Mul(*(group.size for group in space.kept))
+        columns = sympy.Mul(*(group.size for group in space.columns))
+        self._sizes = Evaluator(
+            [sympy.Mul(*rows), rows[-1] if rows else sympy.S.One, columns, kept, *sorted(extents, key=str)]
+        )
+        self._one_program = kernel if kernel.one_block else last.kernel if last else None
+        whole = space.columns if kernel.one_block else Space(last.kernel).columns if last else ()
+        self._whole_tiles = [group.tile for group in whole]
+        self._whole = Evaluator([group.size for group in whole])
+        self._has_last_block = last is not None
+        self._has_totals = bool(kernel.totals) and last is None
+        self._may_stride = self._has_totals and self._whole_rows and self._has_columns and not is_part
+        # Small programs are for kernels that draw no tickets, or may have several tiles for each.
+        self._may_be_small = self._may_stride or not (kernel.totals or last or is_part)
+        self._has_many_totals = len(kernel.totals) > 2
+        self._heavy = any(node.op in HEAVY for node in nodes)
+        across = [node for node in kernel.loads() if kernel.level(node) in (Level.ELEMENT, Level.COLUMN)]
+        written = [root for root in kernel.stores if kernel.level_of_axes(root.index_axes) == Level.ELEMENT]
+        self._is_slight = len(across) <= 1 and len(written) <= 1
+
+    def extents(self, sizes: Mapping[str, int]) -> Extents:
+        """How much there is to cut up."""
+        rows, inner_rows, columns, kept, *reached = self._sizes(sizes)
+        wide = max([kept * rows * columns, *reached]) > INT32_MAX - MARGIN
+        held = self._one_program.largest_tile(sizes) if self._one_program else 1
+        return Extents(rows, inner_rows, columns, kept, self._whole(sizes), held, wide)
+
+    def tiling(self, sizes: Mapping[str, int]) -> Tiling:
+        """The default's tiling for the given sizes."""
+        return self.cut(self.default(sizes), sizes)
+
+    def default(self, sizes: Mapping[str, int]) -> Config:
+        """The configuration for the given sizes, without any measurement."""
+        extents = self.extents(sizes)
+        if self._is_block:
+            return Config((), min(max(extents.held // 512, 4), 32))
+        if self._is_flat:
+            return self._with_last_block(self._flat(extents), extents)
+        if not self._whole_rows and not self.is_chunked:
+            return self._with_last_block(self._tiles(extents), extents)
+        return self._rows_or_chunks(extents, self._must_loop(extents))
+
+    def other(self, sizes: Mapping[str, int]) -> Config | None:
+        """The default if rows were walked in steps, or were not, where it does otherwise; None without the choice."""
+        extents = self.extents(sizes)
+        if not self._may_loop:
+            return None
+        return self._rows_or_chunks(extents, not self._must_loop(extents))
+
+    def admits(self, config: Config, sizes: Mapping[str, int]) -> bool:
+        """Whether a configuration is for these sizes: whole rows where they must be, no tile that is beyond what there
+        is or a program can hold, and something to do for each thread.
+        """
+        extents, tiles = self.extents(sizes), dict(config.tiles)
+        needed = {"BLOCK": max(extents.rows, 128), "ROWS": extents.inner_rows, "COLS": extents.columns}
+        whole = next_power_of_2(extents.columns)
+        held, threads = math.prod(tiles.values()), 32 * config.num_warps
+        if not tiles:
+            return self._is_block and config.num_warps in WARPS
+        return (
+            tuple(tiles) == (("BLOCK",) if self._is_flat else ("ROWS", "COLS"))
+            and not self._is_block
+            and all(size == next_power_of_2(size) <= next_power_of_2(needed[name]) for name, size in tiles.items())
+            and (not config.looped or (self._may_loop and tiles["COLS"] < whole))
+            and (config.looped or not (self._whole_rows or whole <= FEW) or tiles.get("COLS", whole) == whole)
+            and config.num_warps in WARPS
+            and threads <= held <= 32 * threads >> self._double
+        )
+
+    def cut(self, config: Config, sizes: Mapping[str, int]) -> Tiling:
+        """The launch of a configuration."""
+        extents = self.extents(sizes)
+        variant = Variant(config.looped, extents.wide, self._is_skewed(config, extents))
+        whole = tuple(zip(self._whole_tiles, map(next_power_of_2, extents.whole), strict=True))
+        if self._is_block:
+            return Tiling(variant, whole, 1, config.num_warps)
+        programs, chunks = self._programs(config, extents)
+        if programs > MOST_PROGRAMS and self._may_stride and not variant.looped:
+            programs = -(-programs // min(-(-programs // MOST_PROGRAMS), MOST_TILES))
+            variant = replace(variant, strided=True)
+        tiles = config.tiles
+        if not self._is_flat and not variant.skewed:
+            tiles += (("ALIGN", alignment(extents.columns if self.columns_adjacent else extents.inner_rows)),)
+        if self._has_totals:
+            most = min(PARTIALS_OF_WARP * config.num_warps >> self._has_many_totals, MAX_PARTIALS)
+            tiles += (("PARTIALS", min(next_power_of_2(programs), most)),)
+        if self._has_last_block:  # every axis whole, and as many chunks as go with that
+            tiles += whole
+            if self.is_chunked:
+                most = max(256 * config.num_warps // extents.held, 1)
+                tiles += (("CHUNKS", min(next_power_of_2(chunks), most)),)
+        return Tiling(variant, tiles, programs, config.num_warps, chunks)
+
+    def _is_skewed(self, config: Config, extents: Extents) -> bool:
+        """Whether rows are read and written in groups, as they begin anywhere."""
+        if self._skew is None:
+            return False
+        if self.is_chunked and not config.looped:
+            return not self._has_columns and self._skew.pays(extents.inner_rows, rows=1)
+        tiles, columns = dict(config.tiles), extents.columns
+        no_more = -(-self._skew.lanes(columns) // tiles["COLS"]) == -(-columns // tiles["COLS"])
+        return self._skew.pays(columns, tiles["ROWS"]) and (config.looped or no_more)
+
+    def _programs(self, config: Config, extents: Extents) -> tuple[int, int]:
+        """How many programs there are, and how many of them share the rows of one result."""
+        tiles, inner, kept = dict(config.tiles), extents.inner_rows, extents.kept
+        if self._is_flat:
+            return max(1, -(-extents.rows // tiles["BLOCK"])), 1
+        row_tiles = extents.rows // inner * -(-inner // tiles["ROWS"]) if inner else 0
+        col_tiles = 1 if self._whole_rows else -(-extents.columns // tiles["COLS"])
+        if not self.is_chunked:
+            return max(1, row_tiles * col_tiles), 1
+        chunks = row_tiles if config.looped else min(row_tiles, max(MAX_PROGRAMS // (kept * col_tiles), 1))
+        if self._keeps_columns:
+            chunks = min(chunks, max(MAX_SHARED // (kept * extents.columns), 1))
+        return kept * chunks * col_tiles, chunks
+
+    def _with_last_block(self, config: Config, extents: Extents) -> Config:
+        """A configuration with warps for all that the last block has."""
+        if not self._has_last_block:
+            return config
+        return replace(config, num_warps=max(config.num_warps, min(extents.held // 1024, 32)))
+
+    def _flat(self, extents: Extents) -> Config:
+        block = 1024 if extents.rows <= 2**18 else 2048 if extents.rows <= 2**20 else 4096
+        block = max(block >> self._double, 128)
+        return Config((("BLOCK", block),), (8 if block >= 2048 else 4) << self._heavy)
+
+    def _tiles(self, extents: Extents) -> Config:
+        inner, whole = next_power_of_2(extents.inner_rows), next_power_of_2(extents.columns)
+        if self.columns_adjacent and whole > SHORT and self._may_be_small:
+            return self._by_warps(extents, min(whole, 4 * 32 * self._held(extents)))
+        elements = 2048 >> self._double
+        if self.columns_adjacent:
+            cols = min(whole, elements)
+            rows = self._rows_at_once(elements // cols, inner, extents.columns)
+        else:
+            rows = min(inner, ROWS_ADJACENT)
+            cols = min(whole, max(elements // rows, 1))
+        return Config((("ROWS", rows), ("COLS", cols)), min(4 << self._heavy, max(rows * cols // 128, 4)))
+
+    def _held(self, extents: Extents) -> int:
+        """Elements of a thread: where rows begin anywhere, each needs more registers."""
+        is_skewed = self._skew is not None and self._skew.pays(extents.columns, rows=1)
+        return (32 if self._is_slight and not is_skewed else 16) >> self._heavy >> self._double
+
+    def _by_warps(self, extents: Extents, cols: int) -> Config:
+        """A tile of rows that fill a warp or more: as many warps as they do fill, so that few share a row, and what
+        there is one of per row is computed by few.
+        """
+        of_warp = 32 * self._held(extents)
+        rows = self._rows_at_once(of_warp // cols, next_power_of_2(extents.inner_rows), extents.columns)
+        return Config((("ROWS", rows), ("COLS", cols)), min(max(rows * cols // of_warp, 1), 32))
+
+    def _rows_at_once(self, most: int, inner: int, columns: int) -> int:
+        """The rows of a tile with whole rows: one, where only that can be read in groups, and is enough to do."""
+        skew = self._skew
+        is_enough = columns > FEW_ELEMENTS
+        if is_enough and skew and skew.one_row and skew.fits(columns) and skew.pays(columns, rows=1):
+            return 1
+        return min(max(most, 1), 512, inner)
+
+    @property
+    def _may_loop(self) -> bool:
+        """Whether a program may walk its rows in steps."""
+        return self._whole_rows and not self._keeps_columns and not self._is_block
+
+    def _must_loop(self, extents: Extents) -> bool:
+        """Whether rows are too long to be had at once."""
+        whole = next_power_of_2(extents.columns)
+        resident = MAX_RESIDENT // next_power_of_2(self._live) >> self._double
+        if not self.columns_adjacent:
+            whole, resident = whole * min(next_power_of_2(extents.inner_rows), ROWS_ADJACENT), min(resident, 8192)
+        return self._may_loop and whole > resident
+
+    def _rows_or_chunks(self, extents: Extents, looped: bool) -> Config:
+        chunked = self.is_chunked and not looped
+        return self._with_last_block(self._chunks(extents) if chunked else self._rows(extents, looped), extents)
+
+    def _chunks(self, extents: Extents) -> Config:
+        whole, inner = next_power_of_2(extents.columns), next_power_of_2(extents.inner_rows)
+        elements = 2048 >> self._double
+        if self.columns_adjacent:
+            cols = whole if self._whole_rows else min(whole, 256)
+            rows = min(max(elements // cols, 1), 512, inner)
+        else:
+            cols = whole if self._whole_rows else min(whole, max(elements // ROWS_ADJACENT, 1))
+            rows = min(max(elements * 2 // cols, 1), inner, elements)
+        warps = min(max(rows * cols // 512, 4), 32) << self._heavy
+        return Config((("ROWS", rows), ("COLS", cols)), min(warps, 32))
+
+    def _rows(self, extents: Extents, looped: bool) -> Config:
+        whole, inner = next_power_of_2(extents.columns), next_power_of_2(extents.inner_rows)
+        if not looped and self.columns_adjacent and whole > SHORT and self._may_be_small:
+            return self._by_warps(extents, whole)
+        if self.columns_adjacent:
+            cols = (4096 >> self._double) if looped else whole
+            rows = 1 if looped else self._rows_at_once(2048 // cols, inner, extents.columns)
+        else:
+            rows = min(inner, ROWS_ADJACENT)
+            cols = max(4096 // rows, 1) >> self._double if looped else whole
+        warps = min(max(rows * cols // 512, 4), 8 if looped else 32)
+        return Config((("ROWS", rows), ("COLS", cols)), warps, looped)

@@ -1,0 +1,23 @@
+"""What a tiling asks of emission: which text of a kernel, and what the tiles of its parts are called."""
+
+from __future__ import annotations
+
+from autogen.frozen import frozen
+
+
+@frozen
+class Variant:
+    """How a kernel is written for a range of sizes: a row kernel resident, resident and strided, or looped; offsets in
+    64 bits or 32, rows that begin anywhere (`autogen.tiling.skew`) or at multiples of 16 bytes; and so for each part.
+    """
+
+    looped: bool = False
+    wide: bool = False
+    skewed: bool = False
+    strided: bool = False
+    parts: tuple[Variant, ...] = ()
+
+
+def tile_of_part(tile: str, number: int) -> str:
+    """What a tile of the part with this number, from 1, is called in its kernel."""
+    return f"{tile}_{number}"
