@@ -190,25 +190,31 @@ def _cut(
             )
         return fitting[node]
 
+    def reading(root: Root) -> Root:
+        """A root that reads what others have stored, which then need not be computed again."""
+        (node,) = ir.replace([root.node], {n: k for n, k in kept.items() if n is not root.node}, provenance.moved)
+        return replace(root, node=node)
+
     for root in roots:
-        if root in found:
+        if any(each.buffer is root.buffer for each in found):
             continue
         if kept and not _fits("whole", [root], hints, provenance, simple=simple):
-            # What others have stored need not be computed again.
-            (node,) = ir.replace([root.node], {n: k for n, k in kept.items() if n is not root.node}, provenance.moved)
-            root = replace(root, node=node)
+            root = reading(root)
         while not _fits("whole", [root], hints, provenance, simple=simple):
             part = _largest_part(root.node, fits_alone)
             if part is None:
                 _streaming("whole", [root], hints, provenance)  # which says why, if this does not fit either
                 break
-            first = next((each for each in roots if each is not root and _is_value(each, part)), None)
+            forms = ((each, form) for each in roots if each.buffer is not root.buffer for form in (each, reading(each)))
+            wanted, first = next(((each, form) for each, form in forms if _is_value(form, part)), (None, None))
             if first is None:
                 name = unique(provenance.called(part), taken)
                 taken.add(name)
                 first = stored(part, name, "scratch", sorted(part.axes, key=place))
             found.append(first)
             kept[part] = first.read()
+            if wanted is not None:
+                kept[wanted.node] = kept[part]
             provenance.moved(part, kept[part])
             (node,) = ir.replace([root.node], {part: kept[part]}, provenance.moved)
             root = replace(root, node=node)

@@ -250,6 +250,16 @@ class TestLaunches:
         assert {load.attrs[0].name for load in last.loads()} == {*step.writes, stored.roots[0].buffer.name}
         Reference(loss, floats(4)).check_plan(plan, sizes)
 
+    def test_what_is_stored_on_the_way_is_what_backward_wants(self) -> None:
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            return torch.where(x.sum() > 0, x.softmax(1).softmax(0), y).square().mean()
+
+        args = floats(300, 400), floats(300, 400, seed=1)
+        plan, sizes = plan_of(loss, *args)
+        stored = {root.buffer for kernel in plan.forward if isinstance(kernel, Kernel) for root in kernel.roots}
+        assert stored == {*plan.saved, *plan.outputs}
+        Reference(loss, *args).check_plan(plan, sizes)
+
     @pytest.mark.usefixtures("large")
     def test_results_that_do_not_fit_together_get_a_part_each(self) -> None:
         def loss(x: Tensor) -> Any:
