@@ -1,11 +1,14 @@
 """The package as it is installed: its version, what importing it loads, what its archives hold."""
 
+import ast
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -31,6 +34,33 @@ def test_import_loads_no_heavy_module() -> None:
 def test_policy_is_callable_whatever_was_imported_before() -> None:
     program = "import autogen.policies, autogen\nwith autogen.policy('mandatory'): pass"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    """What a module imports when it is run, or when its functions are."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        else:
+            yield from _imported(node)
+
+
+def test_packages_import_each_other_in_one_order() -> None:
+    """So a newcomer may read them in it; a circle is a `CycleError`, which names it."""
+    below: dict[str, set[str]] = {}
+    for file in (ROOT / "autogen").glob("**/*.py"):
+        room, *_ = file.relative_to(ROOT / "autogen").with_suffix("").parts
+        names = (name.split(".") for name in _imported(ast.parse(file.read_text())))
+        below.setdefault(room, set()).update(name[1] for name in names if name[0] == "autogen" and len(name) > 1)
+    rooms = {room: {each for each in others if each in below and each != room} for room, others in below.items()}
+    order = list(TopologicalSorter(rooms).static_order())
+    flow = ["calls", "tracing", "lowering", "scheduling", "tiling", "emission", "runtime", "compiler", "dispatch"]
+    assert {"dynamo", "decorator", *flow} <= set(order)
+    assert not [(a, b) for k, a in enumerate(flow) for b in flow[k + 1 :] if b in rooms[a]]
 
 
 @pytest.mark.parametrize("folder", ["losses", "templates"])
