@@ -18,6 +18,7 @@ from tests.interpret.launches import Launches
 
 INFOS = [info for info in op_db if info.name.removeprefix("nn.functional.") in autogen.functional.__all__]
 SEQUENCES = 4  # of the 16 in a sample of CTC, each of which takes seconds
+STRIDES = {"gaussian_nll_loss": 5}  # of 324 samples, each fifth
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -42,7 +43,8 @@ def test_every_function_is_torchs() -> None:
 @pytest.mark.parametrize("info", INFOS, ids=name_of)
 def test_samples(info: OpInfo) -> None:
     torch.manual_seed(0)
-    for sample in info.sample_inputs("cpu", torch.float32, requires_grad=False):
+    samples = list(info.sample_inputs("cpu", torch.float32, requires_grad=False))
+    for sample in samples[:: STRIDES.get(name_of(info), 1)]:
         call = differentiable(call_of(info, sample))
         check(call, launches=None)
 
