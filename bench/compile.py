@@ -5,8 +5,8 @@
 Every loss is compiled cold, forward and backward, each in a process of its own, where what torch and Triton do once per
 process is paid before; importing our own compiler is not. Then other processes find plan and kernels on disk: what they
 import of ours, once, what they take from the call to both kernels, and the sum, which is that of a process's first loss
-(medians of seven processes). Without `TRITON_INTERPRET=1`, and without a GPU. Times are CPU time, that
-of `ptxas` included.
+(medians of five processes). Without `TRITON_INTERPRET=1`, and without a GPU. Times are CPU time, that of `ptxas`
+included.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def cpu_time() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-LATER = 7  # processes that find the loss on disk
+LATER = 5  # processes that find the loss on disk
 STAGES = ("import", "trace", "differentiate", "lower", "schedule", "emit", "triton")
 
 
@@ -182,9 +182,9 @@ def run_one(name: str, target: str, *, is_warm: bool) -> None:
     print(*(1000 * seconds[stage] for stage in STAGES))
 
 
-def measure(name: str, target: str, cache: str) -> tuple[list[float], list[float]]:
+def measure(name: str, target: str, bytecode: str, cache: str) -> tuple[list[float], list[float]]:
     """Milliseconds per stage of a first process, and of later ones: for imports, for all else, and for both."""
-    folders = {variable: cache for variable in ("TRITON_CACHE_DIR", "AUTOGEN_CACHE_DIR", "PYTHONPYCACHEPREFIX")}
+    folders = {"TRITON_CACHE_DIR": cache, "AUTOGEN_CACHE_DIR": cache, "PYTHONPYCACHEPREFIX": bytecode}
     environment = {**os.environ, **folders, "TRITON_INTERPRET": "0"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has been compiled to bytecode
     modules = "autogen.compiler, autogen.dispatch.stored, autogen.aot, jinja2, bench.compile"
@@ -212,10 +212,11 @@ def main() -> None:
         return
     print(f"milliseconds of CPU time, forward + backward, Triton for {options.target}")
     print(f"{'loss':<24}" + "".join(f"{name:>14}" for name in (*STAGES, "cold", "import", "from disk", "first")))
-    for name in LOSSES:
-        with tempfile.TemporaryDirectory() as cache:
-            cold, warm = measure(name, options.target, cache)
-        print(f"{name:<24}" + "".join(f"{value:>14.1f}" for value in (*cold, sum(cold), *warm)))
+    with tempfile.TemporaryDirectory() as bytecode:
+        for name in LOSSES:
+            with tempfile.TemporaryDirectory() as cache:
+                cold, warm = measure(name, options.target, bytecode, cache)
+            print(f"{name:<24}" + "".join(f"{value:>14.1f}" for value in (*cold, sum(cold), *warm)))
 
 
 if __name__ == "__main__":
