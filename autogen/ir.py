@@ -32,7 +32,6 @@ import sympy
 import torch
 
 from autogen.frozen import frozen
-from autogen.ops import OPS
 
 REDUCTIONS = ("sum", "max", "min")
 EXPONENTIALS = ("exp", "exp_nonpositive")
@@ -267,6 +266,8 @@ def to_store(node: Node, dtype: torch.dtype) -> Node:
 
 def apply(op: str, *args: Node) -> Node:
     """A scalar op of the op table; raises `TypeError` if the dtypes break its rule."""
+    from autogen.ops import OPS  # not for what is found on disk, which has been applied
+
     return intern(op, args, OPS[op].result_dtype([arg.dtype for arg in args]), ())
 
 
@@ -435,6 +436,8 @@ class _In:
 
 def verify(roots: Iterable[Node]) -> None:
     """Raise `AssertionError` if a graph breaks a rule of the IR; run after every pass in tests."""
+    from autogen.ops import OPS
+
     for node in topological(roots):
         where = _In(node)
         assert node.dtype == compute_dtype(node.dtype), f"{node.dtype} is a storage dtype, {where}"

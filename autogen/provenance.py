@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from autogen import ir
 from autogen.errors import SourceLine
@@ -51,7 +51,7 @@ class Origin:
     backward: bool
 
 
-@dataclass
+@frozen
 class Provenance:
     """Names and source lines of nodes, for the reader of the generated kernel. The first to speak is kept.
 

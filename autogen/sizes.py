@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,21 +12,21 @@ import torch
 
 
 class Script:
-    """A generated function, which can be pickled: `text` defines `run`."""
-
-    run: Callable[..., Any]
+    """A generated function, which can be pickled: `text` defines `run`, and is compiled when it is first run."""
 
     def __init__(self, text: str) -> None:
-        self.__setstate__(text)
-
-    def __getstate__(self) -> str:
-        return self.text
-
-    def __setstate__(self, text: str) -> None:
         self.text = text
+
+    def __getstate__(self) -> dict[str, str]:
+        return {"text": self.text}
+
+    @functools.cached_property
+    def run(self) -> Callable[..., Any]:
+        """The function."""
         scope: dict[str, Any] = {"math": math, "torch": torch}
-        exec(compile(text, "<sizes>", "exec"), scope)
-        self.run = scope["run"]
+        exec(compile(self.text, "<sizes>", "exec"), scope)
+        run: Callable[..., Any] = scope["run"]
+        return run
 
 
 class Evaluator(Script):

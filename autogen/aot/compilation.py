@@ -79,7 +79,7 @@ def triton_kernel(kernel: SpecializedKernel, target: Target) -> tuple[Any, Any]:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    function = build.load_function(kernel.name, kernel.text)
+    function = build.load_function(kernel.name, kernel.text, kernel.key)
     if not isinstance(function, triton.JITFunction):
         raise RuntimeError("Triton interprets in this process; use autogen.aot.compile_all")
     named = dict(zip(function.arg_names, kernel.parameters, strict=True))

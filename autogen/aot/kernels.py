@@ -15,9 +15,8 @@ from autogen.frozen import frozen
 if TYPE_CHECKING:
     import torch
 
-    from autogen.ir import Buffer
     from autogen.runtime.handwritten import Launch
-    from autogen.runtime.launch import Launcher
+    from autogen.runtime.launch import Geometry, Launcher
 
 Direction = Literal["forward", "backward"]
 
@@ -67,6 +66,7 @@ class SpecializedKernel:
         parameters: in the order of the function's.
         num_warps: warps per program.
         programs: programs of the launch.
+        key: Triton's name for the code, if it is known.
     """
 
     loss: str
@@ -76,6 +76,7 @@ class SpecializedKernel:
     parameters: tuple[Parameter, ...]
     num_warps: int
     programs: int
+    key: str = ""
 
 
 def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel, ...]:
@@ -123,20 +124,21 @@ def specialize(
     launcher: Launcher, sizes: Mapping[str, int], loss: str, direction: Direction, *, aligned: bool = True
 ) -> SpecializedKernel:
     """A launcher's kernel for the given sizes; `aligned` says whether tensors start at multiples of 16 bytes."""
-    from autogen.sizes import Evaluator
+    from autogen.runtime.launch import Results
 
     tiling = launcher.tiling(sizes)
     source = launcher.source(tiling.variant)
-    parameters = [_tensor(buffer, sizes, aligned) for buffer in source.buffers]
+    geometry = Results(source.buffers).geometry(sizes)
+    parameters = [_tensor(geometry[buffer.name], aligned) for buffer in source.buffers]
     # Partial results and the counter are allocated by the launcher, which makes them aligned and small.
     parameters += [_pointer(partial.dtype) for partial in source.partials]
     if source.partials:
         parameters.append(Parameter("*i32", divisible=True, short=True))
-    parameters += [_integer(value) for value in Evaluator([size for _, size in source.sizes])(sizes)]
+    parameters += [_integer(value) for value in launcher.arguments(sizes, tiling.variant)]
     tiles = dict(tiling.tiles)
     parameters += [Parameter("constexpr", tiles[tile]) for tile in source.tiles]
     return SpecializedKernel(
-        loss, direction, source.name, source.text, tuple(parameters), tiling.num_warps, tiling.programs
+        loss, direction, source.name, source.text, tuple(parameters), tiling.num_warps, tiling.programs, source.key
     )
 
 
@@ -164,12 +166,10 @@ def _argument(value: Any, *, is_constexpr: bool) -> Parameter:
     return _integer(value)
 
 
-def _tensor(buffer: Buffer, sizes: Mapping[str, int], aligned: bool) -> Parameter:
-    from autogen.sizes import Evaluator
-
-    shape, strides = Evaluator(buffer.shape)(sizes), Evaluator(buffer.strides)(sizes)
+def _tensor(geometry: Geometry, aligned: bool) -> Parameter:
+    shape, strides, dtype = geometry
     extent = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1 if all(shape) else 0
-    return _pointer(buffer.dtype, divisible=aligned, short=extent * buffer.dtype.itemsize < 2**31)
+    return _pointer(dtype, divisible=aligned, short=extent * dtype.itemsize < 2**31)
 
 
 def _pointer(dtype: torch.dtype, *, divisible: bool = True, short: bool = True) -> Parameter:

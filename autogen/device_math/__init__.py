@@ -1,6 +1,6 @@
 """Scalar functions for generated kernels, as portable code for `@triton.jit`.
 
-Kernels import them from here, where Triton reads those that they ask for (`autogen.device_math.device`).
+Kernels import them from here; Triton reads them when it compiles a kernel (`autogen.device_math.device`).
 
 Not libdevice: it exists for NVIDIA only and does not run in Triton's interpreter, where this project proves
 its kernels. Nor Triton's own functions throughout. On NVIDIA, for fp32, `tl.exp(x)` is `ex2.approx` of the
@@ -18,26 +18,24 @@ product must be exact, its factors are short. Coefficients are minimax fits of t
 exchange. Of several arguments some may be Python numbers.
 """
 
-import functools
 import importlib
-import re
-from pathlib import Path
 from typing import Any
 
-from autogen.device_math.device import Device
-
-
-@functools.cache
-def _homes() -> dict[str, str]:
-    """The file of each function."""
-    files = sorted(Path(__file__).parent.glob("*.py"))
-    return {
-        name: file.stem for file in files for name in re.findall(r"^def ([a-z]\w*)", file.read_text(), re.MULTILINE)
-    }
+_FUNCTIONS = {
+    "basic": "copysign exp2_normal fma is_nvidia maximum minimum polynomial reciprocal_normal signbit",
+    "choosing": "isfinite isinf isnan max_over min_over one_condition relu round_to_bfloat16 round_to_float16 sign",
+    "exponentials": "exp exp2 exp_factors exp_nonpositive expm1 nearest_power_of_two rsqrt sigmoid sqrt tanh",
+    "gamma": "digamma erfc erfcx erfinv lgamma tetragamma trigamma",
+    "groups": "in_groups per_column",
+    "logarithms": "log log10 log1p log1p_finite log1p_unit log2 log_sigmoid logaddexp xlog1py xlogy",
+    "records": "parts_of_2 parts_of_4",
+    "rounding": "ceil floor floor_divide fmod remainder round trunc",
+    "special": "acos acosh asin asinh atan atan2 atanh cosh high_half hypot pow sinh tan",
+}
+_HOMES = {name: file for file, names in _FUNCTIONS.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _homes():
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"{__name__}.{_homes()[name]}"), name)
-    return found.read if isinstance(found, Device) else found
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

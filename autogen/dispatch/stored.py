@@ -75,6 +75,8 @@ class Shelf:
         if self._folder is None or not compiled.is_portable or len(self._files()) >= MOST_PLANS:
             return
         buffer = io.BytesIO()
+        for launcher in compiled.launchers:
+            launcher.note_keys()
         try:
             # Every node before those that are made of it, so that the pickler need not go deep.
             _Pickler(buffer, compiled).dump((*compiled.nodes(), compiled))

@@ -40,6 +40,7 @@ class KernelSource:
 
     The kernel is called with the `buffers`, then the `partials` and the counter if there are any, then the values of
     `sizes`, then the tile sizes named in `tiles`. `loads` counts, for each load, how often a whole tensor is read.
+    `key` is Triton's name for the code, if it is known (`build.key_of`).
     """
 
     name: str
@@ -49,3 +50,4 @@ class KernelSource:
     sizes: tuple[tuple[str, sympy.Expr], ...]
     tiles: tuple[str, ...]
     loads: tuple[tuple[ir.Node, int], ...]
+    key: str = ""

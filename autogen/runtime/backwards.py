@@ -6,7 +6,7 @@ Each may have a layout of its own, or be missing, and backward is scheduled once
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import sympy
@@ -56,7 +56,7 @@ class Arriving:
     is_copied: bool
 
 
-@dataclass
+@frozen
 class Backwards:
     """Backward of a trace, as it has been planned."""
 

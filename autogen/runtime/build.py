@@ -210,12 +210,26 @@ def clear_cache() -> int:
     return cleared
 
 
-def load_function(name: str, text: str) -> Any:
-    """The Triton function `name` of a module, generated or not."""
+def load_function(name: str, text: str, key: str = "") -> Any:
+    """The Triton function `name` of a module, generated or not; with its `key`, if that is known."""
     function = _functions.get((name, text))
     if function is None:
-        function = _functions[name, text] = getattr(_module(module_file(name, text), text), name)
+        function = getattr(_module(module_file(name, text), text), name)
+        if key:
+            function.hash = key  # what `cache_key` would compute
+        _functions[name, text] = function
     return function
+
+
+def key_of(name: str, text: str) -> str:
+    """What Triton finds a function by in its cache, as far as that depends on code; empty where it interprets.
+
+    Triton computes it from the function's syntax tree, and those of all functions that it calls. It stands for the
+    same code wherever our files and Triton's are the same, but need not be what Triton computes there: that depends on
+    which of these functions it has read before.
+    """
+    key: str = getattr(load_function(name, text), "cache_key", "")
+    return key
 
 
 def _module(path: Path, text: str) -> ModuleType:

@@ -25,7 +25,7 @@ from autogen.tracing.static_graph import Graph
 from autogen.tracing.trace import Bound, Trace
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class CompiledLoss:
     """A loss for one class of inputs: its trace, its plan and its launchers."""
 

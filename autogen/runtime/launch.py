@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -35,13 +37,16 @@ class Results:
     """The tensors that some launches write to."""
 
     def __init__(self, buffers: Iterable[ir.Buffer]) -> None:
-        self._geometry = {
-            buffer.name: (buffer.dtype, Evaluator(buffer.shape), Evaluator(buffer.strides)) for buffer in buffers
-        }
+        self._buffers = tuple(buffers)
+        self._geometry = Evaluator([each for buffer in self._buffers for each in (*buffer.shape, *buffer.strides)])
 
     def geometry(self, sizes: Mapping[str, int]) -> dict[str, Geometry]:
         """Shape, strides and dtype of the results for given sizes, by name."""
-        return {name: (shape(sizes), strides(sizes), dtype) for name, (dtype, shape, strides) in self._geometry.items()}
+        numbers, geometry = iter(self._geometry(sizes)), {}
+        for buffer in self._buffers:
+            shape, strides = (tuple(itertools.islice(numbers, len(buffer.shape))) for _ in range(2))
+            geometry[buffer.name] = shape, strides, buffer.dtype
+        return geometry
 
 
 class Tuner(Protocol):
@@ -88,6 +93,16 @@ class Launcher:
             self._counts[variant] = Evaluator([partial.count for partial in source.partials])
             self._sources[variant] = source  # last, as other threads look for it
         return source
+
+    def note_keys(self) -> None:
+        """Note what Triton finds the kernel's texts by, for a process that gets them from disk."""
+        for variant, source in self._sources.items():
+            self._sources[variant] = replace(source, key=build.key_of(source.name, source.text))
+
+    def arguments(self, sizes: Mapping[str, int], variant: Variant) -> tuple[int, ...]:
+        """The sizes that the kernel is given in a variant."""
+        self.source(variant)
+        return self._arguments[variant](sizes)
 
     def partials(self, sizes: Mapping[str, int], tiling: Tiling) -> list[tuple[Partial, int]]:
         """What programs store for the last block, and how many values."""
@@ -145,7 +160,7 @@ class Launch:
         tiles = dict(tiling.tiles)
         self._tiles = tuple(tiles[tile] for tile in source.tiles)
         self._numbers = (*numbers(sizes), *self._tiles)
-        self._function = build.load_function(source.name, source.text)
+        self._function = build.load_function(source.name, source.text, source.key)
         self._streams = direct.streams_of(device.type)
 
     def numbers(self, sizes: Mapping[str, int] | None) -> tuple[Any, ...]:

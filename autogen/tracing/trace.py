@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -95,7 +94,7 @@ class Domain:
         return Bound(sizes, tuple(tensors[count:]))
 
 
-@dataclass
+@frozen
 class Trace:
     """The joint graph of one loss, for one class of inputs.
 

@@ -1,9 +1,12 @@
 """Every row of the op table keeps its promises in Triton's interpreter, measured against its torch twin."""
 
+import importlib
 import importlib.util
 import itertools
 import math
+import re
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -11,6 +14,7 @@ import pytest
 import torch
 import triton.language as tl
 
+from autogen import device_math
 from autogen.ops import OPS, Nan, Op, Precedence, Rule
 
 TRITON = {
@@ -329,3 +333,13 @@ def test_reductions(load: Load, over: str, combine: str, dtype: torch.dtype) -> 
     expected = (torch.amax if over == "max_over" else torch.amin)(x, dim=1)
     for result in out:
         assert ((result == expected) | (result.isnan() & expected.isnan())).all()
+
+
+def test_functions_of_kernels_are_found_in_their_files() -> None:
+    folder = Path(device_math.__file__).parent
+    files = [file for file in folder.glob("*.py") if file.stem not in ("__init__", "device")]
+    defined = {file.stem: set(re.findall(r"^def ([a-z]\w*)", file.read_text(), re.MULTILINE)) for file in files}
+    assert {file: set(names.split()) for file, names in device_math._FUNCTIONS.items()} == defined
+    for file, names in defined.items():
+        home = importlib.import_module(f"autogen.device_math.{file}")
+        assert all(getattr(device_math, name) is getattr(home, name) for name in names)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import sympy
 from hypothesis import given
@@ -45,3 +47,11 @@ def test_needs_only_the_sizes_that_occur() -> None:
 
 def test_of_nothing_is_nothing() -> None:
     assert Evaluator([])({}) == ()
+
+
+def test_is_compiled_when_it_is_first_run() -> None:
+    kept = pickle.dumps(evaluator := Evaluator([N * C]))
+    assert evaluator({"N": 3, "C": 4}) == (12,) and "run" in vars(evaluator)
+    assert pickle.dumps(evaluator) == kept
+    found = pickle.loads(kept)
+    assert "run" not in vars(found) and found({"N": 3, "C": 5}) == (15,)
