@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import autogen.losses
 from autogen import autogen_loss
+from autogen.dispatch.dispatcher import Dispatcher
 from autogen.runtime.launch import Launch
 from tests.interpret.launches import Launches
 
@@ -237,7 +238,10 @@ def test_floats_that_steps_of_torch_are_told(binds: list[str]) -> None:
 
 
 def test_what_torch_reads_is_not_packed(binds: list[str]) -> None:
-    ours = autogen_loss(contrasted)
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return (x.exp() @ y.exp().t()).logsumexp(1).mean()
+
+    ours = autogen_loss(loss)
     saved: list[list[Tensor]] = []
     for call in range(4):
         with torch.autograd.graph.saved_tensors_hooks(lambda x: saved[-1].append(x) or x, lambda x: x):
@@ -246,6 +250,8 @@ def test_what_torch_reads_is_not_packed(binds: list[str]) -> None:
         value.backward()
     kinds = {tuple((each.dtype, each.shape) for each in tensors) for tensors in saved}
     assert len(kinds) == 1, "a call and its repetition save the same"
+    assert [each.dtype for each in saved[-1]].count(torch.uint8) == 1  # what kernels alone read of each row
+    assert [each.shape for each in saved[-1] if each.dtype == torch.float32].count(X.shape) >= 3
 
 
 def test_one_graph_for_all_calls(binds: list[str]) -> None:
@@ -314,21 +320,41 @@ def test_a_check_comes_before_what_relies_on_it(binds: list[str]) -> None:
 
 def test_checks_leave_no_graph_and_no_mode(binds: list[str]) -> None:
     def loss(x: Tensor) -> Tensor:
-        if x.sigmoid().mm(x.sigmoid().t()).sum() < 0:
+        if x.sigmoid().sum() < 0:
             raise ValueError
         return x.pow(2).sum()
 
     ours = autogen_loss(loss)
+    saved: list[Tensor] = []
     for call in range(5):
         x = given(call)[0]
-        with torch.autocast("cpu", torch.bfloat16, enabled=call > 2):
+        del saved[:]
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x):
             value = ours(x)
-            assert torch.is_grad_enabled() and torch.is_autocast_enabled("cpu") is (call > 2)
-        assert [each[0].variable is x for each in value.grad_fn.next_functions] == [True]
+        assert len(saved) == 1 and torch.is_grad_enabled()
         torch.testing.assert_close(torch.autograd.grad(value, x)[0], 2 * x)
     with torch.no_grad():
         ours(x), ours(x), ours(x)
         assert not torch.is_grad_enabled()
+
+
+def test_checks_are_not_cast(binds: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the loss has switched autocast off, as when it was traced."""
+    others: list[Any] = []
+    branch = Dispatcher._branch
+    monkeypatch.setattr(Dispatcher, "_branch", lambda *args: (others.append(args), branch(*args))[1])
+
+    def loss(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return x.sum() * 2 if (x.detach() @ x.detach().t()).max() > 6.01 else x.sum()
+
+    ours = autogen_loss(loss)
+    for _ in range(5):
+        x = torch.full((4, 6), 1 + 2**-9, requires_grad=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(gradients(ours, x)[1], torch.ones_like(x))
+            assert torch.is_autocast_enabled("cpu")
+    assert len(binds) == 2 and not others
 
 
 def test_numbers_are_values_too(binds: list[str]) -> None:
