@@ -156,8 +156,22 @@ class Procedure:
         return [step for step in self.steps if isinstance(step, Launched)]
 
 
-def host_code(procedure: Procedure, tensors: Sequence[torch.Tensor], *, varies: bool) -> HostCode | None:
-    """A procedure for calls with the alignment of the `tensors` of one call, all of them.
+@frozen
+class Seen:
+    """What torch has made in one call, each tensor: its strides, and whether it is aligned."""
+
+    strides: tuple[tuple[int, ...], ...]
+    alignment: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, tensors: Sequence[torch.Tensor]) -> Seen:
+        """From what torch has made."""
+        return cls(tuple([each.stride() for each in tensors]), tuple(map(direct.is_aligned, tensors)))
+
+
+def host_code(procedure: Procedure, alignment: Sequence[bool], seen: Seen, *, varies: bool) -> HostCode | None:
+    """A procedure for calls with a certain `alignment` of the tensors given, and of its constants, like one that has
+    been `seen`.
 
     The function is called with the tensors given, and with sizes if numbers among them `varies` from call to call. None
     where Triton has not compiled the kernels for that, or has to launch them.
@@ -166,9 +180,9 @@ def host_code(procedure: Procedure, tensors: Sequence[torch.Tensor], *, varies: 
     if streams is None:
         return None
     first, last = procedure.present, procedure.first_made
-    alignment = [*map(direct.is_aligned, tensors[:first]), *[True] * len(procedure.allocations)]
+    alignment = [*alignment, *[True] * len(procedure.allocations)]
     alignment += [alignment[part.owner] and not part.offset % direct.ALIGNMENT for part in procedure.parts]
-    alignment += map(direct.is_aligned, tensors[last:])
+    alignment += seen.alignment
     scope: dict[str, Any] = {
         "index": procedure.device.index,
         "device": procedure.device,
@@ -198,7 +212,7 @@ def host_code(procedure: Procedure, tensors: Sequence[torch.Tensor], *, varies: 
         scope[f"t{k}"] = constant
     for k, (shape, strides, dtype) in enumerate(procedure.allocations, first):
         scope[f"shape_{k}"], scope[f"strides_{k}"], scope[f"dtype_{k}"] = shape, strides, dtype
-    scope |= {f"strides_{k}": tensor.stride() for k, tensor in enumerate(tensors[last:], last)}
+    scope |= {f"strides_{k}": strides for k, strides in enumerate(seen.strides, last)}
     text = "\n".join(_lines(procedure, alignment, scope, varies=varies))
     exec(compile(text, "<host code>", "exec"), scope)
     written: HostCode = scope["launch"]

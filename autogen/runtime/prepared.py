@@ -14,7 +14,7 @@ from autogen.availability import is_batched
 from autogen.runtime import direct
 from autogen.runtime.backwards import Step
 from autogen.runtime.geometry import Alike, alike
-from autogen.runtime.hostcode import Called, HostCode, Launched, Part, Procedure, host_code
+from autogen.runtime.hostcode import Called, HostCode, Launched, Part, Procedure, Seen, host_code
 from autogen.runtime.launch import Geometry, empty
 from autogen.runtime.packing import PACK, part
 from autogen.torch_step import TorchStep
@@ -35,6 +35,7 @@ class Direction:
         """`strides` are those among the sizes that no call knows: of the upstream gradients."""
         self._procedure = procedure
         self._written: dict[tuple[bool, ...], HostCode] = {}  # by which tensors are aligned
+        self._seen: dict[tuple[bool, ...], Seen] = {}  # the calls by Triton
         self._strides = strides
 
     @classmethod
@@ -84,9 +85,24 @@ class Direction:
         if device.type == "cuda" and torch.cuda.current_device() != device.index:
             with torch.cuda.device(device):
                 return self(given, sizes)
-        return self._through_triton(given, sizes)
+        alignment = tuple(map(direct.is_aligned, (*given, *self._procedure.constants)))
+        new = self._write(alignment, varies=sizes is not None)
+        returned = None if new is None else new(given, sizes)
+        return self._through_triton(given, sizes, alignment) if returned is None else returned
 
-    def _through_triton(self, given: Sequence[torch.Tensor], sizes: Sizes | None) -> list[Any]:
+    def _write(self, alignment: tuple[bool, ...], *, varies: bool) -> HostCode | None:
+        """Code for calls like one that Triton has launched: many sizes come once, and writing it takes a ms."""
+        seen = self._seen.get(alignment)
+        if seen is None or alignment in self._written or len(self._written) >= _MOST_WRITTEN:
+            return None
+        written = host_code(self._procedure, alignment, seen, varies=varies)
+        if written is not None:
+            self._written = {**self._written, alignment: written}  # a new one: other threads go through it
+        return written
+
+    def _through_triton(
+        self, given: Sequence[torch.Tensor], sizes: Sizes | None, alignment: tuple[bool, ...]
+    ) -> list[Any]:
         procedure = self._procedure
         present = [*given, *procedure.constants]
         tensors: list[Any] = present + [empty(each, procedure.device) for each in procedure.allocations]
@@ -94,11 +110,7 @@ class Direction:
         tensors += [None] * procedure.made
         for step in procedure.steps:
             step.run(tensors, sizes)
-        alignment = tuple(map(direct.is_aligned, present))
-        if alignment not in self._written and len(self._written) < _MOST_WRITTEN:
-            written = host_code(procedure, tensors, varies=sizes is not None)
-            if written is not None:
-                self._written = {**self._written, alignment: written}  # a new one: other threads go through it
+        self._seen[alignment] = Seen.of(tensors[procedure.first_made :])
         return [None if place is None else tensors[place] for place in procedure.wanted]
 
 

@@ -122,6 +122,14 @@ def test_the_second_launch_is_direct(kernel: Kernel) -> None:
     assert kernel.run.calls == [(3, 1, 1, 5, 77, (4, 1, 0), None, None, None, *pointers, 160, 64)] * 2
 
 
+def test_code_is_written_for_what_comes_again(kernel: Kernel) -> None:
+    run, written = prepared(), []
+    for offsets in ((0, 0), (0, 1), (0, 1), (0, 0), (0, 0)):
+        run(tensors(*offsets))
+        written.append(len(run._written))
+    assert written == [0, 0, 1, 2, 2]
+
+
 def test_each_alignment_is_compiled_by_triton(kernel: Kernel) -> None:
     run = prepared()
     for offsets in ((0, 0), (0, 1), (1, 0), (0, 2), (0, 4), (1, 1), (1, 0)):
