@@ -65,7 +65,7 @@ class Plan:
     constant: tuple[int, ...]  # outputs without a gradient
     returns_tensor: bool  # and nothing else
     holds: Holds | None = None  # where values decide which branches a loss takes: whether they are these
-    branches: list[Plan] = field(default_factory=list, compare=False)  # of all traces for the geometry, where they do
+    branches: list[Plan] = field(default_factory=list, repr=False)  # of all traces for the geometry, where they do
 
     @classmethod
     def of(cls, loss: CompiledLoss, sizes: dict[str, Any], needs_gradient: bool, branches: list[Plan]) -> Plan:
