@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -69,6 +69,12 @@ class TorchStep:
         return self.name_of(self.target)
 
     @property
+    def arguments(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Positional and keyword arguments, as they were given."""
+        arguments: tuple[Sequence[Any], Mapping[str, Any]] = pytree.tree_unflatten(self._leaves, self._structure)
+        return arguments
+
+    @property
     def reads(self) -> tuple[str, ...]:
         """The buffers that it reads."""
         return tuple(dict.fromkeys(leaf.name for leaf in self._leaves if isinstance(leaf, Operand)))
@@ -88,9 +94,19 @@ class TorchStep:
         """Whether it draws from torch's random stream."""
         return is_random(self.target)
 
+    @property
+    def returns_tensor(self) -> bool:
+        """Whether it returns one tensor, and not several, nor a list."""
+        returns = self.target._schema.returns
+        return len(returns) == 1 and str(returns[0].type) == "Tensor"
+
+    def numbers(self, sizes: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The sizes among its arguments, in their order."""
+        return self._sizes(sizes)
+
     def __call__(self, tensors: dict[str, torch.Tensor], sizes: Mapping[str, int], device: torch.device) -> None:
         """Run it: read its operands from `tensors`, by name, and put its results there."""
-        numbers = iter(self._sizes(sizes))
+        numbers = iter(self.numbers(sizes))
 
         def real(leaf: Any) -> Any:
             if isinstance(leaf, Operand):
@@ -107,11 +123,38 @@ class TorchStep:
                 tensors[buffer.name] = _laid_out(part, strides(sizes))
 
 
+class _Text(str):
+    """Text that stands for itself in the text of a list."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def call_text(arguments: tuple[Sequence[Any], Mapping[str, Any]], written: Callable[[Any], str]) -> str:
+    """The arguments of a call as Python writes them, each number and each tensor as it is to be `written`."""
+    args, kwargs = pytree.tree_map(lambda leaf: _Text(written(leaf)), arguments)
+    return ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
+
+
+def constant_text(value: Any, scope: dict[str, Any]) -> str:
+    """A constant as Python writes it: a literal, or a name that the `scope` of the text gets for it."""
+    if value is None or type(value) in (bool, int):
+        return repr(value)
+    name = f"constant_{len(scope)}"
+    scope[name] = value
+    return name
+
+
 def _laid_out(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     """`tensor` with the strides that kernels expect; torch's fake op may have promised others than the real one has."""
     agree = all(n == 1 or own == wanted for n, own, wanted in zip(tensor.shape, tensor.stride(), strides, strict=True))
-    if agree or tensor.numel() == 0:
-        return tensor
+    return tensor if agree or tensor.numel() == 0 else copied(tensor, strides)
+
+
+def copied(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """A copy with other strides, in memory that begins at a multiple of all that kernels ask for."""
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 

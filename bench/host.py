@@ -6,8 +6,9 @@ No GPU is needed, and none is used. Tensors are on the CPU; to autogen they pass
 nothing: everything up to Triton's launcher runs as it would. Eager and torch.compile run their real CPU kernels on a
 few hundred elements or less, a few µs of which are arithmetic. The column "function" is a module around the least
 `torch.autograd.Function`, which saves the tensors, and allocates a result each way: what any loss in Python pays that
-is no op of torch's own. Times are CPU time of the process, the median of many rounds, which alternate between the
-columns. It fails if a ratio to eager is above its bound in `BOUNDS`, times `--slack`.
+is no op of torch's own. What torch runs between kernels (the product of InfoNCE, the sorts of Wasserstein) and ahead of
+them (the check of Checked) does run, in every column. Times are CPU time of the process, the median of many rounds,
+which alternate between the columns. It fails if a ratio to eager is above its bound in `BOUNDS`, times `--slack`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import torch
 from torch import nn
 
 import autogen.losses
-from autogen import availability, policy
+from autogen import autogen_loss, availability, policy
 from autogen.decorator import dispatcher_of
 from autogen.losses.handwritten.multilabel_margin import MultiLabelMargin
 from autogen.runtime import build, direct, handwritten
@@ -39,7 +40,13 @@ BOUNDS = {
     "GIoU": (0.2, 0.2),
     "CosineEmbedding": (0.4, 0.4),
     "MultiLabelMargin": (3.0, 1.9),
+    "InfoNCE": (0.35, 0.45),
+    "Wasserstein": (1.75, 1.45),
+    "LinearCrossEntropy": (1.05, 1.25),
+    "Checked": (1.4, 1.2),
 }
+
+CHECKED = ("Checked",)  # what these check, they check on every device
 
 
 class _Least(torch.autograd.Function):
@@ -95,6 +102,18 @@ def without_checks(loss: Any) -> None:
     MultiLabelMargin.checks_values = False
 
 
+def wasserstein(input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Of samples in one dimension: the mean distance between those of the same rank."""
+    return (input.sort(1).values - target.sort(1).values).abs().mean()
+
+
+def checked(input: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+    """A negative log likelihood that looks at its variances."""
+    if (variance < 0).any():
+        raise ValueError("a negative variance")
+    return (input.square() / variance + variance.log()).mean()
+
+
 def boxes() -> torch.Tensor:
     corners = torch.rand(64, 2)
     return torch.cat([corners, corners + torch.rand(64, 2)], dim=1)
@@ -103,10 +122,10 @@ def boxes() -> torch.Tensor:
 def cases() -> dict[str, tuple[Any, Any, tuple[torch.Tensor, ...]]]:
     """Our loss, the one that it stands for, and a call of both."""
     losses = autogen.losses
-    logits = torch.randn(64, 10)
+    logits, labels = torch.randn(64, 10), torch.randint(0, 10, (64,))
     return {
         "BCEWithLogits": (losses.BCEWithLogitsLoss(), nn.BCEWithLogitsLoss(), (logits, torch.rand(64, 10))),
-        "CrossEntropy": (losses.CrossEntropyLoss(), nn.CrossEntropyLoss(), (logits, torch.randint(0, 10, (64,)))),
+        "CrossEntropy": (losses.CrossEntropyLoss(), nn.CrossEntropyLoss(), (logits, labels)),
         "CosineEmbedding": (
             losses.CosineEmbeddingLoss(),
             nn.CosineEmbeddingLoss(),
@@ -118,6 +137,18 @@ def cases() -> dict[str, tuple[Any, Any, tuple[torch.Tensor, ...]]]:
             (torch.randn(2, 2), torch.tensor([[0, -1], [1, -1]])),  # the least that it can be
         ),
         "GIoU": (losses.GIoULoss(), losses.GIoULoss(use_autogen=False), (boxes(), boxes())),  # type: ignore[call-arg]
+        "InfoNCE": (
+            losses.InfoNCELoss(),
+            losses.InfoNCELoss(use_autogen=False),  # type: ignore[call-arg]
+            (torch.randn(64, 10), torch.randn(64, 10)),
+        ),
+        "Wasserstein": (autogen_loss(wasserstein), wasserstein, (torch.randn(64, 10), torch.randn(64, 10))),
+        "LinearCrossEntropy": (
+            losses.LinearCrossEntropyLoss(10, 10),
+            nn.LinearCrossEntropyLoss(10, 10),
+            (torch.randn(64, 10), labels),
+        ),
+        "Checked": (autogen_loss(checked), checked, (torch.randn(64, 10), torch.rand(64, 10) + 0.1)),
     }
 
 
@@ -151,7 +182,8 @@ def measure(seconds: float, *, compiled: bool = True) -> dict[str, dict[str, dic
             columns["compile"] = torch.compile(eager)
         with policy("mandatory"):
             ours(first, *rest)
-        without_checks(ours)
+        if name not in CHECKED:
+            without_checks(ours)
 
         def both(loss: Any, first: torch.Tensor = first, rest: Any = rest) -> None:
             first.grad = None
@@ -191,12 +223,12 @@ def main() -> int:
     found = measure(options.seconds, compiled=not options.without_compile)
     print(f"µs of host time per call (torch {torch.__version__}, Python {platform.python_version()}, no launch)")
     names = list(next(iter(found.values()))["forward"])
-    print(f"{'loss':<18}{'':<10}" + "".join(f"{name:>10}" for name in names) + f"{'/ eager':>10}")
+    print(f"{'loss':<20}{'':<10}" + "".join(f"{name:>10}" for name in names) + f"{'/ eager':>10}")
     for name, directions in found.items():
         for direction, columns in directions.items():
             numbers = "".join(f"{columns[each]:>10.1f}" if each in columns else f"{'':>10}" for each in names)
             ratio = f"{columns['autogen'] / columns['eager']:>10.2f}" if "eager" in columns else ""
-            print(f"{name:<18}{direction:<10}{numbers}{ratio}")
+            print(f"{name:<20}{direction:<10}{numbers}{ratio}")
     too_slow = failures(found, options.slack)
     for text in too_slow:
         print(text, file=sys.stderr)

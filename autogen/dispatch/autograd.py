@@ -103,6 +103,8 @@ class _Short(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: tuple[Any, ...], *tensors: torch.Tensor) -> Any:
         plan = call[0]
+        if plan.is_random:
+            ctx.stream = stream_of(tensors[0].device)
         results = plan.prepared.forward(tensors, call[1])
         saved = results[plan.outputs :]
         ctx.call = call
@@ -132,7 +134,7 @@ class _Short(torch.autograd.Function):
                 key = key_of(shortcut, tensors, is_enabled=True)
                 dispatcher.refuse(key, resolve(dispatcher.options.policy), error)
         replay = functools.partial(dispatcher.replay_again, shortcut, module, floats)
-        replayed = Replayed(functools.partial(_tensors_of, replay), None)
+        replayed = Replayed(functools.partial(_tensors_of, replay), ctx.stream if plan.is_random else None)
         return None, *replayed.gradients(tensors, ctx.needs_input_grad[1:], upstream)
 
 

@@ -21,7 +21,7 @@ from autogen.calls.executed import is_profiled
 from autogen.calls.places import MISSING
 from autogen.dispatch.autograd import apply_short, run
 from autogen.dispatch.compilations import Compilations, Decision, key_of, needs_gradient
-from autogen.dispatch.shortcut import Key, Plan, Shortcut
+from autogen.dispatch.shortcut import Plan, Shortcut
 from autogen.dispatch.sites import Site, Sites
 from autogen.dynamo import graphs
 from autogen.errors import (
@@ -239,13 +239,22 @@ class Dispatcher:
             if reading is None:
                 continue
             tensors, known, floats = reading
-            plan = self._plan(each, tensors, floats, site, known) if isinstance(known, tuple) else known
-            if plan is None:
-                return MISSING
+            plan: Plan | None
+            if isinstance(known, tuple):
+                plan = self._plan(each, tensors, floats, site, [])
+                if plan is None:
+                    return MISSING
+                each.plans.keep(known, plan)
+            else:
+                plan = known
             sizes = None
             if floats:  # they may decide about branches of the loss
                 sizes = plan.loss.sizes_of(tensors, floats)
                 if sizes is None:
+                    return MISSING
+            elif plan.holds is not None and not plan.holds(tensors):
+                plan = self._branch(each, tensors, site, plan)
+                if plan is None:
                     return MISSING
             if plan.needs_gradient:
                 returned = apply_short((plan, sizes, floats, each, module, self), *tensors)
@@ -254,23 +263,31 @@ class Dispatcher:
             return returned if plan.returns_tensor else plan.loss.result(returned, sizes or plan.prepared.sizes)
         return MISSING
 
+    def _branch(self, shortcut: Shortcut, tensors: Sequence[torch.Tensor], site: Site, plan: Plan) -> Plan | None:
+        """The plan of a call that takes other branches than those of a `plan` for its geometry."""
+        for other in plan.branches:
+            if other is not plan and other.holds is not None and other.holds(tensors):
+                return other
+        return self._plan(shortcut, tensors, (), site, plan.branches)
+
     def _plan(
-        self, shortcut: Shortcut, tensors: Sequence[torch.Tensor], floats: tuple[float, ...], site: Site, key: Key
+        self,
+        shortcut: Shortcut,
+        tensors: Sequence[torch.Tensor],
+        floats: tuple[float, ...],
+        site: Site,
+        branches: list[Plan],
     ) -> Plan | None:
-        """The launches of a call, if what it needs is compiled and nothing but sizes decides about it."""
+        """What a call runs, if it is compiled; one more of the `branches` for its geometry where values decide."""
         if self._handwritten is not None:
             return None  # planned where the call has been taken apart
         needs = [torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors]
         for compiled in self.compilations.of(key_of(shortcut, tensors)):
-            if not compiled.is_short:
-                return None
-            sizes = compiled.sizes_of(tensors, floats)
+            sizes = compiled.sizes_of(tensors, floats) if compiled.is_short else None
             if sizes is not None:
                 if self.options.static_graph and site.graphs.get(tuple(needs)) is not compiled.graph:
                     return None  # compared on the long way
-                plan = Plan.of(compiled, sizes, any(needs))
-                shortcut.plans.keep(key, plan)
-                return plan
+                return Plan.of(compiled, sizes, any(needs), branches)
         return None
 
     def _learn(

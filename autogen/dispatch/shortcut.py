@@ -9,6 +9,7 @@ comparisons by identity: it returns the tensors of a call and what is prepared f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from autogen.frozen import frozen
 from autogen.runtime import geometry
 
 if TYPE_CHECKING:
+    from autogen.runtime.checks import Holds
     from autogen.runtime.compiled import CompiledLoss
     from autogen.runtime.handwritten import BoundHandwritten
     from autogen.runtime.handwritten_prepared import PreparedHandwritten
@@ -58,18 +60,35 @@ class Plan:
     prepared: Prepared | PreparedHandwritten
     needs_gradient: bool
     is_early: bool  # forward computes gradients
+    is_random: bool
     outputs: int
     constant: tuple[int, ...]  # outputs without a gradient
     returns_tensor: bool  # and nothing else
+    holds: Holds | None = None  # where values decide which branches a loss takes: whether they are these
+    branches: list[Plan] = field(default_factory=list, repr=False)  # of all traces for the geometry, where they do
 
     @classmethod
-    def of(cls, loss: CompiledLoss, sizes: dict[str, Any], needs_gradient: bool) -> Plan:
-        """Prepare a loss for the sizes of a call."""
-        from autogen.runtime.prepared import Prepared  # which imports sympy
+    def of(cls, loss: CompiledLoss, sizes: dict[str, Any], needs_gradient: bool, branches: list[Plan]) -> Plan:
+        """Prepare a loss for the sizes of a call; where values decide, the plan is one more of its `branches`."""
+        from autogen.runtime.checks import checks_of  # these import sympy
+        from autogen.runtime.prepared import Prepared
 
-        constant = tuple(k for k, varies in enumerate(loss.differentiable) if not varies)
-        outputs = len(loss.trace.outputs)
-        return cls(loss, Prepared(loss, sizes), needs_gradient, loss.early > 0, outputs, constant, loss.returns_tensor)
+        domain = loss.trace.domain
+        plan = cls(
+            loss,
+            Prepared(loss, sizes),
+            needs_gradient,
+            is_early=loss.early > 0,
+            is_random=loss.is_random,
+            outputs=len(loss.trace.outputs),
+            constant=tuple(k for k, varies in enumerate(loss.differentiable) if not varies),
+            returns_tensor=loss.returns_tensor,
+            holds=checks_of(domain, sizes) if domain.ahead else None,
+            branches=branches,
+        )
+        if plan.holds is not None:
+            branches.append(plan)
+        return plan
 
     @classmethod
     def of_handwritten(cls, call: BoundHandwritten, tensors: Sequence[torch.Tensor]) -> Plan:
@@ -78,7 +97,14 @@ class Plan:
 
         prepared = PreparedHandwritten(call, tensors)
         return cls(
-            prepared.call, prepared, bool(call.wanted), is_early=False, outputs=1, constant=(), returns_tensor=True
+            prepared.call,
+            prepared,
+            bool(call.wanted),
+            is_early=False,
+            is_random=False,
+            outputs=1,
+            constant=(),
+            returns_tensor=True,
         )
 
     def outputs_of(self, results: list[torch.Tensor]) -> torch.Tensor | tuple[torch.Tensor, ...]:

@@ -85,18 +85,23 @@ class CompiledLoss:
 
     @property
     def is_short(self) -> bool:
-        """Whether sizes, strides and floats decide if a call can run on the kernels, which then are all there is to it.
+        """Whether sizes, strides, floats and predicates decide if a call can run on the plan, which then is all there
+        is to it.
 
         Such calls need not be taken apart each time (`autogen.dispatch.shortcut`).
         """
-        return self.is_closed and not self.trace.domain.ahead
+        return not (self.is_found or self.state)
+
+    @property
+    def is_found(self) -> bool:
+        """Whether the kernels are given tensors or numbers that torch finds ahead of them."""
+        return len(self.trace.domain.ahead) > len(self.trace.domain.predicates)
 
     @property
     def is_closed(self) -> bool:
         """Whether the kernels are all there is to a call that can run on them. Checks of its values may come before."""
         steps = (*self.forward, *self.backward())
-        found = len(self.trace.domain.ahead) - len(self.trace.domain.predicates)
-        return not (found or self.state or any(isinstance(step, TorchStep) for step in steps))
+        return not (self.is_found or self.state or any(isinstance(step, TorchStep) for step in steps))
 
     @property
     def is_portable(self) -> bool:
@@ -155,6 +160,8 @@ class CompiledLoss:
         self.constants = {
             each.name: tensor.to(self.device) for each, tensor in zip(self.trace.constants, constants, strict=True)
         }
+        steps = [step for step in (*self.forward, *self.plan.direction.steps) if isinstance(step, TorchStep)]
+        self._read = frozenset(name for step in steps for name in step.reads)
         self._limited = [each for each in self.launchers if each.kernel.is_limited]
         early = [root.buffer for root in self.plan.early.gradients]
         self.outputs = results_of(self.forward, [*self.plan.outputs, *early], self.plan.aliases)
@@ -162,7 +169,7 @@ class CompiledLoss:
     def packing(self, sizes: Sizes, *, is_apart: bool = False) -> Packing:
         """What forward makes, and how it keeps what backward needs."""
         saved, outputs = [each.name for each in self.plan.saved], {each.name for each in self.trace.outputs}
-        return Packing(saved, outputs, self.outputs.geometry(sizes), is_apart=is_apart)
+        return Packing(saved, outputs, self.outputs.geometry(sizes), self._read, is_apart=is_apart)
 
     def run_forward(
         self, tensors: Sequence[torch.Tensor], sizes: Sizes

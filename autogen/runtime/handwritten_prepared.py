@@ -15,7 +15,7 @@ from autogen.availability import is_batched
 from autogen.runtime import direct, scratch
 from autogen.runtime.geometry import Alike, alike
 from autogen.runtime.handwritten import BoundHandwritten, Launch
-from autogen.runtime.hostcode import Part, Procedure
+from autogen.runtime.hostcode import Launched, Part, Procedure
 from autogen.runtime.launch import Geometry
 from autogen.runtime.prepared import Direction
 
@@ -128,7 +128,7 @@ class PreparedHandwritten:
             parts.setdefault((owner, offset), Part(owner, offset, geometry))
             return len(owners) + list(parts).index((owner, offset))
 
-        taken = [(launch, tuple(map(place, launch.tensors))) for launch in prepared]
+        taken = [Launched(launch, tuple(map(place, launch.tensors))) for launch in prepared]
         returned = [None if each is None else owners[_memory(each)] for each in wanted]
         return Direction(Procedure(self._device, len(given), (), made, list(parts.values()), taken, returned))
 

@@ -25,18 +25,25 @@ p0, p1, p2, scratch.start + 0, scratch.counter, *numbers_0)
             raise
         return [t2]
 
-It returns None for a call of another kind: other tensors are aligned, or Triton has more to do than to launch.
+It returns None for a call of another kind: other tensors are aligned, or Triton has more to do than to launch. A step
+of torch between launches is a call of its op::
+
+    t3 = op_1(t2, 1)
+    if t3.stride() != strides_3 or t3.data_ptr() % 16:
+        t3 = copied(t3, strides_3)
+    p3 = t3.data_ptr()
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from autogen.frozen import frozen
 from autogen.runtime import direct, scratch
+from autogen.torch_step import Operand, SizeArgument, TorchStep, call_text, constant_text, copied
 
 if TYPE_CHECKING:
     from autogen.runtime.launch import Geometry
@@ -75,10 +82,44 @@ class Part:
 
 
 @frozen
-class Procedure:
-    """What a call does on one device. Its tensors are numbered: those `given`, `constants`, what is allocated, `parts`.
+class Launched:
+    """A launch, and the tensors that it takes, None for None."""
 
-    Each of the `launches` comes with the tensors that it takes, and None for None. Returned are those `wanted`.
+    launch: Launchable
+    places: Sequence[int | None]
+
+    def run(self, tensors: list[Any], sizes: Mapping[str, Any] | None) -> None:
+        """Launch by Triton."""
+        self.launch([None if place is None else tensors[place] for place in self.places], sizes)
+
+
+@frozen
+class Called:
+    """A step of torch: which tensor each operand is, and each result; and the sizes of the preparation."""
+
+    step: TorchStep
+    places: Mapping[str, int]
+    sizes: Mapping[str, Any]
+    device: torch.device
+
+    def numbers(self, sizes: Mapping[str, Any] | None) -> tuple[Any, ...]:
+        """The sizes among its arguments. `sizes` are None if they are those of the preparation."""
+        return self.step.numbers(self.sizes if sizes is None else sizes)
+
+    def run(self, tensors: list[Any], sizes: Mapping[str, Any] | None) -> None:
+        """Have torch run it."""
+        named = {name: tensors[self.places[name]] for name in self.step.reads}
+        self.step(named, self.sizes if sizes is None else sizes, self.device)
+        for name in self.step.writes:
+            tensors[self.places[name]] = named[name]
+
+
+@frozen
+class Procedure:
+    """What a call does on one device. Its tensors are numbered: those `given`, `constants`, what is allocated, `parts`,
+    and what torch makes.
+
+    Returned are those `wanted`.
     """
 
     device: torch.device
@@ -86,12 +127,51 @@ class Procedure:
     constants: Sequence[torch.Tensor]
     allocations: Sequence[Geometry]
     parts: Sequence[Part]
-    launches: Sequence[tuple[Launchable, Sequence[int | None]]]
+    steps: Sequence[Launched | Called]
     wanted: Sequence[int | None]
 
+    @property
+    def present(self) -> int:
+        """How many tensors are there before anything is allocated."""
+        return self.given + len(self.constants)
 
-def host_code(procedure: Procedure, alignment: Sequence[bool], *, varies: bool) -> HostCode | None:
-    """A procedure for calls with a certain `alignment` of the tensors given, and of its constants.
+    @property
+    def first_part(self) -> int:
+        """The number of the first part."""
+        return self.present + len(self.allocations)
+
+    @property
+    def first_made(self) -> int:
+        """The number of the first tensor that torch makes."""
+        return self.first_part + len(self.parts)
+
+    @property
+    def made(self) -> int:
+        """How many tensors torch makes."""
+        return sum(len(step.step.writes) for step in self.steps if isinstance(step, Called))
+
+    @property
+    def launched(self) -> list[Launched]:
+        """The launches among the steps."""
+        return [step for step in self.steps if isinstance(step, Launched)]
+
+
+@frozen
+class Seen:
+    """What torch has made in one call, each tensor: its strides, and whether it is aligned."""
+
+    strides: tuple[tuple[int, ...], ...]
+    alignment: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, tensors: Sequence[torch.Tensor]) -> Seen:
+        """From what torch has made."""
+        return cls(tuple([each.stride() for each in tensors]), tuple(map(direct.is_aligned, tensors)))
+
+
+def host_code(procedure: Procedure, alignment: Sequence[bool], seen: Seen, *, varies: bool) -> HostCode | None:
+    """A procedure for calls with a certain `alignment` of the tensors given, and of its constants, like one that has
+    been `seen`.
 
     The function is called with the tensors given, and with sizes if numbers among them `varies` from call to call. None
     where Triton has not compiled the kernels for that, or has to launch them.
@@ -99,9 +179,10 @@ def host_code(procedure: Procedure, alignment: Sequence[bool], *, varies: bool) 
     streams = direct.streams_of(procedure.device.type)
     if streams is None:
         return None
-    first = len(alignment)
+    first, last = procedure.present, procedure.first_made
     alignment = [*alignment, *[True] * len(procedure.allocations)]
     alignment += [alignment[part.owner] and not part.offset % direct.ALIGNMENT for part in procedure.parts]
+    alignment += seen.alignment
     scope: dict[str, Any] = {
         "index": procedure.device.index,
         "device": procedure.device,
@@ -113,29 +194,37 @@ def host_code(procedure: Procedure, alignment: Sequence[bool], *, varies: bool) 
         "scratches": scratch.scratches_of(procedure.device),
         "make_scratch": scratch.make_scratch,
         "forget": scratch.forget,
+        "is_autocast": torch._C._is_any_autocast_enabled,
+        "without_autocast": torch._C._DisableAutocast,
+        "copied": copied,
     }
-    for k, (launch, places) in enumerate(procedure.launches):
-        compiled = launch.compiled.get(tuple([alignment[place] for place in places if place is not None]))
+    for k, step in enumerate(procedure.steps):
+        if isinstance(step, Called):
+            scope[f"op_{k}"], scope[f"numbers_{k}"] = step.step.target, step.numbers
+            continue
+        places = [place for place in step.places if place is not None]
+        compiled = step.launch.compiled.get(tuple([alignment[place] for place in places]))
         if compiled is None:
             return None
         scope[f"run_{k}"], scope[f"function_{k}"], scope[f"metadata_{k}"] = compiled
-        scope[f"numbers_{k}"] = launch.numbers if varies else launch.numbers(None)
+        scope[f"numbers_{k}"] = step.launch.numbers if varies else step.launch.numbers(None)
     for k, constant in enumerate(procedure.constants, procedure.given):
         scope[f"t{k}"] = constant
     for k, (shape, strides, dtype) in enumerate(procedure.allocations, first):
         scope[f"shape_{k}"], scope[f"strides_{k}"], scope[f"dtype_{k}"] = shape, strides, dtype
-    exec(compile("\n".join(_lines(procedure, alignment, varies=varies)), "<host code>", "exec"), scope)
+    scope |= {f"strides_{k}": strides for k, strides in enumerate(seen.strides, last)}
+    text = "\n".join(_lines(procedure, alignment, scope, varies=varies))
+    exec(compile(text, "<host code>", "exec"), scope)
     written: HostCode = scope["launch"]
     return written
 
 
-def _lines(procedure: Procedure, alignment: Sequence[bool], *, varies: bool) -> Iterator[str]:
-    first = procedure.given + len(procedure.constants)  # of the tensors that are allocated
-    last = first + len(procedure.allocations)  # and the first part
-    used = {place for _, places in procedure.launches for place in places if place is not None}
-    used |= {procedure.parts[place - last].owner for place in used if place >= last}
+def _lines(procedure: Procedure, alignment: Sequence[bool], scope: dict[str, Any], *, varies: bool) -> Iterator[str]:
+    first, last = procedure.present, procedure.first_part
+    used = {place for step in procedure.launched for place in step.places if place is not None}
+    used |= {procedure.parts[place - last].owner for place in used if last <= place < procedure.first_made}
     taken = sorted(place for place in used if place < first)
-    room = max((launch.room for launch, _ in procedure.launches), default=0)
+    room = max((step.launch.room for step in procedure.launched), default=0)
     other = ["current_device() != index", "is_watched()"]
     other += [] if varies else ["sizes is not None"]
     other += ["is_capturing()"] if room else []  # the memory then is the graph's own, which Triton's way allocates
@@ -150,6 +239,10 @@ def _lines(procedure: Procedure, alignment: Sequence[bool], *, varies: bool) -> 
     if unlike:
         yield f"    if {' or '.join(unlike)}:"
         yield "        return None"
+    if len(procedure.launched) < len(procedure.steps):  # the casts of autocast are steps already
+        yield "    if is_autocast():"
+        yield "        with without_autocast():"
+        yield "            return launch(given, sizes)"
     yield "    stream = current_stream(index)"
     if room:
         yield "    scratch = scratches.get(stream)"
@@ -159,25 +252,68 @@ def _lines(procedure: Procedure, alignment: Sequence[bool], *, varies: bool) -> 
         yield f"    t{k} = empty(shape_{k}, strides_{k}, dtype_{k})"
         if k in used:
             yield f"    p{k} = t{k}.data_ptr()"
-    if procedure.launches:
-        yield from _launches(procedure, varies=varies)
+    if procedure.steps:
+        yield "    try:"
+        for k, step in enumerate(procedure.steps):
+            if isinstance(step, Launched):
+                yield f"        {_launched(k, step, procedure, varies=varies)}"
+                continue
+            checked = {place for place in used if place >= procedure.first_made and alignment[place]}
+            yield from (f"        {line}" for line in _called(k, step, used, checked, scope, varies=varies))
+        yield "    except Exception:"
+        yield "        forget()"
+        yield "        raise"
     yield f"    return [{', '.join('None' if k is None else f't{k}' for k in procedure.wanted)}]"
 
 
-def _launches(procedure: Procedure, *, varies: bool) -> Iterator[str]:
-    last = procedure.given + len(procedure.constants) + len(procedure.allocations)
-    pointers = [f"p{k}" for k in range(last)] + [f"p{part.owner} + {part.offset}" for part in procedure.parts]
-    yield "    try:"
-    for k, (launch, places) in enumerate(procedure.launches):
-        x, y, z = (*launch.grid, 1, 1)[:3]
-        arguments = [f"{x}, {y}, {z}, stream, function_{k}, metadata_{k}, None, None, None"]
-        arguments += ["None" if place is None else pointers[place] for place in places]
-        arguments += [f"scratch.start + {offset}" for offset in launch.offsets]
-        arguments += ["scratch.counter"] if launch.offsets else []
-        yield f"        run_{k}({', '.join(arguments)}, *numbers_{k}{'(sizes)' if varies else ''})"
-    yield "    except Exception:"
-    yield "        forget()"
-    yield "        raise"
+def _launched(k: int, step: Launched, procedure: Procedure, *, varies: bool) -> str:
+    def pointer(place: int) -> str:
+        if not procedure.first_part <= place < procedure.first_made:
+            return f"p{place}"
+        part = procedure.parts[place - procedure.first_part]
+        return f"p{part.owner} + {part.offset}"
+
+    launch = step.launch
+    x, y, z = (*launch.grid, 1, 1)[:3]
+    arguments = [f"{x}, {y}, {z}, stream, function_{k}, metadata_{k}, None, None, None"]
+    arguments += ["None" if place is None else pointer(place) for place in step.places]
+    arguments += [f"scratch.start + {offset}" for offset in launch.offsets]
+    arguments += ["scratch.counter"] if launch.offsets else []
+    return f"run_{k}({', '.join(arguments)}, *numbers_{k}{'(sizes)' if varies else ''})"
+
+
+def _called(
+    k: int, call: Called, used: Collection[int], aligned: Collection[int], scope: dict[str, Any], *, varies: bool
+) -> Iterator[str]:
+    """A step of torch. Kernels have been compiled for `aligned` tensors, and read those `used` by their addresses."""
+    step, places = call.step, call.places
+    known = call.numbers(None)
+    numbers = iter([f"n{k}[{position}]" for position in range(len(known))] if varies else known)
+
+    def written(leaf: Any) -> str:
+        if isinstance(leaf, Operand):
+            return f"t{places[leaf.name]}"
+        if isinstance(leaf, SizeArgument):
+            leaf = next(numbers)
+            if varies:
+                return str(leaf)
+        return constant_text(leaf, scope)
+
+    arguments = call_text(step.arguments, written)
+    if varies and known:
+        yield f"n{k} = numbers_{k}(sizes)"
+    made = [None if each is None else places[each.name] for each in step.results]
+    names = ["_" if place is None else f"t{place}" for place in made]
+    target = names[0] if step.returns_tensor else "".join(f"{name}, " for name in names)
+    yield f"{target} = op_{k}({arguments})"
+    for place in made:
+        if place is None:
+            continue
+        unlike = f" or t{place}.data_ptr() % {direct.ALIGNMENT}" if place in aligned else ""
+        yield f"if t{place}.stride() != strides_{place}{unlike}:"
+        yield f"    t{place} = copied(t{place}, strides_{place})"
+        if place in used:
+            yield f"p{place} = t{place}.data_ptr()"
 
 
 def allocator(device: torch.device) -> Allocator:

@@ -27,13 +27,20 @@ class Packing:
         saved: the tensors that backward needs.
         outputs: those that the loss returns, which stay what they are.
         made: the geometry of all that forward makes.
+        read: those that torch reads, which are tensors of their own.
         is_apart: whether nothing is packed.
     """
 
     def __init__(
-        self, saved: Sequence[str], outputs: Collection[str], made: Mapping[str, Geometry], *, is_apart: bool = False
+        self,
+        saved: Sequence[str],
+        outputs: Collection[str],
+        made: Mapping[str, Geometry],
+        read: Collection[str] = (),
+        *,
+        is_apart: bool = False,
     ) -> None:
-        own = [name for name in saved if name in made and name not in outputs]
+        own = [name for name in saved if name in made and name not in outputs and name not in read]
         packed = {name: made[name] for name in own} if len(own) > 1 and not is_apart else {}
         offsets, room = lay_out(map(_bytes, packed.values()))
         self.parts = {name: (offset, packed[name]) for name, offset in zip(packed, offsets, strict=True)}

@@ -1,6 +1,6 @@
 """A compiled loss for tensors of one geometry: what to allocate and what to launch, all worked out.
 
-A call then does nothing but that. This is only for losses that are kernels alone, without steps of torch between them.
+A call then does nothing but that, and what torch runs between the launches.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import torch
 
 from autogen.availability import is_batched
 from autogen.runtime import direct
+from autogen.runtime.backwards import Step
 from autogen.runtime.geometry import Alike, alike
-from autogen.runtime.hostcode import HostCode, Part, Procedure, host_code
-from autogen.runtime.launch import Geometry, Launcher, empty
+from autogen.runtime.hostcode import Called, HostCode, Launched, Part, Procedure, Seen, host_code
+from autogen.runtime.launch import Geometry, empty
 from autogen.runtime.packing import PACK, part
+from autogen.torch_step import TorchStep
 
 if TYPE_CHECKING:
     from autogen.runtime.compiled import CompiledLoss
@@ -27,12 +29,13 @@ _MOST_WRITTEN = 4  # kinds of alignment that have code of their own; tensors of 
 
 
 class Direction:
-    """The launches of forward or of backward."""
+    """The steps of forward or of backward."""
 
     def __init__(self, procedure: Procedure, strides: Sizes | None = None) -> None:
         """`strides` are those among the sizes that no call knows: of the upstream gradients."""
         self._procedure = procedure
         self._written: dict[tuple[bool, ...], HostCode] = {}  # by which tensors are aligned
+        self._seen: dict[tuple[bool, ...], Seen] = {}  # the calls by Triton
         self._strides = strides
 
     @classmethod
@@ -42,7 +45,7 @@ class Direction:
         constants: Mapping[str, torch.Tensor],
         made: Mapping[str, Geometry],
         parts: Mapping[str, tuple[int, Geometry]],
-        launchers: Sequence[Launcher],
+        steps: Sequence[Step],
         aliases: Mapping[str, str],
         wanted: Sequence[str | None],
         sizes: Sizes,
@@ -53,18 +56,25 @@ class Direction:
 
         `made` are allocated; `parts` lie in the tensor `PACK`, which is given or made. `strides`: see `Direction`.
         """
-        places = {name: place for place, name in enumerate([*given, *constants, *made, *parts])}
-        prepared = [launcher.prepare(sizes, device) for launcher in launchers]
-        launches = [(each, tuple(places[name] for name in each.names)) for each in prepared]
+        by_torch = [name for step in steps if isinstance(step, TorchStep) for name in step.writes]
+        places = {name: place for place, name in enumerate([*given, *constants, *made, *parts, *by_torch])}
+
+        def prepared(step: Step) -> Launched | Called:
+            if isinstance(step, TorchStep):
+                return Called(step, places, sizes, device)
+            launch = step.prepare(sizes, device)
+            return Launched(launch, tuple([places[name] for name in launch.names]))
+
+        ready = [prepared(step) for step in steps]
         within = [Part(places[PACK], offset, geometry) for offset, geometry in parts.values()]
         places |= {name: places[own] for name, own in aliases.items() if own in places}
         returned = [None if name is None else places[name] for name in wanted]
         allocated = tuple(made.values())
-        procedure = Procedure(device, len(given), tuple(constants.values()), allocated, within, launches, returned)
+        procedure = Procedure(device, len(given), tuple(constants.values()), allocated, within, ready, returned)
         return cls(procedure, strides)
 
     def __call__(self, given: Sequence[torch.Tensor], sizes: Sizes | None = None) -> list[Any]:
-        """Allocate the results and launch; `sizes` are given where floats among them differ from call to call."""
+        """Allocate, and go through the steps; `sizes` are given where floats among them differ from call to call."""
         if sizes is not None and self._strides:
             sizes = {**sizes, **self._strides}
         for written in self._written.values():
@@ -75,20 +85,32 @@ class Direction:
         if device.type == "cuda" and torch.cuda.current_device() != device.index:
             with torch.cuda.device(device):
                 return self(given, sizes)
-        return self._through_triton(given, sizes)
+        alignment = tuple(map(direct.is_aligned, (*given, *self._procedure.constants)))
+        new = self._write(alignment, varies=sizes is not None)
+        returned = None if new is None else new(given, sizes)
+        return self._through_triton(given, sizes, alignment) if returned is None else returned
 
-    def _through_triton(self, given: Sequence[torch.Tensor], sizes: Sizes | None) -> list[Any]:
+    def _write(self, alignment: tuple[bool, ...], *, varies: bool) -> HostCode | None:
+        """Code for calls like one that Triton has launched: many sizes come once, and writing it takes a ms."""
+        seen = self._seen.get(alignment)
+        if seen is None or alignment in self._written or len(self._written) >= _MOST_WRITTEN:
+            return None
+        written = host_code(self._procedure, alignment, seen, varies=varies)
+        if written is not None:
+            self._written = {**self._written, alignment: written}  # a new one: other threads go through it
+        return written
+
+    def _through_triton(
+        self, given: Sequence[torch.Tensor], sizes: Sizes | None, alignment: tuple[bool, ...]
+    ) -> list[Any]:
         procedure = self._procedure
         present = [*given, *procedure.constants]
-        tensors = present + [empty(each, procedure.device) for each in procedure.allocations]
+        tensors: list[Any] = present + [empty(each, procedure.device) for each in procedure.allocations]
         tensors += [part(tensors[each.owner], each.offset, each.geometry) for each in procedure.parts]
-        for launch, places in procedure.launches:
-            launch([None if place is None else tensors[place] for place in places], sizes)
-        alignment = tuple(map(direct.is_aligned, present))
-        if alignment not in self._written and len(self._written) < _MOST_WRITTEN:
-            written = host_code(procedure, alignment, varies=sizes is not None)
-            if written is not None:
-                self._written = {**self._written, alignment: written}  # a new one: other threads go through it
+        tensors += [None] * procedure.made
+        for step in procedure.steps:
+            step.run(tensors, sizes)
+        self._seen[alignment] = Seen.of(tensors[procedure.first_made :])
         return [None if place is None else tensors[place] for place in procedure.wanted]
 
 
@@ -107,7 +129,8 @@ class Prepared:
         self._packing = loss.packing(self.sizes, is_apart=is_apart)
         self._early = [root.buffer.name for root in loss.plan.early.gradients]
         wanted = [*outputs, *self._packing.kept, *self._early]
-        self.forward = self._direction(self._inputs, self._packing.made, loss.forward, wanted, sizes)
+        aliases = loss.plan.aliases
+        self.forward = self._direction(self._inputs, self._packing.made, loss.forward, aliases, wanted, sizes)
         self._backwards: dict[tuple[Any, ...], Direction | None] = {}
         self._latest: tuple[Alike, bool, tuple[int, ...], Direction] | None = None
 
@@ -115,15 +138,14 @@ class Prepared:
         self,
         given: Sequence[str],
         made: Mapping[str, Geometry],
-        steps: Sequence[Any],
+        steps: Sequence[Step],
+        aliases: Mapping[str, str],
         wanted: Sequence[str | None],
         sizes: Sizes,
     ) -> Direction:
         loss, parts = self._loss, self._packing.parts
         strides = {name: stride for name, stride in sizes.items() if name not in self.sizes}
-        return Direction.of(
-            given, loss.constants, made, parts, steps, loss.plan.aliases, wanted, sizes, loss.device, strides
-        )
+        return Direction.of(given, loss.constants, made, parts, steps, aliases, wanted, sizes, loss.device, strides)
 
     def backward(
         self,
@@ -171,4 +193,4 @@ class Prepared:
         given += [f"grad_{self._loss.trace.outputs[k].name}" for k in arrived]
         backward = arriving.backward
         made = backward.results.geometry(arriving.sizes)
-        return self._direction(given, made, backward.steps, backward.gradients, arriving.sizes)
+        return self._direction(given, made, backward.steps, backward.aliases, backward.gradients, arriving.sizes)

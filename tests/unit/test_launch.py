@@ -23,8 +23,10 @@ from autogen.scheduling.kernel import PROGRAMS
 from autogen.sizes import Evaluator
 from autogen.tiling.tiler import Tiling
 from autogen.tiling.variant import Variant
+from autogen.torch_step import Operand, SizeArgument, TorchStep
 from tests.unit.tuned import launcher_of
 
+aten = torch.ops.aten
 CPU = torch.device("cpu")
 N = sympy.Symbol("N", integer=True, positive=True)
 
@@ -120,6 +122,14 @@ def test_the_second_launch_is_direct(kernel: Kernel) -> None:
     assert kernel.run.calls == [(3, 1, 1, 5, 77, (4, 1, 0), None, None, None, *pointers, 160, 64)] * 2
 
 
+def test_code_is_written_for_what_comes_again(kernel: Kernel) -> None:
+    run, written = prepared(), []
+    for offsets in ((0, 0), (0, 1), (0, 1), (0, 0), (0, 0)):
+        run(tensors(*offsets))
+        written.append(len(run._written))
+    assert written == [0, 0, 1, 2, 2]
+
+
 def test_each_alignment_is_compiled_by_triton(kernel: Kernel) -> None:
     run = prepared()
     for offsets in ((0, 0), (0, 1), (1, 0), (0, 2), (0, 4), (1, 1), (1, 0)):
@@ -195,6 +205,102 @@ def test_memory_of_a_graph_is_its_own(kernel: Kernel) -> None:
     Device.is_capturing = True
     run(given), run(given)
     assert len(kernel.through_triton) == 3 and not kernel.run.calls
+
+
+def step(target: Any, *arguments: Any, made: str, strides: Sequence[int] = (1,)) -> TorchStep:
+    """A step of torch that makes tensors of one dimension."""
+    expressions = tuple(map(sympy.Integer, strides))
+    shape = (N,) * len(strides)
+    buffers = [None if each == "_" else ir.Buffer(each, torch.float32, shape, expressions, "torch") for each in made]
+    return TorchStep(target, (arguments, {}), buffers, None, backward=False)
+
+
+def direction(*steps: Any, given: str, wanted: str) -> Direction:
+    """Steps of torch and launches (which take `x` and `y`) in turn."""
+    ready = [Prepares(each) if isinstance(each, Launch) else each for each in steps]
+    return Direction.of(given, {}, {}, {}, ready, {}, list(wanted), {"N": 4}, CPU)
+
+
+def test_steps_of_torch_between_launches(kernel: Kernel) -> None:
+    first = step(aten.sort.default, Operand("x"), 0, made="y_")
+    second = step(aten.add.Tensor, Operand("y"), Operand("x"), made="z")
+    run = direction(first, launch_of(), second, given="x", wanted="yz")
+    for call in range(3):
+        x = torch.tensor([3.0, 1.0, 2.0, float(call)])
+        y, z = run([x])
+        assert y.tolist() == sorted(x.tolist()) and torch.equal(z, x + y)
+    assert len(kernel.through_triton) == 1 and len(kernel.run.calls) == 2
+    assert kernel.run.calls[-1][9:11] == (x.data_ptr(), y.data_ptr())
+
+
+def test_what_torch_makes_is_laid_out_as_kernels_expect(kernel: Kernel) -> None:
+    """Other strides than before, or an address that is not aligned: it is copied."""
+    results = [torch.arange(float(k), 12.0 + k)[k % 3 :: 2][:4] for k in range(6)]
+    results[2:4] = [torch.ones(64)[1:5], torch.ones(64)[4:8]]
+    made = iter(results)
+
+    def odd(x: torch.Tensor) -> torch.Tensor:
+        return next(made)
+
+    odd._schema = aten.abs.default._schema  # type: ignore[attr-defined]
+    run = direction(step(odd, Operand("x"), made="y"), launch_of(), given="x", wanted="y")
+    found = [run(tensors(0))[0] for _ in range(6)]
+    assert all(torch.equal(each, result) for each, result in zip(found, results, strict=True))
+    assert all(each.stride() == (1,) and not each.data_ptr() % 16 for each in found)
+    assert [each.data_ptr() for each in found[1:]] == [call[10] for call in kernel.run.calls]
+    assert found[3].data_ptr() == results[3].data_ptr() and found[2].data_ptr() != results[2].data_ptr()
+
+
+def test_unaligned_results_of_torch_stay_where_they_are(kernel: Kernel) -> None:
+    """Triton has compiled a kernel for any address then."""
+    run = direction(step(aten.slice.Tensor, Operand("x"), 0, 1, 5, made="y"), launch_of(), given="x", wanted="y")
+    for _ in range(3):
+        x = torch.arange(64.0)
+        (y,) = run([x])
+        assert y.data_ptr() == x.data_ptr() + 4
+    assert len(kernel.run.calls) == 2
+
+
+def test_steps_of_torch_are_not_cast(kernel: Kernel) -> None:
+    run = direction(step(aten.mm.default, Operand("x"), Operand("x"), made="y", strides=(4, 1)), given="x", wanted="y")
+    x = torch.rand(4, 4)
+    expected = x @ x
+    for enabled in (True, True, False):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            assert torch.equal(run([x])[0], expected)
+            assert torch.is_autocast_enabled("cpu") is enabled
+    assert len(run._written) == 1
+
+
+def test_numbers_of_steps_that_differ_from_call_to_call(kernel: Kernel) -> None:
+    run = direction(step(aten.mul.Scalar, Operand("x"), SizeArgument(N / 2), made="y"), given="x", wanted="y")
+    x = torch.arange(4.0)
+    for number in (4, 6, 8):
+        assert torch.equal(run([x], {"N": number})[0], x * number / 2)
+    assert torch.equal(run([x])[0], x * 2)
+
+
+def test_lists_and_constants_among_the_arguments(kernel: Kernel) -> None:
+    x, inf = torch.arange(4.0), float("inf")
+    joined = step(aten.cat.default, [Operand("x"), Operand("x")], made="y")
+    filled = step(aten.full.default, [SizeArgument(N), 2], inf, made="z", strides=(2, 1))
+    parts = step(aten.split.Tensor, Operand("x"), 2, made="ab")
+    alone = step(aten.split.Tensor, Operand("x"), 4, made="c")
+    run = direction(joined, filled, parts, alone, given="x", wanted="yzabc")
+    for _ in range(3):
+        y, z, a, b, c = run([x])
+        assert torch.equal(y, torch.cat([x, x])) and torch.equal(z, torch.full((4, 2), inf))
+        assert torch.equal(torch.cat([a, b]), x) and torch.equal(c, x)
+
+
+def test_a_step_that_fails_leaves_no_counter(kernel: Kernel) -> None:
+    run = direction(launch_of(partials=1), step(aten.view.default, Operand("x"), [4], made="z"), given="xy", wanted="z")
+    fitting = [torch.rand(4), torch.rand(4)]
+    run(fitting), run(fitting)
+    assert scratch._scratches[CPU]
+    with pytest.raises(RuntimeError, match="invalid for input of size"):
+        run([torch.rand(5), torch.rand(4)])
+    assert not scratch._scratches[CPU]
 
 
 def test_a_launch_that_fails_leaves_no_counter(kernel: Kernel) -> None:
