@@ -11,6 +11,7 @@ import ast
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, IntEnum
 from functools import cached_property
 from types import MappingProxyType
@@ -18,8 +19,6 @@ from typing import NamedTuple
 
 import torch
 from torch.nn import functional
-
-from autogen.frozen import frozen
 
 _FLOATS = (torch.float32, torch.float64)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -94,7 +93,7 @@ class Interval(NamedTuple):
     hard: bool = False
 
 
-@frozen
+@dataclass(frozen=True)
 class Op:
     """One scalar op.
 
