@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -49,6 +50,12 @@ class Evaluator(Script):
     def __call__(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         values: tuple[int, ...] = self.run(sizes)
         return values
+
+
+@functools.lru_cache(4096)
+def evaluator_of(*expressions: sympy.Expr) -> Evaluator:
+    """The evaluator of some expressions, made once: while a loss is scheduled, the same are asked for very often."""
+    return Evaluator(expressions)
 
 
 def magnitude(expression: sympy.Expr) -> sympy.Expr:
