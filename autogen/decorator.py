@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -138,8 +139,20 @@ def _undecorated(function: Callable[..., Any], options: Options) -> tuple[Callab
     return inspect.unwrap(function), replace(options, handwritten=options.handwritten or found.options.handwritten)
 
 
+def _in_python(builtin: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of torch's that is written in C, such as `F.cosine_similarity`: those do not say what they take."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return builtin(*args, **kwargs)
+
+    function.__name__, function.__doc__ = builtin.__name__, builtin.__doc__
+    return function
+
+
 def _decorate_function(function: Callable[..., Any], options: Options) -> Callable[..., Any]:
     function, options = _undecorated(function, options)
+    if isinstance(function, types.BuiltinFunctionType):
+        function = _in_python(function)
     dispatcher = Dispatcher(function, getattr(function, "__name__", type(function).__name__), options)
     call = dispatcher.__call__  # which Python calls faster than an object
 

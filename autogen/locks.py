@@ -21,6 +21,35 @@ measuring = threading.RLock()
 interpreting = threading.RLock()
 """Held by the thread whose kernel Triton's interpreter runs, which keeps what it is at in globals."""
 
+
+class Replaced:
+    """How often a replay has put tensors of its own in the user's objects, and how often it has taken them out."""
+
+    __slots__ = ("begun", "ended")
+
+    def __init__(self) -> None:
+        self.begun = self.ended = 0
+
+    def settled(self) -> int:
+        """Wait until the user's objects hold what is theirs; `begun` is another number once they no longer do."""
+        if self.begun != self.ended:
+            with compiling:  # at once in the thread that replays
+                pass
+        return self.begun
+
+    @contextlib.contextmanager
+    def replacing(self) -> Iterator[None]:
+        """While other tensors are there: no other thread puts its own there, and none reads these."""
+        with compiling:
+            self.begun += 1
+            try:
+                yield
+            finally:
+                self.ended += 1
+
+
+replaced = Replaced()
+
 LONGEST_WAIT = 60.0  # seconds that a fork waits for a compilation
 
 _without_collections: set[int] = set()  # the threads that have switched them off

@@ -52,6 +52,12 @@ class Evaluator(Script):
         return values
 
 
+@functools.lru_cache(4096)
+def evaluator_of(*expressions: sympy.Expr) -> Evaluator:
+    """The evaluator of some expressions, made once: while a loss is scheduled, the same are asked for very often."""
+    return Evaluator(expressions)
+
+
 def magnitude(expression: sympy.Expr) -> sympy.Expr:
     """What the absolute value of an integer expression over axes and sizes, and of all its parts, does not exceed."""
     if expression.is_Integer:

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from autogen.calls.reachable import Change, Reachable
 from autogen.frozen import frozen
+from autogen.locks import replaced
 from autogen.names import unique
 
 
@@ -129,7 +130,7 @@ def bind(
     def run(replacements: Sequence[Any], changes: list[Change] | None = None) -> Any:
         _replaying.depth += 1
         try:
-            with state.swapped(replacements[len(spots) :], changes):
+            with replaced.replacing(), state.swapped(replacements[len(spots) :], changes):
                 filled = list(leaves)
                 for spot, tensor in zip(spots, replacements, strict=False):
                     filled[spot] = tensor

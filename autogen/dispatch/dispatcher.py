@@ -36,6 +36,7 @@ from autogen.errors import (
     UnsupportedOpError,
     ValueBranchError,
 )
+from autogen.locks import replaced
 from autogen.options import PLAIN, Options
 from autogen.policies import Policy, resolve
 
@@ -160,7 +161,10 @@ class Dispatcher:
         if self.options.fault:
             raise ValueError(self.options.fault)
         while True:
+            before = replaced.settled()
             binding = self.bind(module, args, kwargs, is_call=is_call)
+            if replaced.begun != before:  # some of what was found may be another thread's
+                continue
             decision = self.decide(binding, module, name)
             if binding.ran <= self._executed:
                 if is_call and self.options.static_graph:
@@ -234,10 +238,13 @@ class Dispatcher:
 
     def _short(self, site: Site, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the loss if it is known from an earlier call how; else `MISSING`."""
+        before = replaced.begun
         for each in site.shortcuts:
             reading = each.read(module, args, kwargs)
             if reading is None:
                 continue
+            if not before == replaced.begun == replaced.ended:
+                return MISSING  # another thread replays: the long way waits for it
             tensors, known, floats = reading
             plan: Plan | None
             if isinstance(known, tuple):

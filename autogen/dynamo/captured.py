@@ -8,6 +8,7 @@ the operations of the inner graph are, as for a loss that is not decorated.
 from __future__ import annotations
 
 import inspect
+import keyword
 import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -300,6 +301,10 @@ def _is_number(node: Node, value: torch.Tensor) -> bool:
 
 
 def _name_of(node: Node) -> str:
-    """What the user may recognise of Dynamo's name for an input: `l_self_parameters_scale_` → `scale`."""
-    name = re.sub(r"^[lg]_|_+$", "", node.name)
-    return re.split(r"_(?:parameters|buffers|modules)_", name)[-1] or node.name
+    """What the user may recognise of Dynamo's name for an input: `l_self_parameters_scale_` → `scale`, and from a list
+    `l_self_modules_w_parameters_0_` → `w_0`.
+    """
+    *before, name = re.split(r"_(?:parameters|buffers|modules)_", re.sub(r"^[lg]_|_+$", "", node.name))
+    while before and (keyword.iskeyword(name) or not name.isidentifier()):
+        name = f"{before.pop()}_{name}"
+    return name if name.isidentifier() and not keyword.iskeyword(name) else node.name

@@ -214,8 +214,9 @@ class Body:
         return name
 
     def text(self, node: Node) -> str:
-        """The text of a node, as an operand that needs no parentheses in a call."""
-        return self._compose(node)[0]
+        """The text of a node, as an argument of a call: of a number in double precision, Triton would take float32."""
+        text = self._compose(node)[0]
+        return f"tl.full((), {text}, tl.float64)" if node.op == "const" and node.dtype == torch.float64 else text
 
     def value(self, node: Node) -> tuple[str, int]:
         """The text of a node and its precedence; the node gets a statement first if it deserves one."""
@@ -321,8 +322,7 @@ class Body:
 
     def _call_argument(self, node: Node, into: Node) -> str:
         if node.op == "const" and node.dtype == torch.float64:
-            # A Python number in a call would become float32 first.
-            return f"tl.full((), {self._literal(node)[0]}, tl.float64)"
+            return self.text(node)
         if _is_to_widen(node, into):
             return self._widened(node) + self._style.tile.expansion(node, into)
         return self.broadcast(node, into)[0]

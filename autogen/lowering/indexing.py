@@ -50,6 +50,8 @@ def index_(context: Context, value: Value, indices: Sequence[Value | None]) -> V
 @lowers("index_select.default")
 def index_select(context: Context, value: Value, dim: int, places: Value) -> Value:
     """`value` at `places` along `dim`."""
+    if not (value.shape and places.shape):
+        raise NotImplementedError("a number, or one place")
     dim %= len(value.shape)
 
     def at(index: Index) -> ir.Node:

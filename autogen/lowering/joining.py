@@ -282,7 +282,9 @@ def diag_embed(context: Context, value: Value, offset: int = 0, dim1: int = -2, 
 @lowers("unfold.default")
 def unfold(context: Context, value: Value, dim: int, size: int, step: int) -> Value:
     """Windows of a dimension: `value[..., k * step + j, ...]`, j last."""
-    dim %= max(len(value.shape), 1)
+    if not value.shape:
+        raise NotImplementedError("windows of a number")
+    dim %= len(value.shape)
 
     def at(index: Index) -> ir.Node:
         *outer, inside = index
@@ -295,7 +297,7 @@ def unfold(context: Context, value: Value, dim: int, size: int, step: int) -> Va
 @lowers("flip.default")
 def flip(context: Context, value: Value, dims: Sequence[int]) -> Value:
     """Dimensions from their end to their beginning."""
-    turned = {dim % len(value.shape) for dim in dims}
+    turned = {dim % max(len(value.shape), 1) for dim in dims}
 
     def at(index: Index) -> ir.Node:
         return value.at([mirrored(e, value.shape[d]) if d in turned else e for d, e in enumerate(index)])

@@ -50,6 +50,8 @@ def scatter_add(context: Context, value: Value, dim: int, places: Value, source:
 def _write_rows(context: Context, value: Value, dim: int, places: Value, source: Any, *, accumulate: bool) -> Value:
     new = context.value(source)
     dim = dim % len(value.shape) if value.shape else 0
+    if len(places.shape) != len(value.shape):
+        raise NotImplementedError("one place without a dimension")
     rows = [(p, n) for d, (p, n) in enumerate(zip(places.shape, value.shape, strict=True)) if d != dim]
     if any(p != n for p, n in rows):
         raise NotImplementedError("a write to some rows only")
@@ -123,8 +125,9 @@ def index_put(
                 if position not in settled:
                     found = wrapped(each.at(aligned(full, each.shape)), value.shape[dim])
                     hit = both(hit, is_at(index[dim], found))
-            new = source.at(aligned((*others[:first], *full, *others[first:]), source.shape))
-            return hit, new
+            landing = (*others[:first], *full, *others[first:])
+            leading = (sympy.S.Zero,) * (len(source.shape) - len(landing))  # dimensions of 1 that torch drops
+            return hit, source.at(aligned((*leading, *landing), source.shape))
 
         sizes, row = tuple(places[k] for k in open_dims), tuple(value.shape[dim] for dim in dims)
         return _landed(context, value, index, sizes, row, write, accumulate)

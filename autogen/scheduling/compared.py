@@ -32,14 +32,14 @@ def compared_sums(roots: Sequence[Node]) -> tuple[Node, ...]:
     extreme: set[Node] = set()
     found: set[Node] = set()
     for node in order:
-        if _is_inexact(node) or not summed.isdisjoint(node.args):
+        if is_inexact(node) or not summed.isdisjoint(node.args):
             summed.add(node)
         if (_is_extreme(node) and node in summed) or not extreme.isdisjoint(node.args):
             extreme.add(node)
         if node.op in SHARP and node in extreme:
             met = ir.downward([node], _is_extreme)
-            around = set(filter(_is_inexact, met))
-            within = set(filter(_is_inexact, ir.topological(arg for e in met if _is_extreme(e) for arg in e.args)))
+            around = set(filter(is_inexact, met))
+            within = set(filter(is_inexact, ir.topological(arg for e in met if _is_extreme(e) for arg in e.args)))
             if around and within:
                 found |= around | within
     return tuple(node for node in order if node in found)
@@ -49,7 +49,8 @@ def _is_extreme(node: Node) -> bool:
     return node.op == "reduce" and node.attrs[0] != "sum"
 
 
-def _is_inexact(node: Node) -> bool:
+def is_inexact(node: Node) -> bool:
+    """Whether a node's last bits depend on the order in which a kernel adds."""
     return node.op == "reduce" and node.attrs[0] == "sum" and node.dtype.is_floating_point
 
 

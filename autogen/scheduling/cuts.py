@@ -23,7 +23,7 @@ from autogen.provenance import Provenance
 from autogen.scheduling.horizontal import side_by_side, sums_apart
 from autogen.scheduling.kernel import ROWS_ADJACENT, Kernel, fit, memory_order, one_block
 from autogen.scheduling.last_block import with_last_block
-from autogen.sizes import Evaluator
+from autogen.sizes import evaluator_of
 
 # As many programs should there be, if each of them has to walk so many elements.
 MANY_PROGRAMS = 128
@@ -153,7 +153,7 @@ def _leaves_a_device_idle(kernel: Kernel, hints: Mapping[str, int]) -> bool:
     if not kernel.whole_rows or not kernel.rows:
         return False
     rows, columns = (
-        math.prod(Evaluator([axis.size for axis in axes])(hints)) for axes in (kernel.rows, kernel.columns)
+        math.prod(evaluator_of(*(axis.size for axis in axes))(hints)) for axes in (kernel.rows, kernel.columns)
     )
     place = memory_order(ir.topological(kernel.computed), kernel.roots, hints)
     together = ROWS_ADJACENT if place(kernel.rows[-1]) > place(kernel.columns[-1]) else 1

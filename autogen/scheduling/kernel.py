@@ -22,7 +22,7 @@ from autogen.errors import ScheduleError
 from autogen.frozen import frozen
 from autogen.ir import Axis, Buffer, Node
 from autogen.program import Root
-from autogen.sizes import Evaluator, hint, next_power_of_2
+from autogen.sizes import Evaluator, evaluator_of, hint, next_power_of_2
 
 MAX_IN_ONE_PROGRAM = 16384  # elements
 MAX_RANK = 6
@@ -114,12 +114,11 @@ class Kernel:
     def _in_one_program(self) -> tuple[Evaluator, ...]:
         """The sizes of what one program holds on chip because nothing else can be done."""
         if self.one_block:
-            order = ir.topological(root.node for root in self.roots)
-            return tuple(Evaluator([axis.size for axis in sorted(axes, key=str)]) for axes in _spaces(order))
+            return tuple(evaluator_of(*(axis.size for axis in sorted(axes, key=str))) for axes in _spaces(self.roots))
         of = [*self.parts, *([self.last_block.kernel] if self.last_block else [])]
         within = tuple(sizes for kernel in of for sizes in kernel._in_one_program)
         if self.whole_rows and (not self.rows or self.keeps_columns):
-            return (*within, Evaluator([axis.size for axis in self.columns]))
+            return (*within, evaluator_of(*(axis.size for axis in self.columns)))
         return within
 
     @functools.cached_property
@@ -142,7 +141,8 @@ class Kernel:
             return within
         rows, columns = ([axis.size for axis in axes] for axes in (self.rows, self.columns))
         per_row = any(node.args[0].axes & {*self.rows} for node in self.row_reductions())
-        return (*within, (Evaluator([*rows, *columns] if per_row else columns), Evaluator([*rows, *columns])))
+        both = evaluator_of(*rows, *columns)
+        return (*within, (both if per_row else evaluator_of(*columns), both))
 
     @property
     def keeps_columns(self) -> bool:
@@ -198,7 +198,7 @@ class LastBlock:
 
 def is_small(axes: Iterable[Axis], hints: Mapping[str, int]) -> bool:
     """Whether one program may hold a value per place of some axes."""
-    return _fits(Evaluator([axis.size for axis in axes])(hints), MAX_IN_ONE_PROGRAM)
+    return _fits(evaluator_of(*(axis.size for axis in axes))(hints), MAX_IN_ONE_PROGRAM)
 
 
 def _fits(sizes: Sequence[int], limit: int) -> bool:
@@ -274,7 +274,7 @@ def one_block(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Ker
         ScheduleError: there is too much of it.
     """
     order = ir.topological(root.node for root in roots)
-    axes = frozenset().union(*_spaces(order), *(root.index_axes for root in roots))
+    axes = frozenset().union(*_spaces(roots))
     place = memory_order(order, roots, hints)
     first: dict[Axis, int] = {}
     for position, node in enumerate(order):
@@ -301,10 +301,11 @@ def columns_of_reductions(inner: Collection[Node]) -> frozenset[Axis]:
     return columns
 
 
-def _spaces(order: Sequence[Node]) -> set[frozenset[Axis]]:
-    """The axes of every value that is computed, also inside reductions; the largest sets only."""
+def _spaces(roots: Sequence[Root]) -> set[frozenset[Axis]]:
+    """The axes of every value that is computed, also inside reductions, or stored; the largest sets only."""
+    order = ir.topological(root.node for root in roots)
     reduced = [node.args[0].axes | set(node.attrs[1]) for node in order if node.op == "reduce"]
-    found = {*reduced, *(node.axes for node in order)}
+    found = {*reduced, *(node.axes for node in order), *(root.index_axes for root in roots)}
     return {axes for axes in found if not any(axes < other for other in found)}
 
 
@@ -370,15 +371,23 @@ def memory_order(
     order: Sequence[Node], roots: Sequence[Root], hints: Mapping[str, int]
 ) -> Callable[[Axis], tuple[float, str]]:
     """A sort key for axes: the one with the longest stride first."""
-    numbers = {sympy.Symbol(name, integer=True, positive=True): value for name, value in hints.items()}
     steps: dict[Axis, float] = {}
     accesses = [node.attrs for node in order if node.op == "load"]
     accesses += [(root.buffer, root.index) for root in roots]
+    known = tuple(hints.items())
     for buffer, index in accesses:
-        offset = sympy.sympify(buffer.offset(index).xreplace(numbers))  # of a symbol alone it makes a number
-        for axis in offset.free_symbols:
-            if isinstance(axis, Axis):
-                step = offset.subs(axis, 1) - offset.subs(axis, 0)
-                size = float(step) if step.is_number else 0.0
-                steps[axis] = max(steps.get(axis, 0.0), size)
+        for axis, step in _steps(buffer, index, known):
+            steps[axis] = max(steps.get(axis, 0.0), step)
     return lambda axis: (-steps.get(axis, 0.0), str(axis))
+
+
+@functools.lru_cache(4096)
+def _steps(
+    buffer: Buffer, index: tuple[sympy.Expr, ...], hints: tuple[tuple[str, int], ...]
+) -> tuple[tuple[Axis, float], ...]:
+    """How far apart neighbours along an axis are in memory, for each axis of an access; 0.0 if that differs."""
+    numbers = {sympy.Symbol(name, integer=True, positive=True): value for name, value in hints}
+    offset = sympy.sympify(buffer.offset(index).xreplace(numbers))  # of a symbol alone it makes a number
+    axes = [symbol for symbol in offset.free_symbols if isinstance(symbol, Axis)]
+    steps = (offset.subs(axis, 1) - offset.subs(axis, 0) for axis in axes)
+    return tuple((axis, float(step) if step.is_number else 0.0) for axis, step in zip(axes, steps, strict=True))

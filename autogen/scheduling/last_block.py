@@ -34,7 +34,7 @@ from autogen.scheduling.kernel import (
     memory_order,
     one_block,
 )
-from autogen.sizes import Evaluator
+from autogen.sizes import evaluator_of
 
 # A program that works for one result should have something to do, where there are many.
 MANY_RESULTS = 64
@@ -90,7 +90,7 @@ def with_last_block(name: str, roots: Sequence[Root], hints: Mapping[str, int], 
 
 def _places(axes: Iterable[Axis], hints: Mapping[str, int]) -> int:
     """How many values some axes have together."""
-    return math.prod(Evaluator([axis.size for axis in axes])(hints))
+    return math.prod(evaluator_of(*(axis.size for axis in axes))(hints))
 
 
 def _with_first_block(name: str, streamed: Sequence[Root], small: Sequence[Root], hints: Mapping[str, int]) -> Kernel:

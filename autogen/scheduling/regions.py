@@ -61,6 +61,7 @@ class _Regions:
         for step, region in zip(direction.steps, self.runs_before, strict=True):
             for name in operands.keys() & set(step.reads):
                 self.stored_in[name] = min(self.stored_in.get(name, region - 1), region - 1)
+        self._made_before |= {name: region + 1 for name, region in self.stored_in.items()}
         self.last = max([*(self.first(root.node) for root in direction.results), *self.runs_before], default=0)
 
     def first(self, node: Node) -> int:

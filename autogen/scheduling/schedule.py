@@ -21,6 +21,7 @@ from autogen.scheduling.equivalence import Equivalents, limits_of
 from autogen.scheduling.kernel import Granted, Kernel, memory_order
 from autogen.scheduling.plan import Direction, Early, Plan, Step
 from autogen.scheduling.regions import alias_of, names_of, sequence
+from autogen.scheduling.returned import compared_in_memory
 from autogen.scheduling.simplify import simplify
 from autogen.torch_step import TorchStep
 
@@ -40,6 +41,7 @@ def schedule(
     Raises:
         ScheduleError: the graph does not fit the kernels known.
     """
+    program = compared_in_memory(program)
     provenance = program.provenance
     forward, backward = _directions(program, name, training=training)
     forward = forward.on(simplify([root.node for root in forward.roots], provenance.moved))

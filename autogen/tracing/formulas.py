@@ -208,12 +208,37 @@ def _masked_select(input: Tensor, mask: Tensor) -> Tensor:
     return input[mask]
 
 
+def _cov(
+    input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None
+) -> Tensor:
+    """`torch.cov` without weights, which looks at their sum although that is a size."""
+    free = input.shape[-1] - correction if input.dim() else 0
+    if fweights is not None or aweights is not None or input.dim() > 2 or not input.is_floating_point() or free <= 0:
+        return torch.cov(input, correction=correction, fweights=fweights, aweights=aweights)
+    rows = torch.atleast_2d(input)
+    centred = rows - rows.mean(1, keepdim=True)
+    return (centred @ centred.t() / free).squeeze()
+
+
+def _corrcoef(input: Tensor) -> Tensor:
+    """`torch.corrcoef`, by the formula above."""
+    covariance = _cov(input)
+    if not covariance.dim():
+        return covariance / covariance
+    deviation = covariance.diagonal().sqrt()
+    return (covariance / deviation[:, None] / deviation).clamp(-1, 1)
+
+
 _SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
 _UNKNOWN = {getattr(Tensor, name).__get__: name for name in ("_version", "grad", "is_leaf")}
 
 FORMULAS: dict[Any, Callable[..., Any]] = {
     torch.masked_select: _masked_select,
     Tensor.masked_select: _masked_select,
+    torch.cov: _cov,
+    Tensor.cov: _cov,
+    torch.corrcoef: _corrcoef,
+    Tensor.corrcoef: _corrcoef,
     F.gaussian_nll_loss: gaussian_nll_loss,
     F.multi_margin_loss: multi_margin_loss,
     F.cross_entropy: cross_entropy,
@@ -346,6 +371,8 @@ def _all(*formulas: Callable[..., Any]) -> Callable[..., Any]:
 # Ops whose fake implementation is missing, takes what the real one refuses, or gives another dtype. A check of values
 # is made where torch makes it on the CPU; on a GPU it would wait for the device.
 CORRECTIONS: dict[Any, Callable[..., Any]] = {
+    aten._is_all_true.default: aten.all.default,
+    aten._is_any_true.default: aten.any.default,
     aten.binary_cross_entropy.default: _all(
         _of_one_dtype(0, 1), _in_unit_interval, _in_dtype_of_first(aten.binary_cross_entropy.default, 2)
     ),

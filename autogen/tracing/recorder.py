@@ -169,7 +169,7 @@ class Recorder(TorchDispatchMode):
                     return func(args[0], [index for each in given for index in each], *args[2:], **kwargs)
         if func in _INDEXED_ROWS or _functional(func) in _INDEXED_ROWS:
             # The index may have fewer rows than the tensor. Comparing settles it: equal sizes become one symbol.
-            for size, indexed in zip(args[0].shape, args[2].shape, strict=True):
+            for size, indexed in zip(args[0].shape, args[2].shape, strict=False):  # one place may have no dimension
                 bool(size == indexed)
         if func in _STRIDED and not _fills_its_memory(args[0]):
             raise UnsupportedOpError(f"{func} of a part of a tensor", where=self._origin()[0])

@@ -52,3 +52,32 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_value_meets_its_extreme(name: str) -> None:
     agree(LOSSES[name], draw("real", 130, 131), launches=None)
+
+
+def hard(x: Tensor) -> Tensor:
+    v = (x * 1.3).abs()
+    return (v * (v >= v.flatten().topk(3).values[-1])).sum()
+
+
+def middle(x: Tensor) -> Tensor:
+    v = (x * 1.3).square().mean(1)
+    return torch.where(v == v.median(), 3 * v, 0).sum()
+
+
+def largest_probabilities(x: Tensor) -> Tensor:
+    p = x.softmax(-1)
+    return (p.t() * (p >= p.topk(2, -1).values[:, -1:]).t()).sum()
+
+
+def written_largest(x: Tensor) -> Tensor:
+    v = (x * 1.3).sum(1)
+    return v.scatter_reduce(0, v.argsort(), v * 2, "amax").sum()
+
+
+RETURNED = (hard, middle, largest_probabilities, written_largest)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("loss", RETURNED, ids=lambda loss: loss.__name__)
+def test_a_value_meets_what_torch_has_made_of_it(loss: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+    agree(loss, draw("real", 33, 17, dtype=dtype), launches=None)

@@ -195,3 +195,28 @@ def test_a_part_without_gradients(backend: str, launches: Launches) -> None:
         return (weight * (a - b).square()).mean()
 
     agree(launches, compiled(loss, backend), plain(loss), x(3, 4), x(3, 4, seed=1))
+
+
+class Weighted(nn.Module):
+    """A loss with parameters in a list and a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logs = nn.ParameterList(nn.Parameter(torch.tensor(0.1 * k)) for k in range(2))
+        self.parts = nn.ParameterDict({"lambda": nn.Parameter(torch.tensor(0.5))})
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        first, second = (a - b).abs().mean(), (a * self.parts["lambda"]).square().mean()
+        return first * self.logs[0].exp() + second * self.logs[1].exp() - self.logs[0]
+
+
+@pytest.mark.parametrize("backend", LOWERING)
+def test_parameters_in_containers(backend: str, launches: Launches) -> None:
+    decorated, theirs = autogen_loss(Weighted()), Weighted()
+    own = compiled(decorated, backend)
+    launches.take()
+    found, expected = (loss(x(6, 5), x(6, 5, seed=1)) for loss in (own, theirs))
+    torch.testing.assert_close(found, expected)
+    found.backward(), expected.backward()
+    assert launches.take() == 2
+    torch.testing.assert_close([p.grad for p in decorated.parameters()], [p.grad for p in theirs.parameters()])

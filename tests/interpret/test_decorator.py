@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autogen
 import autogen.functional
 import autogen.losses
 from autogen import autogen_loss, explain, policy
+from tests.interpret.agreement import draw
 from tests.interpret.launches import Launches
 
 X, T = torch.randn(6, 5), torch.randn(6, 5)
@@ -164,3 +166,13 @@ def test_a_nested_call_is_part_of_the_outer_loss(launches: Launches) -> None:
 
 def test_functions_pickle_by_name() -> None:
     assert pickle.loads(pickle.dumps(autogen.functional.mse_loss)) is autogen.functional.mse_loss
+
+
+@pytest.mark.parametrize("function", [F.cosine_similarity, F.pairwise_distance, F.softplus], ids=lambda f: f.__name__)
+def test_a_function_that_is_written_in_c(function: Any) -> None:
+    loss = autogen_loss(function, policy="mandatory")
+    inputs = [draw("real", 6, 5, seed=k) for k in range(1 if function is F.softplus else 2)]
+    assert loss.__name__ == function.__name__
+    torch.testing.assert_close(loss(*inputs), function(*inputs))
+    if len(inputs) == 2:
+        torch.testing.assert_close(loss(*inputs, eps=0.5), function(*inputs, eps=0.5))

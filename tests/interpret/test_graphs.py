@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import autogen.scheduling.kernel
 from autogen import autogen_loss, explain
 from tests.formulas import clip, dice, lovasz, pearson
-from tests.interpret.agreement import draw, labels
+from tests.interpret.agreement import agree, draw, labels
 from tests.interpret.launches import Launches
 
 
@@ -321,3 +321,11 @@ def test_masks_that_are_drawn_are_two() -> None:
     value = autogen_loss(loss, policy="mandatory")(X)
     torch.manual_seed(5)
     torch.testing.assert_close(value, loss(X))
+
+
+def test_one_program_holds_what_it_only_stores() -> None:
+    def loss(a: Tensor, b: Tensor) -> Tensor:
+        return a.index_fill(1, b.argmax(1).flatten() % a.shape[1], 0.5).sum() + b.exp().mean()
+
+    # Backward stores a 0 for each of 33 * 34 places and 33 * 34 others.
+    agree(loss, x(33, 1, 34), x(33, 5, 34, seed=1), launches=None)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from autogen import autogen_loss, explain, policy, trace_count
+from autogen.calls.reachable import Reachable
 from tests.interpret.agreement import draw
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +72,41 @@ def test_threads_call_losses_at_once() -> None:
 
     with policy("mandatory"), ThreadPoolExecutor(4) as threads:
         list(threads.map(run, range(4)))
+
+
+class Weighted(nn.Module):
+    """A loss with tensors of its own, in whose place a trace puts others for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logs = nn.ParameterList(nn.Parameter(torch.tensor(0.1 * k)) for k in range(3))
+        self.register_buffer("scale", torch.tensor(1.5))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        terms = ((x - y).abs().mean(), (x * self.scale).logsumexp(1).mean(), x.square().mean())
+        return torch.stack([log.exp() * term - log for log, term in zip(self.logs, terms, strict=True)]).sum()
+
+
+@pytest.mark.parametrize("is_short", [True, False])
+def test_no_thread_sees_what_a_trace_has_put_in_a_module(is_short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    loss, plain = autogen_loss(Weighted(), policy="mandatory"), Weighted()
+    x, y = draw("real", 6, 5), draw("real", 6, 5, seed=1).detach()
+    for _ in range(3 if is_short else 1):
+        loss(x, y)
+    swapped = Reachable.swapped
+
+    @contextlib.contextmanager
+    def slowly(state: Reachable, *args: Any) -> Iterator[None]:
+        with swapped(state, *args):
+            found.append(other.submit(loss, x, y))
+            time.sleep(0.3)
+            yield
+
+    found: list[Future[Tensor]] = []
+    monkeypatch.setattr(Reachable, "swapped", slowly)
+    with ThreadPoolExecutor(1) as other:
+        torch.testing.assert_close(loss(x[0, :, None], y[0, :, None]), plain(x[0, :, None], y[0, :, None]))
+        torch.testing.assert_close([each.result() for each in found], [plain(x, y)])
 
 
 def test_a_policy_is_that_of_its_thread() -> None:

@@ -133,6 +133,18 @@ def test_other_dtypes(name: str, dtype: torch.dtype) -> None:
     agree(function, *inputs(kinds, dtype))
 
 
+def written(x: Tensor) -> Tensor:
+    y = x * 1.0
+    y[0] = 0.3
+    return y.sum()
+
+
+@pytest.mark.parametrize("loss", [written, lambda x: torch.full_like(x, 0.1), lambda x: x.new_tensor(0.7)])
+def test_a_number_in_double_precision_is_stored_as_it_is(loss: Callable[[Tensor], Tensor]) -> None:
+    x = draw("real", 1, dtype=torch.float64).detach()
+    assert torch.equal(autogen_loss(loss)(x), loss(x))
+
+
 def test_nan_is_passed_over_as_by_torch() -> None:
     x = torch.tensor([torch.nan, 1.0, torch.nan, 2.0]).requires_grad_()
     y = torch.tensor([1.0, torch.nan, torch.nan, 2.0]).requires_grad_()

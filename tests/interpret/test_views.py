@@ -292,3 +292,28 @@ def test_a_slice_of_rows_beside_all_of_them() -> None:
         return x[:, :-1].log_softmax(2)[..., 0].sum() + x.softmax(2).square().sum()
 
     agree(loss, draw("real", 3, 40, 170), launches=None)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda a: F.cosine_similarity(a + 2, a.flip(0), dim=0),
+        lambda a: a.index_select(0, torch.tensor([0])).sum() * a,
+        lambda a: (a * 2).unfold(0, 1, 1).sum() * a,
+    ],
+)
+def test_numbers_have_one_dimension_to_turn(loss: Loss) -> None:
+    agree(loss, draw("real"), launches=None)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda a: (a * 2).index_select(0, torch.tensor(2)).sum() * a.exp(),
+        lambda a: (a * 2).index_add(0, torch.tensor(1), a[:1].exp()),
+        lambda a: (a * 2).gather(0, torch.tensor(1)),
+        lambda a: (a * 2).scatter(0, torch.tensor(1), 0.5),
+    ],
+)
+def test_one_place_without_a_dimension(loss: Loss) -> None:
+    agree(loss, draw("real", 4), launches=None)

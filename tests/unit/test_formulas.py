@@ -118,3 +118,27 @@ def test_padding_that_takes_away_too_much_raises_as_in_torch() -> None:
     with pytest.raises(RuntimeError) as ours:
         autogen_loss(lambda x: F.pad(x, (-2, -1)))(x)
     assert str(ours.value) == str(theirs.value)
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (1, 5), (5,), (3, 2)])
+def test_covariances(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape).double()
+    for ours, theirs in ((formulas._cov, torch.cov), (formulas._corrcoef, torch.corrcoef)):
+        torch.testing.assert_close(with_gradients(ours, x), with_gradients(theirs, x))
+    torch.testing.assert_close(formulas._cov(x, correction=0), torch.cov(x, correction=0))
+
+
+def test_what_torch_refuses_or_warns_of_stays_its_own() -> None:
+    with pytest.raises(RuntimeError, match="two or fewer dimensions"):
+        formulas._cov(torch.randn(2, 3, 4))
+    with pytest.warns(UserWarning, match="degrees of freedom"):
+        assert formulas._cov(torch.randn(3, 1)).isnan().all()
+
+
+def test_the_checks_of_distributions_leave_no_errors_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    def loss(x: Tensor) -> Tensor:
+        return -torch.distributions.Normal(x, x.exp()).log_prob(x * 2).mean()
+
+    with caplog.at_level(logging.WARNING):
+        check(loss, floats(3, 4))
+    assert not caplog.records

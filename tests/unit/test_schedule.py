@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from autogen.scheduling import simplify
 from autogen.scheduling.kernel import Kernel, Level
 from autogen.scheduling.plan import Plan
 from autogen.scheduling.schedule import backward_of, schedule
+from autogen.sizes import Script, evaluator_of
 from autogen.torch_step import TorchStep
 from tests.unit.pipeline import Loss, Reference, floats, plan_of, program_of
 
@@ -394,6 +396,26 @@ def test_what_does_not_fit_is_cut(name: str) -> None:
     assert len(kernels) == launches
     assert reason in kernels[-1].cut and not kernels[0].cut
     Reference(loss, *args).check_plan(plan, sizes)
+
+
+def test_what_is_asked_for_again_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        far = (x @ x.t()).clamp(min=0.1).sqrt()
+        rows = [torch.where(x[:, 0] > x[k, 0], far[k], 0).max() - far[k].square().sum() for k in range(len(x))]
+        return torch.stack(rows).relu().mean()
+
+    compiled: Counter[str] = Counter()
+    made = Script.__setstate__
+
+    def counted(script: Script, text: str) -> None:
+        compiled[text] += 1
+        made(script, text)
+
+    program, sizes = program_of(loss, floats(6, 8))
+    evaluator_of.cache_clear()
+    monkeypatch.setattr(Script, "__setstate__", counted)
+    schedule(program, "loss", sizes, training=True)
+    assert max(compiled.values()) == 1
 
 
 def test_random_draws_keep_their_order() -> None:
