@@ -247,11 +247,11 @@ class TestLaunches:
             least = x.amin(-1, keepdim=True)
             return torch.nextafter(least, x).sum() + least
 
-        plan, sizes = plan_of(loss, floats(4))
+        plan, sizes = plan_of(loss, floats(4, grad=False))  # not all versions of torch have a gradient of it
         stored, step, last = plan.forward
         assert isinstance(stored, Kernel) and isinstance(step, TorchStep) and isinstance(last, Kernel)
         assert {load.attrs[0].name for load in last.loads()} == {*step.writes, stored.roots[0].buffer.name}
-        Reference(loss, floats(4)).check_plan(plan, sizes)
+        Reference(loss, floats(4, grad=False)).check_plan(plan, sizes)
 
     def test_what_is_stored_on_the_way_is_what_backward_wants(self) -> None:
         def loss(x: Tensor, y: Tensor) -> Tensor:
