@@ -87,7 +87,7 @@ class _Kernel:
 def pretend() -> None:
     """Make tensors on the CPU pass for those of a GPU whose driver does nothing."""
     availability.has_interpreter = lambda: True  # type: ignore[assignment]
-    build.load_function = lambda name, text, key: _Kernel()  # type: ignore[assignment]
+    build.load_function = lambda name, text, key="": _Kernel()  # type: ignore[assignment]
     streams = direct.Streams(lambda: None, lambda index: 0, lambda: False)
     direct.streams_of = lambda kind: streams  # type: ignore[assignment]
     handwritten.Launch._through_triton = lambda self, device: _Kernel()  # type: ignore[method-assign]
