@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-import autogen
+from autogen._version import __version__
 from autogen.errors import AutogenError, defects_of
 from autogen.locks import compiling, measuring
 from autogen.options import Tuning
@@ -68,7 +68,7 @@ def versions() -> str:
     """The versions that decide what a kernel becomes."""
     import triton
 
-    return f"autogen-loss {autogen.__version__}, torch {torch.__version__}, triton {triton.__version__}"
+    return f"autogen-loss {__version__}, torch {torch.__version__}, triton {triton.__version__}"
 
 
 class Tuner:
