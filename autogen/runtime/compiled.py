@@ -100,8 +100,7 @@ class CompiledLoss:
     @property
     def is_closed(self) -> bool:
         """Whether the kernels are all there is to a call that can run on them. Checks of its values may come before."""
-        steps = (*self.forward, *self.backward())
-        return not (self.is_found or self.state or any(isinstance(step, TorchStep) for step in steps))
+        return self.is_short and not any(isinstance(step, TorchStep) for step in (*self.forward, *self.backward()))
 
     @property
     def is_portable(self) -> bool:
