@@ -7,6 +7,7 @@ are not made for it refuses, and the call goes on to the generator or to torch.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from abc import ABC, abstractmethod
@@ -257,14 +258,21 @@ def bind_handwritten(
     loss: Handwritten, binding: Binding, module: torch.nn.Module | None, needs_gradient: Sequence[bool]
 ) -> BoundHandwritten | str:
     """A call of a handwritten loss, or why it has no kernel for it."""
-    arguments: dict[str, Any] = {}
-    for name, parameter in inspect.signature(loss.function).parameters.items():
-        default = getattr(module, name, parameter.default)
-        arguments[name] = binding.arguments.get(name, default)
-    for name, parameter in inspect.signature(loss.function).parameters.items():
-        is_required = parameter.default is parameter.empty and name not in loss.on_host
+    defaults = _defaults(loss.function)
+    given = binding.arguments
+    arguments = {
+        name: given[name] if name in given else getattr(module, name, default) for name, default in defaults.items()
+    }
+    for name, default in defaults.items():
+        is_required = default is inspect.Parameter.empty and name not in loss.on_host
         if is_required and not isinstance(arguments[name], torch.Tensor):
             return f"a {name} that is no tensor"
     wanted = tuple(name for name, needs in zip(binding.names, needs_gradient, strict=True) if needs)
     refusal = loss.refuse(arguments, wanted)
     return refusal or BoundHandwritten(loss, arguments, binding.names, wanted)
+
+
+@functools.cache
+def _defaults(function: Callable[..., torch.Tensor]) -> dict[str, Any]:
+    """The parameters of torch's function, each with its default or `Parameter.empty`; found once, as that is slow."""
+    return {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
