@@ -20,7 +20,7 @@ from autogen.frozen import frozen
 from autogen.parts import PARTS, Parts
 from autogen.policies import Policy, resolve
 from autogen.runtime.backwards import Step, kernels_in
-from autogen.runtime.handwritten import BoundHandwritten, Launch
+from autogen.runtime.handwritten import Backward, BoundHandwritten, Forward, Launch, bytes_in_memory
 from autogen.runtime.launch import Launcher
 from autogen.sizes import Evaluator
 from autogen.torch_step import TorchStep
@@ -35,7 +35,7 @@ class DirectionReport:
         source: the Triton modules, as text.
         bytes_moved: bytes read and written by the kernels for the given sizes, each tensor counted once per pass over
             it, and once per program that walks it beside rows that have nothing to do with it. A computed index counts
-            one element per index. Of handwritten kernels, each tensor counts once.
+            one element per index. Of handwritten kernels, each tensor counts once, as a whole.
         bytes_minimum: bytes of everything that must be read or written at least once, likewise.
         kernels: the names of the kernels.
         torch_steps: what torch runs before or between them, each with the user's source line.
@@ -155,12 +155,7 @@ def _directions(decision: Decision, binding: Binding) -> tuple[DirectionReport |
     if kernels is None:
         return None, None
     if isinstance(kernels, BoundHandwritten):
-        forward, backward = kernels.planned(binding.tensors)
-        results = (*binding.tensors, forward.output)
-        if backward is None:
-            return _of_launches(forward.launches, results), None
-        gradients = backward.gradients.values()
-        return _of_launches(forward.launches, results), _of_launches(backward.launches, (*results, *gradients))
+        return describe_handwritten(*kernels.planned(binding.tensors), binding.tensors)
     steps = kernels.backward() if any(needs_gradient(binding)) else ()
     report = describe(kernels.forward, decision.sizes)
     before = tuple(_with_line(TorchStep.name_of(node.target), node.meta["origin"]) for node in kernels.ahead)
@@ -168,13 +163,26 @@ def _directions(decision: Decision, binding: Binding) -> tuple[DirectionReport |
     return report, describe(steps, decision.sizes) if steps else None
 
 
+def describe_handwritten(
+    forward: Forward, backward: Backward | None, inputs: Sequence[torch.Tensor]
+) -> tuple[DirectionReport, DirectionReport | None]:
+    """The reports on both directions of a handwritten loss, planned for `inputs`.
+
+    Any kernel must read the inputs and write the output; backward's, the inputs, an upstream gradient and gradients.
+    """
+    results = (*inputs, forward.output)
+    if backward is None:
+        return _of_launches(forward.launches, results), None
+    gradients = backward.gradients.values()
+    return _of_launches(forward.launches, results), _of_launches(backward.launches, (*results, *gradients))
+
+
 def _of_launches(launches: Sequence[Launch], necessary: Iterable[torch.Tensor]) -> DirectionReport:
-    """The report on handwritten launches; the tensors that are `necessary` must be read or written by any kernel."""
     return DirectionReport(
         launches=len(launches),
         source="\n\n".join(dict.fromkeys(launch.source for launch in launches)),
         bytes_moved=sum(launch.bytes_moved for launch in launches),
-        bytes_minimum=sum(tensor.nbytes for tensor in necessary),
+        bytes_minimum=sum(map(bytes_in_memory, necessary)),
         kernels=tuple(launch.name for launch in launches),
     )
 

@@ -1,14 +1,23 @@
-"""What every generated kernel is made of on a real target, found out without a GPU; held to `bench/static.json`.
+"""What every kernel is made of on a real target, found out without a GPU; held to `bench/static.json`.
 
     python -m bench.static [--write]
 
-For each loss of `autogen.losses` that has generated kernels, forward and backward: launches; bytes moved, over the
-least that any kernel must; the narrowest load or store of elements in full blocks, in bytes per thread; instructions
-per byte (`bench.instructions`; 0 where they cannot be told); registers per thread; bytes spilled; shared memory per
-program. The calls are those that `tests/ptx` compiles, and those of the losses
-beyond torch, odd sizes among them. A thread has the same elements of every tensor, so that a width is given in bytes of
-the widest dtype: four conditions beside four numbers of float32 are 16. `--write` records what is found as the new
-bounds. Without `TRITON_INTERPRET=1`.
+For each loss of `autogen.losses`, forward and backward: launches; bytes moved, over the least that any kernel must; the
+narrowest load or store of elements in full blocks, in bytes per thread; instructions per byte (`bench.instructions`; 0
+where they cannot be told); registers per thread; bytes spilled; shared memory per program. The calls are those that
+`tests/ptx` compiles, and those of the losses beyond torch, odd sizes among them. A thread has the same elements of
+every tensor, so that a width is given in bytes of the widest dtype: four conditions beside four numbers of float32 are
+16. `--write` records what is found as the new bounds. Without `TRITON_INTERPRET=1`.
+
+What torch runs beside the kernels (matrix products, sorts) is in no column: where a loss begins with a product, what
+any kernel must move are logits and their gradients.
+
+Of kernels written by hand, the least is inputs, output and gradients, each once; moved are all tensors of a launch,
+each once and whole, though labels decide how much of some is read, and partial results twice. So CTC moves, beside log
+probabilities and their gradient, the logarithms of its recursion, which forward keeps for backward: two for each step
+and label of the longest target. Its lengths are taken to be on the GPU, and nothing is known of the steps that they
+leave out. Its forward has no full blocks, but a state of the recursion for each thread; its backward leaves out the
+classes that are labels, and so stores one at a time.
 """
 
 from __future__ import annotations
@@ -25,16 +34,17 @@ from typing import Any
 
 import torch
 
-from autogen.aot import TARGETS, CompiledKernel, SpecializedKernel, compile_kernel, specialize
+from autogen.aot import TARGETS, CompiledKernel, SpecializedKernel, compile_kernel, specialize, specialize_launch
 from autogen.aot.assembly import Access
 from autogen.calls.binding import bind
 from autogen.compiler import compile_loss
 from autogen.decorator import dispatcher_of
 from autogen.dispatch.compilations import needs_gradient
 from autogen.names import unique
-from autogen.report import describe
-from autogen.runtime.backwards import kernels_in
-from autogen.runtime.launch import Launcher
+from autogen.parts import PARTS, FusedCall
+from autogen.report import DirectionReport, describe, describe_handwritten
+from autogen.runtime.backwards import Step, kernels_in
+from autogen.runtime.handwritten import Backward, Forward
 from autogen.tiling.skew import ACCESS, INSIDE, OVERLAPPING
 from bench.instructions import issued
 from examples import beyond
@@ -44,7 +54,6 @@ BOUNDS = Path(__file__).with_name("static.json")
 TARGET = "sm_90"
 MORE_REGISTERS = 1.25  # than recorded, which is no failure: versions of ptxas differ
 MORE_INSTRUCTIONS = 1.1
-HANDWRITTEN = frozenset({"CTCLoss", "CosineEmbeddingLoss", "MultiLabelMarginLoss"})
 
 Call = tuple[Any, tuple[torch.Tensor, ...]]
 
@@ -65,13 +74,20 @@ class Facts:
 def calls() -> dict[str, Callable[[], Call]]:
     """A call of every loss, by name."""
     found: dict[str, Callable[[], Call]] = {}
-    for case in (*cases.FLAT, *cases.TILED, *cases.ROWS, *cases.LOOPED):
+    for case in (*cases.FLAT, *cases.TILED, *cases.ROWS, *cases.LOOPED, *cases.HANDWRITTEN, *cases.PROJECTED):
         found[str(case)] = lambda case=case: _call_of(case)  # type: ignore[misc]
     for size in (beyond.SMALL, beyond.EVEN, beyond.ODD):
         for loss, inputs in beyond.calls(size):
             name = unique(f"{type(loss).__name__}-{size[0]}", found)
             found[name] = lambda call=(loss, inputs): call  # type: ignore[misc]
+    found["AdaptiveLogSoftmaxWithLoss-512x64"] = _adaptive
     return found
+
+
+def _adaptive() -> Call:
+    """Labels of all three clusters."""
+    loss = cases.autogen.losses.AdaptiveLogSoftmaxWithLoss(64, 10_000, [1000, 3001])
+    return loss, (torch.ones(512, 64, requires_grad=True), torch.arange(512) * 19)
 
 
 def _call_of(case: cases.Case) -> Call:
@@ -82,37 +98,72 @@ def _call_of(case: cases.Case) -> Call:
     return getattr(cases.autogen.losses, case.loss)(**options), tuple(map(tensor, case.inputs))
 
 
+@dataclass(frozen=True)
+class _Direction:
+    """Forward or backward of one call of a decorated loss; the instructions of each kernel, None if not known."""
+
+    report: DirectionReport
+    kernels: Sequence[SpecializedKernel]
+    instructions: Sequence[int | None]
+
+
 def facts(loss: Any, inputs: tuple[torch.Tensor, ...]) -> tuple[Facts, Facts]:
     """Forward and backward of a call."""
-    found = dispatcher_of(loss)
+    parts = getattr(loss, PARTS, None)
+    calls = [FusedCall(loss, inputs)] if parts is None else parts(*inputs).calls
+    forward, backward = zip(*map(_directions, calls), strict=True)
+    return _facts(forward), _facts(backward)
+
+
+def _directions(call: FusedCall) -> tuple[_Direction, _Direction]:
+    found = dispatcher_of(call.function)
     assert found is not None, "every loss of autogen.losses is decorated"
     dispatcher, module = found
-    binding = bind(dispatcher.function, dispatcher.signature, module, inputs, {})
-    compiled = compile_loss(type(loss).__name__, binding, needs_gradient(binding))
+    binding = bind(dispatcher.function, dispatcher.signature, module, call.args, dict(call.kwargs))
+    handwritten = dispatcher.handwritten(binding, module)
+    if not isinstance(handwritten, str):
+        planned = handwritten.planned(binding.tensors)
+        reports = describe_handwritten(*planned, binding.tensors)
+        return _written(reports[0], planned[0]), _written(reports[1], planned[1])
+    compiled = compile_loss(
+        dispatcher.name if module is None else type(module).__name__, binding, needs_gradient(binding)
+    )
     bound = compiled.bind(binding)
     assert bound is not None
-    return tuple(_facts(steps, bound.sizes) for steps in (compiled.forward, compiled.backward()))  # type: ignore[return-value]
+    return _generated(compiled.forward, bound.sizes), _generated(compiled.backward(), bound.sizes)
 
 
-def _facts(steps: Sequence[Any], sizes: dict[str, int]) -> Facts:
-    report = describe(steps, sizes)
-    kernels = [specialize(launcher, sizes, "loss", "forward") for launcher in kernels_in(steps)]
+def _written(report: DirectionReport | None, planned: Forward | Backward | None) -> _Direction:
+    assert report is not None and planned is not None, "an input of every call asks for its gradient"
+    kernels = [specialize_launch(launch, "loss", "forward") for launch in planned.launches]
+    return _Direction(report, kernels, [None])
+
+
+def _generated(steps: Sequence[Step], sizes: dict[str, int]) -> _Direction:
+    launchers = kernels_in(steps)
+    kernels = [specialize(launcher, sizes, "loss", "forward") for launcher in launchers]
+    return _Direction(describe(steps, sizes), kernels, [issued(launcher, sizes) for launcher in launchers])
+
+
+def _facts(calls: Sequence[_Direction]) -> Facts:
+    kernels = [kernel for call in calls for kernel in call.kernels]
     made = [compile_kernel(kernel, TARGETS[TARGET]) for kernel in kernels]
+    moved = sum(call.report.bytes_moved for call in calls)
+    minimum = sum(call.report.bytes_minimum for call in calls)
     return Facts(
-        launches=report.launches,
-        traffic=round(report.bytes_moved / max(report.bytes_minimum, 1), 3),
+        launches=sum(call.report.launches for call in calls),
+        traffic=round(moved / max(minimum, 1), 3),
         width=min((w for each in zip(kernels, made, strict=True) for w in _widths(*each)), default=0),
-        instructions=_instructions(kernels_in(steps), sizes, report.bytes_moved),
+        instructions=_instructions([count for call in calls for count in call.instructions], moved),
         registers=max(each.registers for each in made),
         spilled=max(each.spilled for each in made),
         shared=max(each.shared for each in made),
     )
 
 
-def _instructions(launchers: Sequence[Launcher], sizes: dict[str, int], bytes_moved: int) -> float:
+def _instructions(issued: Sequence[int | None], bytes_moved: int) -> float:
     """Instructions of all threads per byte moved, 0 if not known."""
-    found = [issued(launcher, sizes) for launcher in launchers]
-    return 0.0 if None in found else round(sum(map(int, filter(None, found))) / max(bytes_moved, 1), 2)
+    return 0.0 if None in issued else round(sum(map(int, filter(None, issued))) / max(bytes_moved, 1), 2)
 
 
 def _widths(kernel: SpecializedKernel, made: CompiledKernel) -> list[int]:
@@ -133,8 +184,11 @@ def _widths(kernel: SpecializedKernel, made: CompiledKernel) -> list[int]:
 def _of_elements(accesses: Sequence[Access], parameters: set[str]) -> Iterator[tuple[bool, Access]]:
     """The accesses of elements in a function, and of each whether all rows share it."""
     is_flat, has_columns, has_rows = "BLOCK" in parameters, "COLS" in parameters, "ROWS" in parameters
-    walked = r"\b(col|place)\b" if has_columns else r"\b(row|place)\b" if has_rows else r"\+"
-    in_groups = {access.address for access in accesses if access.mask in (OVERLAPPING, INSIDE)}
+    if not any(name.isupper() for name in parameters):  # a helper of a kernel, whose tile it is given
+        walked = r"\bplace"
+    else:
+        walked = r"\b(col|place|lane)\b" if has_columns else r"\b(row|place)\b" if has_rows else r"\+"
+    in_groups = {access.address for access in accesses if access.mask in (OVERLAPPING, INSIDE) and access.widths}
     for access in accesses:
         if re.search(r"_partial(_\d+)?_ptr", access.address):  # few values, for the last block
             continue

@@ -1,4 +1,4 @@
-"""Ahead-of-time compilation: what generated kernels become on real targets, found out without a GPU.
+"""Ahead-of-time compilation: what kernels become on real targets, found out without a GPU.
 
     kernels = kernels_of(CrossEntropyLoss(), logits, target)      # traced, in any process
     for kernel, target, result in compile_all(kernels):           # compiled, in processes of their own
@@ -12,7 +12,7 @@ and can be called from everywhere.
 
 from autogen.aot.assembly import Access, Atomic
 from autogen.aot.compilation import TARGETS, CompiledKernel, Target, compile_kernel
-from autogen.aot.kernels import Parameter, SpecializedKernel, kernels_of, specialize
+from autogen.aot.kernels import Parameter, SpecializedKernel, kernels_of, specialize, specialize_launch
 from autogen.aot.workers import compile_all
 
 __all__ = [
@@ -27,4 +27,5 @@ __all__ = [
     "compile_kernel",
     "kernels_of",
     "specialize",
+    "specialize_launch",
 ]

@@ -111,21 +111,22 @@ def _calls(text: str) -> list[_Call]:
     return sorted(calls, key=lambda call: call.start)
 
 
-def accesses(assembly: str, backend: str, text: str, file: str, item_bytes: dict[str, int]) -> tuple[Access, ...]:
+def accesses(assembly: str, backend: str, text: str, name: str, item_bytes: dict[str, int]) -> tuple[Access, ...]:
     """What the loads and stores of a module became.
 
     Args:
         assembly: PTX, or AMD's assembly.
         backend: Triton's name of the backend, "cuda" or "hip".
         text: the module.
-        file: the module's file name, without folders.
+        name: the kernel's, with which the module's file name begins. A hash of the text follows, which may be that of
+            another text: Triton takes functions to be the same that are, on the same lines, in whatever module.
         item_bytes: bytes per element, by pointer parameter; other pointers are those of device functions.
 
     """
     calls = _calls(text)
     widths: dict[_Call, list[int]] = {call: [] for call in calls}
     merged: dict[Kind, list[int]] = {}
-    for kind, width, position in _memory_instructions(assembly, backend, file):
+    for kind, width, position in _memory_instructions(assembly, backend, name):
         call = _call_at(calls, kind, position)
         if call is not None:
             widths[call].append(width)
@@ -147,10 +148,11 @@ def _call_at(calls: list[_Call], kind: Kind, position: tuple[int, int]) -> _Call
     return beside[0] if len(beside) == 1 else None
 
 
-def _memory_instructions(assembly: str, backend: str, file: str) -> Iterator[tuple[Kind, int, tuple[int, int]]]:
+def _memory_instructions(assembly: str, backend: str, name: str) -> Iterator[tuple[Kind, int, tuple[int, int]]]:
     """Kind, bytes per thread and source position of the instructions that access global memory."""
     lines = assembly.splitlines()
-    files = {match[1] for match in map(_FILE.match, lines) if match and match[2] == file}
+    is_own = re.compile(rf"{name}_[0-9a-f]{{16}}\.py").fullmatch
+    files = {match[1] for match in map(_FILE.match, lines) if match and is_own(match[2])}
     position = (0, 0)
     for line in lines:
         if match := _POSITION.match(line):

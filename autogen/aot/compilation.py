@@ -6,7 +6,6 @@ import re
 import subprocess
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 from autogen.aot import assembly
@@ -107,7 +106,6 @@ def compile_kernel(kernel: SpecializedKernel, target: Target) -> CompiledKernel:
     named = dict(zip(function.arg_names, kernel.parameters, strict=True))
     text = compiled.asm["ptx" if target.backend == "cuda" else "amdgcn"]
     registers, spilled = _nvidia_registers(compiled.asm["cubin"]) if target.backend == "cuda" else _amd_registers(text)
-    file = Path(function.fn.__code__.co_filename).name
     item_bytes = {name: _item_bytes(parameter) for name, parameter in named.items() if parameter.type[0] == "*"}
     return CompiledKernel(
         kernel=kernel.name,
@@ -115,7 +113,7 @@ def compile_kernel(kernel: SpecializedKernel, target: Target) -> CompiledKernel:
         registers=registers,
         spilled=spilled,
         shared=compiled.metadata.shared,
-        accesses=assembly.accesses(text, target.backend, kernel.text, file, item_bytes),
+        accesses=assembly.accesses(text, target.backend, kernel.text, kernel.name, item_bytes),
         atomics=assembly.atomics(text, compiled.asm["llir"], target.backend),
         seconds=seconds,
         ttir=compiled.asm["ttir"],

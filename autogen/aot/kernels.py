@@ -6,6 +6,7 @@ Nothing here imports torch until a loss is traced, so that a process that only c
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -82,20 +83,30 @@ class SpecializedKernel:
 def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel, ...]:
     """The kernels that `loss(*args, **kwargs)` would launch, forward then backward, as Triton would specialise them.
 
-    The loss is traced, not run, and need not be decorated. The tensors give dtypes, sizes and strides, may be on the
+    The loss is traced, not run, and need not be decorated; of a loss that is made of fused calls, torch's part is run,
+    and the kernels of its calls come one after the other. The tensors give dtypes, sizes and strides, may be on the
     CPU, and are taken to start at multiples of 16 bytes, each with memory of its own; `requires_grad` decides which
     gradients backward computes. Upstream gradients are taken to be laid out like the results.
 
     Raises:
         AutogenError: some part of the loss has no kernel.
         TypeError: the arguments do not fit the loss's signature.
+        ValueError: torch computes the whole of this call.
     """
     from autogen.calls.binding import bind
     from autogen.compiler import compile_loss
     from autogen.decorator import autogen_loss, dispatcher_of
     from autogen.dispatch.compilations import needs_gradient
+    from autogen.parts import PARTS
     from autogen.runtime.backwards import kernels_in
 
+    parts = getattr(loss, PARTS, None)
+    if parts is not None:
+        taken = parts(*args, **kwargs)
+        if isinstance(taken, str):
+            raise ValueError(taken)
+        each = [kernels_of(call.function, *call.args, **call.kwargs) for call in taken.calls]
+        return tuple(sorted(itertools.chain(*each), key=lambda kernel: kernel.direction == "backward"))
     found = dispatcher_of(loss) or dispatcher_of(autogen_loss(copy.copy(loss)))
     assert found is not None, "a decorated loss has a dispatcher"
     dispatcher, module = found
@@ -106,8 +117,8 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
     if not isinstance(handwritten, str):
         planned, after = handwritten.planned(binding.tensors)
         return (
-            *(_of_launch(launch, name, "forward") for launch in planned.launches),
-            *(_of_launch(launch, name, "backward") for launch in (after.launches if after else ())),
+            *(specialize_launch(launch, name, "forward") for launch in planned.launches),
+            *(specialize_launch(launch, name, "backward") for launch in (after.launches if after else ())),
         )
     compiled = compile_loss(name, binding, needs, dispatcher.options)
     bound = compiled.bind(binding)
@@ -142,8 +153,8 @@ def specialize(
     )
 
 
-def _of_launch(launch: Launch, loss: str, direction: Direction) -> SpecializedKernel:
-    """A handwritten kernel as Triton would specialise it for a launch on tensors of their own memory."""
+def specialize_launch(launch: Launch, loss: str, direction: Direction) -> SpecializedKernel:
+    """A handwritten kernel as Triton would specialise it for a planned launch, on tensors of their own memory."""
     annotations = launch.kernel.fn.__annotations__
     parameters = tuple(
         _argument(launch.arguments[name], is_constexpr="constexpr" in str(annotations.get(name)))

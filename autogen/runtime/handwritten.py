@@ -7,7 +7,9 @@ are not made for it refuses, and the call goes on to the generator or to torch.
 
 from __future__ import annotations
 
+import functools
 import inspect
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +23,8 @@ from autogen.frozen import frozen
 from autogen.runtime import direct, scratch
 from autogen.runtime.launch import triton_around
 
+# The parameters of a kernel that adds up over its programs: what each of them has, and how many have come.
+PARTIALS, COUNTER = "partials_ptr", "counter_ptr"
 _MOST_COMPILED = 1024  # kinds of launches that are known
 _compiled: dict[Hashable, direct.Compiled] = {}
 
@@ -84,9 +88,25 @@ class Launch:
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes of all tensors that it reads or writes, each once."""
-        tensors = {id(t): t for t in self.arguments.values() if isinstance(t, torch.Tensor)}
-        return sum(t.numel() * t.element_size() for t in tensors.values())
+        """Bytes of all tensors that it reads or writes, each once; of partial results, which it also reads, twice.
+
+        What values say need not be read, such as what follows the targets of a row, counts as well.
+        """
+        given = {name: t for name, t in self.arguments.items() if isinstance(t, torch.Tensor) and name != COUNTER}
+        once = {id(t): t for t in given.values()}
+        again = [given[PARTIALS]] if PARTIALS in given else []
+        return sum(map(bytes_in_memory, (*once.values(), *again)))
+
+
+def bytes_in_memory(tensor: torch.Tensor) -> int:
+    """Bytes of a tensor's elements, of an expanded one those that there are."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return math.prod(n for n, step in steps if step != 0) * tensor.itemsize if tensor.numel() else 0
+
+
+def stand_in(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same geometry on the meta device."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 @frozen
@@ -203,7 +223,7 @@ class BoundHandwritten:
 
     def planned(self, tensors: Sequence[torch.Tensor]) -> tuple[Forward, Backward | None]:
         """Both directions for tensors like these, planned on the meta device, where nothing runs."""
-        call = self.on([tensor.detach().to("meta") for tensor in tensors])
+        call = self.on(list(map(stand_in, tensors)))
         forward = self.loss.forward(call.arguments)
         if not self.wanted:
             return forward, None
@@ -238,14 +258,21 @@ def bind_handwritten(
     loss: Handwritten, binding: Binding, module: torch.nn.Module | None, needs_gradient: Sequence[bool]
 ) -> BoundHandwritten | str:
     """A call of a handwritten loss, or why it has no kernel for it."""
-    arguments: dict[str, Any] = {}
-    for name, parameter in inspect.signature(loss.function).parameters.items():
-        default = getattr(module, name, parameter.default)
-        arguments[name] = binding.arguments.get(name, default)
-    for name, parameter in inspect.signature(loss.function).parameters.items():
-        is_required = parameter.default is parameter.empty and name not in loss.on_host
+    defaults = _defaults(loss.function)
+    given = binding.arguments
+    arguments = {
+        name: given[name] if name in given else getattr(module, name, default) for name, default in defaults.items()
+    }
+    for name, default in defaults.items():
+        is_required = default is inspect.Parameter.empty and name not in loss.on_host
         if is_required and not isinstance(arguments[name], torch.Tensor):
             return f"a {name} that is no tensor"
     wanted = tuple(name for name, needs in zip(binding.names, needs_gradient, strict=True) if needs)
     refusal = loss.refuse(arguments, wanted)
     return refusal or BoundHandwritten(loss, arguments, binding.names, wanted)
+
+
+@functools.cache
+def _defaults(function: Callable[..., torch.Tensor]) -> dict[str, Any]:
+    """The parameters of torch's function, each with its default or `Parameter.empty`; found once, as that is slow."""
+    return {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}

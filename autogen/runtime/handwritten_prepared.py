@@ -14,12 +14,10 @@ import torch
 from autogen.availability import is_batched
 from autogen.runtime import direct, scratch
 from autogen.runtime.geometry import Alike, alike
-from autogen.runtime.handwritten import BoundHandwritten, Launch
+from autogen.runtime.handwritten import COUNTER, PARTIALS, BoundHandwritten, Launch, stand_in
 from autogen.runtime.hostcode import Launched, Part, Procedure
 from autogen.runtime.launch import Geometry
 from autogen.runtime.prepared import Direction
-
-_PARTIALS, _COUNTER = "partials_ptr", "counter_ptr"
 
 
 class PreparedLaunch:
@@ -30,8 +28,8 @@ class PreparedLaunch:
 
     def __init__(self, launch: Launch, device: torch.device) -> None:
         arguments = {name: launch.arguments[name] for name in launch.kernel.arg_names}
-        self._partials: torch.Tensor | None = arguments[_PARTIALS] if arguments.get(_PARTIALS) is not None else None
-        is_scratch = {_PARTIALS, _COUNTER} if self._partials is not None else set()
+        self._partials: torch.Tensor | None = arguments[PARTIALS] if arguments.get(PARTIALS) is not None else None
+        is_scratch = {PARTIALS, COUNTER} if self._partials is not None else set()
         given = [k for k, (name, each) in enumerate(arguments.items()) if _is_tensor(each) and name not in is_scratch]
         self._names = list(arguments)[: given[-1] + 1]
         self.tensors: list[torch.Tensor | None] = [arguments[name] for name in self._names]
@@ -55,8 +53,8 @@ class PreparedLaunch:
         for name, planned, tensor in zip(self._names, self.tensors, tensors, strict=True):
             arguments[name] = tensor if planned is None or tensor is None else tensor.view(planned.dtype)
         if self._partials is not None:
-            arguments[_PARTIALS] = torch.empty_like(self._partials, device=self._device)
-            arguments[_COUNTER] = scratch.ticket_counter(self._device)
+            arguments[PARTIALS] = torch.empty_like(self._partials, device=self._device)
+            arguments[COUNTER] = scratch.ticket_counter(self._device)
         compiled = replace(self._launch, arguments=arguments)(self._device)
         if compiled is not None:
             self.compiled[tuple(direct.is_aligned(each) for each in tensors if each is not None)] = compiled
@@ -66,7 +64,7 @@ class PreparedHandwritten:
     """Both directions of a `call`, one of tensors on the meta device (compare `autogen.runtime.prepared.Prepared`)."""
 
     def __init__(self, call: BoundHandwritten, tensors: Sequence[torch.Tensor]) -> None:
-        self._inputs = [_stand_in(each) for each in tensors]
+        self._inputs = [stand_in(each) for each in tensors]
         self._device = tensors[0].device
         self.call = call.on(self._inputs)
         self.sizes: dict[str, Any] = {}
@@ -95,7 +93,7 @@ class PreparedHandwritten:
         (gradient,) = upstream = [each.resolve_neg() for each in upstream]  # kernels read memory as it is
         direction = self._backwards.get(gradient.stride())
         if direction is None:
-            direction = self._backwards[gradient.stride()] = self._plan_backward(_stand_in(gradient))
+            direction = self._backwards[gradient.stride()] = self._plan_backward(stand_in(gradient))
         same = alike(upstream)
         self._latest = None if same is None else (same, direction)
         return direction((*tensors, *kept, *upstream))
@@ -135,10 +133,6 @@ class PreparedHandwritten:
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
-
-
-def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def _memory(tensor: torch.Tensor) -> int:

@@ -18,13 +18,37 @@ from autogen.losses.handwritten._reduction import (
     sum_arguments,
     sum_over_programs,
 )
+from autogen.losses.handwritten._rows import lanes_of, masks_of_lanes, start_of_lanes
 from autogen.runtime.handwritten import Backward, Forward, Handwritten, Launch
 
 # torch's 1e-12, a C++ float there.
 _EPSILON = tl.constexpr(9.999999960041972e-13)
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-# Elements of each input that a program holds at a time.
-_TILE = 2048
+# Elements of each input that a program holds at a time, 8 per thread.
+_TILE, _WARPS = 2048, 8
+# Columns of a tile that are not made less to have fewer idle lanes.
+_LEAST_COLS = 128
+
+
+@triton.jit
+def _load(
+    input1_ptr: tl.tensor,
+    input2_ptr: tl.tensor,
+    place1: tl.tensor,
+    place2: tl.tensor,
+    mask: tl.tensor,
+    overlapping: tl.tensor,
+    is_last: tl.tensor,
+) -> tuple[tl.tensor, tl.tensor]:
+    """A tile of both inputs; where there is no element, 0 in the last one, and anything in others."""
+    if is_last:
+        input1 = tl.load(input1_ptr + place1, mask=mask, other=0.0)
+        input2 = tl.load(input2_ptr + place2, mask=mask, other=0.0)
+    else:
+        # Without `other`: branches that differ in a mask alone would be made one, of narrow loads.
+        input1 = tl.load(input1_ptr + place1, mask=overlapping)
+        input2 = tl.load(input2_ptr + place2, mask=overlapping)
+    return input1, input2
 
 
 @triton.jit
@@ -47,11 +71,13 @@ def cosine_embedding_loss_forward(
     target_stride: tl.tensor,
     divisor: tl.tensor,
     MARGIN: tl.constexpr,
+    ALIGN: tl.constexpr,
+    GROUP: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
     PARTIALS: tl.constexpr,
 ) -> None:
-    """ROWS rows per program, COLS columns at a time.
+    """ROWS rows per program, COLS columns at a time, or as many lanes (see `_rows`).
 
     cos = dot / sqrt(square1 * square2)
     loss = 1 - cos where target == 1, max(0, cos - MARGIN) where target == -1, else 0
@@ -68,18 +94,23 @@ def cosine_embedding_loss_forward(
     dtype: tl.constexpr = dot_ptr.dtype.element_ty
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     row_mask = row < n_rows
-    row1_ptr = input1_ptr + row[:, None] * input1_row_stride
-    row2_ptr = input2_ptr + row[:, None] * input2_row_stride
+    start1 = start_of_lanes(row, input1_row_stride, ALIGN, GROUP)
+    start2 = start_of_lanes(row, input2_row_stride, ALIGN, GROUP)
+    skew = (row * input1_row_stride % GROUP).to(tl.int32)[:, None]
+    is_last = True if GROUP == 1 else tl.program_id(0) + 1 == tl.num_programs(0)
 
     # Lane by lane, so that nothing is exchanged between threads before the end of the row.
     dots = tl.zeros([ROWS, COLS], dtype)
     squares1 = tl.zeros([ROWS, COLS], dtype)
     squares2 = tl.zeros([ROWS, COLS], dtype)
-    for first_col in range(0, n_cols, COLS):
-        col = (first_col + tl.arange(0, COLS)).to(tl.int64)[None, :]
-        mask = row_mask[:, None] & (col < n_cols)
-        input1 = tl.load(row1_ptr + col * input1_col_stride, mask=mask, other=0.0).to(dtype)
-        input2 = tl.load(row2_ptr + col * input2_col_stride, mask=mask, other=0.0).to(dtype)
+    for first_lane in range(0, n_cols + GROUP - 1, COLS):
+        lane = (first_lane + tl.arange(0, COLS))[None, :]
+        mask, overlapping, _inside = masks_of_lanes(lane, skew, row_mask[:, None], n_cols, ALIGN, GROUP)
+        place1 = start1[:, None] + lane.to(tl.int64) * input1_col_stride
+        place2 = start2[:, None] + lane.to(tl.int64) * input2_col_stride
+        input1, input2 = _load(input1_ptr, input2_ptr, place1, place2, mask, overlapping, is_last)
+        input1 = input1.to(dtype) if GROUP == 1 else tl.where(mask, input1.to(dtype), 0.0)
+        input2 = input2.to(dtype) if GROUP == 1 else tl.where(mask, input2.to(dtype), 0.0)
         dots += input1 * input2
         squares1 += input1 * input1
         squares2 += input2 * input2
@@ -132,10 +163,12 @@ def cosine_embedding_loss_backward(
     grad_input2_col_stride: tl.tensor,
     divisor: tl.tensor,
     MARGIN: tl.constexpr,
+    ALIGN: tl.constexpr,
+    GROUP: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
 ) -> None:
-    """A tile of ROWS x COLS elements per program.
+    """A tile of ROWS x COLS elements per program, or as many lanes (see `_rows`).
 
     grad_input1 = grad_cos * (input2 / sqrt(square1 * square2) - input1 * cos / square1), and likewise grad_input2
 
@@ -149,16 +182,22 @@ def cosine_embedding_loss_backward(
     """
     dtype: tl.constexpr = dot_ptr.dtype.element_ty
     program = tl.program_id(0)
-    col_tiles = tl.cdiv(n_cols, COLS)
+    col_tiles = tl.cdiv(n_cols + GROUP - 1, COLS)
     row = (program // col_tiles).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     row_mask = row < n_rows
-    col = ((program % col_tiles) * COLS + tl.arange(0, COLS)).to(tl.int64)[None, :]
-    mask = row_mask[:, None] & (col < n_cols)
+    skew = (row * input1_row_stride % GROUP).to(tl.int32)[:, None]
+    first_lane = (program % col_tiles) * COLS
+    lane = (first_lane + tl.arange(0, COLS))[None, :]
+    mask, overlapping, inside = masks_of_lanes(lane, skew, row_mask[:, None], n_cols, ALIGN, GROUP)
+    is_last = True if GROUP == 1 else program // col_tiles == tl.cdiv(n_rows, ROWS) - 1
+    is_edge = False if GROUP == 1 else (first_lane == 0) | (first_lane + COLS > n_cols)
 
-    input1_at = row[:, None] * input1_row_stride + col * input1_col_stride
-    input2_at = row[:, None] * input2_row_stride + col * input2_col_stride
-    input1 = tl.load(input1_ptr + input1_at, mask=mask, other=0.0).to(dtype)
-    input2 = tl.load(input2_ptr + input2_at, mask=mask, other=0.0).to(dtype)
+    lane = lane.to(tl.int64)
+    place1 = start_of_lanes(row, input1_row_stride, ALIGN, GROUP)[:, None] + lane * input1_col_stride
+    place2 = start_of_lanes(row, input2_row_stride, ALIGN, GROUP)[:, None] + lane * input2_col_stride
+    input1, input2 = _load(input1_ptr, input2_ptr, place1, place2, mask, overlapping, is_last)
+    input1 = input1.to(dtype)
+    input2 = input2.to(dtype)
     target = tl.load(target_ptr + row * target_stride, mask=row_mask, other=0)
     dot = tl.load(dot_ptr + row, mask=row_mask, other=0.0)
     square1 = tl.load(square1_ptr + row, mask=row_mask, other=1.0)
@@ -173,12 +212,18 @@ def cosine_embedding_loss_backward(
     grad_dot = (grad_cos / norms)[:, None]
     if grad_input1_ptr is not None:
         grad_input1 = grad_dot * input2 - (grad_cos * cos / square1)[:, None] * input1
-        at = row[:, None] * grad_input1_row_stride + col * grad_input1_col_stride
-        tl.store(grad_input1_ptr + at, _for_storage(grad_input1, grad_input1_ptr), mask=mask)
+        place = start_of_lanes(row, grad_input1_row_stride, ALIGN, GROUP)[:, None] + lane * grad_input1_col_stride
+        grad_input1 = _for_storage(grad_input1, grad_input1_ptr)
+        tl.store(grad_input1_ptr + place, grad_input1, mask=inside)
+        if is_edge:
+            tl.store(grad_input1_ptr + place, grad_input1, mask=mask & ~inside)
     if grad_input2_ptr is not None:
         grad_input2 = grad_dot * input1 - (grad_cos * cos / square2)[:, None] * input2
-        at = row[:, None] * grad_input2_row_stride + col * grad_input2_col_stride
-        tl.store(grad_input2_ptr + at, _for_storage(grad_input2, grad_input2_ptr), mask=mask)
+        place = start_of_lanes(row, grad_input2_row_stride, ALIGN, GROUP)[:, None] + lane * grad_input2_col_stride
+        grad_input2 = _for_storage(grad_input2, grad_input2_ptr)
+        tl.store(grad_input2_ptr + place, grad_input2, mask=inside)
+        if is_edge:
+            tl.store(grad_input2_ptr + place, grad_input2, mask=mask & ~inside)
 
 
 class CosineEmbedding(Handwritten):
@@ -219,10 +264,11 @@ class CosineEmbedding(Handwritten):
     def forward(self, arguments: Mapping[str, Any]) -> Forward:
         """See `Handwritten.forward`."""
         input1, input2, target = (arguments[name] for name in ("input1", "input2", "target"))
-        common, n_rows, n_cols = _common(arguments)
+        common, matrices = _common(arguments)
+        n_rows, _ = matrices[0].shape
         dtype, device = compute_dtype(input1, input2), input1.device
-        rows, cols = _tile(input1, n_rows, n_cols)
-        grid = (triton.cdiv(n_rows, rows),)
+        tile = _tile(matrices)
+        grid = (triton.cdiv(n_rows, tile["ROWS"]),)
         is_reduced = reduction_of(arguments) != "none"
         loss = torch.empty(
             () if is_reduced or target.dim() == 0 else n_rows, dtype=result_dtype(input1, input2), device=device
@@ -230,7 +276,7 @@ class CosineEmbedding(Handwritten):
         dot, square1, square2 = torch.empty((3, n_rows), dtype=dtype, device=device)
         own = {"loss_ptr": loss, "dot_ptr": dot, "square1_ptr": square1, "square2_ptr": square2}
         summing = sum_arguments(grid[0], dtype, device) if is_reduced else NO_SUM
-        launch = Launch(cosine_embedding_loss_forward, grid, {**common, **own, **summing, "ROWS": rows, "COLS": cols})
+        launch = Launch(cosine_embedding_loss_forward, grid, {**common, **own, **summing, **tile}, _WARPS)
         return Forward(loss, (dot, square1, square2), (launch,))
 
     def backward(
@@ -241,42 +287,51 @@ class CosineEmbedding(Handwritten):
         wanted: Sequence[str],
     ) -> Backward:
         """See `Handwritten.backward`."""
-        common, n_rows, n_cols = _common(arguments)
-        rows, cols = _tile(arguments["input1"], n_rows, n_cols)
-        grid = (triton.cdiv(n_rows, rows) * triton.cdiv(n_cols, cols),)
+        common, matrices = _common(arguments)
+        n_rows, n_cols = matrices[0].shape
         own: dict[str, Any] = dict(zip(("dot_ptr", "square1_ptr", "square2_ptr"), saved, strict=True))
         own |= {"grad_loss_ptr": upstream, "grad_loss_stride": upstream.expand(n_rows).stride(0)}
         gradients = {}
         for name in ("input1", "input2"):
             gradient = torch.empty_like(arguments[name]) if name in wanted else None
+            strides: tuple[int, ...] = (0, 0)
             if gradient is not None:
                 gradients[name] = gradient
-            strides = (0, 0) if gradient is None else gradient.expand(n_rows, n_cols).stride()
+                matrices.append(gradient.expand(n_rows, n_cols))
+                strides = matrices[-1].stride()
             own[f"grad_{name}_ptr"] = gradient
             own[f"grad_{name}_row_stride"], own[f"grad_{name}_col_stride"] = strides
-        launch = Launch(cosine_embedding_loss_backward, grid, {**common, **own, "ROWS": rows, "COLS": cols})
+        tile = _tile(matrices)
+        grid = (triton.cdiv(n_rows, tile["ROWS"]) * triton.cdiv(n_cols + tile["GROUP"] - 1, tile["COLS"]),)
+        launch = Launch(cosine_embedding_loss_backward, grid, {**common, **own, **tile}, _WARPS)
         return Backward(gradients, (launch,))
 
 
-def _common(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], int, int]:
-    """What forward and backward both read, by the names of the kernels' parameters; rows and columns."""
+def _common(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[torch.Tensor]]:
+    """What forward and backward both read, by the names of the kernels' parameters; both inputs as matrices."""
     input1, input2, target = (arguments[name] for name in ("input1", "input2", "target"))
     if target.dtype in (torch.bool, torch.uint8):
         target = target.view(torch.int8)  # where 255 is -1, as it is for torch
     n_cols = input1.shape[-1]
     n_rows = max(target.numel(), *(each.numel() // n_cols for each in (input1, input2)))
     common: dict[str, Any] = {"input1_ptr": input1, "input2_ptr": input2, "target_ptr": target}
-    for name, each in (("input1", input1), ("input2", input2)):
-        common[f"{name}_row_stride"], common[f"{name}_col_stride"] = each.expand(n_rows, n_cols).stride()
+    matrices = [each.expand(n_rows, n_cols) for each in (input1, input2)]
+    for name, each in zip(("input1", "input2"), matrices, strict=True):
+        common[f"{name}_row_stride"], common[f"{name}_col_stride"] = each.stride()
     common["target_stride"] = target.expand(n_rows).stride(0)
     common |= {"n_rows": n_rows, "n_cols": n_cols, "MARGIN": float(arguments["margin"])}
     common["divisor"] = n_rows if reduction_of(arguments) == "mean" else 1
-    return common, n_rows, n_cols
+    return common, matrices
 
 
-def _tile(input1: torch.Tensor, n_rows: int, n_cols: int) -> tuple[int, int]:
-    """ROWS and COLS of a program: whole rows if they fit, and long runs of what is contiguous in memory."""
+def _tile(matrices: Sequence[torch.Tensor]) -> dict[str, int]:
+    """The tile of a program, by the names of the kernels' parameters: the longest rows with the fewest idle lanes."""
+    lanes = lanes_of(matrices)
+    n_rows, n_cols = matrices[0].shape
+    n_lanes = n_cols + lanes["GROUP"] - 1
+    row_stride, col_stride = matrices[0].stride()
     # A transposed input is read in runs of one column.
-    most_cols = 32 if input1.dim() == 2 and input1.stride(0) == 1 < input1.stride(1) else _TILE
-    cols = min(triton.next_power_of_2(n_cols), most_cols)
-    return min(_TILE // cols, triton.next_power_of_2(n_rows)), cols
+    most = min(triton.next_power_of_2(n_lanes), 32 if row_stride == 1 < col_stride else _TILE)
+    choices = [most, *(most >> k for k in range(1, 5) if most >> k >= _LEAST_COLS)]
+    cols = min(choices, key=lambda each: triton.cdiv(n_lanes, each) * each)
+    return {**lanes, "ROWS": min(_TILE // cols, triton.next_power_of_2(n_rows)), "COLS": cols}

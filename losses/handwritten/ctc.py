@@ -62,11 +62,10 @@ class CTC(Handwritten):
         if refusal is None and 2 * _longest_target(arguments) + 1 > _MAX_STATES:
             return f"a target with more than {_MAX_STATES} states"
         if refusal is None and log_probs.device.type == targets.device.type == "cpu":
-            lengths = _on_host(arguments["target_lengths"])
-            assert lengths is not None
             used = targets.long()
             if targets.dim() == 2:
-                used = used[torch.arange(targets.shape[1]) < torch.tensor(lengths)[:, None]]
+                lengths = torch.as_tensor(arguments["target_lengths"]).reshape(-1, 1)
+                used = used[torch.arange(targets.shape[1]) < lengths]
             if ((used < 0) | (used >= n_classes) | (used == blank)).any():
                 return "a label that is the blank or none of the classes"
         return refusal

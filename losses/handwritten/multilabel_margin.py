@@ -17,35 +17,48 @@ from autogen.losses.handwritten._reduction import (
     sum_arguments,
     sum_over_programs,
 )
+from autogen.losses.handwritten._rows import lanes_of, masks_of_lanes, start_of_lanes
 from autogen.runtime.handwritten import Backward, Forward, Handwritten, Launch
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _MAX_CLASSES = 8192
-# Pairs of a target and a class that a program looks at in one step, up to 1024 classes.
-_PAIRS = 4096
+# Pairs of a target and a class that a program looks at in one step, where there are few classes; then, how many targets
+# it looks at all the same, up to 1024 classes and beyond.
+_PAIRS, _LEAST_SLOTS = 2048, (4, 2)
+
+
+@triton.jit
+def _class_of(label: tl.tensor, n_classes: tl.tensor) -> tl.tensor:
+    """Labels in 32 bits, -1 for those that are no class."""
+    return tl.where((label >= 0) & (label < n_classes), label, -1).to(tl.int32)
 
 
 @triton.jit
 def mark_targets(
-    target_ptr: tl.tensor, stride: tl.tensor, n_classes: tl.tensor, CLASSES: tl.constexpr, SLOTS: tl.constexpr
+    target_ptr: tl.tensor,
+    stride: tl.tensor,
+    classes: tl.tensor,
+    n_classes: tl.tensor,
+    COLS: tl.constexpr,
+    SLOTS: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Which classes are targets (CLASSES,); how many slots there are before the first -1; whether all are classes.
+    """Which classes are targets (COLS,); how many slots there are before the first -1; whether all are classes.
 
     target_ptr: int64 (C,), one row; what follows its first negative number is not read, but for the rest of a step
+    classes: (COLS,)
     n_classes: C
     """
-    classes = tl.arange(0, CLASSES)[None, :]
-    hits = tl.zeros([CLASSES], tl.int32)
+    hits = tl.zeros([COLS], tl.int32)
     greatest = tl.full([], -1, tl.int64)
     n_targets = tl.full([], 0, tl.int32)
     first_slot = tl.full([], 0, tl.int32)
     while first_slot < n_classes:
         slot = first_slot + tl.arange(0, SLOTS)
-        target = tl.load(target_ptr + slot.to(tl.int64) * stride, mask=slot < n_classes, other=-1)
-        n_targets = tl.min(tl.where(target < 0, slot, first_slot + SLOTS), 0)
-        target = tl.where(slot < n_targets, target, -1)
-        hits += tl.sum((target[:, None] == classes).to(tl.int32), 0)
-        greatest = tl.maximum(greatest, tl.max(target, 0))
+        label = tl.load(target_ptr + slot.to(tl.int64) * stride, mask=slot < n_classes, other=-1)
+        n_targets = tl.min(tl.where(label < 0, slot, first_slot + SLOTS), 0)
+        label = tl.where(slot < n_targets, label, -1)
+        hits += tl.sum((_class_of(label, n_classes)[:, None] == classes[None, :]).to(tl.int32), 0)
+        greatest = tl.maximum(greatest, tl.max(label, 0))
         # A step with an end of the targets in it is the last.
         first_slot = tl.where(n_targets < first_slot + SLOTS, n_classes, first_slot + SLOTS)
     return hits > 0, n_targets, greatest < n_classes
@@ -60,12 +73,25 @@ def load_targets(
     slot: tl.tensor,
     n_targets: tl.tensor,
     n_classes: tl.tensor,
-    DTYPE: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """The targets in some slots, -1 where there is none, and `1 - input` at each, -inf where there is none."""
-    target = tl.load(target_ptr + slot.to(tl.int64) * target_stride, mask=slot < n_targets, other=-1)
-    is_class = (target >= 0) & (target < n_classes)
-    return target, 1.0 - tl.load(input_ptr + target * input_stride, mask=is_class, other=float("inf")).to(DTYPE)
+    """The targets in some slots, -1 where there is none, and the input at each, inf where there is none."""
+    label = tl.load(target_ptr + slot.to(tl.int64) * target_stride, mask=slot < n_targets, other=-1)
+    label = _class_of(label, n_classes)
+    input = tl.load(input_ptr + label.to(tl.int64) * input_stride, mask=label >= 0, other=float("inf"))
+    return label, input
+
+
+@triton.jit
+def load_row(
+    input_ptr: tl.tensor, place: tl.tensor, mask: tl.tensor, overlapping: tl.tensor, is_last: tl.tensor
+) -> tl.tensor:
+    """A row of the input, of anything where there is no class."""
+    if is_last:
+        input = tl.load(input_ptr + place, mask=mask, other=0.0)
+    else:
+        # Without `other`: branches that differ in a mask alone would be made one, of narrow loads.
+        input = tl.load(input_ptr + place, mask=overlapping)
+    return input
 
 
 @triton.jit
@@ -82,11 +108,13 @@ def multilabel_margin_loss_forward(
     target_stride: tl.tensor,
     divisor: tl.tensor,
     DTYPE: tl.constexpr,
-    CLASSES: tl.constexpr,
+    ALIGN: tl.constexpr,
+    GROUP: tl.constexpr,
+    COLS: tl.constexpr,
     SLOTS: tl.constexpr,
     PARTIALS: tl.constexpr,
 ) -> None:
-    """A row per program, SLOTS targets at a time.
+    """A row per program, of COLS classes or lanes (see `_rows`), SLOTS targets at a time.
 
     loss = sum over targets t and classes c that are no targets of max(0, 1 - input[t] + input[c]), divided by `divisor`
 
@@ -98,25 +126,30 @@ def multilabel_margin_loss_forward(
     n_classes: C
     """
     row = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, COLS)
+    skew = (row * input_row_stride % GROUP).to(tl.int32)
+    mask, overlapping, _inside = masks_of_lanes(lane, skew, True, n_classes, ALIGN, GROUP)
+    place = start_of_lanes(row, input_row_stride, ALIGN, GROUP) + lane.to(tl.int64) * input_stride
+    is_last = True if GROUP == 1 else row + 1 == tl.num_programs(0)
+    input = load_row(input_ptr, place, mask, overlapping, is_last).to(DTYPE)
     input_ptr += row * input_row_stride
     target_ptr += row * target_row_stride
-    is_target, n_targets, is_valid = mark_targets(target_ptr, target_stride, n_classes, CLASSES, SLOTS)
+    is_target, n_targets, is_valid = mark_targets(target_ptr, target_stride, lane - skew, n_classes, COLS, SLOTS)
     # -inf makes up no pair, whatever the target.
-    classes = tl.arange(0, CLASSES)
-    is_other = (classes < n_classes) & ~is_target
-    other = tl.load(input_ptr + classes.to(tl.int64) * input_stride, mask=is_other, other=float("-inf")).to(DTYPE)
+    other = tl.where(mask & ~is_target, input, float("-inf"))
 
-    # Per class, and compensated: there may be thousands of targets.
-    hinges = tl.zeros([CLASSES], DTYPE)
-    lost = tl.zeros([CLASSES], DTYPE)
+    # Per class, and compensated in single precision: there may be thousands of targets.
+    hinges = tl.zeros([COLS], DTYPE)
+    lost = tl.zeros([COLS], DTYPE)
     for first_slot in range(0, n_targets, SLOTS):
         slot = first_slot + tl.arange(0, SLOTS)
-        _, above = load_targets(input_ptr, target_ptr, input_stride, target_stride, slot, n_targets, n_classes, DTYPE)
-        hinge = above[:, None] + other[None, :]
+        _, at_target = load_targets(input_ptr, target_ptr, input_stride, target_stride, slot, n_targets, n_classes)
+        hinge = (1.0 - at_target.to(DTYPE))[:, None] + other[None, :]
         step = tl.sum(tl.where(hinge > 0.0, hinge, 0.0), 0) - lost
         total = hinges + step
-        # An infinite total has lost nothing that counts.
-        lost = tl.where(total < float("inf"), (total - hinges) - step, 0.0)
+        if tl.float32 == DTYPE:
+            # An infinite total has lost nothing that counts.
+            lost = tl.where(total < float("inf"), (total - hinges) - step, 0.0)
         hinges = total
     # A target that is no class has no loss; on the CPU it is refused.
     loss = tl.where(is_valid, tl.sum(hinges, 0), float("nan"))
@@ -138,12 +171,15 @@ def multilabel_margin_loss_backward(
     target_row_stride: tl.tensor,
     target_stride: tl.tensor,
     grad_loss_stride: tl.tensor,
+    grad_row_stride: tl.tensor,
     divisor: tl.tensor,
     DTYPE: tl.constexpr,
-    CLASSES: tl.constexpr,
+    ALIGN: tl.constexpr,
+    GROUP: tl.constexpr,
+    COLS: tl.constexpr,
     SLOTS: tl.constexpr,
 ) -> None:
-    """A row per program, SLOTS targets at a time.
+    """A row per program, of COLS classes or lanes (see `_rows`), SLOTS targets at a time.
 
     Every pair of a target t and another class c with 1 - input[t] + input[c] > 0 adds grad_loss / divisor
     to grad_input[c] and takes it from grad_input[t]
@@ -155,26 +191,32 @@ def multilabel_margin_loss_backward(
     n_classes: C
     """
     row = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, COLS)
+    skew = (row * input_row_stride % GROUP).to(tl.int32)
+    mask, overlapping, inside = masks_of_lanes(lane, skew, True, n_classes, ALIGN, GROUP)
+    place = start_of_lanes(row, input_row_stride, ALIGN, GROUP) + lane.to(tl.int64) * input_stride
+    is_last = True if GROUP == 1 else row + 1 == tl.num_programs(0)
+    input = load_row(input_ptr, place, mask, overlapping, is_last).to(DTYPE)
     input_ptr += row * input_row_stride
     target_ptr += row * target_row_stride
-    is_target, n_targets, is_valid = mark_targets(target_ptr, target_stride, n_classes, CLASSES, SLOTS)
-    classes = tl.arange(0, CLASSES)
-    is_other = (classes < n_classes) & ~is_target
-    other = tl.load(input_ptr + classes.to(tl.int64) * input_stride, mask=is_other, other=float("-inf")).to(DTYPE)
+    classes = lane - skew
+    is_target, n_targets, is_valid = mark_targets(target_ptr, target_stride, classes, n_classes, COLS, SLOTS)
+    other = tl.where(mask & ~is_target, input, float("-inf"))
 
-    pairs = tl.zeros([CLASSES], tl.int32)
+    pairs = tl.zeros([COLS], tl.int32)
     for first_slot in range(0, n_targets, SLOTS):
         slot = first_slot + tl.arange(0, SLOTS)
-        target, above = load_targets(
-            input_ptr, target_ptr, input_stride, target_stride, slot, n_targets, n_classes, DTYPE
-        )
-        is_pair = (above[:, None] + other[None, :] > 0.0).to(tl.int32)
-        is_own = target[:, None] == classes[None, :]
-        pairs += tl.sum(is_pair - tl.where(is_own, tl.sum(is_pair, 1)[:, None], 0), 0)
+        label, at_target = load_targets(input_ptr, target_ptr, input_stride, target_stride, slot, n_targets, n_classes)
+        is_pair = ((1.0 - at_target.to(DTYPE))[:, None] + other[None, :] > 0.0).to(tl.int32)
+        pairs += tl.sum(is_pair, 0)
+        pairs -= tl.sum(tl.where(label[:, None] == classes[None, :], tl.sum(is_pair, 1)[:, None], 0), 0)
 
     grad_loss = tl.load(grad_loss_ptr + row * grad_loss_stride).to(DTYPE) / divisor
     grad_input = pairs.to(DTYPE) * tl.where(is_valid, grad_loss, float("nan"))
-    tl.store(grad_input_ptr + row * n_classes + classes, grad_input, mask=classes < n_classes)
+    grad_input_ptr += start_of_lanes(row, grad_row_stride, ALIGN, GROUP)
+    tl.store(grad_input_ptr + lane, grad_input, mask=inside)
+    if GROUP > 1:
+        tl.store(grad_input_ptr + lane, grad_input, mask=mask & ~inside)
 
 
 class MultiLabelMargin(Handwritten):
@@ -216,7 +258,7 @@ class MultiLabelMargin(Handwritten):
     def forward(self, arguments: Mapping[str, Any]) -> Forward:
         """See `Handwritten.forward`."""
         input = arguments["input"]
-        common = _common(arguments)
+        common = _common(arguments, [input])
         n_rows, _ = _sizes(input)
         is_reduced = reduction_of(arguments) != "none"
         shape = () if is_reduced or input.dim() < 2 else (n_rows,)
@@ -234,10 +276,10 @@ class MultiLabelMargin(Handwritten):
     ) -> Backward:
         """See `Handwritten.backward`."""
         input = arguments["input"]
-        common = _common(arguments)
-        n_rows, _ = _sizes(input)
         gradient = torch.empty_like(input, memory_format=torch.contiguous_format)
-        own = {**common, "grad_input_ptr": gradient, "grad_loss_ptr": upstream}
+        common = _common(arguments, [input, gradient])
+        n_rows, n_classes = _sizes(input)
+        own = {**common, "grad_input_ptr": gradient, "grad_loss_ptr": upstream, "grad_row_stride": n_classes}
         own["grad_loss_stride"] = upstream.expand(n_rows).stride(0)
         launch = Launch(multilabel_margin_loss_backward, (n_rows,), own, _num_warps(common))
         return Backward({"input": gradient}, (launch,))
@@ -248,21 +290,23 @@ def _sizes(input: torch.Tensor) -> tuple[int, int]:
     return (input.shape[0], input.shape[1]) if input.dim() == 2 else (1, input.numel())
 
 
-def _common(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What forward and backward both take, by the names of the kernels' parameters."""
+def _common(arguments: Mapping[str, Any], rows: Sequence[torch.Tensor]) -> dict[str, Any]:
+    """What forward and backward both take, by the names of the kernels' parameters; `rows` are what they walk."""
     input, target = arguments["input"], arguments["target"]
     n_rows, n_classes = _sizes(input)
-    classes = triton.next_power_of_2(n_classes)
+    cols = triton.next_power_of_2(n_classes)
+    lanes = lanes_of([each.expand(n_rows, n_classes) for each in rows])
+    if n_classes + lanes["GROUP"] - 1 > cols:  # more lanes would be idle than columns are gained
+        lanes["GROUP"] = 1
     common: dict[str, Any] = {"input_ptr": input, "target_ptr": target, "n_classes": n_classes}
     for name, tensor in (("input", input), ("target", target)):
         common[f"{name}_row_stride"], common[f"{name}_stride"] = tensor.expand(n_rows, n_classes).stride()
     common["divisor"] = n_classes * (n_rows if reduction_of(arguments) == "mean" else 1)
     common["DTYPE"] = tl.float64 if compute_dtype(input) == torch.float64 else tl.float32
-    common["CLASSES"] = classes
-    common["SLOTS"] = min(classes, 16, max(4, _PAIRS // classes))
-    return common
+    return {**common, **lanes, "COLS": cols, "SLOTS": min(cols, 16, max(_LEAST_SLOTS[cols > 1024], _PAIRS // cols))}
 
 
 def _num_warps(common: Mapping[str, Any]) -> int:
-    """Warps of a program: at most 64 pairs per thread."""
-    return max(4, min(16, common["CLASSES"] * common["SLOTS"] // 2048))
+    """Warps of a program: at most 32 pairs per thread in single precision, 16 in double."""
+    pairs = common["COLS"] * common["SLOTS"]
+    return max(4, min(16, pairs * common["DTYPE"].primitive_bitwidth // 2**15))

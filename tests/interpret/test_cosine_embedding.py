@@ -88,6 +88,43 @@ def test_layouts(upstream: str, reduction: str) -> None:
         check(replace(call(*inputs, reduction=reduction), upstream=upstream))
 
 
+def planned(input1: Tensor, input2: Tensor, target: Tensor) -> list[tuple[int, int]]:
+    """How both kernels read rows: how far these are aligned, and in which groups they are read."""
+    arguments = {"input1": input1, "input2": input2, "target": target, "margin": 0.0}
+    arguments |= {"size_average": None, "reduce": None, "reduction": "mean"}
+    forward = make_cosine_embedding().forward(arguments)
+    backward = make_cosine_embedding().backward(arguments, forward.saved, torch.ones(()), ("input1", "input2"))
+    launches = (*forward.launches, *backward.launches)
+    return [(launch.arguments["ALIGN"], launch.arguments["GROUP"]) for launch in launches]
+
+
+@pytest.mark.parametrize(("dtype", "group"), [(torch.float64, 2), (torch.float32, 4), (torch.bfloat16, 8)], ids=str)
+@pytest.mark.parametrize("d", [67, 129, 1027])
+def test_rows_that_begin_anywhere(d: int, dtype: torch.dtype, group: int) -> None:
+    """Rows are read in groups, beyond their ends; what is there counts for nothing."""
+    input1, input2, target = rows(37, d, dtype)
+    assert planned(input1, input2, target) == [(1, group)] * 2
+    check(call(input1, input2, target, margin=-0.05))
+    # From an address that is no multiple of 16.
+    moved = [torch.cat([each.new_ones(1), each.flatten()])[1:].view(37, d) for each in (input1, input2)]
+    check(call(*moved, target))
+    # With something between the rows: gradients are without, and so begin elsewhere.
+    apart = [torch.cat([each, torch.full((37, 1), nan, dtype=dtype)], 1)[:, :d] for each in (input1, input2)]
+    assert planned(*apart, target) == [(1, group), (1, 1)]
+    check(call(*apart, target))
+
+
+def test_which_rows_are_read_in_groups() -> None:
+    target, whole, odd, halves = torch.ones(9), *(torch.ones(9, d) for d in (68, 67)), torch.ones(9, 67).half()
+    assert planned(whole, whole, target) == [(4, 1)] * 2
+    assert planned(whole.half(), whole.half(), target) == [(4, 8)] * 2
+    assert planned(odd, halves, target) == [(1, 8)] * 2
+    assert planned(odd, whole[:, :67], target) == [(1, 1)] * 2, "rows that begin differently"
+    assert planned(odd, torch.ones(67, 9).t(), target) == [(1, 1)] * 2, "columns apart"
+    assert planned(odd, odd[:1].expand(9, 67), target) == [(1, 1)] * 2, "the same row again"
+    assert planned(odd[:, :5], odd[:, :5], target) == [(1, 1)] * 2, "short rows"
+
+
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_special_values(reduction: str) -> None:
     """Zero vectors, infinities, nan; identical, opposite and orthogonal vectors; large and tiny ones."""

@@ -55,6 +55,36 @@ def test_without_a_batch(shape: tuple[int, ...], target: tuple[int, ...], reduct
     check(call(x, labels(1, max(1, x.numel()), 3).view(target), reduction=reduction))
 
 
+def groups(x: Tensor) -> list[tuple[int, int]]:
+    """How both kernels read rows: how far these are aligned, and in which groups they are read."""
+    arguments = {"input": x, "target": labels(*x.shape, 3), "size_average": None, "reduce": None, "reduction": "mean"}
+    forward = make_multilabel_margin().forward(arguments)
+    backward = make_multilabel_margin().backward(arguments, (), torch.ones(()), ("input",))
+    launches = (*forward.launches, *backward.launches)
+    return [(launch.arguments["ALIGN"], launch.arguments["GROUP"]) for launch in launches]
+
+
+@pytest.mark.parametrize(("dtype", "group"), [(torch.float64, 2), (torch.float32, 4), (torch.bfloat16, 8)], ids=str)
+@pytest.mark.parametrize("c", [37, 131])
+def test_rows_that_begin_anywhere(c: int, dtype: torch.dtype, group: int) -> None:
+    """Rows are read in groups, beyond their ends; what is there is no class."""
+    x, target = Samples(dtype).real(11, c), labels(11, c, 5)
+    assert groups(x) == [(1, group)] * 2
+    check(call(x, target))
+    # From an address that is no multiple of 16.
+    check(call(torch.cat([x.new_ones(1), x.flatten()])[1:].view(11, c), target))
+    # With something between the rows: gradients are without, and so begin elsewhere.
+    apart = torch.cat([x, torch.full((11, 1), nan, dtype=dtype)], 1)[:, :c]
+    assert groups(apart) == [(1, group), (1, 1)]
+    check(call(apart, target))
+
+
+def test_which_rows_are_read_in_groups() -> None:
+    assert groups(torch.ones(5, 36)) == [(4, 1)] * 2
+    assert groups(torch.ones(5, 63)) == [(1, 1)] * 2, "as many lanes as columns"
+    assert groups(torch.ones(35, 5).t()) == [(1, 1)] * 2, "columns apart"
+
+
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize(
     "targets",

@@ -152,6 +152,20 @@ LOOPED = [
     case("TripletMarginLoss", x(8, 50257), x(8, 50257), x(8, 50257), p=3),
 ]
 
+# With kernels written by hand. Lengths are as on a GPU: their values do not matter.
+HANDWRITTEN = [
+    *(case("CosineEmbeddingLoss", x(4096, n), x(4096, n), t(4096), dtype=d) for n in (512, 511) for d in (F32, BF16)),
+    case("CosineEmbeddingLoss", x(64, 5003), x(64, 5003), t(64)),
+    *(case("MultiLabelMarginLoss", x(256, n), y(256, n), dtype=d) for n in (1000, 1001) for d in (F32, BF16)),
+    case("MultiLabelMarginLoss", x(64, 5003), y(64, 5003)),
+    case("MultiLabelMarginLoss", x(64, 8192), y(64, 8192), dtype=F64),
+    *(case("CTCLoss", x(200, 32, 80), y(32, 40), y(32), y(32), dtype=d) for d in (F32, BF16)),
+    case("CTCLoss", x(201, 33, 81), y(33, 41), y(33), y(33)),
+]
+
+# With matrix products, which torch runs.
+PROJECTED = [case("LinearCrossEntropyLoss", x(512, 64), y(512), in_features=64, num_classes=n) for n in (1000, 1001)]
+
 # Offsets past 2^31, and so in 64 bits.
 WIDE = [
     case("MSELoss", x(2**31 + 9), t(2**31 + 9), dtype=BF16),

@@ -17,7 +17,7 @@ from triton.backends.amd.compiler import HIPBackend
 from autogen.aot import TARGETS, CompiledKernel, Parameter, SpecializedKernel, compile_all, compile_kernel, kernels_of
 from autogen.aot.kernels import _integer, _pointer
 from autogen.errors import CompileError
-from autogen.losses import MSELoss
+from autogen.losses import AdaptiveLogSoftmaxWithLoss, MSELoss
 
 DTYPES = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -74,6 +74,21 @@ def test_kernels_of_takes_what_can_be_decorated() -> None:
     assert "forward" not in vars(plain)
 
 
+def test_kernels_of_a_loss_that_is_made_of_calls() -> None:
+    loss = AdaptiveLogSoftmaxWithLoss(6, 30, [10, 20])
+    labels = torch.arange(30)
+    kernels = kernels_of(loss, torch.ones(30, 6), labels)
+    assert [each.direction for each in kernels] == ["forward"] * 3 + ["backward"] * 3
+    with pytest.raises(ValueError, match="do not fit"):
+        kernels_of(loss, torch.ones(30, 6), labels + 1)
+
+
+def test_accesses_are_found_where_triton_knows_the_functions_of_another_text(kernel: SpecializedKernel) -> None:
+    loads = [[each.widths for each in compile_kernel(each, TARGETS["sm_90"]).accesses]
+             for each in (kernel, replace(kernel, text=f"{kernel.text}\n# another"))]  # fmt: skip
+    assert loads[0] == loads[1] and any(loads[0])
+
+
 def test_everything_pickles(kernel: SpecializedKernel) -> None:
     result = compile_kernel(kernel, TARGETS["sm_90"])
     assert pickle.loads(pickle.dumps((kernel, result))) == (kernel, result)
@@ -112,7 +127,7 @@ def test_compile_all_from_a_process_that_interprets() -> None:
     script = """
 import torch, triton
 from autogen.aot import TARGETS, compile_all, compile_kernel, kernels_of
-from autogen.losses import MSELoss
+from autogen.losses import AdaptiveLogSoftmaxWithLoss, MSELoss
 
 kernels = kernels_of(MSELoss(), torch.ones(7, requires_grad=True), torch.ones(7))
 try:

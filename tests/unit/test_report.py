@@ -77,6 +77,20 @@ class TestBytes:
         assert report.forward.launches == 1
         assert report.forward.bytes_moved == 2 * x.nbytes + 300 * y.nbytes  # 128 rows per program
 
+    @pytest.mark.parametrize("is_expanded", [False, True])
+    def test_of_a_handwritten_loss(self, is_expanded: bool) -> None:
+        """Inputs, targets, three numbers per row that backward needs, the loss, and a part of each block."""
+        x, y = pair(N, 64)
+        sign = torch.ones(1).expand(N) if is_expanded else torch.ones(N)
+        report = explain(losses.CosineEmbeddingLoss(), x, y, sign)
+        assert report.forward is not None and report.backward is not None
+        necessary = 2 * x.nbytes + 4 * (1 if is_expanded else N) + 4
+        blocks = -(-N // 32)  # of 2048 elements
+        assert report.forward.bytes_minimum == necessary
+        assert report.forward.bytes_moved == necessary + 3 * 4 * N + blocks * PARTIAL
+        assert report.backward.bytes_minimum == necessary + x.nbytes
+        assert report.backward.bytes_moved == necessary + x.nbytes + 3 * 4 * N
+
     def test_are_never_below_the_minimum(self) -> None:
         for report in (
             explain(losses.TripletMarginLoss(), *(torch.randn(8, 16, requires_grad=True) for _ in range(3))),

@@ -1,0 +1,60 @@
+"""Rows of a matrix, read and written 16 bytes at a time wherever they begin, as generated kernels do (`tiling.skew`).
+
+Where rows are no multiples of 16 bytes, each row's lanes are counted from the multiple of 16 bytes that it begins in. A
+*group* of lanes is 16 bytes: what a row has some of is read, beyond its ends, too; what it has all of is stored at
+once, and the elements at its ends by themselves. What is read beyond a row belongs to the next one, so that the last
+tile of all is read to the element.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+
+from autogen.tiling.skew import ACCESS, LEAST_GROUPS
+
+
+@triton.jit
+def start_of_lanes(row: tl.tensor, row_stride: tl.tensor, ALIGN: tl.constexpr, GROUP: tl.constexpr) -> tl.tensor:
+    """Where the lanes of some rows begin."""
+    # So that the compiler knows how far rows are aligned, and loads that much at a time.
+    return row * (row_stride // ALIGN * ALIGN) // GROUP * GROUP
+
+
+@triton.jit
+def masks_of_lanes(
+    lane: tl.tensor, skew: tl.tensor, row_mask: tl.tensor, n_cols: tl.tensor, ALIGN: tl.constexpr, GROUP: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Which lanes of some rows are columns; which are in groups that overlap the row, and which in groups inside it.
+
+    lane: (COLS,), or (1, COLS) beside `skew` and `row_mask` of (ROWS, 1)
+    """
+    n_cols = n_cols // ALIGN * ALIGN
+    col = lane - skew
+    mask = (col < n_cols) & row_mask
+    if GROUP == 1:
+        return mask, mask, mask
+    else:
+        first = lane // GROUP * GROUP - skew
+        overlapping = (first < n_cols) & row_mask
+        inside = (first >= 0) & (first + GROUP <= n_cols) & row_mask
+        return mask & (col >= 0), overlapping, inside
+
+
+def lanes_of(matrices: Sequence[torch.Tensor]) -> dict[str, int]:
+    """How far the rows of all `matrices` are known to be aligned, and elements per group, 1 where none are needed.
+
+    They have the same number of columns.
+    """
+    n_cols = matrices[0].shape[1]
+    steps = [each.stride(0) for each in matrices]
+    align = math.gcd(ACCESS, n_cols, *steps)
+    group = ACCESS // min(each.itemsize for each in matrices)
+    is_long = n_cols >= LEAST_GROUPS * group
+    follow = all(each.stride(0) >= n_cols and each.stride(1) == 1 for each in matrices)
+    alike = len({step % group for step in steps}) == 1
+    return {"ALIGN": align, "GROUP": group if align % group and is_long and follow and alike else 1}
