@@ -10,7 +10,7 @@ import torch
 
 from autogen.availability import is_batched
 from autogen.calls.binding import Binding
-from autogen.calls.reachable import Change
+from autogen.calls.surroundings import Change
 from autogen.dispatch.compilations import key_of
 from autogen.dispatch.state import Connector, apart, keep
 from autogen.dynamo import graphs
@@ -38,7 +38,7 @@ def run(
             outputs, _ = kernels.run_forward(tensors, sizes)
         result = kernels.result(outputs, sizes)
         if state:
-            keep(state, binding, outputs, sizes)
+            keep(state, binding.state.places, binding.tensors, outputs, sizes)
         return result
     stream = stream_of(tensors[0].device) if kernels.is_random else None
     given = apart(state, tensors, own)
@@ -55,7 +55,8 @@ def run(
     outputs = _Fused.apply(kernels, replayed, sizes, failed, *connected)
     result = kernels.result(outputs, sizes)
     if state:
-        keep(state, binding, outputs, sizes, Connector(replay, stream, given[:own]))
+        connect = Connector(replay, stream, given[:own])
+        keep(state, binding.state.places, binding.tensors, outputs, sizes, connect)
     return result
 
 
@@ -133,7 +134,7 @@ class _Short(torch.autograd.Function):
             except (CompileError, InternalError) as error:  # of a kernel for another layout of upstream
                 key = key_of(shortcut, tensors, is_enabled=True)
                 dispatcher.refuse(key, resolve(dispatcher.options.policy), error)
-        replay = functools.partial(dispatcher.replay_again, shortcut, module, floats)
+        replay = functools.partial(dispatcher.replay_again, plan, shortcut, module, floats)
         replayed = Replayed(functools.partial(_tensors_of, replay), ctx.stream if plan.is_random else None)
         return None, *replayed.gradients(tensors, ctx.needs_input_grad[1:], upstream)
 

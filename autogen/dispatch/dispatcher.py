@@ -23,6 +23,7 @@ from autogen.dispatch.autograd import apply_short, run
 from autogen.dispatch.compilations import Compilations, Decision, key_of, needs_gradient
 from autogen.dispatch.shortcut import Plan, Shortcut
 from autogen.dispatch.sites import Site, Sites
+from autogen.dispatch.state import apart, keep, shared_memory
 from autogen.dynamo import graphs
 from autogen.errors import (
     AutogenError,
@@ -109,13 +110,11 @@ class Dispatcher:
         if decision.kernels is not None:
             needs = needs_gradient(binding)
             failed = functools.partial(self.refuse, key_of(binding, binding.tensors), policy)
+            self._learn(binding, decision.kernels, module, args, kwargs)  # from what has not been changed yet
             try:
-                result = run(decision.kernels, binding, decision.sizes, needs, failed, decision.found)
+                return run(decision.kernels, binding, decision.sizes, needs, failed, decision.found)
             except (CompileError, InternalError) as refused:
                 error = failed(refused)
-            else:
-                self._learn(binding, decision.kernels, module, args, kwargs)
-                return result
         if policy is Policy.MANDATORY and error is not None:
             if isinstance(error, (TraceError, RefusedError)):
                 self._eager(module, args, kwargs)  # a fault of the call itself is torch's to report
@@ -263,10 +262,15 @@ class Dispatcher:
                 plan = self._branch(each, tensors, site, plan)
                 if plan is None:
                     return MISSING
+            if plan.state is not None and shared_memory(plan.state, each.names, tensors) is not None:
+                return MISSING
+            given = plan.given(tensors) if plan.copied or plan.cut else tensors
             if plan.needs_gradient:
-                returned = apply_short((plan, sizes, floats, each, module, self), *tensors)
+                returned = apply_short((plan, sizes, floats, each, module, self), *given)
             else:
-                returned = plan.outputs_of(plan.prepared.forward(tensors, sizes))
+                returned = plan.outputs_of(plan.prepared.forward(given, sizes))
+            if plan.state is not None:
+                keep(plan.state, each.places, tensors, returned, sizes or plan.prepared.sizes)
             return returned if plan.returns_tensor else plan.loss.result(returned, sizes or plan.prepared.sizes)
         return MISSING
 
@@ -294,7 +298,7 @@ class Dispatcher:
             if sizes is not None:
                 if self.options.static_graph and site.graphs.get(tuple(needs)) is not compiled.graph:
                     return None  # compared on the long way
-                return Plan.of(compiled, sizes, any(needs), branches)
+                return Plan.of(compiled, sizes, needs, branches)
         return None
 
     def _learn(
@@ -316,21 +320,20 @@ class Dispatcher:
             for each in site.shortcuts:
                 reading = each.read(module, args, kwargs)
                 if reading is not None and isinstance(reading[1], tuple):
-                    each.plans.keep(reading[1], Plan.of_handwritten(cast("BoundHandwritten", kernels), binding.tensors))
+                    bound = cast("BoundHandwritten", kernels)
+                    each.plans.keep(reading[1], Plan.of_handwritten(bound, binding.tensors, needs_gradient(binding)))
 
     def replay_again(
         self,
+        plan: Plan,
         shortcut: Shortcut,
         module: torch.nn.Module | None,
         floats: Sequence[float],
         tensors: Sequence[torch.Tensor],
     ) -> Any:
         """Run, as torch would, the loss of a call that took a shortcut."""
-        args, kwargs = shortcut.call(tensors, floats)
-        binding = bind(self.function, self.signature, module, args, kwargs, shortcut.varying, shortcut.executed)
-        if binding.statics != shortcut.statics or binding.names != shortcut.names:
-            raise RuntimeError(f"{self.name} has changed between forward and the derivative of backward")
-        return binding.replay(tensors, floats)
+        given = apart(plan.loss.state, tensors, len(tensors))
+        return shortcut.replay(given, floats, functools.partial(self._eager, module))
 
     def decide(self, binding: Binding, module: torch.nn.Module | None, name: str) -> Decision:
         """How a call is to run; compiles what is not compiled yet."""

@@ -86,11 +86,12 @@ class CompiledLoss:
     @property
     def is_short(self) -> bool:
         """Whether sizes, strides, floats and predicates decide if a call can run on the plan, which then is all there
-        is to it.
+        is to it but for what it changes.
 
-        Such calls need not be taken apart each time (`autogen.dispatch.shortcut`).
+        Such calls need not be taken apart each time (`autogen.dispatch.shortcut`). A tensor that is assigned with its
+        graph would need a replay of its own.
         """
-        return not (self.is_found or self.state)
+        return not (self.is_found or self.state.is_connected)
 
     @property
     def is_found(self) -> bool:
@@ -100,7 +101,9 @@ class CompiledLoss:
     @property
     def is_closed(self) -> bool:
         """Whether the kernels are all there is to a call that can run on them. Checks of its values may come before."""
-        return self.is_short and not any(isinstance(step, TorchStep) for step in (*self.forward, *self.backward()))
+        if self.is_found or self.state:
+            return False
+        return not any(isinstance(step, TorchStep) for step in (*self.forward, *self.backward()))
 
     @property
     def is_portable(self) -> bool:
@@ -143,14 +146,20 @@ class CompiledLoss:
             return None
         return bound
 
-    @property
+    @functools.cached_property
     def returns_tensor(self) -> bool:
-        """Whether the loss returns its one output, and nothing around it."""
-        return self.trace.structure.is_leaf() and len(self.trace.outputs) == 1
+        """Whether the loss returns its first output, and nothing around it."""
+        return self.trace.structure.is_leaf() and len(self.trace.outputs) - self.state.outputs == 1
 
     def result(self, outputs: Sequence[torch.Tensor], sizes: Sizes) -> Any:
         """The loss's own return value around its outputs."""
-        return self.trace.result(outputs, sizes)
+        return outputs[0] if self.returns_tensor else self.trace.result(outputs, sizes)
+
+    @functools.cached_property
+    def shared(self) -> tuple[int, ...]:
+        """Which outputs outlive the call, and are what a step of torch has made: they need memory of their own."""
+        names = [each.name for each in self.trace.outputs]
+        return tuple(k for k in range(len(names) - self.state.outputs, len(names)) if names[k] in self.plan.aliases)
 
     def __post_init__(self) -> None:
         self.forward = launchers_of(self.plan.forward, self.plan, self.tune)
@@ -179,9 +188,8 @@ class CompiledLoss:
         named |= packing.allocate(tensors[0].device)
         self._launch(self.forward, named, sizes, self.plan.aliases)
         outputs = [named[each.name] for each in self.trace.outputs]
-        for k in range(len(outputs) - self.state.outputs, len(outputs)):
-            if self.trace.outputs[k].name in self.plan.aliases:  # what outlives the call has memory of its own
-                outputs[k] = outputs[k].clone()
+        for k in self.shared:
+            outputs[k] = outputs[k].clone()
         kept = (*packing.kept, *(root.buffer.name for root in self.plan.early.gradients))
         return outputs, [named[name] for name in kept]
 
