@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
 import gc
 import threading
+import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -172,7 +174,11 @@ def test_a_graph_that_is_retained(binds: list[str]) -> None:
         for seed in range(4):
             x, t = inputs(seed)
             value = each(x, t)
-        results.append([torch.autograd.grad(value, x, retain_graph=True)[0] for _ in range(3)] + [each.center])
+        found = [torch.autograd.grad(value, x, retain_graph=True)[0] for _ in range(3)]
+        for _ in range(2):  # each of which runs the loss in torch
+            (gradient,) = torch.autograd.grad(value, x, create_graph=True)
+            found += [gradient, *torch.autograd.grad(gradient.pow(2).sum(), x, retain_graph=True)]
+        results.append([*found, each.center])
     torch.testing.assert_close(*results)
 
 
@@ -201,7 +207,7 @@ def test_what_is_kept_has_memory_of_its_own(binds: list[str]) -> None:
     class Sorted(Loss):
         def forward(self, x: Tensor, t: Tensor) -> Tensor:
             order = x.sort(0)
-            self.last, self.previous = order.values.detach().clone(), order.indices
+            self.last = order.indices.clone()  # which backward reads
             return (order.values * t).sum()
 
     results = []
@@ -574,21 +580,22 @@ def test_what_is_assigned_while_another_thread_replays_stays(binds: list[str]) -
     begun, launched = threading.Event(), threading.Event()
     swapped, call = Surroundings.swapped, Direction.__call__
 
-    def slowly(*args: Any) -> Any:
+    def launch(*args: Any) -> Any:
         launched.set()
-        begun.wait(10)
+        assert begun.wait(10)
         return call(*args)
 
-    def waiting(self: Surroundings, *args: Any) -> Any:
-        launched.wait(10)
-        begun.set()
-        gone.wait(0.3)
-        return swapped(self, *args)
+    @contextlib.contextmanager
+    def swapped_for_long(*args: Any) -> Iterator[None]:
+        assert launched.wait(10)
+        with swapped(*args):
+            begun.set()
+            time.sleep(0.3)
+            yield
 
-    gone = threading.Event()
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as other:
-        patch.setattr(Direction, "__call__", slowly)
-        patch.setattr(Surroundings, "swapped", waiting)
+        patch.setattr(Direction, "__call__", launch)
+        patch.setattr(Surroundings, "swapped", swapped_for_long)
         second = other.submit(twins.loss, *inputs(5))
         torch.autograd.grad(value, x, create_graph=True)
         second.result()
