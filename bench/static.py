@@ -89,7 +89,7 @@ def facts(loss: Any, inputs: tuple[torch.Tensor, ...]) -> tuple[Facts, Facts]:
     dispatcher, module = found
     binding = bind(dispatcher.function, dispatcher.signature, module, inputs, {})
     compiled = compile_loss(type(loss).__name__, binding, needs_gradient(binding))
-    bound = compiled.bind(binding)
+    bound = compiled.bind(binding.tensors, tuple(binding.floats.values()))
     assert bound is not None
     return tuple(_facts(steps, bound.sizes) for steps in (compiled.forward, compiled.backward()))  # type: ignore[return-value]
 

@@ -123,7 +123,7 @@ class _Short(torch.autograd.Function):
     def backward(ctx: Any, *upstream: torch.Tensor | None) -> Any:
         plan, sizes, floats, shortcut, module, dispatcher = ctx.call
         everything = ctx.saved_tensors
-        count = len(shortcut.names)
+        count = len(ctx.needs_input_grad) - 1
         tensors = everything[:count]
         if not torch.is_grad_enabled():
             kept = (*everything[count:], *_taken(ctx)) if plan.is_early else everything[count:]
@@ -132,7 +132,7 @@ class _Short(torch.autograd.Function):
                 if gradients is not None:
                     return None, *gradients
             except (CompileError, InternalError) as error:  # of a kernel for another layout of upstream
-                key = key_of(shortcut, tensors, is_enabled=True)
+                key = key_of(shortcut, tensors[: len(shortcut.names)], is_enabled=True)
                 dispatcher.refuse(key, resolve(dispatcher.options.policy), error)
         replay = functools.partial(dispatcher.replay_again, plan, shortcut, module, floats)
         replayed = Replayed(functools.partial(_tensors_of, replay), ctx.stream if plan.is_random else None)

@@ -9,8 +9,8 @@ comparisons by identity: it returns the tensors of a call and what is prepared f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -34,7 +34,11 @@ Reading = tuple[tuple[torch.Tensor, ...], "Plan | Key", tuple[float, ...]]
 
 Reader = Callable[[Any, tuple[Any, ...], dict[str, Any]], Reading | None]
 
+Taken = tuple["Plan", "dict[str, Any] | None", tuple[torch.Tensor, ...]]
+"""How a call runs: its plan, its sizes if floats among them vary, and the tensors that were found ahead."""
+
 MOST_PLANS = 1024  # geometries of one shortcut, before the oldest is forgotten
+_MOST_ALIKE = 256  # sizes of what is found ahead, for one geometry
 _MOST_CONDITIONS = 2000
 
 # What the generated function may meet where something has changed: an item, an attribute or a variable that is gone, or
@@ -71,13 +75,15 @@ class Plan:
     copied: tuple[int, ...] = ()  # those that the loss writes to, and backward may read
     state: State | None = None  # what a call changes, if anything
     holds: Holds | None = None  # where values decide which branches a loss takes: whether they are these
-    branches: list[Plan] = field(default_factory=list, repr=False)  # of all traces for the geometry, where they do
+    is_found: bool = False  # the loss is given what torch finds ahead; there is a plan for each of its sizes
+    alike: dict[Key, Plan] = field(default_factory=dict, repr=False)  # those plans
+    branches: list[Plan] = field(default_factory=list, repr=False)  # of all traces for the geometry
 
     @classmethod
     def of(cls, loss: CompiledLoss, sizes: dict[str, Any], needs: Sequence[bool], branches: list[Plan]) -> Plan:
         """Prepare a loss for the sizes of a call, and the tensors of it that are to be differentiated.
 
-        Where values decide, the plan is one more of its `branches`.
+        The plan is one more of the `branches` for its geometry.
         """
         from autogen.runtime.checks import checks_of  # these import sympy
         from autogen.runtime.prepared import Prepared
@@ -92,14 +98,14 @@ class Plan:
             outputs=len(loss.trace.outputs),
             constant=tuple(k for k, varies in enumerate(loss.differentiable) if not varies),
             returns_tensor=loss.returns_tensor and not loss.state,
-            cut=_both(loss.unconnected, needs),
+            cut=_both(loss.unconnected[: len(needs)], needs),
             copied=tuple(each.position for each in loss.state.written) if any(needs) else (),
             state=loss.state or None,
-            holds=checks_of(domain, sizes) if domain.ahead else None,
+            holds=checks_of(domain, sizes) if domain.ahead and not loss.is_found else None,
+            is_found=loss.is_found,
             branches=branches,
         )
-        if plan.holds is not None:
-            branches.append(plan)
+        branches.append(plan)
         return plan
 
     @classmethod
@@ -120,14 +126,36 @@ class Plan:
             cut=_both(call.unconnected, needs),
         )
 
-    def given(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """What kernels and autograd are given in the place of a call's tensors."""
+    def taken(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> Taken | None:
+        """How a call of the geometry runs, if its loss takes the branches that it is planned for."""
+        if not floats and not self.is_found:
+            return (self, None, ()) if self.holds is None or self.holds(tensors) else None
+        loss = cast("CompiledLoss", self.loss)
+        bound = loss.bind(tensors, floats)
+        if bound is None:
+            return None
+        sizes = bound.sizes
+        integers = tuple([size for size in sizes.values() if not isinstance(size, float)])
+        varying = sizes if len(integers) < len(sizes) else None
+        if not self.is_found:
+            return self, varying, ()
+        plan = self.alike.get(integers)
+        if plan is None:
+            from autogen.runtime.prepared import Prepared
+
+            plan = replace(self, prepared=Prepared(loss, sizes))
+            _make_room(_MOST_ALIKE, self.alike)
+            self.alike[integers] = plan
+        return plan, varying, bound.found
+
+    def given(self, tensors: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """What kernels and autograd are given in the place of a call's tensors, and what was found ahead."""
         given = list(tensors)
         for k in self.copied:
             given[k] = copy_of(given[k])
         for k in self.cut:
             given[k] = given[k].detach()
-        return given
+        return [*given, *(map(copy_of, found) if self.copied else found)]  # it may lie in memory that is written to
 
     def outputs_of(self, results: list[torch.Tensor]) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """The outputs among the results of forward; one that is all the loss returns, alone."""
@@ -159,16 +187,21 @@ class Plans:
 
     def keep(self, key: Key, plan: Plan) -> None:
         """Remember the plan of a geometry."""
-        if len(self._plans) >= MOST_PLANS:
-            oldest = list(self._plans)[0]  # noqa: RUF015 - `next(iter(…))` fails if another thread keeps one now
-            self._plans.pop(oldest, None)
-            self._tests.pop(oldest, None)
+        _make_room(MOST_PLANS, self._plans, self._tests)
         self._plans[key] = plan
 
 
 def _both(*conditions: Sequence[bool]) -> tuple[int, ...]:
     """Where all of some conditions are true."""
     return tuple(k for k, each in enumerate(zip(*conditions, strict=True)) if all(each))
+
+
+def _make_room(most: int, table: dict[Key, Any], *others: dict[Key, Any]) -> None:
+    """Drop the oldest of a table's entries, and what others have under its key, if there are too many."""
+    if len(table) >= most:
+        oldest = list(table)[0]  # noqa: RUF015 - `next(iter(…))` fails if another thread adds one now
+        for each in (table, *others):
+            each.pop(oldest, None)
 
 
 _TENSOR = object()

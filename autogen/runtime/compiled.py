@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from autogen import ir
-from autogen.calls.binding import Binding
 from autogen.calls.changes import State
 from autogen.runtime.backwards import Backwards, Sizes, Step, kernels_in, launchers_of, results_of
 from autogen.runtime.launch import Launcher, Tuner, empty
@@ -85,13 +84,12 @@ class CompiledLoss:
 
     @property
     def is_short(self) -> bool:
-        """Whether sizes, strides, floats and predicates decide if a call can run on the plan, which then is all there
-        is to it but for what it changes.
+        """Whether a call need not be taken apart if it is like an earlier one (`autogen.dispatch.shortcut`).
 
-        Such calls need not be taken apart each time (`autogen.dispatch.shortcut`). A tensor that is assigned with its
-        graph would need a replay of its own.
+        Then sizes, strides, floats and what is known ahead decide if it can run on the plan. That is all there is to
+        it, but for what it changes; a tensor that is assigned with its graph would need a replay of its own.
         """
-        return not (self.is_found or self.state.is_connected)
+        return not self.state.is_connected
 
     @property
     def is_found(self) -> bool:
@@ -122,8 +120,8 @@ class CompiledLoss:
 
     def sizes_of(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> Sizes | None:
         """The sizes and floats of a call by name, None if the kernels are not made for it."""
-        sizes = self.trace.domain.sizes(tensors, floats)
-        return None if sizes is None or not self._holds(sizes) else sizes
+        bound = self.bind(tensors, floats)
+        return None if bound is None else bound.sizes
 
     def _holds(self, sizes: Sizes) -> bool:
         return all(step.kernel.holds(sizes) for step in self._limited)
@@ -139,9 +137,9 @@ class CompiledLoss:
         reached: frozenset[int] = frozenset().union(*self.trace.reached)
         return tuple(k not in reached for k in range(len(self.trace.inputs)))
 
-    def bind(self, binding: Binding) -> Bound | None:
+    def bind(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> Bound | None:
         """A call's sizes and floats by name, and what is computed ahead; None if the kernels are not made for it."""
-        bound = self.trace.domain.bind(binding.tensors, tuple(binding.floats.values()))
+        bound = self.trace.domain.bind(tensors, floats)
         if bound is None or not self._holds(bound.sizes):
             return None
         return bound
