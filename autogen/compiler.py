@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from autogen.calls.binding import Binding
-from autogen.calls.reachable import Change
+from autogen.calls.surroundings import Change
 from autogen.errors import AutogenError, CollectiveError, TraceError, UnsupportedOpError, ValueBranchError
 from autogen.lowering import decompositions, lower
 from autogen.options import PLAIN, Options

@@ -49,6 +49,8 @@ BOUNDS = {
     "Wasserstein": (1.75, 1.45),
     "LinearCrossEntropy": (1.05, 1.25),
     "Checked": (1.4, 1.2),
+    "DINO": (0.45, 0.55),
+    "DINO, assigned": (0.3, 0.4),
 }
 
 CHECKED = ("Checked",)  # what these check, they check on every device
@@ -120,6 +122,33 @@ def checked(input: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
     return (input.square() / variance + variance.log()).mean()
 
 
+class Dino(nn.Module):
+    """Cross entropy with a teacher whose centre is a moving average, which is written in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("center", torch.zeros(1, 10))
+
+    def forward(self, student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+        target = ((teacher - self.center) / 0.04).softmax(-1)
+        loss = -(target * (student / 0.1).log_softmax(-1)).sum(-1).mean()
+        self.update(teacher.mean(0, keepdim=True))
+        return loss
+
+    @torch.no_grad()
+    def update(self, mean: torch.Tensor) -> None:
+        """Move the centre."""
+        self.center.mul_(0.9).add_(mean, alpha=0.1)
+
+
+class DinoAssigned(Dino):
+    """The same with a new tensor for each centre."""
+
+    @torch.no_grad()
+    def update(self, mean: torch.Tensor) -> None:
+        self.center = self.center * 0.9 + mean * 0.1
+
+
 def boxes() -> torch.Tensor:
     corners = torch.rand(64, 2)
     return torch.cat([corners, corners + torch.rand(64, 2)], dim=1)
@@ -158,6 +187,8 @@ def cases() -> dict[str, tuple[Any, Any, tuple[Any, ...]]]:
             (torch.randn(64, 10), labels),
         ),
         "Checked": (autogen_loss(checked), checked, (torch.randn(64, 10), torch.rand(64, 10) + 0.1)),
+        "DINO": (autogen_loss(Dino()), Dino(), (torch.randn(64, 10), torch.randn(64, 10))),
+        "DINO, assigned": (autogen_loss(DinoAssigned()), DinoAssigned(), (torch.randn(64, 10), torch.randn(64, 10))),
     }
 
 

@@ -121,7 +121,7 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
             *(specialize_launch(launch, name, "backward") for launch in (after.launches if after else ())),
         )
     compiled = compile_loss(name, binding, needs, dispatcher.options)
-    bound = compiled.bind(binding)
+    bound = compiled.bind(binding.tensors, tuple(binding.floats.values()))
     assert bound is not None, "a trace holds for the call that it was made from"
     sizes = bound.sizes
     backward = kernels_in(compiled.backward()) if any(needs) else ()

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from autogen.calls.places import Difference, Namer, Place
+from autogen.calls.places import Namer, Spot
 from autogen.frozen import frozen
 
 _BACKENDS = "torch.backends"
@@ -109,8 +109,8 @@ def question_of(value: Any) -> str | None:
 
 
 @frozen
-class Answer(Place):
-    """The answer to a question."""
+class Answer(Spot):
+    """The answer to a question. A replay of the loss is given the settings of its own time."""
 
     question: str
     before: Hashable
@@ -123,18 +123,6 @@ class Answer(Place):
     def has_changed(self) -> bool:
         """Whether it has another answer now."""
         return QUESTIONS[self.question]() != self.before
-
-    def look(self) -> Answer:
-        return self
-
-    def differences(self) -> Iterator[Difference]:
-        return iter(())
-
-    def put_back(self) -> None:
-        """A replay of the loss is given the settings of its own time."""
-
-    def without(self, kept: Collection[tuple[int, Any]]) -> Answer:
-        return self
 
     def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
         yield f"{name(QUESTIONS[self.question])}() == {name(self.before)}"

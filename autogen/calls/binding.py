@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from autogen.calls.reachable import Change, Reachable
+from autogen.calls.reachable import Reachable
+from autogen.calls.surroundings import Change, Surroundings
 from autogen.frozen import frozen
 from autogen.locks import replaced
 from autogen.names import unique
@@ -39,6 +40,21 @@ Replay = Callable[..., Any]
 def is_replaying() -> bool:
     """Whether this thread is running a loss in torch on behalf of a decorated one: then nothing is generated."""
     return _replaying.depth > 0
+
+
+def run_again(
+    surroundings: Surroundings, values: Sequence[Any], call: Callable[[], Any], changes: list[Change] | None = None
+) -> Any:
+    """Run a loss as torch would, by a `call` of it, with other `values` in its surroundings.
+
+    What it changes there, but for the values of tensors, is put back, and noted in `changes`.
+    """
+    _replaying.depth += 1
+    try:
+        with replaced.replacing(), surroundings.swapped(values, changes):
+            return call()
+    finally:
+        _replaying.depth -= 1
 
 
 @frozen
@@ -63,21 +79,14 @@ class Binding:
         floats: Sequence[Any] | None = None,
         changes: list[Change] | None = None,
     ) -> Any:
-        """Run the loss as torch would, on the given tensors, and floats, in the place of its own.
-
-        What it changes, but for the values of tensors, is put back, and noted in `changes`.
-        """
-        return self._run((*tensors, *(self.floats.values() if floats is None else floats)), changes)
+        """Run the loss as torch would, on the given tensors, and floats, in the place of its own; see `run_again`."""
+        values = (*tensors, *(self.floats.values() if floats is None else floats))
+        return self._run(self.state.surroundings, values, changes)
 
     def remember(self) -> Replay:
         """`replay`, which then keeps none of the tensors alive that the loss reaches beside its arguments."""
-        self.state.release()
-        run, floats = self._run, tuple(self.floats.values())
-        return lambda tensors, changes=None: run((*tensors, *floats), changes)
-
-    def assign(self, place: int, key: Any, value: Any) -> None:
-        """Make a change, at the place of a number."""
-        self.state.places[place].assign(key, value)
+        run, surroundings, floats = self._run, self.state.surroundings.released(), tuple(self.floats.values())
+        return lambda tensors, changes=None: run(surroundings, (*tensors, *floats), changes)
 
     @property
     def floats(self) -> dict[str, float]:
@@ -127,17 +136,15 @@ def bind(
     tensors = [*(leaves[k] for k in spots), *(each.value for each in state.tensors)]
     names += [each.name for each in state.tensors]
 
-    def run(replacements: Sequence[Any], changes: list[Change] | None = None) -> Any:
-        _replaying.depth += 1
-        try:
-            with replaced.replacing(), state.swapped(replacements[len(spots) :], changes):
-                filled = list(leaves)
-                for spot, tensor in zip(spots, replacements, strict=False):
-                    filled[spot] = tensor
-                new_args, new_kwargs = pytree.tree_unflatten(filled, structure)
-                return function(*new_args, **new_kwargs)
-        finally:
-            _replaying.depth -= 1
+    def run(surroundings: Surroundings, values: Sequence[Any], changes: list[Change] | None = None) -> Any:
+        def call() -> Any:
+            filled = list(leaves)
+            for spot, tensor in zip(spots, values, strict=False):
+                filled[spot] = tensor
+            new_args, new_kwargs = pytree.tree_unflatten(filled, structure)
+            return function(*new_args, **new_kwargs)
+
+        return run_again(surroundings, values[len(spots) :], call, changes)
 
     if module is not None:
         arguments = dict(list(arguments.items())[1:])

@@ -76,3 +76,8 @@ class State:
 
     def __bool__(self) -> bool:
         return bool(self.assigned or self.written)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a tensor is assigned that has a graph of its own."""
+        return any(isinstance(each.value, Output) and each.value.inputs for each in self.assigned)

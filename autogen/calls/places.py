@@ -1,7 +1,8 @@
 """Places that a loss reads or may write to, as they were when they were looked at.
 
-What the loss has changed there is told, and put back. And each place tells, as Python text, how to see that it has not
-changed: `autogen.dispatch.shortcut` makes one function of that, which is much cheaper than looking at everything again.
+What the loss has changed there is told, and put back. And whatever was looked at tells, as Python text, how to see that
+it has not changed: `autogen.dispatch.shortcut` makes one function of that, which is much cheaper than looking at
+everything again.
 """
 
 from __future__ import annotations
@@ -76,8 +77,16 @@ class Difference:
     now: Any
 
 
-class Place(ABC):
-    """One place. `kept`, where it is asked for, are the (container's id, key) of what may change freely."""
+class Spot(ABC):
+    """What was looked at. `kept`, where it is asked for, are the (container's id, key) of what may change freely."""
+
+    @abstractmethod
+    def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
+        """Python expressions that are true while nothing has changed."""
+
+
+class Place(Spot):
+    """A spot where the loss may change something."""
 
     @abstractmethod
     def look(self) -> Place:
@@ -98,10 +107,6 @@ class Place(ABC):
     def assign(self, key: Any, value: Any) -> None:
         """Assign what a call of the loss has made to the key of a difference."""
         raise NotImplementedError
-
-    @abstractmethod
-    def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
-        """Python expressions that are true while nothing has changed."""
 
 
 @frozen
@@ -291,24 +296,37 @@ class Name(Place):
 
 
 @frozen
-class Attribute(Place):
-    """An attribute of an object, as it is found from outside; `type` is its class."""
+class Fixed(Spot):
+    """An attribute of an object that a loss does not assign, such as its class."""
 
     owner: Any
     name: str
     before: Any
-    is_state: bool = True  # whether the loss may change it at all
+
+    def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
+        owner = name(self.owner)
+        is_class = self.name == "__class__"
+        yield _is(f"type({owner})" if is_class else f"{owner}.{self.name}", self.before, name)
+
+
+@frozen
+class Attribute(Place):
+    """An attribute of an object, as it is found from outside."""
+
+    owner: Any
+    name: str
+    before: Any
 
     def look(self) -> Attribute:
-        return replace(self, before=getattr(self.owner, self.name, MISSING)) if self.is_state else self
+        return replace(self, before=getattr(self.owner, self.name, MISSING))
 
     def differences(self) -> Iterator[Difference]:
-        now = getattr(self.owner, self.name, MISSING) if self.is_state else self.before
+        now = getattr(self.owner, self.name, MISSING)
         if not _is_same(now, self.before):
             yield Difference(self.name, MISSING if now is MISSING else self.name, self.before, now)
 
     def put_back(self) -> None:
-        now = getattr(self.owner, self.name, MISSING) if self.is_state else self.before
+        now = getattr(self.owner, self.name, MISSING)
         if now is self.before or (self.before is HELD and now is not MISSING):
             return
         if self.before is MISSING:
@@ -326,9 +344,7 @@ class Attribute(Place):
         owner = name(self.owner)
         if (id(self.owner), self.name) in kept:
             return
-        if self.name == "__class__":
-            yield f"type({owner}) is {name(self.before)}"
-        elif self.before is MISSING:
+        if self.before is MISSING:
             yield f"not hasattr({owner}, {self.name!r})"
         else:
             yield _is(f"{owner}.{self.name}", self.before, name)

@@ -14,9 +14,7 @@ import math
 import sys
 import threading
 import types
-from collections.abc import Collection, Hashable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Collection, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -26,16 +24,17 @@ from autogen.calls.places import (
     MISSING,
     Attribute,
     Cell,
-    Difference,
     Entries,
+    Fixed,
     Items,
     Kept,
     Name,
     Place,
+    Spot,
     contents,
     entries,
 )
-from autogen.frozen import frozen
+from autogen.calls.surroundings import Surroundings
 from autogen.names import unique
 
 MOST_VALUES = 20_000  # that a loss reaches
@@ -49,10 +48,10 @@ class Reachable:
     """The walk over one call, whose `arguments` are kept in a list.
 
     `tensors` are those that were found, in order, and `floats` the numbers that are known to vary, by the names in
-    `varying`; `fixed` are all other floats by name. `places` are all places where something was read, `is_plain` says
-    whether they tell of every change, and `is_endless` that there is too much to look at; much more than usually if the
-    walk `is_wide`. `answers` are those of torch to the questions that the loss names. If it is known which code is
-    `executed`, no other function is looked into.
+    `varying`; `fixed` are all other floats by name. `places` are all places where something was read that the loss may
+    change, `spots` all others, `is_plain` says whether they tell of every change, and `is_endless` that there is too
+    much to look at; much more than usually if the walk `is_wide`. `answers` are those of torch to the questions that
+    the loss names. If it is known which code is `executed`, no other function is looked into.
     """
 
     def __init__(
@@ -70,6 +69,7 @@ class Reachable:
         self.floats: list[Kept] = []
         self.fixed: dict[str, float] = {}
         self.places: list[Place] = []
+        self.spots: list[Spot] = []
         self.answers: dict[str, Answer] = {}
         self.is_plain = True
         self.is_endless = False
@@ -80,6 +80,11 @@ class Reachable:
         self._modules_seen: set[tuple[int, frozenset[str]]] = set()
         self._outermost: torch.nn.Module | None = None
         self._count = 0
+
+    @property
+    def surroundings(self) -> Surroundings:
+        """What is to be put in its place again for a replay: first the tensors, then the floats."""
+        return Surroundings((*self.tensors, *self.floats), tuple(self.places))
 
     def visit_self(self, module: torch.nn.Module) -> Hashable:
         """`visit`, of the module whose method the loss is."""
@@ -173,9 +178,9 @@ class Reachable:
                 return kind if isinstance(value, dict) else self._of_library(value)
         parts: list[Hashable] = [kind, self.visit(kind)]
         if not isinstance(value, torch.nn.Module):
-            self.places.append(Attribute(value, "__class__", kind, is_state=False))
+            self.spots.append(Fixed(value, "__class__", kind))
         if isinstance(attributes, dict):
-            self.places.append(Attribute(value, "__dict__", attributes, is_state=False))
+            self.spots.append(Fixed(value, "__dict__", attributes))
             parts.append(self._entries(attributes, name))
         for slot in _slots(kind):
             item = getattr(value, slot, MISSING)
@@ -200,12 +205,12 @@ class Reachable:
 
     def _module(self, module: Any, name: str) -> Hashable:
         owner: Any = type(module)
-        self.places.append(Attribute(module, "__class__", owner, is_state=False))
-        self.places.append(Attribute(module, "__dict__", module.__dict__, is_state=False))
+        self.spots.append(Fixed(module, "__class__", owner))
+        self.spots.append(Fixed(module, "__dict__", module.__dict__))
         stores = [self._entries(store, name) for store in (module._parameters, module._buffers)]
         rest = self._entries(module.__dict__, name, _INTERNALS)
         for store in ("_parameters", "_buffers", "_modules"):
-            self.places.append(Attribute(module, store, getattr(module, store), is_state=False))
+            self.spots.append(Fixed(module, store, getattr(module, store)))
         # Hooks of the outermost module run around `forward`, outside what is traced; those of the others inside.
         hooks = () if module is self._outermost else _HOOKS
         hooked = tuple(self._entries(module.__dict__[hook], hook) for hook in hooks)
@@ -241,7 +246,7 @@ class Reachable:
             return self.visit(function.__wrapped__)  # type: ignore[attr-defined]
         outside, self._attributes = self._attributes, _attributes_in(function.__code__)
         for attribute in ("__code__", "__defaults__", "__kwdefaults__"):
-            self.places.append(Attribute(function, attribute, getattr(function, attribute), is_state=False))
+            self.spots.append(Fixed(function, attribute, getattr(function, attribute)))
         closure = []
         for cell, name in zip(function.__closure__ or (), function.__code__.co_freevars, strict=True):
             held = contents(cell)
@@ -259,7 +264,7 @@ class Reachable:
         for question in questions:
             if question not in self.answers:
                 self.answers[question] = Answer.to(question)
-                self.places.append(self.answers[question])
+                self.spots.append(self.answers[question])
         return tuple((question, self.answers[question].before) for question in questions)
 
     def _of_library(self, value: Any) -> Hashable:
@@ -281,44 +286,6 @@ class Reachable:
             return self._of_library(module)
         self._modules_seen.add((id(module), self._attributes))
         return Identity(module), tuple(self._global(vars(module), each) for each in names)
-
-    @contextmanager
-    def swapped(self, values: Sequence[Any], changes: list[Change] | None = None) -> Iterator[None]:
-        """All places as they were found, with other values for the tensors, and then the floats; then as they are now.
-
-        What the loss changes there meanwhile is noted in `changes`, and undone.
-        """
-        kept = (*self.tensors, *self.floats)
-        outside = [place.look() for place in self.places]
-        for place in self.places:
-            place.put_back()
-        arguments = [each.put(value) for each, value in zip(kept, values, strict=True)]
-        inside = [place.look() for place in self.places]
-        try:
-            yield
-        finally:
-            if changes is not None:
-                changes += [Change(k, each) for k, place in enumerate(inside) for each in place.differences()]
-            for place in inside:
-                place.put_back()
-            for each, value in reversed(list(zip(kept, arguments, strict=True))):
-                each.put(value)
-            for place in outside:
-                place.put_back()
-
-    def release(self) -> None:
-        """Keep no tensors alive; `swapped` still works."""
-        kept = {(id(each.container), each.key) for each in self.tensors}
-        self.places = [place.without(kept) for place in self.places]
-        self.tensors = [replace(each, value=None) for each in self.tensors]
-
-
-@frozen
-class Change:
-    """What a loss has changed: a difference at the place of a number."""
-
-    place: int
-    difference: Difference
 
 
 @functools.lru_cache(maxsize=4096)

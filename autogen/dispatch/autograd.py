@@ -10,7 +10,7 @@ import torch
 
 from autogen.availability import is_batched
 from autogen.calls.binding import Binding
-from autogen.calls.reachable import Change
+from autogen.calls.surroundings import Change
 from autogen.dispatch.compilations import key_of
 from autogen.dispatch.state import Connector, apart, keep
 from autogen.dynamo import graphs
@@ -38,7 +38,7 @@ def run(
             outputs, _ = kernels.run_forward(tensors, sizes)
         result = kernels.result(outputs, sizes)
         if state:
-            keep(state, binding, outputs, sizes)
+            keep(state, binding.state.places, binding.tensors, outputs, sizes)
         return result
     stream = stream_of(tensors[0].device) if kernels.is_random else None
     given = apart(state, tensors, own)
@@ -55,7 +55,8 @@ def run(
     outputs = _Fused.apply(kernels, replayed, sizes, failed, *connected)
     result = kernels.result(outputs, sizes)
     if state:
-        keep(state, binding, outputs, sizes, Connector(replay, stream, given[:own]))
+        connect = Connector(replay, stream, given[:own])
+        keep(state, binding.state.places, binding.tensors, outputs, sizes, connect)
     return result
 
 
@@ -122,7 +123,7 @@ class _Short(torch.autograd.Function):
     def backward(ctx: Any, *upstream: torch.Tensor | None) -> Any:
         plan, sizes, floats, shortcut, module, dispatcher = ctx.call
         everything = ctx.saved_tensors
-        count = len(shortcut.names)
+        count = len(ctx.needs_input_grad) - 1
         tensors = everything[:count]
         if not torch.is_grad_enabled():
             kept = (*everything[count:], *_taken(ctx)) if plan.is_early else everything[count:]
@@ -131,9 +132,9 @@ class _Short(torch.autograd.Function):
                 if gradients is not None:
                     return None, *gradients
             except (CompileError, InternalError) as error:  # of a kernel for another layout of upstream
-                key = key_of(shortcut, tensors, is_enabled=True)
+                key = key_of(shortcut, tensors[: len(shortcut.names)], is_enabled=True)
                 dispatcher.refuse(key, resolve(dispatcher.options.policy), error)
-        replay = functools.partial(dispatcher.replay_again, shortcut, module, floats)
+        replay = functools.partial(dispatcher.replay_again, plan, shortcut, module, floats)
         replayed = Replayed(functools.partial(_tensors_of, replay), ctx.stream if plan.is_random else None)
         return None, *replayed.gradients(tensors, ctx.needs_input_grad[1:], upstream)
 

@@ -113,7 +113,7 @@ class Compilations:
     def _known(self, binding: Binding, key: Hashable) -> Decision | None:
         """What was found before for calls like this one."""
         for compiled in self._compiled.get(key, ()):
-            bound = compiled.bind(binding)
+            bound = compiled.bind(binding.tensors, tuple(binding.floats.values()))
             if bound is not None:
                 self._unused = None, 0
                 return _decided(compiled, bound, binding)
@@ -204,7 +204,7 @@ def _attempt(
     try:
         with defects_of(name):
             compiled = compile_loss(name, binding, needs, options)
-            bound = compiled.bind(binding)
+            bound = compiled.bind(binding.tensors, tuple(binding.floats.values()))
             assert bound is not None, "kernels are made for the call that they were compiled from"
     except AutogenError as error:
         return error

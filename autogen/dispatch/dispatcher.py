@@ -21,8 +21,9 @@ from autogen.calls.executed import is_profiled
 from autogen.calls.places import MISSING
 from autogen.dispatch.autograd import apply_short, run
 from autogen.dispatch.compilations import Compilations, Decision, key_of, needs_gradient
-from autogen.dispatch.shortcut import Plan, Shortcut
+from autogen.dispatch.shortcut import Plan, Shortcut, Taken
 from autogen.dispatch.sites import Site, Sites
+from autogen.dispatch.state import apart, keep, shared_memory
 from autogen.dynamo import graphs
 from autogen.errors import (
     AutogenError,
@@ -109,13 +110,11 @@ class Dispatcher:
         if decision.kernels is not None:
             needs = needs_gradient(binding)
             failed = functools.partial(self.refuse, key_of(binding, binding.tensors), policy)
+            self._learn(binding, decision.kernels, module, args, kwargs)  # from what has not been changed yet
             try:
-                result = run(decision.kernels, binding, decision.sizes, needs, failed, decision.found)
+                return run(decision.kernels, binding, decision.sizes, needs, failed, decision.found)
             except (CompileError, InternalError) as refused:
                 error = failed(refused)
-            else:
-                self._learn(binding, decision.kernels, module, args, kwargs)
-                return result
         if policy is Policy.MANDATORY and error is not None:
             if isinstance(error, (TraceError, RefusedError)):
                 self._eager(module, args, kwargs)  # a fault of the call itself is torch's to report
@@ -254,28 +253,35 @@ class Dispatcher:
                 each.plans.keep(known, plan)
             else:
                 plan = known
-            sizes = None
-            if floats:  # they may decide about branches of the loss
-                sizes = plan.loss.sizes_of(tensors, floats)
-                if sizes is None:
+            sizes: dict[str, Any] | None = None
+            found: tuple[torch.Tensor, ...] = ()
+            if floats or plan.is_found or plan.holds is not None:  # more than geometry decides
+                taken = plan.taken(tensors, floats) or self._branch(each, tensors, floats, site, plan)
+                if taken is None:
                     return MISSING
-            elif plan.holds is not None and not plan.holds(tensors):
-                plan = self._branch(each, tensors, site, plan)
-                if plan is None:
-                    return MISSING
+                plan, sizes, found = taken
+            if plan.state is not None and shared_memory(plan.state, each.names, tensors) is not None:
+                return MISSING
+            given = plan.given(tensors, found) if found or plan.copied or plan.cut else tensors
             if plan.needs_gradient:
-                returned = apply_short((plan, sizes, floats, each, module, self), *tensors)
+                returned = apply_short((plan, sizes, floats, each, module, self), *given)
             else:
-                returned = plan.outputs_of(plan.prepared.forward(tensors, sizes))
+                returned = plan.outputs_of(plan.prepared.forward(given, sizes))
+            if plan.state is not None:
+                keep(plan.state, each.places, tensors, returned, sizes or plan.prepared.sizes)
             return returned if plan.returns_tensor else plan.loss.result(returned, sizes or plan.prepared.sizes)
         return MISSING
 
-    def _branch(self, shortcut: Shortcut, tensors: Sequence[torch.Tensor], site: Site, plan: Plan) -> Plan | None:
-        """The plan of a call that takes other branches than those of a `plan` for its geometry."""
+    def _branch(
+        self, shortcut: Shortcut, tensors: Sequence[torch.Tensor], floats: tuple[float, ...], site: Site, plan: Plan
+    ) -> Taken | None:
+        """How a call runs that takes other branches than those of a `plan` for its geometry."""
         for other in plan.branches:
-            if other is not plan and other.holds is not None and other.holds(tensors):
-                return other
-        return self._plan(shortcut, tensors, (), site, plan.branches)
+            taken = other.taken(tensors, floats) if other is not plan else None
+            if taken is not None:
+                return taken
+        new = self._plan(shortcut, tensors, floats, site, plan.branches)
+        return None if new is None else new.taken(tensors, floats)
 
     def _plan(
         self,
@@ -285,7 +291,7 @@ class Dispatcher:
         site: Site,
         branches: list[Plan],
     ) -> Plan | None:
-        """What a call runs, if it is compiled; one more of the `branches` for its geometry where values decide."""
+        """What a call runs, if it is compiled; one more of the `branches` for its geometry."""
         if self._handwritten is not None:
             return None  # planned where the call has been taken apart
         needs = [torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors]
@@ -294,7 +300,7 @@ class Dispatcher:
             if sizes is not None:
                 if self.options.static_graph and site.graphs.get(tuple(needs)) is not compiled.graph:
                     return None  # compared on the long way
-                return Plan.of(compiled, sizes, any(needs), branches)
+                return Plan.of(compiled, sizes, needs, branches)
         return None
 
     def _learn(
@@ -316,21 +322,21 @@ class Dispatcher:
             for each in site.shortcuts:
                 reading = each.read(module, args, kwargs)
                 if reading is not None and isinstance(reading[1], tuple):
-                    each.plans.keep(reading[1], Plan.of_handwritten(cast("BoundHandwritten", kernels), binding.tensors))
+                    bound = cast("BoundHandwritten", kernels)
+                    each.plans.keep(reading[1], Plan.of_handwritten(bound, binding.tensors, needs_gradient(binding)))
 
     def replay_again(
         self,
+        plan: Plan,
         shortcut: Shortcut,
         module: torch.nn.Module | None,
         floats: Sequence[float],
         tensors: Sequence[torch.Tensor],
     ) -> Any:
         """Run, as torch would, the loss of a call that took a shortcut."""
-        args, kwargs = shortcut.call(tensors, floats)
-        binding = bind(self.function, self.signature, module, args, kwargs, shortcut.varying, shortcut.executed)
-        if binding.statics != shortcut.statics or binding.names != shortcut.names:
-            raise RuntimeError(f"{self.name} has changed between forward and the derivative of backward")
-        return binding.replay(tensors, floats)
+        own = tensors[: len(shortcut.names)]  # without what was found ahead
+        given = apart(plan.loss.state, own, len(own))
+        return shortcut.replay(given, floats, functools.partial(self._eager, module))
 
     def decide(self, binding: Binding, module: torch.nn.Module | None, name: str) -> Decision:
         """How a call is to run; compiles what is not compiled yet."""

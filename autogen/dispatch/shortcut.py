@@ -9,16 +9,19 @@ comparisons by identity: it returns the tensors of a call and what is prepared f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from autogen.calls.binding import Binding
+from autogen.calls.binding import Binding, run_again
+from autogen.calls.surroundings import Surroundings
+from autogen.dispatch.state import copy_of
 from autogen.frozen import frozen
 from autogen.runtime import geometry
 
 if TYPE_CHECKING:
+    from autogen.calls.changes import State
     from autogen.runtime.checks import Holds
     from autogen.runtime.compiled import CompiledLoss
     from autogen.runtime.handwritten import BoundHandwritten
@@ -31,7 +34,11 @@ Reading = tuple[tuple[torch.Tensor, ...], "Plan | Key", tuple[float, ...]]
 
 Reader = Callable[[Any, tuple[Any, ...], dict[str, Any]], Reading | None]
 
+Taken = tuple["Plan", "dict[str, Any] | None", tuple[torch.Tensor, ...]]
+"""How a call runs: its plan, its sizes if floats among them vary, and the tensors that were found ahead."""
+
 MOST_PLANS = 1024  # geometries of one shortcut, before the oldest is forgotten
+_MOST_ALIKE = 256  # sizes of what is found ahead, for one geometry
 _MOST_CONDITIONS = 2000
 
 # What the generated function may meet where something has changed: an item, an attribute or a variable that is gone, or
@@ -63,13 +70,21 @@ class Plan:
     is_random: bool
     outputs: int
     constant: tuple[int, ...]  # outputs without a gradient
-    returns_tensor: bool  # and nothing else
+    returns_tensor: bool  # and makes nothing else
+    cut: tuple[int, ...] = ()  # tensors that autograd comes to from no output, whose graph may not be the loss's own
+    copied: tuple[int, ...] = ()  # those that the loss writes to, and backward may read
+    state: State | None = None  # what a call changes, if anything
     holds: Holds | None = None  # where values decide which branches a loss takes: whether they are these
-    branches: list[Plan] = field(default_factory=list, repr=False)  # of all traces for the geometry, where they do
+    is_found: bool = False  # the loss is given what torch finds ahead; there is a plan for each of its sizes
+    alike: dict[Key, Plan] = field(default_factory=dict, repr=False)  # those plans
+    branches: list[Plan] = field(default_factory=list, repr=False)  # of all traces for the geometry
 
     @classmethod
-    def of(cls, loss: CompiledLoss, sizes: dict[str, Any], needs_gradient: bool, branches: list[Plan]) -> Plan:
-        """Prepare a loss for the sizes of a call; where values decide, the plan is one more of its `branches`."""
+    def of(cls, loss: CompiledLoss, sizes: dict[str, Any], needs: Sequence[bool], branches: list[Plan]) -> Plan:
+        """Prepare a loss for the sizes of a call, and the tensors of it that are to be differentiated.
+
+        The plan is one more of the `branches` for its geometry.
+        """
         from autogen.runtime.checks import checks_of  # these import sympy
         from autogen.runtime.prepared import Prepared
 
@@ -77,21 +92,24 @@ class Plan:
         plan = cls(
             loss,
             Prepared(loss, sizes),
-            needs_gradient,
+            any(needs),
             is_early=loss.early > 0,
             is_random=loss.is_random,
             outputs=len(loss.trace.outputs),
             constant=tuple(k for k, varies in enumerate(loss.differentiable) if not varies),
-            returns_tensor=loss.returns_tensor,
-            holds=checks_of(domain, sizes) if domain.ahead else None,
+            returns_tensor=loss.returns_tensor and not loss.state,
+            cut=_both(loss.unconnected[: len(needs)], needs),
+            copied=tuple(each.position for each in loss.state.written) if any(needs) else (),
+            state=loss.state or None,
+            holds=checks_of(domain, sizes) if domain.ahead and not loss.is_found else None,
+            is_found=loss.is_found,
             branches=branches,
         )
-        if plan.holds is not None:
-            branches.append(plan)
+        branches.append(plan)
         return plan
 
     @classmethod
-    def of_handwritten(cls, call: BoundHandwritten, tensors: Sequence[torch.Tensor]) -> Plan:
+    def of_handwritten(cls, call: BoundHandwritten, tensors: Sequence[torch.Tensor], needs: Sequence[bool]) -> Plan:
         """Prepare a handwritten loss for calls like one."""
         from autogen.runtime.handwritten_prepared import PreparedHandwritten
 
@@ -105,7 +123,39 @@ class Plan:
             outputs=1,
             constant=(),
             returns_tensor=True,
+            cut=_both(call.unconnected, needs),
         )
+
+    def taken(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> Taken | None:
+        """How a call of the geometry runs, if its loss takes the branches that it is planned for."""
+        if not floats and not self.is_found:
+            return (self, None, ()) if self.holds is None or self.holds(tensors) else None
+        loss = cast("CompiledLoss", self.loss)
+        bound = loss.bind(tensors, floats)
+        if bound is None:
+            return None
+        sizes = bound.sizes
+        integers = tuple([size for size in sizes.values() if not isinstance(size, float)])
+        varying = sizes if len(integers) < len(sizes) else None
+        if not self.is_found:
+            return self, varying, ()
+        plan = self.alike.get(integers)
+        if plan is None:
+            from autogen.runtime.prepared import Prepared
+
+            plan = replace(self, prepared=Prepared(loss, sizes))
+            _make_room(_MOST_ALIKE, self.alike)
+            self.alike[integers] = plan
+        return plan, varying, bound.found
+
+    def given(self, tensors: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """What kernels and autograd are given in the place of a call's tensors, and what was found ahead."""
+        given = list(tensors)
+        for k in self.copied:
+            given[k] = copy_of(given[k])
+        for k in self.cut:
+            given[k] = given[k].detach()
+        return [*given, *(map(copy_of, found) if self.copied else found)]  # it may lie in memory that is written to
 
     def outputs_of(self, results: list[torch.Tensor]) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """The outputs among the results of forward; one that is all the loss returns, alone."""
@@ -137,11 +187,21 @@ class Plans:
 
     def keep(self, key: Key, plan: Plan) -> None:
         """Remember the plan of a geometry."""
-        if len(self._plans) >= MOST_PLANS:
-            oldest = list(self._plans)[0]  # noqa: RUF015 - `next(iter(…))` fails if another thread keeps one now
-            self._plans.pop(oldest, None)
-            self._tests.pop(oldest, None)
+        _make_room(MOST_PLANS, self._plans, self._tests)
         self._plans[key] = plan
+
+
+def _both(*conditions: Sequence[bool]) -> tuple[int, ...]:
+    """Where all of some conditions are true."""
+    return tuple(k for k, each in enumerate(zip(*conditions, strict=True)) if all(each))
+
+
+def _make_room(most: int, table: dict[Key, Any], *others: dict[Key, Any]) -> None:
+    """Drop the oldest of a table's entries, and what others have under its key, if there are too many."""
+    if len(table) >= most:
+        oldest = list(table)[0]  # noqa: RUF015 - `next(iter(…))` fails if another thread adds one now
+        for each in (table, *others):
+            each.pop(oldest, None)
 
 
 _TENSOR = object()
@@ -157,8 +217,7 @@ class _Float:
 class Shortcut:
     """The calls of a module, or of a function, that read the same from the same places.
 
-    `statics` and `names` are those of their binding, `varying` the names of its floats, `executed`
-    the code that it has looked into, if not all.
+    `statics` and `names` are those of their binding, `places` where they may change something.
     """
 
     def __init__(
@@ -166,12 +225,15 @@ class Shortcut:
     ) -> None:
         self.statics = binding.statics
         self.names = binding.names
-        self.varying = frozenset(binding.floats)
-        self.executed = binding.state.executed
         self.read = read
         self.plans = plans
-        holes = {each.key: each.name for each in binding.state.floats if each.container is binding.state.arguments}
-        first = len(binding.state.arguments or ()) - len(args) - len(kwargs)
+        state = binding.state
+        holes = {each.key: each.name for each in state.floats if each.container is state.arguments}
+        self._around = [k for k, each in enumerate(state.floats) if each.container is not state.arguments]
+        kept = (*state.tensors, *(state.floats[k] for k in self._around))
+        self._surroundings = Surroundings(kept, tuple(state.places)).released()
+        self.places = self._surroundings.places
+        first = len(state.arguments or ()) - len(args) - len(kwargs)
         given = enumerate((*args, *kwargs.values()), first)
         self._given = [
             _TENSOR if isinstance(value, torch.Tensor) else _Float(holes[k]) if k in holes else value
@@ -179,6 +241,13 @@ class Shortcut:
         ]
         self._keywords = tuple(kwargs)
         self._floats = list(binding.floats)
+
+    def replay(self, tensors: Sequence[torch.Tensor], floats: Sequence[float], loss: Callable[..., Any]) -> Any:
+        """Run the `loss` again as torch would, on the tensors and floats of a call, and all else as it was then."""
+        args, kwargs = self.call(tensors, floats)
+        count = sum(each is _TENSOR for each in self._given)
+        values = (*tensors[count:], *(floats[k] for k in self._around))
+        return run_again(self._surroundings, values, lambda: loss(args, kwargs))
 
     def call(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, positional and by keyword, given all its tensors and floats."""
@@ -244,8 +313,8 @@ class _Writer:
             else:
                 return None
         kept = {(id(each.container), each.key) for each in (*state.tensors, *state.floats)}
-        for place in state.places:
-            conditions += place.conditions(self._name, kept)
+        for spot in (*state.spots, *state.places):
+            conditions += spot.conditions(self._name, kept)
         if len(conditions) > _MOST_CONDITIONS:
             return None
         tensors += [each.text(self._name) for each in state.tensors]

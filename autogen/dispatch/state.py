@@ -11,22 +11,27 @@ from typing import Any
 
 import torch
 
-from autogen.calls.binding import Binding, Replay
+from autogen.calls.binding import Replay
 from autogen.calls.changes import Assigned, Input, Output, Size, State
-from autogen.calls.reachable import Change
+from autogen.calls.places import Place
+from autogen.calls.surroundings import Change
 from autogen.dynamo import graphs
+from autogen.locks import replaced
 from autogen.runtime.replays import Replayed
 
 
 def shared_memory(state: State, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> str | None:
     """Which tensors share memory that is written to, if there are any: then a write to one changes the other."""
+    if not state.written:
+        return None
+    memory = [tensor.untyped_storage().data_ptr() for tensor in tensors]
     for each in state.written:
         if _overlaps_itself(tensors[each.position]):
             return f"the memory that elements of {names[each.position]} share"
-        own = tensors[each.position].untyped_storage().data_ptr()
-        for k, other in enumerate(tensors):
-            if own and k != each.position and other.untyped_storage().data_ptr() == own:
-                return f"the memory that {names[each.position]} and {names[k]} share"
+        own = memory[each.position]
+        if own and memory.count(own) > 1:
+            other = next(k for k, its in enumerate(memory) if its == own and k != each.position)
+            return f"the memory that {names[each.position]} and {names[other]} share"
     return None
 
 
@@ -47,24 +52,30 @@ def apart(state: State, tensors: Sequence[torch.Tensor], own: int) -> list[torch
     if not state.written:
         return list(tensors)
     positions = {each.position for each in state.written}
-    return [_copy(tensor) if k in positions or k >= own else tensor for k, tensor in enumerate(tensors)]
+    return [copy_of(tensor) if k in positions or k >= own else tensor for k, tensor in enumerate(tensors)]
 
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
+def copy_of(tensor: torch.Tensor) -> torch.Tensor:
     """A copy with the same strides, with a graph of its own."""
+    copy = tensor.clone()
+    if copy.stride() == tensor.stride():  # not if there is memory between its elements
+        return copy
     copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
     return copy.copy_(tensor)
 
 
 def keep(
     state: State,
-    binding: Binding,
+    places: Sequence[Place],
+    tensors: Sequence[torch.Tensor],
     outputs: Sequence[torch.Tensor],
     sizes: Mapping[str, Any],
     connect: Callable[[Assigned, torch.Tensor], torch.Tensor] | None = None,
 ) -> None:
-    """Make the changes of one call. `connect` gives a tensor its graph, which none has without."""
-    tensors = binding.tensors
+    """Make the changes of one call, to its `tensors` and `places`.
+
+    `connect` gives a tensor its graph, which none has without.
+    """
     connected: dict[int, torch.Tensor] = {}
     values: list[Any] = []
     for each in state.assigned:
@@ -79,15 +90,15 @@ def keep(
             values.append(tensor.detach() if value.is_detached else tensor)
         else:
             values.append(value.value(sizes) if isinstance(value, Size) else value)
-    with torch.no_grad():
-        for write in state.written:
-            tensor, new = tensors[write.position], outputs[write.output]
-            if write.is_replaced:
-                tensor.data = new
-            else:
-                tensor.copy_(new)
+    for write in state.written:
+        tensor, new = tensors[write.position], outputs[write.output]
+        if write.is_replaced:
+            tensor.data = new
+        else:  # what is detached has the same version
+            (tensor.detach() if tensor.requires_grad else tensor).copy_(new)
+    replaced.settled()  # what is assigned while another thread replays would be taken out again
     for each, value in zip(state.assigned, values, strict=True):
-        binding.assign(each.place, each.key, value)
+        places[each.place].assign(each.key, value)
 
 
 class Connector:

@@ -65,7 +65,7 @@ class Shelf:
             except (AttributeError, ImportError):  # a class of what the loss returns is not there in this process
                 continue
             found.kept_as = self._name_of(content)
-            bound = found.bind(binding)
+            bound = found.bind(binding.tensors, tuple(binding.floats.values()))
             if bound is not None:
                 return found, bound
         return None

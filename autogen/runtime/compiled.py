@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from autogen import ir
-from autogen.calls.binding import Binding
 from autogen.calls.changes import State
 from autogen.runtime.backwards import Backwards, Sizes, Step, kernels_in, launchers_of, results_of
 from autogen.runtime.launch import Launcher, Tuner, empty
@@ -85,12 +84,12 @@ class CompiledLoss:
 
     @property
     def is_short(self) -> bool:
-        """Whether sizes, strides, floats and predicates decide if a call can run on the plan, which then is all there
-        is to it.
+        """Whether a call need not be taken apart if it is like an earlier one (`autogen.dispatch.shortcut`).
 
-        Such calls need not be taken apart each time (`autogen.dispatch.shortcut`).
+        Then sizes, strides, floats and what is known ahead decide if it can run on the plan. That is all there is to
+        it, but for what it changes; a tensor that is assigned with its graph would need a replay of its own.
         """
-        return not (self.is_found or self.state)
+        return not self.state.is_connected
 
     @property
     def is_found(self) -> bool:
@@ -100,7 +99,9 @@ class CompiledLoss:
     @property
     def is_closed(self) -> bool:
         """Whether the kernels are all there is to a call that can run on them. Checks of its values may come before."""
-        return self.is_short and not any(isinstance(step, TorchStep) for step in (*self.forward, *self.backward()))
+        if self.is_found or self.state:
+            return False
+        return not any(isinstance(step, TorchStep) for step in (*self.forward, *self.backward()))
 
     @property
     def is_portable(self) -> bool:
@@ -119,8 +120,8 @@ class CompiledLoss:
 
     def sizes_of(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> Sizes | None:
         """The sizes and floats of a call by name, None if the kernels are not made for it."""
-        sizes = self.trace.domain.sizes(tensors, floats)
-        return None if sizes is None or not self._holds(sizes) else sizes
+        bound = self.bind(tensors, floats)
+        return None if bound is None else bound.sizes
 
     def _holds(self, sizes: Sizes) -> bool:
         return all(step.kernel.holds(sizes) for step in self._limited)
@@ -136,21 +137,27 @@ class CompiledLoss:
         reached: frozenset[int] = frozenset().union(*self.trace.reached)
         return tuple(k not in reached for k in range(len(self.trace.inputs)))
 
-    def bind(self, binding: Binding) -> Bound | None:
+    def bind(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> Bound | None:
         """A call's sizes and floats by name, and what is computed ahead; None if the kernels are not made for it."""
-        bound = self.trace.domain.bind(binding.tensors, tuple(binding.floats.values()))
+        bound = self.trace.domain.bind(tensors, floats)
         if bound is None or not self._holds(bound.sizes):
             return None
         return bound
 
-    @property
+    @functools.cached_property
     def returns_tensor(self) -> bool:
-        """Whether the loss returns its one output, and nothing around it."""
-        return self.trace.structure.is_leaf() and len(self.trace.outputs) == 1
+        """Whether the loss returns its first output, and nothing around it."""
+        return self.trace.structure.is_leaf() and len(self.trace.outputs) - self.state.outputs == 1
 
     def result(self, outputs: Sequence[torch.Tensor], sizes: Sizes) -> Any:
         """The loss's own return value around its outputs."""
-        return self.trace.result(outputs, sizes)
+        return outputs[0] if self.returns_tensor else self.trace.result(outputs, sizes)
+
+    @functools.cached_property
+    def shared(self) -> tuple[int, ...]:
+        """Which outputs outlive the call, and are what a step of torch has made: they need memory of their own."""
+        names = [each.name for each in self.trace.outputs]
+        return tuple(k for k in range(len(names) - self.state.outputs, len(names)) if names[k] in self.plan.aliases)
 
     def __post_init__(self) -> None:
         self.forward = launchers_of(self.plan.forward, self.plan, self.tune)
@@ -179,9 +186,8 @@ class CompiledLoss:
         named |= packing.allocate(tensors[0].device)
         self._launch(self.forward, named, sizes, self.plan.aliases)
         outputs = [named[each.name] for each in self.trace.outputs]
-        for k in range(len(outputs) - self.state.outputs, len(outputs)):
-            if self.trace.outputs[k].name in self.plan.aliases:  # what outlives the call has memory of its own
-                outputs[k] = outputs[k].clone()
+        for k in self.shared:
+            outputs[k] = outputs[k].clone()
         kept = (*packing.kept, *(root.buffer.name for root in self.plan.early.gradients))
         return outputs, [named[name] for name in kept]
 

@@ -212,10 +212,6 @@ class BoundHandwritten:
         """The loss's return value around its output."""
         return outputs[0]
 
-    def sizes_of(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> dict[str, int] | None:
-        """Not known for floats that vary: they are planned with."""
-        return None if floats else {}
-
     def on(self, tensors: Sequence[torch.Tensor]) -> BoundHandwritten:
         """The call on other tensors."""
         given = dict(zip(self.names, tensors, strict=True))

@@ -5,7 +5,8 @@ A call then does nothing but that, and what torch runs between the launches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -114,6 +115,16 @@ class Direction:
         return [None if place is None else tensors[place] for place in procedure.wanted]
 
 
+def _apart(
+    forward: Direction, places: Sequence[int], given: Sequence[torch.Tensor], sizes: Sizes | None = None
+) -> list[Any]:
+    """Go through the steps of `forward`; the results of some places get memory of their own."""
+    results = forward(given, sizes)
+    for place in places:
+        results[place] = results[place].clone()
+    return results
+
+
 class Prepared:
     """Both directions; backward once for every layout of upstream gradients, and every set of them, that has come.
 
@@ -130,7 +141,10 @@ class Prepared:
         self._early = [root.buffer.name for root in loss.plan.early.gradients]
         wanted = [*outputs, *self._packing.kept, *self._early]
         aliases = loss.plan.aliases
-        self.forward = self._direction(self._inputs, self._packing.made, loss.forward, aliases, wanted, sizes)
+        forward = self._direction(self._inputs, self._packing.made, loss.forward, aliases, wanted, sizes)
+        self.forward: Callable[..., list[Any]] = (
+            functools.partial(_apart, forward, loss.shared) if loss.shared else forward
+        )
         self._backwards: dict[tuple[Any, ...], Direction | None] = {}
         self._latest: tuple[Alike, bool, tuple[int, ...], Direction] | None = None
 

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from autogen.calls.changes import Assigned, Input, Output, Size, State, Written
 from autogen.calls.places import MISSING
-from autogen.calls.reachable import Change
+from autogen.calls.surroundings import Change
 from autogen.errors import StateChangeError
 from autogen.tracing.aliases import is_where
 from autogen.tracing.guards import Guards

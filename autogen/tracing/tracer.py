@@ -12,7 +12,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
-from autogen.calls.reachable import Change
+from autogen.calls.surroundings import Change
 from autogen.errors import AutogenError, CollectiveError, StateChangeError, TraceError, ValueBranchError
 from autogen.ir import contiguous_strides
 from autogen.names import unique

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from autogen import autogen_loss, explain, policy, trace_count
-from autogen.calls.reachable import Reachable
+from autogen.calls.surroundings import Surroundings
 from tests.interpret.agreement import draw
 
 ROOT = Path(__file__).parents[2]
@@ -93,17 +93,17 @@ def test_no_thread_sees_what_a_trace_has_put_in_a_module(is_short: bool, monkeyp
     x, y = draw("real", 6, 5), draw("real", 6, 5, seed=1).detach()
     for _ in range(3 if is_short else 1):
         loss(x, y)
-    swapped = Reachable.swapped
+    swapped = Surroundings.swapped
 
     @contextlib.contextmanager
-    def slowly(state: Reachable, *args: Any) -> Iterator[None]:
+    def slowly(state: Surroundings, *args: Any) -> Iterator[None]:
         with swapped(state, *args):
             found.append(other.submit(loss, x, y))
             time.sleep(0.3)
             yield
 
     found: list[Future[Tensor]] = []
-    monkeypatch.setattr(Reachable, "swapped", slowly)
+    monkeypatch.setattr(Surroundings, "swapped", slowly)
     with ThreadPoolExecutor(1) as other:
         torch.testing.assert_close(loss(x[0, :, None], y[0, :, None]), plain(x[0, :, None], y[0, :, None]))
         torch.testing.assert_close([each.result() for each in found], [plain(x, y)])

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from autogen.calls.binding import bind, is_replaying
-from autogen.calls.reachable import Change
+from autogen.calls.surroundings import Change
 from tests.unit import evaluate
 from tests.unit.pipeline import binding_of
 

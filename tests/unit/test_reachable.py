@@ -14,7 +14,8 @@ from torch import nn
 
 from autogen import autogen_loss
 from autogen.calls.places import MISSING
-from autogen.calls.reachable import MOST_VALUES, Change, Reachable
+from autogen.calls.reachable import MOST_VALUES, Reachable
+from autogen.calls.surroundings import Change
 from tests.unit.pipeline import binding_of
 
 T = torch.zeros(3)

@@ -1,0 +1,58 @@
+"""What a loss finds beside its arguments: a replay puts it there again, with other tensors, and takes it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from autogen.calls.places import Difference, Kept, Place
+from autogen.frozen import frozen
+
+
+@frozen
+class Change:
+    """What a loss has changed: a difference at the place of a number."""
+
+    place: int
+    difference: Difference
+
+
+@frozen
+class Surroundings:
+    """All `places` where a loss may change something, and where its tensors and floats are `kept`."""
+
+    kept: tuple[Kept, ...]
+    places: tuple[Place, ...]
+
+    @contextmanager
+    def swapped(self, values: Sequence[Any], changes: list[Change] | None = None) -> Iterator[None]:
+        """All places as they were found, with other values for what is kept; then as they are now.
+
+        What the loss changes there meanwhile is noted in `changes`, and undone.
+        """
+        outside = [place.look() for place in self.places]
+        for place in self.places:
+            place.put_back()
+        arguments = [each.put(value) for each, value in zip(self.kept, values, strict=True)]
+        inside = [place.look() for place in self.places]
+        try:
+            yield
+        finally:
+            if changes is not None:
+                changes += [Change(k, each) for k, place in enumerate(inside) for each in place.differences()]
+            for place in inside:
+                place.put_back()
+            for each, value in reversed(list(zip(self.kept, arguments, strict=True))):
+                each.put(value)
+            for place in outside:
+                place.put_back()
+
+    def released(self) -> Surroundings:
+        """The same, which keeps no tensors alive."""
+        held = {(id(each.container), each.key) for each in self.kept}
+        return Surroundings(
+            tuple([replace(each, value=None) for each in self.kept]),
+            tuple([place.without(held) for place in self.places]),
+        )
