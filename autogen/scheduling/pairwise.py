@@ -25,7 +25,7 @@ from autogen.sizes import evaluator_of
 MOST_READ = 32  # elements, of all terms together
 
 Moved = Callable[[Node, Node], None]
-Fixed = dict[sympy.Expr, sympy.Integer]
+Fixed = dict[sympy.Expr, int]
 """Sizes, and the one value of each that something is made for."""
 
 
@@ -48,7 +48,7 @@ def pairs_term_by_term(
             terms = [ir.substitute(node.args[0], dict(zip(axes, place, strict=True))) for place in places]
         except NotImplementedError:  # coordinates that are computed
             return node
-        fixed.update((axis.size, sympy.Integer(n)) for axis, n in zip(axes, counts, strict=True))
+        fixed.update((axis.size, n) for axis, n in zip(axes, counts, strict=True))
         return functools.reduce(functools.partial(ir.apply, COMBINED[kind]), terms)
 
     roots = [*forward.roots, *backward.roots]
@@ -73,12 +73,13 @@ def _is_of_pairs(node: Node) -> bool:
 
 def _at(fixed: Fixed, roots: Sequence[Root], moved: Moved) -> list[Root]:
     """Some results, with numbers in the place of sizes."""
+    numbers = {size: sympy.Integer(value) for size, value in fixed.items()}
     axes: dict[Axis, Axis] = {}
 
     def number(expression: sympy.Expr) -> sympy.Expr:
         for axis in expression.atoms(Axis):
-            axes.setdefault(axis, Axis(str(axis), axis.size.xreplace(fixed)))
-        return expression.xreplace({**fixed, **axes})
+            axes.setdefault(axis, Axis(str(axis), axis.size.xreplace(numbers)))
+        return expression.xreplace({**numbers, **axes})
 
     @functools.cache
     def buffer(own: ir.Buffer) -> ir.Buffer:
@@ -98,8 +99,7 @@ def _at(fixed: Fixed, roots: Sequence[Root], moved: Moved) -> list[Root]:
 
     nodes = ir.transform([root.node for root in roots], rule, moved)
     return [
-        Root(buffer(root.buffer), tuple(map(number, root.index)), node)
-        for root, node in zip(roots, nodes, strict=True)
+        Root(buffer(root.buffer), tuple(map(number, root.index)), node) for root, node in zip(roots, nodes, strict=True)
     ]
 
 

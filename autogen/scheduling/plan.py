@@ -73,7 +73,7 @@ class Plan:
     provenance: Provenance
     direction: Direction = field(repr=False)
     early: Early = field(default_factory=Early)
-    fixed: Mapping[sympy.Expr, sympy.Integer] = field(default_factory=dict)
+    fixed: Mapping[sympy.Expr, int] = field(default_factory=dict)
 
     def nodes(self) -> list[Node]:
         """What backward is scheduled from, and all nodes that have names or lines."""
