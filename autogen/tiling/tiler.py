@@ -12,6 +12,7 @@
 | chunks of results' rows | 2048 - 4096 elements; at most 1024 programs, each in a loop   | 4 - 32|
 | one block               | every axis whole                                              | 4 - 32|
 | rows, rows adjacent     | up to 128 rows; all columns while they fit, else steps of 32  | 4 - 8 |
+| rows and columns paired | up to 16 rows; all columns while they fit, else steps of 256  | 4 - 16|
 
 A tile that needs more than 32 values per thread and tensor spills on real devices, which bounds what "fits" means;
 double precision halves every tile. Flat kernels and tiles with a `lgamma`, or a derivative of it, have twice the warps.
