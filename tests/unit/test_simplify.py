@@ -196,7 +196,7 @@ def test_factors_per_row_leave_the_sum_from_any_depth() -> None:
     ):
         assert simplified(reduce("sum", [C], deep)) is apply("mul", ROW, total)
     divided = apply("mul", apply("div", apply("neg", X), ROW), Y)
-    assert simplified(reduce("sum", [C], divided)) is apply("div", apply("neg", total), ROW)
+    assert simplified(reduce("sum", [C], divided)) is apply("neg", apply("div", total, ROW))
     over = apply("div", apply("mul", X, ROW), Y)
     assert simplified(reduce("sum", [C], over)) is apply("mul", ROW, reduce("sum", [C], apply("div", X, Y)))
 
