@@ -225,9 +225,9 @@ def nothing(dtype: torch.dtype) -> Node:
     return const(math.nan if dtype.is_floating_point else 0, dtype)
 
 
-def load_at(node: Node, args: Sequence[Node], entries: Sequence[sympy.Expr]) -> Node:
-    """The load `node` at other entries, in which `args` fill its holes."""
-    return intern("load", tuple(args), node.dtype, (node.attrs[0], tuple(entries)))
+def load_at(node: Node, args: Sequence[Node], entries: Sequence[sympy.Expr], buffer: Buffer | None = None) -> Node:
+    """The load `node` at other entries, in which `args` fill its holes; of what `buffer` says of its tensor."""
+    return intern("load", tuple(args), node.dtype, (buffer or node.attrs[0], tuple(entries)))
 
 
 def reload(node: Node, buffer: Buffer) -> Node:

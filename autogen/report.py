@@ -225,7 +225,7 @@ def _with_line(name: str, line: SourceLine | None) -> str:
 
 def _bytes_moved(launcher: Launcher, source: KernelSource, sizes: Mapping[str, int]) -> int:
     moved = sum(passes * _read(node, sizes) * _times(launcher, node, sizes) for node, passes in source.loads)
-    moved += sum(_whole(root.buffer, sizes) for root in launcher.kernel.roots)
+    moved += sum(_whole(buffer, sizes) for buffer in {root.buffer for root in launcher.kernel.roots})
     return moved + sum(
         2 * count * each.dtype.itemsize for each, count in launcher.partials(sizes, launcher.tiling(sizes))
     )

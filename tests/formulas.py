@@ -42,3 +42,24 @@ def lovasz(margin: Tensor, sign: Tensor) -> Tensor:
     jaccard = 1 - overlap / union
     jaccard[1:] = jaccard[1:] - jaccard[:-1]
     return torch.dot(errors.relu(), jaccard)
+
+
+def chamfer(a: Tensor, b: Tensor) -> Tensor:
+    """Of points (B, N, 3) and (B, M, 3): how far each is from the nearest of the others."""
+    distance = (a[:, :, None] - b[:, None]).square().sum(-1)
+    return distance.amin(2).mean() + distance.amin(1).mean()
+
+
+def discrepancy(a: Tensor, b: Tensor) -> Tensor:
+    """Of points (N, 3) and (M, 3): a kernel of all pairs, those of the same points too."""
+
+    def alike(a: Tensor, b: Tensor) -> Tensor:
+        return torch.exp(-(a[:, None] - b).square().sum(-1)).mean()
+
+    return alike(a, a) + alike(b, b) - 2 * alike(a, b)
+
+
+def ranked(score: Tensor, order: Tensor) -> Tensor:
+    """Of scores (B, N) and the order that they should have: a logistic loss of each pair."""
+    is_above = (order[:, :, None] > order[:, None]).to(score.dtype)
+    return (F.softplus(score[:, None] - score[:, :, None]) * is_above).sum() / is_above.sum()

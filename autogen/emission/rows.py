@@ -89,9 +89,19 @@ class Rows(Streaming):
 
     def missing_axis(self, offset: sympy.Expr, level: Level) -> sympy.Symbol | None:
         # Read along rows that the program counts, not along those of its tile.
-        if level in (Level.ROW, Level.ELEMENT) and self.space.rows[-1].axis not in offset.free_symbols:
-            return self.space.rows[-1].axis
-        return None
+        needed = (Level.ROW, Level.ELEMENT) if self.skew else (Level.ROW,)
+        is_missing = level in needed and self.space.rows[-1].axis not in offset.free_symbols
+        return self.space.rows[-1].axis if is_missing else None
+
+    def load_mask(self, node: Node) -> str | None:
+        # Where all rows of a tile read the same, it is read once, and has the shape of one row.
+        is_element = self.kernel.level(node) == Level.ELEMENT and not node.args and not self.skew
+        if (
+            is_element
+            and self.space.rows[-1].axis not in self.space.merged(node.attrs[0].offset(node.attrs[1])).free_symbols
+        ):
+            return "col_mask[None, :]"
+        return super().load_mask(node)
 
     def broadcast_to(self, level: Level, into: Level) -> str:
         return self.subscripts.get(level, "") if into == Level.ELEMENT else ""

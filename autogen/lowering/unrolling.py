@@ -19,7 +19,7 @@ from autogen.lowering.values import Index, Value, elementwise, fresh_index
 # A dimension with more elements is not unrolled.
 MOST = 8
 
-_COMBINED = {"sum": "add", "max": "maximum", "min": "minimum"}
+COMBINED = {"sum": "add", "max": "maximum", "min": "minimum"}
 
 
 def reduction(kind: str, value: Value, dims: Sequence[int], keepdim: bool) -> Value:
@@ -28,7 +28,7 @@ def reduction(kind: str, value: Value, dims: Sequence[int], keepdim: bool) -> Va
     dims = sorted(dim % rank for dim in dims)
     joined = [dim for dim in dims if _is_joined(value, dim)]
     for dim in joined:
-        value = _folded(_COMBINED[kind], value, dim)
+        value = _folded(COMBINED[kind], value, dim)
     rest = [dim for dim in dims if dim not in joined]
     if keepdim or not joined:
         return values.reduction(kind, value, rest, keepdim)

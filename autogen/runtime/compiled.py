@@ -19,6 +19,7 @@ from autogen.runtime.backwards import Backwards, Sizes, Step, kernels_in, launch
 from autogen.runtime.launch import Launcher, Tuner, empty
 from autogen.runtime.packing import Packing
 from autogen.scheduling.plan import Plan
+from autogen.sizes import evaluator_of
 from autogen.torch_step import TorchStep
 from autogen.tracing.static_graph import Graph
 from autogen.tracing.trace import Bound, Trace
@@ -124,7 +125,8 @@ class CompiledLoss:
         return None if bound is None else bound.sizes
 
     def _holds(self, sizes: Sizes) -> bool:
-        return all(step.kernel.holds(sizes) for step in self._limited)
+        is_fixed = all(size(sizes) == (value,) for size, value in self._fixed)
+        return is_fixed and all(step.kernel.holds(sizes) for step in self._limited)
 
     @property
     def state(self) -> State:
@@ -168,6 +170,7 @@ class CompiledLoss:
         }
         steps = [step for step in (*self.forward, *self.plan.direction.steps) if isinstance(step, TorchStep)]
         self._read = frozenset(name for step in steps for name in step.reads)
+        self._fixed = [(evaluator_of(size), value) for size, value in self.plan.fixed.items()]
         self._limited = [each for each in self.launchers if each.kernel.is_limited]
         early = [root.buffer for root in self.plan.early.gradients]
         self.outputs = results_of(self.forward, [*self.plan.outputs, *early], self.plan.aliases)

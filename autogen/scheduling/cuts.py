@@ -21,8 +21,9 @@ from autogen.names import unique
 from autogen.program import Root
 from autogen.provenance import Provenance
 from autogen.scheduling.horizontal import side_by_side, sums_apart
-from autogen.scheduling.kernel import ROWS_ADJACENT, Kernel, fit, memory_order, one_block
+from autogen.scheduling.kernel import ROWS_ADJACENT, ROWS_OF_PAIRS, Kernel, fit, memory_order, one_block
 from autogen.scheduling.last_block import with_last_block
+from autogen.scheduling.pairwise import coordinates_apart
 from autogen.sizes import evaluator_of
 
 # As many programs should there be, if each of them has to walk so many elements.
@@ -40,7 +41,7 @@ def kernels(
     Raises:
         ScheduleError: a result fits into no kernel, nor do its parts.
     """
-    roots = [root for root in roots if 0 not in root.buffer.shape]
+    roots = [each for root in roots if 0 not in root.buffer.shape for each in coordinates_apart(root)]
     if not roots:
         return ()
     made = {root.buffer for root in roots}
@@ -156,7 +157,8 @@ def _leaves_a_device_idle(kernel: Kernel, hints: Mapping[str, int]) -> bool:
         math.prod(evaluator_of(*(axis.size for axis in axes))(hints)) for axes in (kernel.rows, kernel.columns)
     )
     place = memory_order(ir.topological(kernel.computed), kernel.roots, hints)
-    together = ROWS_ADJACENT if place(kernel.rows[-1]) > place(kernel.columns[-1]) else 1
+    are_adjacent = place(kernel.rows[-1]) > place(kernel.columns[-1])
+    together = ROWS_OF_PAIRS if kernel.is_of_pairs else ROWS_ADJACENT if are_adjacent else 1
     return rows < together * MANY_PROGRAMS and columns * min(rows, together) > LONG_WALK
 
 
@@ -196,7 +198,7 @@ def _cut(
         return replace(root, node=node)
 
     for root in roots:
-        if any(each.buffer is root.buffer for each in found):
+        if any(_is_same(each, root) for each in found):
             continue
         if kept and not _fits("whole", [root], hints, provenance, simple=simple):
             root = reading(root)
@@ -205,7 +207,7 @@ def _cut(
             if part is None:
                 _streaming("whole", [root], hints, provenance)  # which says why, if this does not fit either
                 break
-            forms = ((each, form) for each in roots if each.buffer is not root.buffer for form in (each, reading(each)))
+            forms = ((each, form) for each in roots if not _is_same(each, root) for form in (each, reading(each)))
             wanted, first = next(((each, form) for each, form in forms if _is_value(form, part)), (None, None))
             if first is None:
                 name = unique(provenance.called(part), taken)
@@ -222,6 +224,11 @@ def _cut(
             kept[root.node] = root.read()
         found.append(root)
     return found
+
+
+def _is_same(a: Root, b: Root) -> bool:
+    """Whether two roots store the same."""
+    return a.buffer is b.buffer and a.index == b.index
 
 
 def _is_value(root: Root, node: Node) -> bool:

@@ -27,6 +27,7 @@ from autogen.sizes import Evaluator, evaluator_of, hint, next_power_of_2
 MAX_IN_ONE_PROGRAM = 16384  # elements
 MAX_RANK = 6
 ROWS_ADJACENT = 128  # rows in a tile, where neighbouring rows are neighbours in memory
+ROWS_OF_PAIRS = 16  # rows in a tile of pairs, which read each column once for all of them
 MAX_WALKED_AGAIN = 2**22  # pairs of a row and a column that have no element in common: another launch costs less
 
 # Sizes that the launch decides: how many programs there are, and how many of them share the rows of one result.
@@ -131,6 +132,16 @@ class Kernel:
         return self.whole_rows and bool(self.rows) and not walked
 
     @functools.cached_property
+    def is_of_pairs(self) -> bool:
+        """Whether there are values per row and column, though no tensor has an element for each: columns are read again
+        for every few rows.
+        """
+        everything = {*self.rows, *self.columns}
+        in_memory = [*(load.axes for load in self.loads()), *(root.index_axes for root in self.stores)]
+        is_apart = not any(everything <= axes for axes in in_memory)
+        return is_apart and bool(self.rows and self.columns) and not (self.walks_again or self.one_block)
+
+    @functools.cached_property
     def _walked_again(self) -> tuple[tuple[Evaluator, Evaluator], ...]:
         """The sizes of columns that every program reads again, if it does so once for all its rows, and the sizes of
         these and the rows.
@@ -232,8 +243,13 @@ def fit(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Kernel:
         *(root.index_axes for root in roots),
         *(node.attrs[1] for node in reductions),
     )
-    rows = everything - columns
     place = memory_order(order, roots, hints)
+    in_memory = sorted(everything, key=place)
+    accesses = [*(node.axes for node in order if node.op == "load"), *(root.index_axes for root in roots)]
+    if not columns and any(everything <= node.axes for node in order) and not any(everything <= a for a in accesses):
+        columns = _broadcast_columns(accesses, in_memory)  # of pairs: a program goes through many for each of its rows
+    whole_rows = bool(columns)
+    rows = everything - columns
 
     walked = any(node.op == "load" and rows <= node.axes for node in order)
     split = {node: _split_total(node, rows, columns, walked=walked) for node in outer}
@@ -245,11 +261,8 @@ def fit(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Kernel:
     if any(node.op == "reduce" for node in _above(totals, [root.node for root in finals])):
         raise ScheduleError("the loss reduces over different axes in one expression")
     stores = tuple(root for root in roots if root not in finals)
-    whole_rows = bool(columns)
-    in_memory = sorted(everything, key=place)
     if not whole_rows:
-        loads = [node.axes for node in order if node.op == "load"]
-        columns = _broadcast_columns([*loads, *(root.index_axes for root in stores)], in_memory)
+        columns = _broadcast_columns(accesses, in_memory)
     for root in stores:
         axes = root.index_axes
         if axes and axes not in (everything, everything - columns):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
+import sympy
+
 from autogen import ir
 from autogen.frozen import frozen
 from autogen.ir import Node
@@ -32,7 +34,10 @@ class Direction:
 
     def on(self, nodes: Sequence[Node]) -> Direction:
         """The same with other expressions for its roots."""
-        roots = [replace(root, node=node) for root, node in zip(self.roots, nodes, strict=True)]
+        return self.of([replace(root, node=node) for root, node in zip(self.roots, nodes, strict=True)])
+
+    def of(self, roots: Sequence[Root]) -> Direction:
+        """The same with other roots in the place of its own."""
         return replace(self, operands=tuple(roots[: len(self.operands)]), results=tuple(roots[len(self.operands) :]))
 
 
@@ -53,7 +58,8 @@ class Plan:
     `saved` are statistics that forward stores beside its outputs, and tensors of torch's steps; `gradients` are what
     backward computes from them, `gradient_of[i]` the input that the i-th belongs to. `aliases` are results that a step
     of torch has made already, by name. `early` are the gradients that forward computes where that was asked for, or why
-    it does not. Backward is scheduled from its `direction`, for each layout of upstream gradients.
+    it does not. Backward is scheduled from its `direction`, for each layout of upstream gradients. All is made for
+    calls with the `fixed` sizes only.
     """
 
     name: str
@@ -67,6 +73,7 @@ class Plan:
     provenance: Provenance
     direction: Direction = field(repr=False)
     early: Early = field(default_factory=Early)
+    fixed: Mapping[sympy.Expr, int] = field(default_factory=dict)
 
     def nodes(self) -> list[Node]:
         """What backward is scheduled from, and all nodes that have names or lines."""

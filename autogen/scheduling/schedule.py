@@ -19,6 +19,7 @@ from autogen.scheduling.cuts import stored
 from autogen.scheduling.early import gradients_in_forward
 from autogen.scheduling.equivalence import Equivalents, limits_of
 from autogen.scheduling.kernel import Granted, Kernel, memory_order
+from autogen.scheduling.pairwise import pairs_term_by_term
 from autogen.scheduling.plan import Direction, Early, Plan, Step
 from autogen.scheduling.regions import alias_of, names_of, sequence
 from autogen.scheduling.returned import compared_in_memory
@@ -44,6 +45,7 @@ def schedule(
     program = compared_in_memory(program)
     provenance = program.provenance
     forward, backward = _directions(program, name, training=training)
+    forward, backward, fixed = pairs_term_by_term(forward, backward, hints, provenance.moved)
     forward = forward.on(simplify([root.node for root in forward.roots], provenance.moved))
     backward = backward.on(simplify([root.node for root in backward.roots], provenance.moved))
     steps, statistics = _forward(forward, backward, hints, provenance)
@@ -67,6 +69,7 @@ def schedule(
         provenance=provenance,
         direction=backward,
         early=early,
+        fixed=fixed,
     )
 
 

@@ -148,24 +148,29 @@ def _separates(axes: frozenset[Axis], terms: Sequence[Node]) -> bool:
 
 
 def _pull_factor(axes: frozenset[Axis], body: Node) -> Node | None:
-    """`sum(r * x)` as `r * sum(x)`, likewise through negation, division by `r`, and a choice by `r`."""
-    if body.dtype not in _FLOATS:
-        return None
-    if body.op == "neg":
-        return fold(apply("neg", _sum(axes, body.args[0])))
-    if body.op == "mul":
-        for outside, inside in (body.args, body.args[::-1]):
-            if not outside.axes & axes:
-                return fold(apply("mul", outside, _sum(axes, inside)))
-            # r * x * y and x * (r * y) hide their factor one level down.
-            if outside.op == "mul":
-                for a, b in (outside.args, outside.args[::-1]):
-                    if not a.axes & axes:
-                        return fold(apply("mul", a, _sum(axes, fold(apply("mul", b, inside)))))
-            if outside.op == "neg":
-                return fold(apply("neg", _sum(axes, fold(apply("mul", outside.args[0], inside)))))
-    if body.op == "div" and not body.args[1].axes & axes:
-        return fold(apply("div", _sum(axes, body.args[0]), body.args[1]))
+    """`sum(r * x)` as `r * sum(x)`, likewise through negation and division by `r`, however deep `r` is in a product."""
+    found = _around(axes, body) if body.dtype in _FLOATS else None
+    return None if found is None else found[0](_sum(axes, found[1]))
+
+
+def _around(axes: frozenset[Axis], node: Node) -> tuple[Callable[[Node], Node], Node] | None:
+    """What in `node` is the same all along the axes, as something that may be done to a sum of the rest, and the rest."""
+    match node.op:
+        case "neg":
+            return lambda total: fold(apply("neg", total)), node.args[0]
+        case "div" if not node.args[1].axes & axes:
+            return lambda total: fold(apply("div", total, node.args[1])), node.args[0]
+        case "div":
+            found = _around(axes, node.args[0])
+            return found and (found[0], fold(apply("div", found[1], node.args[1])))
+        case "mul":
+            for outside, inside in (node.args, node.args[::-1]):
+                if not outside.axes & axes:
+                    return lambda total, own=outside: fold(apply("mul", own, total)), inside
+            for outside, inside in (node.args, node.args[::-1]):
+                found = _around(axes, outside)
+                if found:
+                    return found[0], fold(apply("mul", found[1], inside))
     return None
 
 

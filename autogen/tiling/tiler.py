@@ -12,6 +12,7 @@
 | chunks of results' rows | 2048 - 4096 elements; at most 1024 programs, each in a loop   | 4 - 32|
 | one block               | every axis whole                                              | 4 - 32|
 | rows, rows adjacent     | up to 128 rows; all columns while they fit, else steps of 32  | 4 - 8 |
+| rows and columns paired | up to 16 rows; all columns while they fit, else steps of 256  | 4 - 16|
 
 A tile that needs more than 32 values per thread and tensor spills on real devices, which bounds what "fits" means;
 double precision halves every tile. Flat kernels and tiles with a `lgamma`, or a derivative of it, have twice the warps.
@@ -28,7 +29,7 @@ import torch
 
 from autogen import ir
 from autogen.frozen import frozen
-from autogen.scheduling.kernel import ROWS_ADJACENT, Kernel, Level
+from autogen.scheduling.kernel import ROWS_ADJACENT, ROWS_OF_PAIRS, Kernel, Level
 from autogen.sizes import Evaluator, magnitude, next_power_of_2
 from autogen.tiling.skew import skew_of
 from autogen.tiling.space import Space
@@ -119,6 +120,7 @@ class Tiler:
         self._keeps_columns = kernel.keeps_columns
         self._live = max(1, len(elements) + len(kernel.stores) - 1 + (len(kernel.totals) if self.is_chunked else 0))
         self.columns_adjacent = space.columns_adjacent
+        self._is_of_pairs = kernel.is_of_pairs
         self._skew = skew_of(kernel, space)
         nodes = ir.topological([*kernel.totals, *(root.node for root in kernel.roots)])
         most_axes = max((len(node.axes) for node in nodes), default=0)
@@ -298,8 +300,9 @@ class Tiler:
         """Whether rows are too long to be had at once."""
         whole = next_power_of_2(extents.columns)
         resident = MAX_RESIDENT // next_power_of_2(self._live) >> self._double
-        if not self.columns_adjacent:
-            whole, resident = whole * min(next_power_of_2(extents.inner_rows), ROWS_ADJACENT), min(resident, 8192)
+        if not self.columns_adjacent or self._is_of_pairs:
+            rows = ROWS_OF_PAIRS if self._is_of_pairs else ROWS_ADJACENT
+            whole, resident = whole * min(next_power_of_2(extents.inner_rows), rows), min(resident, 8192)
         return self._may_loop and whole > resident
 
     def _rows_or_chunks(self, extents: Extents, looped: bool) -> Config:
@@ -320,9 +323,12 @@ class Tiler:
 
     def _rows(self, extents: Extents, looped: bool) -> Config:
         whole, inner = next_power_of_2(extents.columns), next_power_of_2(extents.inner_rows)
-        if not looped and self.columns_adjacent and whole > SHORT and self._may_be_small:
+        if self._is_of_pairs:
+            rows = min(inner, ROWS_OF_PAIRS)
+            cols = max(4096 // rows, 1) >> self._double if looped else whole
+        elif not looped and self.columns_adjacent and whole > SHORT and self._may_be_small:
             return self._by_warps(extents, whole)
-        if self.columns_adjacent:
+        elif self.columns_adjacent:
             cols = (4096 >> self._double) if looped else whole
             rows = 1 if looped else self._rows_at_once(2048 // cols, inner, extents.columns)
         else:

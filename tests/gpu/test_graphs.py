@@ -18,7 +18,7 @@ import autogen
 import autogen.losses
 from autogen import autogen_loss, explain
 from examples import beyond
-from tests.formulas import clip, dice, lovasz, pearson
+from tests.formulas import chamfer, clip, dice, discrepancy, lovasz, pearson, ranked
 
 pytestmark = pytest.mark.gpu
 
@@ -174,6 +174,9 @@ NESTED: dict[str, tuple[Loss, tuple[Any, ...]]] = {
     "conditions": (conditions, (x(30, 40), x(30, 40, seed=1))),
     "large conditions": (conditions, (x(300, 400), x(300, 400, seed=1))),
     "what a mask chooses": (lambda a, m: a[m].pow(2).mean(), (x(64, 300), x(64, 300, seed=1).detach() > 0)),
+    "the nearest of points": (chamfer, (x(4, 1000, 3), x(4, 900, 3, seed=1))),
+    "kernels of pairs": (discrepancy, (x(2000, 3), x(1900, 3, seed=1))),
+    "ranks": (ranked, (x(16, 500), x(16, 500, seed=1).detach())),
     "integers of 64 bits": (wide_integers, (x(70_000),)),
 }
 

@@ -14,7 +14,7 @@ import autogen.scheduling.kernel
 from autogen.aot import TARGETS, SpecializedKernel, compile_kernel, kernels_of
 from autogen.tiling.tiler import HEAVY
 from examples import beyond
-from tests.formulas import clip, dice
+from tests.formulas import chamfer, clip, dice, discrepancy, ranked
 
 SLOW_SINE = 48  # bytes of stack for the sine of a large number, which lgamma of a negative one needs
 
@@ -77,6 +77,11 @@ GRAPHS: list[tuple[Any, tuple[Tensor, ...]]] = [
     # Of several parts.
     (levels, (x(8, 3, 64, 65), x(8, 3, 33, 32), x(8, 3, 16, 16, dtype=torch.bfloat16), x(4000, 1001))),
     (levels, (x(8, 3, 64, 65), x(300, 50257))),
+    # Of pairs.
+    (chamfer, (x(8, 2048, 3), x(8, 2048, 3))),
+    (chamfer, (x(2, 1000, 3, dtype=torch.bfloat16), x(2, 900, 3, dtype=torch.bfloat16))),
+    (discrepancy, (x(8000, 3), x(9000, 3))),
+    (ranked, (x(64, 512), x(64, 512).detach())),
     # Finished by the last block.
     (dice(), (x(8, 19, 256, 256, dtype=torch.bfloat16), torch.zeros(8, 256, 256).long())),
     (of_sequences, (x(4, 1024, 32000, dtype=torch.bfloat16), torch.zeros(4, 1024).long())),

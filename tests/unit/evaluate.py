@@ -34,19 +34,20 @@ def stored(roots: Sequence[Root], tensors: Tensors, sizes: Sizes) -> dict[str, t
     """The tensors that roots write, by name; an element that nobody writes is an error."""
     axes = _axes([root.node for root in roots], [entry for root in roots for entry in root.index])
     evaluation = _Evaluation(axes, tensors, sizes)
-    found = {}
+    found: dict[str, torch.Tensor] = {}
+    writes: dict[str, torch.Tensor] = {}
     for root, value in zip(roots, evaluation.values([root.node for root in roots]), strict=True):
-        shape = [evaluation.number(size) for size in root.buffer.shape]
-        writes = torch.zeros(shape, dtype=torch.int64)
-        result = torch.zeros(shape, dtype=value.dtype)
+        shape, name = [evaluation.number(size) for size in root.buffer.shape], root.buffer.name
+        result = found.setdefault(name, torch.zeros(shape, dtype=value.dtype))  # of which others may store a part, too
+        count = writes.setdefault(name, torch.zeros(shape, dtype=torch.int64))
         places = torch.broadcast_tensors(value, *(evaluation.places(entry) for entry in root.index))
         value, index = places[0].reshape(-1), tuple(place.reshape(-1) for place in places[1:])
-        assert index or value.numel() == 1, f"{root.buffer.name} is one value, its node has {value.numel()}"
+        assert index or value.numel() == 1, f"{name} is one value, its node has {value.numel()}"
         result.index_put_(index, value) if index else result.copy_(value[0])
-        writes.index_put_(index, torch.ones_like(value, dtype=torch.int64), accumulate=True) if index else None
-        assert not index or bool((writes >= 1).all()), f"{root.buffer.name} is not written everywhere"
-        found[root.buffer.name] = result.to(root.buffer.dtype)
-    return found
+        count.index_put_(index, torch.ones_like(value, dtype=torch.int64), accumulate=True) if index else count.fill_(1)
+    for name, count in writes.items():
+        assert bool((count >= 1).all()), f"{name} is not written everywhere"
+    return {root.buffer.name: found[root.buffer.name].to(root.buffer.dtype) for root in roots}
 
 
 def _axes(nodes: Iterable[Node], expressions: Iterable[sympy.Expr] = ()) -> list[Axis]:

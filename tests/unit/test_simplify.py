@@ -188,6 +188,19 @@ def test_factors_per_row_leave_the_sum() -> None:
     assert simplified(reduce("sum", [C], apply("neg", X))) is apply("neg", total)
 
 
+def test_factors_per_row_leave_the_sum_from_any_depth() -> None:
+    total = reduce("sum", [C], apply("mul", X, Y))
+    for deep in (
+        apply("mul", apply("mul", apply("mul", ROW, X), ONE), Y),
+        apply("mul", apply("mul", X, apply("mul", ONE, ROW)), Y),
+    ):
+        assert simplified(reduce("sum", [C], deep)) is apply("mul", ROW, total)
+    divided = apply("mul", apply("div", apply("neg", X), ROW), Y)
+    assert simplified(reduce("sum", [C], divided)) is apply("neg", apply("div", total, ROW))
+    over = apply("div", apply("mul", X, ROW), Y)
+    assert simplified(reduce("sum", [C], over)) is apply("mul", ROW, reduce("sum", [C], apply("div", X, Y)))
+
+
 def test_a_sum_that_would_cancel_is_not_split() -> None:
     for body in (apply("sub", ONE, X), apply("sub", X, Y), apply("add", X, ROW)):
         assert simplified(reduce("sum", [C], body)) is reduce("sum", [C], body)

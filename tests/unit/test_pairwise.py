@@ -1,0 +1,146 @@
+"""Values per pair: no kernel stores them, and what is computed of a pair is computed once."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from autogen import ir
+from autogen.scheduling.kernel import Kernel
+from autogen.scheduling.plan import Plan
+from autogen.scheduling.schedule import backward_of
+from autogen.sizes import evaluator_of
+from autogen.tiling.space import Space
+from autogen.tiling.tiler import Tiler
+from tests.formulas import chamfer, discrepancy, ranked
+from tests.unit.pipeline import Loss, Reference, floats, plan_of
+
+
+def kernels(plan: Plan) -> list[Kernel]:
+    return [step for step in (*plan.forward, *backward_of(plan)) if isinstance(step, Kernel)]
+
+
+def sums_over_few(plan: Plan, sizes: dict[str, int]) -> list[ir.Node]:
+    """The reductions over at most eight elements."""
+    order = ir.topological(root.node for kernel in kernels(plan) for root in kernel.roots)
+    counts = {node: evaluator_of(*(a.size for a in node.attrs[1]))(sizes) for node in order if node.op == "reduce"}
+    return [node for node, count in counts.items() if math.prod(count) <= 8]
+
+
+def nearest(a: Tensor, b: Tensor) -> Tensor:
+    return (a[:, None] - b).norm(dim=-1).amin(1).mean()
+
+
+def farthest_coordinate(a: Tensor, b: Tensor) -> Tensor:
+    return (a[:, None] - b).abs().amax(-1).logsumexp(1)
+
+
+def matrices(a: Tensor, b: Tensor) -> Tensor:
+    return (a[:, None] - b).square().sum((-2, -1)).sqrt()
+
+
+def weighted(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
+    return ((a[:, None] - b).square() * weight).sum(-1).amin(0)
+
+
+def attention(a: Tensor, b: Tensor) -> Tensor:
+    return (a[..., :, None, :] - b[..., None, :, :]).square().sum(-1).softmax(-1).square().sum(-1)
+
+
+def contrastive(a: Tensor, label: Tensor) -> Tensor:
+    distance = (a[:, None] - a).square().sum(-1)
+    is_same = (label[:, None] == label).to(a.dtype)
+    return (distance * is_same + (1 - distance.clamp(min=1e-6).sqrt()).relu() ** 2 * (1 - is_same)).mean()
+
+
+LOSSES: dict[str, tuple[Loss, tuple[Tensor, ...]]] = {
+    "chamfer": (chamfer, (floats(2, 7, 3), floats(2, 5, 3, seed=1))),
+    "one nearest": (nearest, (floats(7, 2), floats(5, 2, seed=1))),
+    "a maximum": (farthest_coordinate, (floats(7, 3), floats(5, 3, seed=1))),
+    "one coordinate": (farthest_coordinate, (floats(7, 1), floats(5, 1, seed=1))),
+    "two dimensions": (matrices, (floats(7, 2, 3), floats(5, 2, 3, seed=1))),
+    "a weight": (weighted, (floats(7, 3), floats(5, 3, seed=1), floats(3, seed=2))),
+    "several batches": (attention, (floats(2, 3, 7, 2), floats(2, 3, 5, 2, seed=1))),
+    "pairs of one tensor": (contrastive, (floats(7, 5), torch.arange(7) % 3)),
+    "kernels of pairs": (discrepancy, (floats(7, 3), floats(5, 3, seed=1))),
+    "no coordinates": (ranked, (floats(2, 7), floats(2, 7, seed=1).detach())),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_values_are_torchs(name: str) -> None:
+    loss, tensors = LOSSES[name]
+    plan, sizes = plan_of(loss, *tensors)
+    Reference(loss, *tensors).check_plan(plan, sizes)
+
+
+def large(tensor: Tensor) -> Tensor:
+    """The same with 700 elements along the dimensions that are 7 or 5."""
+    shape = [700 if n in (5, 7) and d < tensor.dim() - 1 else n for d, n in enumerate(tensor.shape)]
+    return torch.zeros(shape, dtype=torch.float32).requires_grad_(tensor.requires_grad)
+
+
+@pytest.mark.parametrize("name", ["chamfer", "one nearest", "a maximum", "two dimensions", "a weight"])
+def test_nothing_of_a_pair_is_kept(name: str) -> None:
+    loss, tensors = LOSSES[name]
+    plan, sizes = plan_of(loss, *map(large, tensors))
+    assert plan.fixed and not sums_over_few(plan, sizes)
+    written = {root.buffer for kernel in kernels(plan) for root in kernel.roots}
+    results = {*plan.outputs, *(root.buffer for root in plan.gradients)}
+    assert all(len(buffer.shape) < 3 for buffer in written - results), "one element per pair, or more"
+    assert len(plan.forward) == 1
+
+
+def test_all_gradients_of_a_pair_are_made_of_what_is_computed_once() -> None:
+    plan, _ = plan_of(chamfer, *map(large, LOSSES["chamfer"][1]))
+    (kernel,) = backward_of(plan)
+    assert isinstance(kernel, Kernel) and len(kernel.parts) == 2
+    for part, gradient in zip(kernel.parts, plan.gradients, strict=True):
+        assert [str(root.index[-1]) for root in part.stores] == ["0", "1", "2"]
+        assert {root.buffer for root in part.stores} == {gradient.buffer}
+        assert not {str(axis) for axis in (*part.rows, *part.columns)} & {"d1"}
+
+
+@pytest.mark.parametrize(
+    ("loss", "tensors"),
+    [
+        (lambda x: x.softmax(1).square().mean(), (floats(50, 3),)),  # one value per row of what has all elements
+        (lambda x, w: (x * w).sum(1).exp().mean(), (floats(50, 3), floats(3, seed=1))),
+        (nearest, (floats(7, 9), floats(5, 9, seed=1))),  # too many
+        (lambda a, b: torch.stack([(a[:, None] - b).square()] * 3).sum(0).sum(-1).exp().sum(), (floats(7, 3), 1)),
+    ],
+    ids=["a softmax", "a weight", "nine coordinates", "no pairs"],
+)
+def test_other_sums_are_sums(loss: Loss, tensors: tuple[Any, ...]) -> None:
+    assert not plan_of(loss, *tensors)[0].fixed
+
+
+def tiling(loss: Loss, *tensors: Tensor) -> dict[str, int]:
+    plan, sizes = plan_of(loss, *tensors)
+    (kernel,) = plan.forward
+    assert isinstance(kernel, Kernel) and kernel.is_of_pairs
+    return dict(Tiler(kernel, Space(kernel)).default(sizes).tiles)
+
+
+def test_a_tile_of_pairs_has_few_rows_and_many_columns() -> None:
+    assert tiling(nearest, floats(300, 3), floats(5000, 3)) == {"ROWS": 16, "COLS": 128}  # in double precision
+    assert tiling(nearest, floats(300, 3).float(), floats(5000, 3).float()) == {"ROWS": 16, "COLS": 256}
+    assert tiling(nearest, floats(300, 3).float(), floats(100, 3).float()) == {"ROWS": 16, "COLS": 128}
+    assert tiling(nearest, floats(3, 3).float(), floats(5000, 3).float()) == {"ROWS": 4, "COLS": 1024}
+
+
+def test_a_sum_over_pairs_is_that_of_rows() -> None:
+    plan, _ = plan_of(ranked, floats(4, 700), floats(4, 700, grad=False))
+    (kernel,) = plan.forward
+    assert isinstance(kernel, Kernel) and kernel.is_of_pairs and kernel.whole_rows
+
+
+def test_a_tensor_of_pairs_is_read_as_any_other() -> None:
+    (kernel,) = plan_of(lambda a, b, m: ((a[:, None] - b).abs() * m).mean(), floats(30), floats(40), floats(30, 40))[
+        0
+    ].forward
+    assert isinstance(kernel, Kernel) and not kernel.is_of_pairs and not kernel.whole_rows
