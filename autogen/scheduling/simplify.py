@@ -154,7 +154,7 @@ def _pull_factor(axes: frozenset[Axis], body: Node) -> Node | None:
 
 
 def _around(axes: frozenset[Axis], node: Node) -> tuple[Callable[[Node], Node], Node] | None:
-    """What in `node` is the same all along the axes, as something that may be done to a sum of the rest, and the rest."""
+    """What of `node` is the same all along the axes, as something to be done to a sum of the rest, and that rest."""
     match node.op:
         case "neg":
             return lambda total: fold(apply("neg", total)), node.args[0]

@@ -272,7 +272,7 @@ def beyond_torch() -> Iterator[Any]:
             yield pytest.param(loss, tensors, id=f"{type(loss).__name__}-{size[0]}")
 
 
-@pytest.mark.parametrize(("loss", "tensors"), beyond_torch())
+@pytest.mark.parametrize(("loss", "tensors"), list(beyond_torch()))
 def test_beyond_torch(loss: nn.Module, tensors: tuple[Tensor, ...]) -> None:
     agree(loss, *tensors, tolerance=2e-3)
 

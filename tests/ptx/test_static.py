@@ -11,9 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import triton
 
 import autogen.losses
 from bench import static
+
+# Other versions allocate registers otherwise, and schedule instructions otherwise.
+pytestmark = pytest.mark.skipif(not triton.__version__.startswith("3.7."), reason="recorded with Triton 3.7")
 
 RECORDED: dict[str, Any] = json.loads(static.BOUNDS.read_text())
 CALLS = static.calls()
