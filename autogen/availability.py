@@ -45,7 +45,8 @@ def require(tensors: Sequence[torch.Tensor]) -> None:
     """Check that kernels can run on `tensors`.
 
     Raises:
-        UnavailableError: no Triton, a device or dtype that kernels do not know, or tensors that are no plain ones.
+        UnavailableError: no Triton, a device or dtype that kernels do not know, tensors that are no plain ones, or that
+            cannot be saved for backward.
     """
     if not has_triton():
         raise UnavailableError("Triton is not installed", remedy="Install the package triton.")
@@ -62,6 +63,13 @@ def require(tensors: Sequence[torch.Tensor]) -> None:
             raise UnavailableError(f"no kernel reads a tensor that is {kind}", remedy="Convert it first.")
         if tensor.is_neg():  # its memory holds the values with the other sign, as that of `x.conj().imag`
             raise UnavailableError("no kernel reads a tensor that is a negative view", remedy="Call resolve_neg on it.")
+    made_in_inference = [tensor for tensor in tensors if tensor.is_inference()]
+    kept_by_autograd = tensors if torch.is_grad_enabled() else made_in_inference
+    if made_in_inference and any(tensor.requires_grad for tensor in kept_by_autograd):
+        raise UnavailableError(
+            "a tensor was made in inference mode, and autograd cannot keep it for backward",
+            remedy="Clone it outside of inference mode.",
+        )
     devices = {tensor.device for tensor in tensors}
     if len(devices) > 1:
         found = ", ".join(sorted(map(str, devices)))

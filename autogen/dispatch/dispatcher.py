@@ -294,6 +294,10 @@ class Dispatcher:
         """What a call runs, if it is compiled; one more of the `branches` for its geometry."""
         if self._handwritten is not None:
             return None  # planned where the call has been taken apart
+        try:
+            availability.require(tensors)
+        except AutogenError:
+            return None  # which is said there
         needs = [torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors]
         for compiled in self.compilations.of(key_of(shortcut, tensors)):
             sizes = compiled.sizes_of(tensors, floats) if compiled.is_short else None

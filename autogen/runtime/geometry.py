@@ -8,7 +8,10 @@ from typing import Any
 
 import torch
 
-ATTRIBUTES = ("__class__", "shape", "stride()", "dtype", "layout", "device", "requires_grad", "is_neg()")
+ATTRIBUTES = (
+    *("__class__", "shape", "stride()", "dtype", "layout", "device"),
+    *("requires_grad", "is_neg()", "is_inference()"),
+)
 """What it consists of, as Python asks a tensor for it."""
 
 Alike = Callable[..., bool]
@@ -38,6 +41,8 @@ def _guard(tensors: Sequence[torch.Tensor]) -> Alike:
 def _is_thorough() -> bool:
     """Whether this torch's test finds every difference."""
     like = torch.zeros(2, 3)
+    with torch.inference_mode(not torch.is_inference_mode_enabled()):
+        made_elsewhere = torch.zeros(2, 3)
     others: list[Any] = [
         torch.nn.Parameter(torch.zeros(2, 3), requires_grad=False),
         torch.zeros(3, 2),
@@ -46,6 +51,7 @@ def _is_thorough() -> bool:
         torch.zeros(2, 3, device="meta"),
         torch.zeros(2, 3, requires_grad=True),
         torch._neg_view(like),
+        made_elsewhere,
     ]
     try:
         check = _guard([like])

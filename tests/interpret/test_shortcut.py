@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -256,3 +257,31 @@ def test_upstream_gradients_that_need_another_way(binds: list[str]) -> None:
         )
         torch.testing.assert_close(found, expected)
     assert len(binds) == 2
+
+
+class Tagged(Tensor):
+    """A tensor of a class of the user's."""
+
+
+def made_in_inference_mode() -> Tensor:
+    with torch.inference_mode():
+        return PROBABILITIES * 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: torch._neg_view(PROBABILITIES),
+        lambda: PROBABILITIES.as_subclass(Tagged),
+        made_in_inference_mode,
+    ],
+    ids=["a negative view", "another class", "made in inference mode"],
+)
+def test_tensors_that_no_kernel_may_be_given_are_torchs_also_once_there_is_a_plan(other: Callable[[], Tensor]) -> None:
+    ours, theirs = autogen_loss(nn.L1Loss()), nn.L1Loss()
+    x = X.clone().requires_grad_()
+    for target in (PROBABILITIES, PROBABILITIES, PROBABILITIES, other(), PROBABILITIES, other()):
+        found, expected = ours(x, target), theirs(x, target)
+        assert type(found) is type(expected)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(torch.autograd.grad(found, x), torch.autograd.grad(expected, x))

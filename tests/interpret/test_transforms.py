@@ -126,6 +126,37 @@ def test_tensors_of_inference_mode(row: Row) -> None:
         torch.testing.assert_close(ours(*made), theirs(*made))
 
 
+class Weighted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((3,), 2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.weight).sum()
+
+
+def test_tensors_of_inference_mode_that_ask_for_gradients(caplog: pytest.LogCaptureFixture) -> None:
+    """Torch never computes these gradients, and says so where it has to."""
+    ours, theirs = autogen_loss(nn.MSELoss()), nn.MSELoss()
+    with torch.inference_mode():
+        made = torch.ones(3).requires_grad_()
+        torch.testing.assert_close(ours(made, made * 2), theirs(made, made * 2))
+    for loss in (ours, theirs):
+        with pytest.raises(RuntimeError, match="cannot be saved for backward"):
+            loss(torch.zeros(3, requires_grad=True), made)
+    assert "defect" not in caplog.text
+
+
+def test_tensors_of_inference_mode_beside_parameters() -> None:
+    loss = autogen_loss(Weighted(), policy="mandatory")
+    with torch.inference_mode():
+        made = torch.ones(3)
+    for mode in (torch.no_grad, torch.inference_mode):
+        for _ in range(3):
+            with mode():
+                assert loss(made).item() == 6
+
+
 @pytest.mark.parametrize("row", FIRST, ids=lambda row: row.loss)
 def test_autocast(row: Row) -> None:
     """The dtypes of torch under autocast, for inputs in half precision too."""
