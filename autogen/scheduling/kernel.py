@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
@@ -118,6 +119,12 @@ class Kernel:
             return tuple(evaluator_of(*(axis.size for axis in sorted(axes, key=str))) for axes in _spaces(self.roots))
         of = [*self.parts, *([self.last_block.kernel] if self.last_block else [])]
         within = tuple(sizes for kernel in of for sizes in kernel._in_one_program)
+        if self.last_block and self.last_block.chunked:  # which adds up all chunks of each result before it goes on
+            shares = Counter(root.node.axes for root in self.last_block.partials)
+            within += tuple(
+                evaluator_of(*(axis.size for axis in sorted(axes, key=str)), sympy.Integer(-(-count // 2)))
+                for axes, count in shares.items()
+            )
         if self.whole_rows and (not self.rows or self.keeps_columns):
             return (*within, evaluator_of(*(axis.size for axis in self.columns)))
         return within

@@ -144,3 +144,13 @@ def test_a_tensor_of_pairs_is_read_as_any_other() -> None:
         0
     ].forward
     assert isinstance(kernel, Kernel) and not kernel.is_of_pairs and not kernel.whole_rows
+
+
+def test_a_last_block_has_registers_for_all_that_it_adds_up() -> None:
+    def soft_ranks(a: Tensor, b: Tensor) -> Tensor:
+        of_a, of_b = ((each[:, :, None] - each[:, None]).sigmoid().sum(-1) for each in (a, b))
+        return (of_a - of_b).square().mean()
+
+    for rows, is_small in ((16, True), (64, False)):
+        (kernel,) = plan_of(soft_ranks, floats(rows, 256), floats(rows, 256, seed=1))[0].forward
+        assert isinstance(kernel, Kernel) and (kernel.last_block is not None) is is_small
