@@ -68,7 +68,7 @@ def _is_of_pairs(node: Node) -> bool:
     """Whether what is reduced is read from several tensors, none of which has all axes of the result."""
     varying = [each.axes for each in _loads(node) if not each.axes.isdisjoint(node.attrs[1])]
     together = frozenset().union(*varying)
-    return node.axes <= together and not any(node.axes <= own for own in varying)
+    return bool(node.axes) and node.axes <= together and not any(node.axes <= own for own in varying)
 
 
 def _at(fixed: Fixed, roots: Sequence[Root], moved: Moved) -> list[Root]:

@@ -130,7 +130,7 @@ CASES: dict[str, Case] = {
         lambda a, b: ((a - a.mean()) * b.exp().mean()).exp().mean() + b.sum(), (x(5), x(7)), large=(2, 1)
     ),
     "an outer difference": Case(lambda a, b: (a[:, None] - b).abs().mean(), (x(20), x(17))),
-    "distances to learnt centres": Case(Centers(), (x(8, 6), labels(5, 8)), large=(2, 1)),
+    "distances to learnt centres": Case(Centers(), (x(8, 6), labels(5, 8))),
     "a product, then two softmaxes": Case(clip, (x(6, 8), x(6, 8, seed=1)), (2, 2), (2, 2), {"mm"}),
     "a layer inside": Case(Uncertainty(), (x(8, 6), labels(5, 8)), steps={"mm"}),
     "sorted": Case(lambda a, b: (a.sort(0).values - b).abs().mean(), PAIR, steps={"sort", "scatter"}),

@@ -111,9 +111,10 @@ def test_all_gradients_of_a_pair_are_made_of_what_is_computed_once() -> None:
         (lambda x: x.softmax(1).square().mean(), (floats(50, 3),)),  # one value per row of what has all elements
         (lambda x, w: (x * w).sum(1).exp().mean(), (floats(50, 3), floats(3, seed=1))),
         (nearest, (floats(7, 9), floats(5, 9, seed=1))),  # too many
+        (lambda x: x.exp().sum() / len(x) + torch.zeros(x.shape[0]).sum(), (floats(7, 3),)),  # of no tensor
         (lambda a, b: torch.stack([(a[:, None] - b).square()] * 3).sum(0).sum(-1).exp().sum(), (floats(7, 3), 1)),
     ],
-    ids=["a softmax", "a weight", "nine coordinates", "no pairs"],
+    ids=["a softmax", "a weight", "nine coordinates", "no tensor", "no pairs"],
 )
 def test_other_sums_are_sums(loss: Loss, tensors: tuple[Any, ...]) -> None:
     assert not plan_of(loss, *tensors)[0].fixed
