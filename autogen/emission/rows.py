@@ -95,12 +95,10 @@ class Rows(Streaming):
 
     def load_mask(self, node: Node) -> str | None:
         # Where all rows of a tile read the same, it is read once, and has the shape of one row.
-        is_element = self.kernel.level(node) == Level.ELEMENT and not node.args and not self.skew
-        if (
-            is_element
-            and self.space.rows[-1].axis not in self.space.merged(node.attrs[0].offset(node.attrs[1])).free_symbols
-        ):
-            return "col_mask[None, :]"
+        if self.kernel.level(node) == Level.ELEMENT and not node.args and not self.skew:
+            buffer, index = node.attrs
+            if self.space.rows[-1].axis not in self.space.merged(buffer.offset(index)).free_symbols:
+                return "col_mask[None, :]"
         return super().load_mask(node)
 
     def broadcast_to(self, level: Level, into: Level) -> str:

@@ -169,9 +169,8 @@ class Shell:
         read = list(dict.fromkeys(buffer for buffer in loaded if buffer not in shared))
         order = {name: position for position, name in enumerate(provenance.inputs)}
         read.sort(key=lambda buffer: (_ROLES.index(buffer.role), order.get(buffer.name, 0), buffer.name))
-        written = sorted(
-            dict.fromkeys(root.buffer for root in kernel.roots), key=lambda buffer: -_ROLES.index(buffer.role)
-        )
+        made = dict.fromkeys(root.buffer for root in kernel.roots)
+        written = sorted(made, key=lambda buffer: -_ROLES.index(buffer.role))
         self.buffers = [*read, *written]
         pointers = [f"{buffer.name}_ptr" for buffer in (*self.buffers, *shared)]
         functions = {helper for op in OPS.values() for helper in op.helpers}
