@@ -21,7 +21,7 @@ from autogen.names import unique
 from autogen.program import Root
 from autogen.provenance import Provenance
 from autogen.scheduling.horizontal import side_by_side, sums_apart
-from autogen.scheduling.kernel import ROWS_ADJACENT, ROWS_OF_PAIRS, Kernel, fit, memory_order, one_block
+from autogen.scheduling.kernel import PAIRED, ROWS_ADJACENT, Kernel, fit, memory_order, one_block
 from autogen.scheduling.last_block import with_last_block
 from autogen.scheduling.pairwise import coordinates_apart
 from autogen.sizes import evaluator_of
@@ -158,7 +158,7 @@ def _leaves_a_device_idle(kernel: Kernel, hints: Mapping[str, int]) -> bool:
     )
     place = memory_order(ir.topological(kernel.computed), kernel.roots, hints)
     are_adjacent = place(kernel.rows[-1]) > place(kernel.columns[-1])
-    together = ROWS_OF_PAIRS if kernel.is_of_pairs else ROWS_ADJACENT if are_adjacent else 1
+    together = PAIRED if kernel.is_of_pairs else ROWS_ADJACENT if are_adjacent else 1
     return rows < together * MANY_PROGRAMS and columns * min(rows, together) > LONG_WALK
 
 

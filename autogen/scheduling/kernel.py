@@ -28,7 +28,7 @@ from autogen.sizes import Evaluator, evaluator_of, hint, next_power_of_2
 MAX_IN_ONE_PROGRAM = 16384  # elements
 MAX_RANK = 6
 ROWS_ADJACENT = 128  # rows in a tile, where neighbouring rows are neighbours in memory
-ROWS_OF_PAIRS = 16  # rows in a tile of pairs, which read each column once for all of them
+PAIRED = 32  # rows, and columns, in a tile of pairs: a warp has whole rows of it, of which each thread has several
 MAX_WALKED_AGAIN = 2**22  # pairs of a row and a column that have no element in common: another launch costs less
 
 # Sizes that the launch decides: how many programs there are, and how many of them share the rows of one result.

@@ -12,7 +12,7 @@
 | chunks of results' rows | 2048 - 4096 elements; at most 1024 programs, each in a loop   | 4 - 32|
 | one block               | every axis whole                                              | 4 - 32|
 | rows, rows adjacent     | up to 128 rows; all columns while they fit, else steps of 32  | 4 - 8 |
-| rows and columns paired | up to 16 rows; all columns while they fit, else steps of 256  | 4 - 16|
+| rows and columns paired | up to 32 rows, in steps of 32 columns                         | 4     |
 
 A tile that needs more than 32 values per thread and tensor spills on real devices, which bounds what "fits" means;
 double precision halves every tile. Flat kernels and tiles with a `lgamma`, or a derivative of it, have twice the warps.
@@ -29,7 +29,7 @@ import torch
 
 from autogen import ir
 from autogen.frozen import frozen
-from autogen.scheduling.kernel import ROWS_ADJACENT, ROWS_OF_PAIRS, Kernel, Level
+from autogen.scheduling.kernel import PAIRED, ROWS_ADJACENT, Kernel, Level
 from autogen.sizes import Evaluator, magnitude, next_power_of_2
 from autogen.tiling.skew import skew_of
 from autogen.tiling.space import Space
@@ -300,9 +300,10 @@ class Tiler:
         """Whether rows are too long to be had at once."""
         whole = next_power_of_2(extents.columns)
         resident = MAX_RESIDENT // next_power_of_2(self._live) >> self._double
-        if not self.columns_adjacent or self._is_of_pairs:
-            rows = ROWS_OF_PAIRS if self._is_of_pairs else ROWS_ADJACENT
-            whole, resident = whole * min(next_power_of_2(extents.inner_rows), rows), min(resident, 8192)
+        if self._is_of_pairs:
+            resident = PAIRED
+        elif not self.columns_adjacent:
+            whole, resident = whole * min(next_power_of_2(extents.inner_rows), ROWS_ADJACENT), min(resident, 8192)
         return self._may_loop and whole > resident
 
     def _rows_or_chunks(self, extents: Extents, looped: bool) -> Config:
@@ -324,8 +325,8 @@ class Tiler:
     def _rows(self, extents: Extents, looped: bool) -> Config:
         whole, inner = next_power_of_2(extents.columns), next_power_of_2(extents.inner_rows)
         if self._is_of_pairs:
-            rows = min(inner, ROWS_OF_PAIRS)
-            cols = max(4096 // rows, 1) >> self._double if looped else whole
+            rows = min(inner, PAIRED >> self._double)
+            cols = (PAIRED**2 >> self._double) // rows if looped else whole
         elif not looped and self.columns_adjacent and whole > SHORT and self._may_be_small:
             return self._by_warps(extents, whole)
         elif self.columns_adjacent:

@@ -127,11 +127,13 @@ def tiling(loss: Loss, *tensors: Tensor) -> dict[str, int]:
     return dict(Tiler(kernel, Space(kernel)).default(sizes).tiles)
 
 
-def test_a_tile_of_pairs_has_few_rows_and_many_columns() -> None:
-    assert tiling(nearest, floats(300, 3), floats(5000, 3)) == {"ROWS": 16, "COLS": 128}  # in double precision
-    assert tiling(nearest, floats(300, 3).float(), floats(5000, 3).float()) == {"ROWS": 16, "COLS": 256}
-    assert tiling(nearest, floats(300, 3).float(), floats(100, 3).float()) == {"ROWS": 16, "COLS": 128}
-    assert tiling(nearest, floats(3, 3).float(), floats(5000, 3).float()) == {"ROWS": 4, "COLS": 1024}
+def test_a_tile_of_pairs_is_a_square() -> None:
+    assert tiling(nearest, floats(300, 3), floats(5000, 3)) == {"ROWS": 16, "COLS": 32}  # in double precision
+    single = floats(5000, 3).float()
+    assert tiling(nearest, single[:300], single) == {"ROWS": 32, "COLS": 32}
+    assert tiling(nearest, single[:300], single[:100]) == {"ROWS": 32, "COLS": 32}
+    assert tiling(nearest, single[:300], single[:20]) == {"ROWS": 32, "COLS": 32}
+    assert tiling(nearest, single[:3], single) == {"ROWS": 4, "COLS": 256}
 
 
 def test_a_sum_over_pairs_is_that_of_rows() -> None:
