@@ -63,9 +63,8 @@ def require(tensors: Sequence[torch.Tensor]) -> None:
             raise UnavailableError(f"no kernel reads a tensor that is {kind}", remedy="Convert it first.")
         if tensor.is_neg():  # its memory holds the values with the other sign, as that of `x.conj().imag`
             raise UnavailableError("no kernel reads a tensor that is a negative view", remedy="Call resolve_neg on it.")
-    made_in_inference = [tensor for tensor in tensors if tensor.is_inference()]
-    kept_by_autograd = tensors if torch.is_grad_enabled() else made_in_inference
-    if made_in_inference and any(tensor.requires_grad for tensor in kept_by_autograd):
+    is_kept = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    if is_kept and any(tensor.is_inference() for tensor in tensors):
         raise UnavailableError(
             "a tensor was made in inference mode, and autograd cannot keep it for backward",
             remedy="Clone it outside of inference mode.",

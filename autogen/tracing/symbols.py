@@ -47,5 +47,9 @@ class Symbols:
         context: Any = StatelessSymbolicContext(dynamic_sizes=dynamic)
         with torch.utils._python_dispatch._disable_current_modes():
             fake = self.mode.from_tensor(tensor.detach(), symbolic_context=context, source=ConstantSource(name))
+            if fake.is_inference():  # which no trace can ask for gradients
+                geometry = fake.size(), fake.stride()
+                with torch.inference_mode(False), self.mode:
+                    fake = torch.empty_strided(*geometry, dtype=fake.dtype, device=fake.device)
             with self.mode:
                 return fake.detach().requires_grad_(requires_grad)
