@@ -46,7 +46,9 @@ class Symbols:
         dynamic = [DimDynamic.DYNAMIC if each else DimDynamic.STATIC for each in varies]
         context: Any = StatelessSymbolicContext(dynamic_sizes=dynamic)
         with torch.utils._python_dispatch._disable_current_modes():
-            fake = self.mode.from_tensor(tensor.detach(), symbolic_context=context, source=ConstantSource(name))
+            fake: torch.Tensor = self.mode.from_tensor(
+                tensor.detach(), symbolic_context=context, source=ConstantSource(name)
+            )
             if fake.is_inference():  # which no trace can ask for gradients
                 geometry = fake.size(), fake.stride()
                 with torch.inference_mode(False), self.mode:
