@@ -23,6 +23,7 @@ from autogen.runtime.backwards import Step, kernels_in
 from autogen.runtime.handwritten import Backward, BoundHandwritten, Forward, Launch, bytes_in_memory
 from autogen.runtime.launch import Launcher
 from autogen.sizes import Evaluator
+from autogen.tiling.variant import tile_of_part
 from autogen.torch_step import TorchStep
 
 
@@ -224,28 +225,31 @@ def _with_line(name: str, line: SourceLine | None) -> str:
 
 
 def _bytes_moved(launcher: Launcher, source: KernelSource, sizes: Mapping[str, int]) -> int:
-    moved = sum(passes * _read(node, sizes) * _times(launcher, node, sizes) for node, passes in source.loads)
+    moved = sum(
+        passes * _read(node, sizes) * _times(launcher, node, function, sizes) for node, passes, function in source.loads
+    )
     moved += sum(_whole(buffer, sizes) for buffer in {root.buffer for root in launcher.kernel.roots})
     return moved + sum(
         2 * count * each.dtype.itemsize for each, count in launcher.partials(sizes, launcher.tiling(sizes))
     )
 
 
-def _times(launcher: Launcher, node: ir.Node, sizes: Mapping[str, int]) -> int:
+def _times(launcher: Launcher, node: ir.Node, function: int, sizes: Mapping[str, int]) -> int:
     """How many programs walk the same columns of a tensor, where these have nothing to do with the rows."""
-    kernel = launcher.kernel
-    of = next((part for part in kernel.parts if node in part.loads()), kernel)
-    if not of.walks_again or node.axes.isdisjoint(of.columns):
+    kernel, rows = launcher.kernel, "ROWS"
+    if kernel.parts:
+        kernel, rows = kernel.parts[function - 1], tile_of_part(rows, function)
+    if not kernel.walks_again or node.axes.isdisjoint(kernel.columns):
         return 1
-    (apart,) = Evaluator([sympy.Mul(*(axis.size for axis in of.rows if axis not in node.axes))])(sizes)
-    return -(-apart // dict(launcher.tiling(sizes).tiles).get("ROWS", 1))
+    (apart,) = Evaluator([sympy.Mul(*(axis.size for axis in kernel.rows if axis not in node.axes))])(sizes)
+    return -(-apart // dict(launcher.tiling(sizes).tiles).get(rows, 1))
 
 
 def _bytes_minimum(launchers: Sequence[Launcher], sources: Sequence[KernelSource], sizes: Mapping[str, int]) -> int:
     """Bytes of what is read and written, each element once; of a tensor that is only indexed, one per index."""
     written = {root.buffer: _whole(root.buffer, sizes) for launcher in launchers for root in launcher.kernel.roots}
     read: dict[ir.Buffer, int] = {}
-    for node in {node for source in sources for node, _ in source.loads}:
+    for node in {node for source in sources for node, *_ in source.loads}:
         buffer = node.attrs[0]
         read[buffer] = min(read.get(buffer, 0) + _read(node, sizes), _whole(buffer, sizes))
     return sum((read | written).values())

@@ -213,7 +213,7 @@ class Shell:
             kernel.partials,
             tuple(kernel.sizes.items()),
             kernel.tiles,
-            tuple(load for each in (kernel, *called) for load in each.loads),
+            tuple((*load, place) for place, each in enumerate((kernel, *called)) for load in each.loads),
         )
 
     def function(self, *called: Function) -> Function:

@@ -39,7 +39,8 @@ class KernelSource:
     """A generated kernel.
 
     The kernel is called with the `buffers`, then the `partials` and the counter if there are any, then the values of
-    `sizes`, then the tile sizes named in `tiles`. `loads` counts, for each load, how often a whole tensor is read.
+    `sizes`, then the tile sizes named in `tiles`. `loads` counts, for each load, how often a whole tensor is read, and
+    names the function that reads it: 0 for the kernel itself, else the place among those that it calls, from 1.
     `key` is Triton's name for the code, if it is known (`build.key_of`).
     """
 
@@ -49,5 +50,5 @@ class KernelSource:
     partials: tuple[Partial, ...]
     sizes: tuple[tuple[str, sympy.Expr], ...]
     tiles: tuple[str, ...]
-    loads: tuple[tuple[ir.Node, int], ...]
+    loads: tuple[tuple[ir.Node, int, int], ...]
     key: str = ""

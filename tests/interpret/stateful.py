@@ -131,3 +131,15 @@ class Twins:
         for got, wanted in zip(*results, strict=True):
             torch.testing.assert_close(got, wanted)
         assert_same(self.loss, self.wanted)
+
+
+class Dino(Loss):
+    """A centre that the loss reads, and then moves in place."""
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        target = ((t - self.center) / 0.5).softmax(-1)
+        loss = -(target * (x * self.weight).log_softmax(-1)).sum(-1).mean()
+        if self.is_updated:
+            with torch.no_grad():
+                self.center.mul_(0.9).add_(t.mean(0, keepdim=True), alpha=0.1)
+        return loss

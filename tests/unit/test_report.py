@@ -77,6 +77,13 @@ class TestBytes:
         assert report.forward.launches == 1
         assert report.forward.bytes_moved == 2 * x.nbytes + 300 * y.nbytes  # 128 rows per program
 
+    def test_count_what_every_program_of_a_part_walks_again(self) -> None:
+        x, y, z = torch.randn(128 * 300), torch.randn(100), torch.randn(128 * 200)
+        report = explain(autogen_loss(lambda x, y, z: (x + y.sum(), z * y.amax())), x, y, z)
+        assert report.forward is not None
+        assert report.forward.launches == 1 and "_part_2(" in report.forward.source
+        assert report.forward.bytes_moved == 2 * (x.nbytes + z.nbytes) + (300 + 200) * y.nbytes
+
     @pytest.mark.parametrize("is_expanded", [False, True])
     def test_of_a_handwritten_loss(self, is_expanded: bool) -> None:
         """Inputs, targets, three numbers per row that backward needs, the loss, and a part of each block."""
