@@ -1,4 +1,4 @@
-"""Losses that run a part of themselves in torch, such as a matrix product, and the rest through fused losses.
+"""Losses that run a part of themselves in torch, such as a matrix product, and the rest through a fused loss.
 
 Such a loss has an attribute `__autogen_parts__`, a function that takes its arguments apart into `Parts`, for `explain`;
 or says why torch computes the whole of it.
@@ -30,7 +30,7 @@ class FusedCall:
 
 @frozen
 class Parts:
-    """A loss as what torch has run of it, `steps` by name, and the fused calls that are left."""
+    """A loss as what torch runs of it, `steps` by name, and the fused call."""
 
     steps: tuple[str, ...]
-    calls: tuple[FusedCall, ...]
+    call: FusedCall

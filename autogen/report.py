@@ -124,31 +124,11 @@ def explain(loss: Any, *args: Any, **kwargs: Any) -> Report:
 
 
 def _of_parts(name: str, parts: Parts) -> Report:
-    """The reports on the fused calls of a loss, as one."""
-    reports = [explain(call.function, *call.args, **call.kwargs) for call in parts.calls]
-    eager = next((report for report in reports if report.path == "eager"), None)
-    if eager is not None:
-        return Report(name, "eager", eager.reason)
-    backward = _together([report.backward for report in reports])
-    return Report(
-        name, "partial", f"torch runs {', '.join(parts.steps)}", _together([r.forward for r in reports]), backward
-    )
-
-
-def _together(reports: Sequence[DirectionReport | None]) -> DirectionReport | None:
-    found = [report for report in reports if report is not None]
-    if not found:
-        return None
-    return DirectionReport(
-        launches=sum(report.launches for report in found),
-        source="\n\n".join(dict.fromkeys(report.source for report in found)),
-        bytes_moved=sum(report.bytes_moved for report in found),
-        bytes_minimum=sum(report.bytes_minimum for report in found),
-        kernels=tuple(kernel for report in found for kernel in report.kernels),
-        torch_steps=tuple(step for report in found for step in report.torch_steps),
-        cuts=tuple(cut for report in found for cut in report.cuts),
-        configs=tuple(config for report in found for config in report.configs),
-    )
+    """The report on the fused call of a loss, in the loss's name."""
+    report = explain(parts.call.function, *parts.call.args, **parts.call.kwargs)
+    if report.path == "eager":
+        return replace(report, loss=name)
+    return replace(report, loss=name, path="partial", reason=f"torch runs {', '.join(parts.steps)}")
 
 
 def _directions(decision: Decision, binding: Binding) -> tuple[DirectionReport | None, DirectionReport | None]:

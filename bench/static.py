@@ -110,8 +110,7 @@ class _Direction:
 def facts(loss: Any, inputs: tuple[torch.Tensor, ...]) -> tuple[Facts, Facts]:
     """Forward and backward of a call."""
     parts = getattr(loss, PARTS, None)
-    calls = [FusedCall(loss, inputs)] if parts is None else parts(*inputs).calls
-    forward, backward = zip(*map(_directions, calls), strict=True)
+    forward, backward = _directions(FusedCall(loss, inputs) if parts is None else parts(*inputs).call)
     return _facts(forward), _facts(backward)
 
 
@@ -145,16 +144,14 @@ def _generated(steps: Sequence[Step], sizes: dict[str, int]) -> _Direction:
     return _Direction(describe(steps, sizes), kernels, [issued(launcher, sizes) for launcher in launchers])
 
 
-def _facts(calls: Sequence[_Direction]) -> Facts:
-    kernels = [kernel for call in calls for kernel in call.kernels]
-    made = [compile_kernel(kernel, TARGETS[TARGET]) for kernel in kernels]
-    moved = sum(call.report.bytes_moved for call in calls)
-    minimum = sum(call.report.bytes_minimum for call in calls)
+def _facts(call: _Direction) -> Facts:
+    made = [compile_kernel(kernel, TARGETS[TARGET]) for kernel in call.kernels]
+    moved = call.report.bytes_moved
     return Facts(
-        launches=sum(call.report.launches for call in calls),
-        traffic=round(moved / max(minimum, 1), 3),
-        width=min((w for each in zip(kernels, made, strict=True) for w in _widths(*each)), default=0),
-        instructions=_instructions([count for call in calls for count in call.instructions], moved),
+        launches=call.report.launches,
+        traffic=round(moved / max(call.report.bytes_minimum, 1), 3),
+        width=min((w for each in zip(call.kernels, made, strict=True) for w in _widths(*each)), default=0),
+        instructions=_instructions(call.instructions, moved),
         registers=max(each.registers for each in made),
         spilled=max(each.spilled for each in made),
         shared=max(each.shared for each in made),

@@ -1,15 +1,15 @@
-"""Losses that begin with a matrix product: torch runs the product, a fused cross entropy the rest."""
+"""Losses that begin with matrix products: torch runs these, a fused cross entropy the rest."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.adaptive import _ASMoutput
 
 from autogen.decorator import autogen_loss, takes_use_autogen
-from autogen.losses import functional
 from autogen.parts import FusedCall, Parts
 
 __all__ = ["AdaptiveLogSoftmaxWithLoss"]
@@ -19,8 +19,8 @@ __all__ = ["AdaptiveLogSoftmaxWithLoss"]
 class AdaptiveLogSoftmaxWithLoss(nn.AdaptiveLogSoftmaxWithLoss):
     """See `torch.nn.AdaptiveLogSoftmaxWithLoss` (Grave et al., 2017, "Efficient softmax approximation for GPUs").
 
-    The log-probability of a label is that of its cluster in the head, plus that within the cluster: two rows of cross
-    entropy, each on a fused kernel. Which rows belong to which cluster is read on the host, as in torch.
+    The log-probability of a label is that of its cluster in the head, plus that within the cluster. One fused kernel
+    has the rows of the head and of all clusters. Which rows belong to which cluster is read on the host, as in torch.
     """
 
     use_autogen: bool
@@ -30,8 +30,7 @@ class AdaptiveLogSoftmaxWithLoss(nn.AdaptiveLogSoftmaxWithLoss):
         if not self.use_autogen or not self._is_plain(input_, target_):
             return super().forward(input_, target_)
         parts, rows = self._parts(input_, target_)
-        head, *tails = (call() for call in parts.calls)
-        loss = head
+        loss, *tails = parts.call()
         for places, tail in zip(rows, tails, strict=True):
             loss = loss.index_add(0, places, tail)
         mean = loss.mean()
@@ -46,22 +45,25 @@ class AdaptiveLogSoftmaxWithLoss(nn.AdaptiveLogSoftmaxWithLoss):
         return fits and bool(((target_ >= 0) & (target_ < self.n_classes)).all())
 
     def _parts(self, input_: Tensor, target_: Tensor) -> tuple[Parts, list[Tensor]]:
-        """The head's call, then one for every cluster with labels; and the rows that these have labels in."""
+        """The call for the head, and every cluster with labels; and the rows that these have labels in."""
         input, target = (input_, target_) if target_.dim() else (input_.unsqueeze(0), target_.unsqueeze(0))
         places = target.clone()
-        rows, calls = [], []
+        rows, tails = [], []
         for cluster, (low, high) in enumerate(pairwise(self.cutoffs)):
             own = ((target >= low) & (target < high)).nonzero().squeeze(1)
             if own.numel():
                 places[own] = self.shortlist_size + cluster
                 logits = self.tail[cluster](input.index_select(0, own))
-                calls.append(_rows(logits, target[own] - low))
+                tails.append((logits, target[own] - low))
                 rows.append(own)
-        return Parts(("linear", "index_select", "index_add"), (_rows(self.head(input), places), *calls)), rows
+        call = FusedCall(_cross_entropies, ((self.head(input), places), *tails))
+        return Parts(("linear", "index_select", "index_add"), call), rows
 
 
-def _rows(logits: Tensor, labels: Tensor) -> FusedCall:
-    return FusedCall(functional.cross_entropy, (logits, labels), {"reduction": "none"})
+@autogen_loss
+def _cross_entropies(*groups: tuple[Tensor, Tensor]) -> list[Tensor]:
+    """Of each group's logits and labels, the loss of every row."""
+    return [F.cross_entropy(logits, labels, reduction="none") for logits, labels in groups]
 
 
 if hasattr(nn, "LinearCrossEntropyLoss"):  # torch has had it since 2.12

@@ -6,7 +6,6 @@ Nothing here imports torch until a loss is traced, so that a process that only c
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -83,10 +82,10 @@ class SpecializedKernel:
 def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel, ...]:
     """The kernels that `loss(*args, **kwargs)` would launch, forward then backward, as Triton would specialise them.
 
-    The loss is traced, not run, and need not be decorated; of a loss that is made of fused calls, torch's part is run,
-    and the kernels of its calls come one after the other. The tensors give dtypes, sizes and strides, may be on the
-    CPU, and are taken to start at multiples of 16 bytes, each with memory of its own; `requires_grad` decides which
-    gradients backward computes. Upstream gradients are taken to be laid out like the results.
+    The loss is traced, not run, and need not be decorated; of a loss around a fused call (`autogen.parts`), torch's
+    part is run. The tensors give dtypes, sizes and strides, may be on the CPU, and are taken to start at multiples of
+    16 bytes, each with memory of its own; `requires_grad` decides which gradients backward computes. Upstream gradients
+    are taken to be laid out like the results.
 
     Raises:
         AutogenError: some part of the loss has no kernel.
@@ -105,8 +104,7 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
         taken = parts(*args, **kwargs)
         if isinstance(taken, str):
             raise ValueError(taken)
-        each = [kernels_of(call.function, *call.args, **call.kwargs) for call in taken.calls]
-        return tuple(sorted(itertools.chain(*each), key=lambda kernel: kernel.direction == "backward"))
+        return kernels_of(taken.call.function, *taken.call.args, **taken.call.kwargs)
     found = dispatcher_of(loss) or dispatcher_of(autogen_loss(copy.copy(loss)))
     assert found is not None, "a decorated loss has a dispatcher"
     dispatcher, module = found
