@@ -19,7 +19,7 @@ from autogen.locks import compiling
 from autogen.runtime.launch import Launcher, Results, Tuner
 from autogen.scheduling.kernel import Kernel
 from autogen.scheduling.plan import Plan
-from autogen.sizes import Evaluator
+from autogen.sizes import evaluator_of
 from autogen.torch_step import TorchStep
 from autogen.tracing.trace import Trace
 
@@ -105,7 +105,7 @@ class Backwards:
         if isinstance(found, ScheduleError) or not found.holds(sizes):
             return None
         for name, tensor in named.items():
-            dense = tensor.new_empty_strided(tensor.shape, Evaluator(expected[name])(sizes))
+            dense = tensor.new_empty_strided(tensor.shape, evaluator_of(*expected[name])(sizes))
             named[name] = dense.copy_(tensor)
         return Arriving(found, sizes, named, is_copied=True)
 
@@ -178,7 +178,8 @@ def results_of(
 def _layout(expected: tuple[sympy.Expr, ...], tensor: torch.Tensor, sizes: Sizes) -> str:
     walked = [dim for dim, size in enumerate(tensor.shape) if size > 1]
     strides = [tensor.stride(dim) for dim in walked]
-    if strides == [Evaluator(expected)(sizes)[dim] for dim in walked]:
+    known = evaluator_of(*expected)(sizes) if walked else ()
+    if strides == [known[dim] for dim in walked]:
         return _DENSE
     return _STRIDED if any(strides) else _EXPANDED
 

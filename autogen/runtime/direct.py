@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -66,6 +66,13 @@ launches it. Pointers among the arguments may be integers.
 def is_aligned(tensor: torch.Tensor) -> bool:
     """Whether Triton takes a tensor's memory for aligned."""
     return tensor.data_ptr() % ALIGNMENT == 0
+
+
+def kind_of(number: float) -> Hashable:
+    """What Triton specialises on of a number that a kernel is given at run time."""
+    if not isinstance(number, int):
+        return float
+    return number == 1, number % ALIGNMENT == 0, -(2**31) <= number < 2**31
 
 
 def compiled_of(kernel: Any) -> Compiled | None:

@@ -15,9 +15,9 @@ from autogen.availability import is_batched
 from autogen.runtime import direct, scratch
 from autogen.runtime.geometry import Alike, alike
 from autogen.runtime.handwritten import COUNTER, PARTIALS, BoundHandwritten, Launch, stand_in
-from autogen.runtime.hostcode import Launched, Part, Procedure
 from autogen.runtime.launch import Geometry
 from autogen.runtime.prepared import Direction
+from autogen.runtime.procedure import Launched, Launching, Outline, Procedure
 
 
 class PreparedLaunch:
@@ -114,7 +114,7 @@ class PreparedHandwritten:
             if each is not None and _memory(each) not in owners:
                 owners[_memory(each)] = len(owners)
                 made.append(_geometry(each))
-        parts: dict[tuple[int, int], Part] = {}
+        parts: dict[tuple[int, int], Geometry] = {}
 
         def place(tensor: torch.Tensor | None) -> int | None:
             if tensor is None:
@@ -122,13 +122,17 @@ class PreparedHandwritten:
             owner, offset = owners[_memory(tensor)], int(tensor.storage_offset()) * tensor.itemsize
             if not offset:
                 return owner
-            geometry = tuple(tensor.shape), tensor.stride(), tensor.dtype
-            parts.setdefault((owner, offset), Part(owner, offset, geometry))
+            parts.setdefault((owner, offset), (tuple(tensor.shape), tensor.stride(), tensor.dtype))
             return len(owners) + list(parts).index((owner, offset))
 
-        taken = [Launched(launch, tuple(map(place, launch.tensors))) for launch in prepared]
-        returned = [None if each is None else owners[_memory(each)] for each in wanted]
-        return Direction(Procedure(self._device, len(given), (), made, list(parts.values()), taken, returned))
+        taken = [
+            Launched(launch, Launching(tuple(map(place, launch.tensors)), len(launch.offsets))) for launch in prepared
+        ]
+        returned = tuple([None if each is None else owners[_memory(each)] for each in wanted])
+        within = [(offset, geometry) for (_, offset), geometry in parts.items()]
+        steps = tuple([each.outline for each in taken])
+        outline = Outline(len(given), 0, len(made), tuple([owner for owner, _ in parts]), steps, returned)
+        return Direction(Procedure(self._device, outline, (), made, within, taken))
 
 
 def _is_tensor(value: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -70,6 +70,7 @@ class Launcher:
         self._sources: dict[Variant, KernelSource] = {}
         self._arguments: dict[Variant, Evaluator] = {}
         self._counts: dict[Variant, Evaluator] = {}
+        self._compiled: dict[Hashable, dict[tuple[bool, ...], direct.Compiled]] = {}
         self._tuner = tune(self) if tune and not kernel.parts else None
 
     def config(self, sizes: Mapping[str, int]) -> tuple[Config, bool]:
@@ -107,7 +108,7 @@ class Launcher:
     def partials(self, sizes: Mapping[str, int], tiling: Tiling) -> list[tuple[Partial, int]]:
         """What programs store for the last block, and how many values."""
         source = self.source(tiling.variant)
-        launched = {**sizes, str(PROGRAMS): tiling.programs, str(CHUNKS): tiling.chunks}
+        launched = {**sizes, PROGRAMS.name: tiling.programs, CHUNKS.name: tiling.chunks}
         return list(zip(source.partials, self._counts[tiling.variant](launched), strict=True))
 
     def prepare(self, sizes: Mapping[str, int], device: torch.device) -> Launch:
@@ -120,7 +121,11 @@ class Launcher:
         tiling = self.tiler.cut(config, sizes)
         source = self.source(tiling.variant)
         counts = tuple(count for _, count in self.partials(sizes, tiling))
-        return Launch(source, tiling, self._arguments[tiling.variant], counts, sizes, device)
+        evaluate = self._arguments[tiling.variant]
+        numbers = evaluate(sizes)
+        kind = (device, tiling.variant, tiling.tiles, tiling.num_warps, *map(direct.kind_of, numbers))
+        compiled = self._compiled.setdefault(kind, {})
+        return Launch(source, tiling, evaluate, numbers, counts, device, compiled)
 
     def __call__(self, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int], device: torch.device) -> None:
         """Launch once: read from and write to `tensors`, by name."""
@@ -131,35 +136,36 @@ class Launcher:
 class Launch:
     """A kernel for one set of sizes on one device; called with its tensors, in the order of `names`.
 
-    A call goes through Triton. What Triton has `compiled`, by which of the tensors are aligned, is there to be launched
-    directly: with pointers to the tensors and to the partial results, which are at `offsets` in `room` bytes, and with
-    `numbers`. `autogen.runtime.hostcode` does so.
+    A call goes through Triton. What Triton has `compiled` for this launch, or for another that it does not tell apart,
+    by which of the tensors are aligned, is there to be launched directly: with pointers to the tensors and to the
+    partial results, which are at `offsets` in `room` bytes, and with `numbers`. `autogen.runtime.hostcode` does so.
     """
 
     def __init__(
         self,
         source: KernelSource,
         tiling: Tiling,
-        numbers: Callable[[Mapping[str, int]], tuple[Any, ...]],
+        evaluate: Callable[[Mapping[str, int]], tuple[Any, ...]],
+        numbers: tuple[Any, ...],
         counts: Sequence[int],
-        sizes: Mapping[str, int],
         device: torch.device,
+        compiled: dict[tuple[bool, ...], direct.Compiled],
     ) -> None:
         self.names = tuple(buffer.name for buffer in source.buffers)
         self.tiling = tiling
         self.grid: tuple[int, ...] = (tiling.programs,)
-        self.compiled: dict[tuple[bool, ...], direct.Compiled] = {}
+        self.compiled = compiled
         self.offsets, self.room = scratch.lay_out(
             count * partial.dtype.itemsize for partial, count in zip(source.partials, counts, strict=True)
         )
         self._source = source
         self._device = device
         self._warps = tiling.num_warps
-        self._evaluate = numbers
+        self._evaluate = evaluate
         self._counts = counts  # of partial results
         tiles = dict(tiling.tiles)
         self._tiles = tuple(tiles[tile] for tile in source.tiles)
-        self._numbers = (*numbers(sizes), *self._tiles)
+        self._numbers = (*numbers, *self._tiles)
         self._function = build.load_function(source.name, source.text, source.key)
         self._streams = direct.streams_of(device.type)
 

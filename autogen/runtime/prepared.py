@@ -15,9 +15,10 @@ from autogen.availability import is_batched
 from autogen.runtime import direct
 from autogen.runtime.backwards import Step
 from autogen.runtime.geometry import Alike, alike
-from autogen.runtime.hostcode import Called, HostCode, Launched, Part, Procedure, Seen, host_code
+from autogen.runtime.hostcode import HostCode, host_code
 from autogen.runtime.launch import Geometry, empty
 from autogen.runtime.packing import PACK, part
+from autogen.runtime.procedure import Called, Calling, Launched, Launching, Outline, Procedure, Seen
 from autogen.torch_step import TorchStep
 
 if TYPE_CHECKING:
@@ -62,17 +63,20 @@ class Direction:
 
         def prepared(step: Step) -> Launched | Called:
             if isinstance(step, TorchStep):
-                return Called(step, places, sizes, device)
+                read = tuple([places[name] for name in step.reads])
+                results = tuple([None if each is None else places[each.name] for each in step.results])
+                return Called(Calling(step, read, results), sizes, device)
             launch = step.prepare(sizes, device)
-            return Launched(launch, tuple([places[name] for name in launch.names]))
+            return Launched(launch, Launching(tuple([places[name] for name in launch.names]), len(launch.offsets)))
 
         ready = [prepared(step) for step in steps]
-        within = [Part(places[PACK], offset, geometry) for offset, geometry in parts.values()]
+        owners = (places[PACK],) * len(parts) if parts else ()
+        outlines = tuple([step.outline for step in ready])
         places |= {name: places[own] for name, own in aliases.items() if own in places}
-        returned = [None if name is None else places[name] for name in wanted]
-        allocated = tuple(made.values())
-        procedure = Procedure(device, len(given), tuple(constants.values()), allocated, within, ready, returned)
-        return cls(procedure, strides)
+        returned = tuple([None if name is None else places[name] for name in wanted])
+        outline = Outline(len(given), len(constants), len(made), owners, outlines, returned)
+        values = tuple(constants.values()), tuple(made.values()), tuple(parts.values())
+        return cls(Procedure(device, outline, *values, ready), strides)
 
     def __call__(self, given: Sequence[torch.Tensor], sizes: Sizes | None = None) -> list[Any]:
         """Allocate, and go through the steps; `sizes` are given where floats among them differ from call to call."""
@@ -92,8 +96,8 @@ class Direction:
         return self._through_triton(given, sizes, alignment) if returned is None else returned
 
     def _write(self, alignment: tuple[bool, ...], *, varies: bool) -> HostCode | None:
-        """Code for calls like one that Triton has launched: many sizes come once, and writing it takes a ms."""
-        seen = self._seen.get(alignment)
+        """Code for calls whose kernels Triton has launched, and whose steps torch has run before."""
+        seen = self._seen.get(alignment) if self._procedure.outline.called else Seen((), ())
         if seen is None or alignment in self._written or len(self._written) >= _MOST_WRITTEN:
             return None
         written = host_code(self._procedure, alignment, seen, varies=varies)
@@ -107,12 +111,13 @@ class Direction:
         procedure = self._procedure
         present = [*given, *procedure.constants]
         tensors: list[Any] = present + [empty(each, procedure.device) for each in procedure.allocations]
-        tensors += [part(tensors[each.owner], each.offset, each.geometry) for each in procedure.parts]
-        tensors += [None] * procedure.made
+        outline = procedure.outline
+        tensors += [part(tensors[owner], *each) for owner, each in zip(outline.owners, procedure.parts, strict=True)]
+        tensors += [None] * outline.made
         for step in procedure.steps:
             step.run(tensors, sizes)
-        self._seen[alignment] = Seen.of(tensors[procedure.first_made :])
-        return [None if place is None else tensors[place] for place in procedure.wanted]
+        self._seen[alignment] = Seen.of(tensors[outline.first_made :])
+        return [None if place is None else tensors[place] for place in outline.wanted]
 
 
 def _apart(

@@ -56,8 +56,8 @@ def main(library: str) -> None:
         print(json.dumps(found | {"pointers": [each.data_ptr() for each in tensors]}))
 
     driver.noted_parameters(6)
-    for offset in (0, 0, 0, 0, 1, 1):
-        x, y = (torch.rand(5008)[offset:] for _ in range(2))
+    for size, offset in [(5008, 0)] * 4 + [(5008, 1)] * 2 + [(4992, 0), (4993, 0)]:
+        x, y = (torch.rand(size)[offset:] for _ in range(2))
         x.requires_grad_()
         with policy("mandatory"):
             value = loss(x, y)

@@ -1,0 +1,163 @@
+"""What a call does on one device, all worked out: its tensors by number, what is allocated, launched and called.
+
+`autogen.runtime.prepared` goes through it; `autogen.runtime.hostcode` writes it out as a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from autogen.frozen import frozen
+from autogen.runtime import direct
+from autogen.torch_step import TorchStep
+
+if TYPE_CHECKING:
+    from autogen.runtime.launch import Geometry
+
+
+class Launchable(Protocol):
+    """A prepared launch: `autogen.runtime.launch.Launch`, or one of a handwritten kernel.
+
+    A call goes through Triton. What Triton has `compiled`, by which of the tensors are aligned, is there to be launched
+    directly: with pointers to the tensors and to the partial results, which are at `offsets` in `room` bytes, and with
+    `numbers`.
+    """
+
+    grid: tuple[int, ...]
+    compiled: dict[tuple[bool, ...], direct.Compiled]
+    offsets: tuple[int, ...]
+    room: int
+
+    def numbers(self, sizes: Mapping[str, Any] | None) -> tuple[Any, ...]:
+        """What comes after the pointers. `sizes` are None if they are those of the preparation."""
+
+    def __call__(self, tensors: Sequence[Any], sizes: Mapping[str, Any] | None) -> None:
+        """Launch by Triton."""
+
+
+@frozen
+class Launching:
+    """A launch for all sizes: the tensors that it takes, None for None, and how many kinds of partial results."""
+
+    places: tuple[int | None, ...]
+    partials: int
+
+
+@frozen
+class Calling:
+    """A step of torch for all sizes: the tensors that it reads, in the order of its `reads`, and makes."""
+
+    step: TorchStep
+    read: tuple[int, ...]
+    made: tuple[int | None, ...]
+
+
+@frozen
+class Outline:
+    """What a procedure is for all sizes.
+
+    Its tensors are numbered: those `given`, `constants`, what is `allocated`, parts, each in the memory of its owner,
+    and what torch makes. Returned are those `wanted`.
+    """
+
+    given: int
+    constants: int
+    allocated: int
+    owners: tuple[int, ...]
+    steps: tuple[Launching | Calling, ...]
+    wanted: tuple[int | None, ...]
+
+    @property
+    def present(self) -> int:
+        """How many tensors are there before anything is allocated."""
+        return self.given + self.constants
+
+    @property
+    def first_part(self) -> int:
+        """The number of the first part."""
+        return self.present + self.allocated
+
+    @property
+    def first_made(self) -> int:
+        """The number of the first tensor that torch makes."""
+        return self.first_part + len(self.owners)
+
+    @property
+    def made(self) -> int:
+        """How many tensors torch makes."""
+        return sum(place is not None for step in self.called for place in step.made)
+
+    @property
+    def called(self) -> list[Calling]:
+        """What torch runs among the steps."""
+        return [step for step in self.steps if isinstance(step, Calling)]
+
+    @property
+    def launched(self) -> list[Launching]:
+        """The launches among the steps."""
+        return [step for step in self.steps if isinstance(step, Launching)]
+
+
+@frozen
+class Launched:
+    """A launch for some sizes."""
+
+    launch: Launchable
+    outline: Launching
+
+    def run(self, tensors: list[Any], sizes: Mapping[str, Any] | None) -> None:
+        """Launch by Triton."""
+        self.launch([None if place is None else tensors[place] for place in self.outline.places], sizes)
+
+
+@frozen
+class Called:
+    """A step of torch, and the sizes of the preparation."""
+
+    outline: Calling
+    sizes: Mapping[str, Any]
+    device: torch.device
+
+    def numbers(self, sizes: Mapping[str, Any] | None) -> tuple[Any, ...]:
+        """The sizes among its arguments. `sizes` are None if they are those of the preparation."""
+        return self.outline.step.numbers(self.sizes if sizes is None else sizes)
+
+    def run(self, tensors: list[Any], sizes: Mapping[str, Any] | None) -> None:
+        """Have torch run it."""
+        step = self.outline.step
+        named = {name: tensors[place] for name, place in zip(step.reads, self.outline.read, strict=True)}
+        step(named, self.sizes if sizes is None else sizes, self.device)
+        for place, buffer in zip(self.outline.made, step.results, strict=True):
+            if place is not None and buffer is not None:
+                tensors[place] = named[buffer.name]
+
+
+@frozen
+class Procedure:
+    """What a call does for some sizes: the numbers and tensors that its `outline` speaks of.
+
+    `parts` are the byte of its owner at which each begins, and its geometry.
+    """
+
+    device: torch.device
+    outline: Outline
+    constants: Sequence[torch.Tensor]
+    allocations: Sequence[Geometry]
+    parts: Sequence[tuple[int, Geometry]]
+    steps: Sequence[Launched | Called]
+
+
+@frozen
+class Seen:
+    """What torch has made in one call, each tensor: its strides, and whether it is aligned."""
+
+    strides: tuple[tuple[int, ...], ...]
+    alignment: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, tensors: Sequence[torch.Tensor]) -> Seen:
+        """From what torch has made."""
+        return cls(tuple([each.stride() for each in tensors]), tuple(map(direct.is_aligned, tensors)))
