@@ -11,8 +11,12 @@ from torch.compiler import is_compiling
 
 from autogen.errors import UnavailableError
 
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_OTHERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_DTYPES = frozenset(
+    (
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+        *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    )
+)
 
 
 @functools.cache
@@ -58,7 +62,7 @@ def require(tensors: Sequence[torch.Tensor]) -> None:
                 f"an argument is a {type(tensor).__name__}, not a plain tensor",
                 remedy="Pass plain tensors.",
             )
-        if tensor.layout != torch.strided or tensor.is_quantized or tensor.dtype not in (*_FLOATS, *_OTHERS):
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.dtype not in _DTYPES:
             kind = "quantized" if tensor.is_quantized else f"{str(tensor.dtype)[6:]}, {str(tensor.layout)[6:]}"
             raise UnavailableError(f"no kernel reads a tensor that is {kind}", remedy="Convert it first.")
         if tensor.is_neg():  # its memory holds the values with the other sign, as that of `x.conj().imag`

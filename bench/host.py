@@ -9,7 +9,7 @@ few hundred elements or less, a few µs of which are arithmetic. The column "fun
 is no op of torch's own. What torch runs between kernels (the product of InfoNCE, the sorts of Wasserstein) and ahead of
 them (the check of Checked) does run, in every column. CTC is of one label in two steps. Its lengths are on the device,
 and so it is planned once; those of CTC lists are lists, which are looked at in every call. In "new sizes" no call has
-the sizes of an earlier one that is still known; tensors have up to 17,000 elements, and are cut in every column.
+the sizes of an earlier one; tensors have up to 100,000 elements, most of them few, and are cut in every column.
 
 Times are CPU time of the process, the median of many rounds, which alternate between the columns. It fails if a ratio
 to eager is above its bound in `BOUNDS`, times `--slack`.
@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
+import math
 import platform
 import statistics
 import sys
@@ -60,6 +61,7 @@ BOUNDS = {
 
 CHECKED = ("Checked",)  # what these check, they check on every device
 NEW_SIZES = "new sizes"
+SIDE = 28  # as many sizes of each dimension
 
 
 class _Least(torch.autograd.Function):
@@ -156,16 +158,16 @@ class DinoAssigned(Dino):
 
 
 class NewSizes(nn.Module):
-    """A loss of a box for each of some rows and columns, of which no call in the last four thousand had as many."""
+    """A loss of a box for each place in a block, of whose shape no call in the last twenty thousand was."""
 
     def __init__(self, loss: Any) -> None:
         super().__init__()
         self.loss = loss
-        self.sizes = itertools.cycle(itertools.product(range(2, 66), repeat=2))
+        self.sizes = itertools.cycle(itertools.product(range(2, 2 + SIDE), repeat=3))
 
     def forward(self, *tensors: torch.Tensor) -> Any:
-        rows, columns = next(self.sizes)
-        return self.loss(*[each.view(-1)[: 4 * rows * columns].view(rows, columns, 4) for each in tensors])
+        shape = next(self.sizes)
+        return self.loss(*[each[: math.prod(shape)].view(*shape, 4) for each in tensors])
 
 
 def boxes(n: int = 64) -> torch.Tensor:
@@ -204,10 +206,11 @@ def cases() -> dict[str, tuple[Any, Any, tuple[Any, ...]]]:
         "DINO": (autogen_loss(Dino()), Dino(), (torch.randn(64, 10), torch.randn(64, 10))),
         "DINO, assigned": (autogen_loss(DinoAssigned()), DinoAssigned(), (torch.randn(64, 10), torch.randn(64, 10))),
     }
-    many = (torch.rand(65**2, 4), torch.rand(65**2, 4))
+    most = (1 + SIDE) ** 3
+    many = (torch.rand(most, 4), torch.rand(most, 4))
     found[f"BCE, {NEW_SIZES}"] = (losses.BCEWithLogitsLoss(), nn.BCEWithLogitsLoss(), many)
     giou = losses.GIoULoss(), losses.GIoULoss(use_autogen=False)  # type: ignore[call-arg]
-    found[f"GIoU, {NEW_SIZES}"] = (*giou, (boxes(65**2), boxes(65**2)))
+    found[f"GIoU, {NEW_SIZES}"] = (*giou, (boxes(most), boxes(most)))
     if hasattr(nn, "LinearCrossEntropyLoss"):  # torch has had it since 2.12
         ours, theirs = losses.LinearCrossEntropyLoss(10, 10), nn.LinearCrossEntropyLoss(10, 10)
         found["LinearCrossEntropy"] = (ours, theirs, (torch.randn(64, 10), labels))

@@ -255,7 +255,7 @@ class Dispatcher:
                 plan = known
             sizes: dict[str, Any] | None = None
             found: tuple[torch.Tensor, ...] = ()
-            if floats or plan.is_found or plan.holds is not None:  # more than geometry decides
+            if plan.is_one_of_several(floats):
                 taken = plan.taken(tensors, floats) or self._branch(each, tensors, floats, site, plan)
                 if taken is None:
                     return MISSING
@@ -298,13 +298,17 @@ class Dispatcher:
             availability.require(tensors)
         except AutogenError:
             return None  # which is said there
-        needs = [torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors]
+        is_enabled = torch.is_grad_enabled()
+        needs = tuple([is_enabled and tensor.requires_grad for tensor in tensors])
         for compiled in self.compilations.of(key_of(shortcut, tensors)):
             sizes = compiled.sizes_of(tensors, floats) if compiled.is_short else None
             if sizes is not None:
-                if self.options.static_graph and site.graphs.get(tuple(needs)) is not compiled.graph:
+                if self.options.static_graph and site.graphs.get(needs) is not compiled.graph:
                     return None  # compared on the long way
-                return Plan.of(compiled, sizes, needs, branches)
+                plan = Plan.of(compiled, sizes, needs, branches)
+                if plan.is_one_of_several(floats):
+                    branches.append(plan)
+                return plan
         return None
 
     def _learn(
@@ -325,7 +329,7 @@ class Dispatcher:
             site.learn(binding, module, args, kwargs)
             for each in site.shortcuts:
                 reading = each.read(module, args, kwargs)
-                if reading is not None and isinstance(reading[1], tuple):
+                if reading is not None and isinstance(reading[1], tuple) and each.plans.comes_again(reading[1]):
                     bound = cast("BoundHandwritten", kernels)
                     each.plans.keep(reading[1], Plan.of_handwritten(bound, binding.tensors, needs_gradient(binding)))
 

@@ -38,6 +38,7 @@ Taken = tuple["Plan", "dict[str, Any] | None", tuple[torch.Tensor, ...]]
 """How a call runs: its plan, its sizes if floats among them vary, and the tensors that were found ahead."""
 
 MOST_PLANS = 1024  # geometries of one shortcut, before the oldest is forgotten
+_MOST_NOTED = 2**16
 _MOST_ALIKE = 256  # sizes of what is found ahead, for one geometry
 _MOST_CONDITIONS = 2000
 
@@ -80,33 +81,31 @@ class Plan:
     branches: list[Plan] = field(default_factory=list, repr=False)  # of all traces for the geometry
 
     @classmethod
-    def of(cls, loss: CompiledLoss, sizes: dict[str, Any], needs: Sequence[bool], branches: list[Plan]) -> Plan:
+    def of(cls, loss: CompiledLoss, sizes: dict[str, Any], needs: tuple[bool, ...], branches: list[Plan]) -> Plan:
         """Prepare a loss for the sizes of a call, and the tensors of it that are to be differentiated.
 
-        The plan is one more of the `branches` for its geometry.
+        `branches` are all plans for its geometry, where more than that decides (`is_one_of_several`).
         """
         from autogen.runtime.checks import checks_of  # these import sympy
         from autogen.runtime.prepared import Prepared
 
         domain = loss.trace.domain
-        plan = cls(
-            loss,
-            Prepared(loss, sizes),
-            any(needs),
-            is_early=loss.early > 0,
-            is_random=loss.is_random,
-            outputs=len(loss.trace.outputs),
-            constant=tuple(k for k, varies in enumerate(loss.differentiable) if not varies),
-            returns_tensor=loss.returns_tensor and not loss.state,
-            cut=_both(loss.unconnected[: len(needs)], needs),
-            copied=tuple(each.position for each in loss.state.written) if any(needs) else (),
-            state=loss.state or None,
-            holds=checks_of(domain, sizes) if domain.ahead and not loss.is_found else None,
-            is_found=loss.is_found,
-            branches=branches,
-        )
-        branches.append(plan)
-        return plan
+        common = loss.common.get(needs)
+        if common is None:
+            common = loss.common[needs] = {
+                "needs_gradient": any(needs),
+                "is_early": loss.early > 0,
+                "is_random": loss.is_random,
+                "outputs": len(loss.trace.outputs),
+                "constant": tuple(k for k, varies in enumerate(loss.differentiable) if not varies),
+                "returns_tensor": loss.returns_tensor and not loss.state,
+                "cut": _both(loss.unconnected[: len(needs)], needs),
+                "copied": tuple(each.position for each in loss.state.written) if any(needs) else (),
+                "state": loss.state or None,
+                "is_found": loss.is_found,
+            }
+        holds = checks_of(domain, sizes) if domain.ahead and not common["is_found"] else None
+        return cls(loss, Prepared(loss, sizes), holds=holds, branches=branches, **common)
 
     @classmethod
     def of_handwritten(cls, call: BoundHandwritten, tensors: Sequence[torch.Tensor], needs: Sequence[bool]) -> Plan:
@@ -125,6 +124,10 @@ class Plan:
             returns_tensor=True,
             cut=_both(call.unconnected, needs),
         )
+
+    def is_one_of_several(self, floats: Sequence[float]) -> bool:
+        """Whether more than geometry decides if a call runs on it: varying floats, or values."""
+        return bool(floats) or self.is_found or self.holds is not None
 
     def taken(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> Taken | None:
         """How a call of the geometry runs, if its loss takes the branches that it is planned for."""
@@ -163,10 +166,16 @@ class Plan:
 
 
 class Plans:
-    """The plans of a shortcut, by geometry; most calls have that of the `latest`, which a faster test finds."""
+    """The plans of a shortcut, by geometry; most calls have that of the `latest`, which a faster test finds.
+
+    Where sizes keep changing, most geometries come once. Their plans go as soon as there is a newer one: Python's
+    collector goes through all that is kept.
+    """
 
     def __init__(self) -> None:
         self._plans: dict[Key, Plan] = {}
+        self._newest: tuple[Key, Plan] | None = None  # which has come once
+        self._noted: dict[int, None] = {}  # what has come, by hash
         self._tests: dict[Key, geometry.Alike] = {}
         # What holds for all tensors, a test for their geometry, and the plan.
         self.latest: tuple[Any, geometry.Alike, Plan] | tuple[None, None, None] = (None, None, None)
@@ -175,7 +184,10 @@ class Plans:
         """The plan for a key, the first part of which holds for all tensors; the key if there is none."""
         plan = self._plans.get(key)
         if plan is None:
-            return key
+            if self._newest is None or self._newest[0] != key:
+                return key
+            plan = self._newest[1]
+            self.keep(key, plan)
         same = self._tests.get(key)
         if same is None or not same(*tensors):  # made in another inference mode
             same = geometry.alike(tensors)
@@ -185,10 +197,24 @@ class Plans:
         self.latest = key[0], same, plan
         return plan
 
+    def comes_again(self, key: Key) -> bool:
+        """Whether a geometry has come before, or is the first of all, as that of most losses stays what it is."""
+        noted = hash(key)
+        if noted in self._noted:
+            return True
+        is_first = not self._noted
+        if len(self._noted) >= _MOST_NOTED:
+            self._noted = {}
+        self._noted[noted] = None
+        return is_first
+
     def keep(self, key: Key, plan: Plan) -> None:
-        """Remember the plan of a geometry."""
-        _make_room(MOST_PLANS, self._plans, self._tests)
-        self._plans[key] = plan
+        """Remember the plan of a geometry: if that comes again, for good."""
+        if self.comes_again(key):
+            _make_room(MOST_PLANS, self._plans, self._tests)
+            self._plans[key] = plan
+        else:
+            self._newest = key, plan
 
 
 def _both(*conditions: Sequence[bool]) -> tuple[int, ...]:
@@ -197,11 +223,11 @@ def _both(*conditions: Sequence[bool]) -> tuple[int, ...]:
 
 
 def _make_room(most: int, table: dict[Key, Any], *others: dict[Key, Any]) -> None:
-    """Drop the oldest of a table's entries, and what others have under its key, if there are too many."""
+    """Drop the oldest of a table's entries, and what others have under their keys, if there are too many."""
     if len(table) >= most:
-        oldest = list(table)[0]  # noqa: RUF015 - `next(iter(…))` fails if another thread adds one now
-        for each in (table, *others):
-            each.pop(oldest, None)
+        for oldest in list(table)[: max(most // 8, 1)]:
+            for each in (table, *others):
+                each.pop(oldest, None)
 
 
 _TENSOR = object()

@@ -5,7 +5,8 @@ Each may have a layout of its own, or be missing, and backward is scheduled once
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -43,13 +44,18 @@ class Backward:
 
     def holds(self, sizes: Sizes) -> bool:
         """Whether the kernels are made for some sizes."""
-        return all(step.kernel.holds(sizes) for step in kernels_in(self.steps) if step.kernel.is_limited)
+        return all(kernel.holds(sizes) for kernel in self._limited)
+
+    @functools.cached_property
+    def _limited(self) -> list[Kernel]:
+        return [step.kernel for step in kernels_in(self.steps) if step.kernel.is_limited]
 
 
 @frozen
 class Arriving:
-    """Upstream gradients of one layout, by name, and backward for them; `sizes` know their strides."""
+    """Upstream gradients of one layout, by name, and backward for them, of that `kind`; `sizes` know their strides."""
 
+    kind: Hashable
     backward: Backward
     sizes: Sizes
     tensors: dict[str, torch.Tensor]
@@ -99,15 +105,16 @@ class Backwards:
                     sizes |= {_stride_name(each.name, d): stride for d, stride in enumerate(tensor.stride())}
         found = self._of(tuple(layouts), is_early)
         if isinstance(found, Backward) and found.holds(sizes):
-            return Arriving(found, sizes, named, is_copied=False)
+            return Arriving((*layouts, is_early), found, sizes, named, is_copied=False)
         # This layout does not fit; the one of the output does.
-        found = self._of(tuple(_MISSING if each == _MISSING else _DENSE for each in layouts), is_early)
+        dense_layouts = tuple(_MISSING if each == _MISSING else _DENSE for each in layouts)
+        found = self._of(dense_layouts, is_early)
         if isinstance(found, ScheduleError) or not found.holds(sizes):
             return None
         for name, tensor in named.items():
             dense = tensor.new_empty_strided(tensor.shape, evaluator_of(*expected[name])(sizes))
             named[name] = dense.copy_(tensor)
-        return Arriving(found, sizes, named, is_copied=True)
+        return Arriving((*dense_layouts, is_early), found, sizes, named, is_copied=True)
 
     def reached(self, arrived: Iterable[int]) -> frozenset[int]:
         """Which inputs have a gradient, if the outputs `arrived` have an upstream gradient, and no others."""

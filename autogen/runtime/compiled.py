@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,12 +17,15 @@ from autogen import ir
 from autogen.calls.changes import State
 from autogen.runtime.backwards import Backwards, Sizes, Step, kernels_in, launchers_of, results_of
 from autogen.runtime.launch import Launcher, Tuner, empty
-from autogen.runtime.packing import Packing
+from autogen.runtime.packing import Packing, packed
 from autogen.scheduling.plan import Plan
 from autogen.sizes import evaluator_of
 from autogen.torch_step import TorchStep
 from autogen.tracing.static_graph import Graph
 from autogen.tracing.trace import Bound, Trace
+
+if TYPE_CHECKING:
+    from autogen.runtime.route import Route
 
 
 @dataclass(eq=False, repr=False)
@@ -169,16 +172,19 @@ class CompiledLoss:
             each.name: tensor.to(self.device) for each, tensor in zip(self.trace.constants, constants, strict=True)
         }
         steps = [step for step in (*self.forward, *self.plan.direction.steps) if isinstance(step, TorchStep)]
-        self._read = frozenset(name for step in steps for name in step.reads)
         self._fixed = [(evaluator_of(size), value) for size, value in self.plan.fixed.items()]
         self._limited = [each for each in self.launchers if each.kernel.is_limited]
         early = [root.buffer for root in self.plan.early.gradients]
         self.outputs = results_of(self.forward, [*self.plan.outputs, *early], self.plan.aliases)
+        self._saved = [each.name for each in self.plan.saved]
+        apart = {each.name for each in self.trace.outputs}.union(*(step.reads for step in steps))
+        self._packed = packed(self._saved, self.outputs.names, apart)
+        self.routes: dict[Hashable, Route] = {}
+        self.common: dict[tuple[bool, ...], dict[str, Any]] = {}  # what its plans share, by what is differentiated
 
     def packing(self, sizes: Sizes, *, is_apart: bool = False) -> Packing:
         """What forward makes, and how it keeps what backward needs."""
-        saved, outputs = [each.name for each in self.plan.saved], {each.name for each in self.trace.outputs}
-        return Packing(saved, outputs, self.outputs.geometry(sizes), self._read, is_apart=is_apart)
+        return Packing(self._saved, () if is_apart else self._packed, self.outputs.geometry(sizes))
 
     def run_forward(
         self, tensors: Sequence[torch.Tensor], sizes: Sizes

@@ -41,6 +41,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import CodeType
 from typing import Any
 
 import torch
@@ -88,7 +89,11 @@ def host_code(procedure: Procedure, alignment: Sequence[bool], seen: Seen, *, va
         known += geometry
     known += [offset for offset, _ in procedure.parts]
     known += seen.strides
-    return functools.partial(_written(outline, tuple(aligned), varies, procedure.device, streams), tuple(known))
+    key = tuple(aligned), varies, procedure.device
+    written = outline.written.get(key)
+    if written is None:
+        written = outline.written[key] = _written(outline, aligned, procedure.device, streams, varies=varies)
+    return functools.partial(written, tuple(known))
 
 
 def _known(outline: Outline) -> Iterator[str]:
@@ -106,11 +111,9 @@ def _known(outline: Outline) -> Iterator[str]:
     yield from (f"strides_{k}" for k in range(outline.first_made, outline.first_made + outline.made))
 
 
-@functools.lru_cache(1024)
 def _written(
-    outline: Outline, alignment: tuple[bool, ...], varies: bool, device: torch.device, streams: direct.Streams
+    outline: Outline, alignment: Sequence[bool], device: torch.device, streams: direct.Streams, *, varies: bool
 ) -> Callable[..., list[Any] | None]:
-    """The text, compiled."""
     scope: dict[str, Any] = {
         "index": device.index,
         "device": device,
@@ -127,9 +130,15 @@ def _written(
         "copied": copied,
     }
     text = "\n".join(_lines(outline, alignment, scope, varies=varies))
-    exec(compile(text, "<host code>", "exec"), scope)
+    exec(_compiled(text), scope)
     written: Callable[..., list[Any] | None] = scope["launch"]
     return written
+
+
+@functools.lru_cache(1024)
+def _compiled(text: str) -> CodeType:
+    """Losses of one kind have the same text."""
+    return compile(text, "<host code>", "exec")
 
 
 def _lines(outline: Outline, alignment: Sequence[bool], scope: dict[str, Any], *, varies: bool) -> Iterator[str]:

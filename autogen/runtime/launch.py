@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +12,7 @@ import torch
 from autogen import ir
 from autogen.emission.source import KernelSource, Partial
 from autogen.errors import CompileError, StorageError, defects_of
+from autogen.frozen import frozen
 from autogen.locks import compiling, interpreting, without_collections
 from autogen.provenance import Provenance
 from autogen.runtime import build, direct, scratch
@@ -38,14 +38,17 @@ class Results:
 
     def __init__(self, buffers: Iterable[ir.Buffer]) -> None:
         self._buffers = tuple(buffers)
+        self.names = tuple(buffer.name for buffer in self._buffers)
         self._geometry = Evaluator([each for buffer in self._buffers for each in (*buffer.shape, *buffer.strides)])
 
     def geometry(self, sizes: Mapping[str, int]) -> dict[str, Geometry]:
         """Shape, strides and dtype of the results for given sizes, by name."""
-        numbers, geometry = iter(self._geometry(sizes)), {}
+        numbers, geometry, start = self._geometry(sizes), {}, 0
         for buffer in self._buffers:
-            shape, strides = (tuple(itertools.islice(numbers, len(buffer.shape))) for _ in range(2))
-            geometry[buffer.name] = shape, strides, buffer.dtype
+            middle = start + len(buffer.shape)
+            end = middle + len(buffer.shape)
+            geometry[buffer.name] = numbers[start:middle], numbers[middle:end], buffer.dtype
+            start = end
         return geometry
 
 
@@ -59,6 +62,20 @@ class Tuner(Protocol):
         """The same; what has not been chosen is chosen now, if that is possible here."""
 
 
+@frozen
+class Written:
+    """A kernel in one variant, and what its launches need of it.
+
+    `compiled` is what Triton has made of it, by all else that it specialises on but the alignment of the tensors.
+    """
+
+    source: KernelSource
+    names: tuple[str, ...]
+    arguments: Evaluator
+    counts: Evaluator
+    compiled: dict[Hashable, dict[tuple[bool, ...], direct.Compiled]] = field(default_factory=dict)
+
+
 class Launcher:
     """One kernel of a plan, ready to be launched for any sizes; its variants are emitted when first needed."""
 
@@ -67,10 +84,7 @@ class Launcher:
         self._provenance = provenance
         self._space = Space(kernel)
         self.tiler = HorizontalTiler(kernel) if kernel.parts else Tiler(kernel, self._space)
-        self._sources: dict[Variant, KernelSource] = {}
-        self._arguments: dict[Variant, Evaluator] = {}
-        self._counts: dict[Variant, Evaluator] = {}
-        self._compiled: dict[Hashable, dict[tuple[bool, ...], direct.Compiled]] = {}
+        self._written: dict[Variant, Written] = {}
         self._tuner = tune(self) if tune and not kernel.parts else None
 
     def config(self, sizes: Mapping[str, int]) -> tuple[Config, bool]:
@@ -84,48 +98,51 @@ class Launcher:
 
     def source(self, variant: Variant) -> KernelSource:
         """The kernel's text in a variant."""
-        source = self._sources.get(variant)
-        if source is None:
+        return self._in(variant).source
+
+    def _in(self, variant: Variant) -> Written:
+        written = self._written.get(variant)
+        if written is None:
             from autogen.emission.emit import emit  # not for kernels that are on disk
 
             with compiling, defects_of(self._provenance.loss):
                 source = emit(self.kernel, self._space, variant, self._provenance)
-            self._arguments[variant] = Evaluator([size for _, size in source.sizes])
-            self._counts[variant] = Evaluator([partial.count for partial in source.partials])
-            self._sources[variant] = source  # last, as other threads look for it
-        return source
+            arguments = Evaluator([size for _, size in source.sizes])
+            counts = Evaluator([partial.count for partial in source.partials])
+            names = tuple(buffer.name for buffer in source.buffers)
+            written = self._written[variant] = Written(source, names, arguments, counts)
+        return written
 
     def note_keys(self) -> None:
         """Note what Triton finds the kernel's texts by, for a process that gets them from disk."""
-        for variant, source in self._sources.items():
-            self._sources[variant] = replace(source, key=build.key_of(source.name, source.text))
+        for variant, written in self._written.items():
+            source = written.source
+            keyed = replace(source, key=build.key_of(source.name, source.text))
+            self._written[variant] = replace(written, source=keyed)
 
     def arguments(self, sizes: Mapping[str, int], variant: Variant) -> tuple[int, ...]:
         """The sizes that the kernel is given in a variant."""
-        self.source(variant)
-        return self._arguments[variant](sizes)
+        return self._in(variant).arguments(sizes)
 
     def partials(self, sizes: Mapping[str, int], tiling: Tiling) -> list[tuple[Partial, int]]:
         """What programs store for the last block, and how many values."""
-        source = self.source(tiling.variant)
+        written = self._in(tiling.variant)
         launched = {**sizes, PROGRAMS.name: tiling.programs, CHUNKS.name: tiling.chunks}
-        return list(zip(source.partials, self._counts[tiling.variant](launched), strict=True))
+        return list(zip(written.source.partials, written.counts(launched), strict=True))
 
     def prepare(self, sizes: Mapping[str, int], device: torch.device) -> Launch:
         """The launch for the given sizes."""
         chosen = self._tuner.choose(sizes) if self._tuner else None
-        return self.launch(chosen or self.tiler.default(sizes), sizes, device)
+        tiling = self.tiler.tiling(sizes) if chosen is None else self.tiler.cut(chosen, sizes)
+        return self._launch(tiling, sizes, device)
 
     def launch(self, config: Config, sizes: Mapping[str, int], device: torch.device) -> Launch:
         """The launch of a configuration."""
-        tiling = self.tiler.cut(config, sizes)
-        source = self.source(tiling.variant)
-        counts = tuple(count for _, count in self.partials(sizes, tiling))
-        evaluate = self._arguments[tiling.variant]
-        numbers = evaluate(sizes)
-        kind = (device, tiling.variant, tiling.tiles, tiling.num_warps, *map(direct.kind_of, numbers))
-        compiled = self._compiled.setdefault(kind, {})
-        return Launch(source, tiling, evaluate, numbers, counts, device, compiled)
+        return self._launch(self.tiler.cut(config, sizes), sizes, device)
+
+    def _launch(self, tiling: Tiling, sizes: Mapping[str, int], device: torch.device) -> Launch:
+        written = self._in(tiling.variant)
+        return Launch(written, tiling, self.partials(sizes, tiling), sizes, device)
 
     def __call__(self, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int], device: torch.device) -> None:
         """Launch once: read from and write to `tensors`, by name."""
@@ -143,29 +160,27 @@ class Launch:
 
     def __init__(
         self,
-        source: KernelSource,
+        written: Written,
         tiling: Tiling,
-        evaluate: Callable[[Mapping[str, int]], tuple[Any, ...]],
-        numbers: tuple[Any, ...],
-        counts: Sequence[int],
+        partials: Sequence[tuple[Partial, int]],
+        sizes: Mapping[str, int],
         device: torch.device,
-        compiled: dict[tuple[bool, ...], direct.Compiled],
     ) -> None:
-        self.names = tuple(buffer.name for buffer in source.buffers)
+        self.names = written.names
         self.tiling = tiling
         self.grid: tuple[int, ...] = (tiling.programs,)
-        self.compiled = compiled
-        self.offsets, self.room = scratch.lay_out(
-            count * partial.dtype.itemsize for partial, count in zip(source.partials, counts, strict=True)
-        )
-        self._source = source
+        self.offsets, self.room = scratch.lay_out([count * each.dtype.itemsize for each, count in partials])
+        self._source = source = written.source
         self._device = device
         self._warps = tiling.num_warps
-        self._evaluate = evaluate
-        self._counts = counts  # of partial results
+        self._evaluate = written.arguments
+        self._partials = partials
         tiles = dict(tiling.tiles)
-        self._tiles = tuple(tiles[tile] for tile in source.tiles)
+        self._tiles = tuple([tiles[tile] for tile in source.tiles])
+        numbers = written.arguments(sizes)
         self._numbers = (*numbers, *self._tiles)
+        kind = (device, self._warps, self._tiles, *map(direct.kind_of, numbers))
+        self.compiled = written.compiled.setdefault(kind, {})
         self._function = build.load_function(source.name, source.text, source.key)
         self._streams = direct.streams_of(device.type)
 
@@ -176,9 +191,9 @@ class Launch:
     def __call__(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int] | None = None) -> None:
         """Launch. `sizes` are given where numbers among them differ from those that the launch was prepared for."""
         arguments: list[Any] = list(tensors)
-        for partial, count in zip(self._source.partials, self._counts, strict=True):
+        for partial, count in self._partials:
             arguments.append(torch.empty(count, dtype=partial.dtype, device=self._device))
-        if self._source.partials:
+        if self._partials:
             arguments.append(scratch.ticket_counter(self._device))
         arguments += self.numbers(sizes)
         with triton_around(self._device, self._source.name):
@@ -200,8 +215,8 @@ class Launch:
         if not isinstance(self._function, JITFunction):
             return 0
         arguments = [buffer.dtype for buffer in self._source.buffers]
-        arguments += [partial.dtype for partial in self._source.partials]
-        arguments += [torch.int32] if self._source.partials else []
+        arguments += [partial.dtype for partial, _ in self._partials]
+        arguments += [torch.int32] if self._partials else []
         with triton_around(self._device, self._source.name):
             kernel = self._function.warmup(*arguments, *self._numbers, grid=self.grid, num_warps=self._warps)
             _ = kernel.run  # loads it, and raises what keeps it from running

@@ -17,6 +17,15 @@ from autogen.runtime.scratch import lay_out
 PACK = "kept for backward"
 
 
+def packed(saved: Sequence[str], made: Collection[str], apart: Collection[str]) -> tuple[str, ...]:
+    """Which of the tensors that backward needs are packed: those that forward has made, if they are several.
+
+    Not those `apart`: what the loss returns stays what it is, and what torch reads is a tensor of its own.
+    """
+    own = tuple(name for name in saved if name in made and name not in apart)
+    return own if len(own) > 1 else ()
+
+
 class Packing:
     """How one call keeps its tensors.
 
@@ -25,29 +34,19 @@ class Packing:
 
     Args:
         saved: the tensors that backward needs.
-        outputs: those that the loss returns, which stay what they are.
+        packed: those among them that are packed.
         made: the geometry of all that forward makes.
-        read: those that torch reads, which are tensors of their own.
-        is_apart: whether nothing is packed.
     """
 
-    def __init__(
-        self,
-        saved: Sequence[str],
-        outputs: Collection[str],
-        made: Mapping[str, Geometry],
-        read: Collection[str] = (),
-        *,
-        is_apart: bool = False,
-    ) -> None:
-        own = [name for name in saved if name in made and name not in outputs and name not in read]
-        packed = {name: made[name] for name in own} if len(own) > 1 and not is_apart else {}
-        offsets, room = lay_out(map(_bytes, packed.values()))
-        self.parts = {name: (offset, packed[name]) for name, offset in zip(packed, offsets, strict=True)}
-        self.kept = [name for name in saved if name not in packed]
-        self.made = {name: each for name, each in made.items() if name not in packed}
+    def __init__(self, saved: Sequence[str], packed: Collection[str], made: dict[str, Geometry]) -> None:
+        self.parts: dict[str, tuple[int, Geometry]] = {}
+        self.kept, self.made = saved, made
         if packed:
-            self.kept.append(PACK)
+            geometry = [made[name] for name in packed]
+            offsets, room = lay_out(map(_bytes, geometry))
+            self.parts = dict(zip(packed, zip(offsets, geometry, strict=True), strict=True))
+            self.kept = [*(name for name in saved if name not in packed), PACK]
+            self.made = {name: each for name, each in made.items() if name not in packed}
             self.made[PACK] = (room,), (1,), torch.uint8
 
     def allocate(self, device: torch.device) -> dict[str, torch.Tensor]:

@@ -13,13 +13,12 @@ import torch
 
 from autogen.availability import is_batched
 from autogen.runtime import direct
-from autogen.runtime.backwards import Step
 from autogen.runtime.geometry import Alike, alike
 from autogen.runtime.hostcode import HostCode, host_code
 from autogen.runtime.launch import Geometry, empty
-from autogen.runtime.packing import PACK, part
-from autogen.runtime.procedure import Called, Calling, Launched, Launching, Outline, Procedure, Seen
-from autogen.torch_step import TorchStep
+from autogen.runtime.packing import part
+from autogen.runtime.procedure import Procedure, Seen
+from autogen.runtime.route import Route
 
 if TYPE_CHECKING:
     from autogen.runtime.compiled import CompiledLoss
@@ -39,44 +38,6 @@ class Direction:
         self._written: dict[tuple[bool, ...], HostCode] = {}  # by which tensors are aligned
         self._seen: dict[tuple[bool, ...], Seen] = {}  # the calls by Triton
         self._strides = strides
-
-    @classmethod
-    def of(
-        cls,
-        given: Sequence[str],
-        constants: Mapping[str, torch.Tensor],
-        made: Mapping[str, Geometry],
-        parts: Mapping[str, tuple[int, Geometry]],
-        steps: Sequence[Step],
-        aliases: Mapping[str, str],
-        wanted: Sequence[str | None],
-        sizes: Sizes,
-        device: torch.device,
-        strides: Sizes | None = None,
-    ) -> Direction:
-        """From the tensors `given`, by name, and `constants` to those `wanted`; None for a name that is None.
-
-        `made` are allocated; `parts` lie in the tensor `PACK`, which is given or made. `strides`: see `Direction`.
-        """
-        by_torch = [name for step in steps if isinstance(step, TorchStep) for name in step.writes]
-        places = {name: place for place, name in enumerate([*given, *constants, *made, *parts, *by_torch])}
-
-        def prepared(step: Step) -> Launched | Called:
-            if isinstance(step, TorchStep):
-                read = tuple([places[name] for name in step.reads])
-                results = tuple([None if each is None else places[each.name] for each in step.results])
-                return Called(Calling(step, read, results), sizes, device)
-            launch = step.prepare(sizes, device)
-            return Launched(launch, Launching(tuple([places[name] for name in launch.names]), len(launch.offsets)))
-
-        ready = [prepared(step) for step in steps]
-        owners = (places[PACK],) * len(parts) if parts else ()
-        outlines = tuple([step.outline for step in ready])
-        places |= {name: places[own] for name, own in aliases.items() if own in places}
-        returned = tuple([None if name is None else places[name] for name in wanted])
-        outline = Outline(len(given), len(constants), len(made), owners, outlines, returned)
-        values = tuple(constants.values()), tuple(made.values()), tuple(parts.values())
-        return cls(Procedure(device, outline, *values, ready), strides)
 
     def __call__(self, given: Sequence[torch.Tensor], sizes: Sizes | None = None) -> list[Any]:
         """Allocate, and go through the steps; `sizes` are given where floats among them differ from call to call."""
@@ -140,31 +101,36 @@ class Prepared:
     def __init__(self, loss: CompiledLoss, sizes: Sizes, *, is_apart: bool = False) -> None:
         self._loss = loss
         self.sizes = dict(sizes)
-        self._inputs = [each.name for each in loss.trace.inputs]
-        outputs = [each.name for each in loss.trace.outputs]
-        self._packing = loss.packing(self.sizes, is_apart=is_apart)
-        self._early = [root.buffer.name for root in loss.plan.early.gradients]
-        wanted = [*outputs, *self._packing.kept, *self._early]
-        aliases = loss.plan.aliases
-        forward = self._direction(self._inputs, self._packing.made, loss.forward, aliases, wanted, sizes)
+        self._is_apart = is_apart
+        self._packing = packing = loss.packing(self.sizes, is_apart=is_apart)
+        route = loss.routes.get(("forward", is_apart))
+        if route is None:
+            wanted = [*(each.name for each in loss.trace.outputs), *packing.kept, *self._early]
+            route = Route(
+                self._inputs, loss.constants, packing.made, packing.parts, loss.forward, loss.plan.aliases, wanted
+            )
+            loss.routes["forward", is_apart] = route
+        forward = self._direction(route, packing.made, self.sizes)
         self.forward: Callable[..., list[Any]] = (
             functools.partial(_apart, forward, loss.shared) if loss.shared else forward
         )
         self._backwards: dict[tuple[Any, ...], Direction | None] = {}
         self._latest: tuple[Alike, bool, tuple[int, ...], Direction] | None = None
 
-    def _direction(
-        self,
-        given: Sequence[str],
-        made: Mapping[str, Geometry],
-        steps: Sequence[Step],
-        aliases: Mapping[str, str],
-        wanted: Sequence[str | None],
-        sizes: Sizes,
-    ) -> Direction:
-        loss, parts = self._loss, self._packing.parts
-        strides = {name: stride for name, stride in sizes.items() if name not in self.sizes}
-        return Direction.of(given, loss.constants, made, parts, steps, aliases, wanted, sizes, loss.device, strides)
+    @property
+    def _inputs(self) -> list[str]:
+        return [each.name for each in self._loss.trace.inputs]
+
+    @property
+    def _early(self) -> list[str]:
+        return [root.buffer.name for root in self._loss.plan.early.gradients]
+
+    def _direction(self, route: Route, made: Mapping[str, Geometry], sizes: Sizes) -> Direction:
+        parts = tuple(self._packing.parts.values())
+        procedure = route.procedure(tuple(made.values()), parts, sizes, self._loss.device)
+        if len(sizes) == len(self.sizes):
+            return Direction(procedure)
+        return Direction(procedure, {name: stride for name, stride in sizes.items() if name not in self.sizes})
 
     def backward(
         self,
@@ -192,13 +158,15 @@ class Prepared:
         if is_batched(given):  # never like those of a call before
             return None
         layout = (is_early, arrived, *[gradient.stride() for gradient in given])
-        direction = self._backwards.get(layout)
-        if direction is None and layout not in self._backwards:
-            direction = self._backwards[layout] = self._plan_backward(upstream, arrived, is_early)
+        is_new = layout not in self._backwards
+        if is_new:
+            self._backwards[layout] = self._plan_backward(upstream, arrived, is_early)
+        direction = self._backwards[layout]
         if direction is None or any(gradient.is_neg() for gradient in given):
             return self._loss.run_backward(tensors, kept, upstream, dict(sizes or self.sizes), self._packing)
-        same = alike(given)
-        self._latest = None if same is None else (same, is_early, arrived, direction)
+        same = None if is_new else alike(given)  # many layouts come once
+        if same is not None:
+            self._latest = same, is_early, arrived, direction
         return direction((*tensors, *kept, *given), sizes)
 
     def _plan_backward(
@@ -208,8 +176,14 @@ class Prepared:
         arriving = self._loss.backwards.arriving(upstream, self.sizes, is_early)
         if arriving is None or arriving.is_copied:
             return None
-        given = [*self._inputs, *self._packing.kept, *(self._early if is_early else ())]
-        given += [f"grad_{self._loss.trace.outputs[k].name}" for k in arrived]
-        backward = arriving.backward
+        backward, packing = arriving.backward, self._packing
         made = backward.results.geometry(arriving.sizes)
-        return self._direction(given, made, backward.steps, backward.aliases, backward.gradients, arriving.sizes)
+        key = "backward", self._is_apart, arriving.kind, tuple(arrived)
+        route = self._loss.routes.get(key)
+        if route is None:
+            given = [*self._inputs, *packing.kept, *(self._early if is_early else ())]
+            given += [f"grad_{self._loss.trace.outputs[k].name}" for k in arrived]
+            steps, aliases = backward.steps, backward.aliases
+            route = Route(given, self._loss.constants, made, packing.parts, steps, aliases, backward.gradients)
+            self._loss.routes[key] = route
+        return self._direction(route, made, arriving.sizes)

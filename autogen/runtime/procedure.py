@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -60,7 +61,7 @@ class Outline:
     """What a procedure is for all sizes.
 
     Its tensors are numbered: those `given`, `constants`, what is `allocated`, parts, each in the memory of its owner,
-    and what torch makes. Returned are those `wanted`.
+    and what torch makes. Returned are those `wanted`. `written` is what `autogen.runtime.hostcode` has made of it.
     """
 
     given: int
@@ -69,6 +70,7 @@ class Outline:
     owners: tuple[int, ...]
     steps: tuple[Launching | Calling, ...]
     wanted: tuple[int | None, ...]
+    written: dict[Hashable, Callable[..., list[Any] | None]] = field(default_factory=dict, repr=False)
 
     @property
     def present(self) -> int:

@@ -16,9 +16,10 @@ import torch
 from autogen import ir
 from autogen.emission.source import KernelSource, Partial
 from autogen.runtime import build, direct, launch, scratch
-from autogen.runtime.launch import Launch
+from autogen.runtime.launch import Launch, Written
 from autogen.runtime.packing import PACK
 from autogen.runtime.prepared import Direction
+from autogen.runtime.route import Route
 from autogen.scheduling.kernel import PROGRAMS
 from autogen.sizes import Evaluator
 from autogen.tiling.tiler import Tiling
@@ -92,12 +93,19 @@ class Prepares:
         self.prepare = lambda sizes, device: launch
 
 
-def launch_of(*, partials: int = 0, programs: int = 3) -> Launch:
+def written_of(*, partials: int = 0) -> Written:
     buffers = tuple(ir.Buffer(name, torch.float32, (N,), (sympy.S.One,), "input") for name in "xy")
     kinds = tuple(Partial(f"p{k}", torch.float32, PROGRAMS) for k in range(partials))
     source = KernelSource("k", "", buffers, kinds, (("n", N),), ("BLOCK",), ())
-    tiling = Tiling(Variant(wide=False), (("BLOCK", 64),), programs, 4)
-    return Launch(source, tiling, Evaluator([N]), [programs] * partials, {"N": 160}, CPU)
+    return Written(source, ("x", "y"), Evaluator([N]), Evaluator([each.count for each in kinds]))
+
+
+def launch_of(
+    *, partials: int = 0, programs: int = 3, n: int = 160, num_warps: int = 4, written: Written | None = None
+) -> Launch:
+    written = written or written_of(partials=partials)
+    tiling = Tiling(Variant(wide=False), (("BLOCK", 64),), programs, num_warps)
+    return Launch(written, tiling, [(each, programs) for each in written.source.partials], {"N": n}, CPU)
 
 
 def prepared(
@@ -106,7 +114,8 @@ def prepared(
     """Kernels that take `x` and `y`, each of which is given or made; returns what was made, and None."""
     geometry = {name: ((160,), (1,), torch.float32) for name in made}
     launchers: Any = [Prepares(each) for each in ([launch_of(**of)] if launches is None else launches)]
-    return Direction.of(given, {}, geometry, dict(packed), launchers, {}, [*made, None], {"N": 160}, CPU)
+    route = Route(given, {}, geometry, dict(packed), launchers, {}, [*made, None])
+    return Direction(route.procedure(tuple(geometry.values()), tuple(dict(packed).values()), {"N": 160}, CPU))
 
 
 def tensors(*offsets: int) -> list[torch.Tensor]:
@@ -120,6 +129,15 @@ def test_the_second_launch_is_direct(kernel: Kernel) -> None:
     assert len(kernel.through_triton) == 1
     pointers = [each.data_ptr() for each in given]
     assert kernel.run.calls == [(3, 1, 1, 5, 77, (4, 1, 0), None, None, None, *pointers, 160, 64)] * 2
+
+
+def test_what_triton_does_not_tell_apart_is_launched_directly(kernel: Kernel) -> None:
+    """Other sizes, of the same kind; not a 1, or what 16 does not divide, nor with other warps, nor too large."""
+    written = written_of()
+    for n, num_warps in ((160, 4), (176, 4), (0, 4), (1, 4), (161, 4), (3, 4), (160, 8), (2**31, 4)):
+        prepared([launch_of(n=n, num_warps=num_warps, written=written)])(tensors(0, 0))
+    assert len(kernel.through_triton) == 5
+    assert [call[-2] for call in kernel.run.calls] == [176, 0, 3]
 
 
 def test_code_is_written_for_what_comes_again(kernel: Kernel) -> None:
@@ -218,7 +236,7 @@ def step(target: Any, *arguments: Any, made: str, strides: Sequence[int] = (1,))
 def direction(*steps: Any, given: str, wanted: str) -> Direction:
     """Steps of torch and launches (which take `x` and `y`) in turn."""
     ready = [Prepares(each) if isinstance(each, Launch) else each for each in steps]
-    return Direction.of(given, {}, {}, {}, ready, {}, list(wanted), {"N": 4}, CPU)
+    return Direction(Route(given, {}, {}, {}, ready, {}, list(wanted)).procedure((), (), {"N": 4}, CPU))
 
 
 def test_steps_of_torch_between_launches(kernel: Kernel) -> None:

@@ -257,9 +257,20 @@ def test_the_oldest_plan_is_forgotten_and_no_other(monkeypatch: pytest.MonkeyPat
     plans, kept = Plans(), [cast("Plan", object()) for _ in range(5)]
     for k, plan in enumerate(kept):
         plans.keep((None, k), plan)
-        assert plans.find((None, k), [torch.zeros(k)]) is plan
+        assert plans.find((None, k), [torch.zeros(k)]) is plan  # which makes it the second time
     assert [plans.find((None, k), [torch.zeros(k)]) for k in range(5)] == [(None, 0), (None, 1), *kept[2:]]
     assert set(plans._tests) <= set(plans._plans)
+
+
+def test_plans_of_geometries_that_come_once_are_not_kept() -> None:
+    plans, kept = Plans(), [cast("Plan", object()) for _ in range(4)]
+    for k, plan in enumerate(kept):
+        plans.keep((None, k), plan)
+    assert [plans.find((None, k), [torch.zeros(k)]) for k in range(4)] == [kept[0], (None, 1), (None, 2), kept[3]]
+    for k in (1, 2):
+        assert plans.comes_again((None, k))
+        plans.keep((None, k), kept[k])
+    assert [plans.find((None, k), [torch.zeros(k)]) for k in range(4)] == kept
 
 
 def test_there_is_room_for_hundreds_of_sizes_that_come_again() -> None:
