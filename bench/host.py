@@ -114,7 +114,7 @@ def without_checks(loss: Any) -> None:
     assert found is not None
     for compiled in found[0].compilations.every():
         compiled.trace.domain.ahead.clear()
-    MultiLabelMargin.checks_values = False
+    MultiLabelMargin.checks_values = CTC.checks_values = False
     CTC.is_short = lambda self, arguments: torch.is_tensor(arguments["input_lengths"])  # type: ignore[method-assign]
 
 

@@ -31,6 +31,7 @@ class CTC(Handwritten):
 
     function = staticmethod(torch.nn.functional.ctc_loss)
     on_host = frozenset({"targets", "input_lengths", "target_lengths"})
+    checks_values = True  # of labels on the CPU
 
     def is_short(self, arguments: Mapping[str, Any]) -> bool:
         """See `Handwritten.is_short`. Lengths on the host are read, what is not contiguous is copied."""
@@ -61,7 +62,7 @@ class CTC(Handwritten):
         refusal = _refuse_lengths(arguments, n_steps, n_batch)
         if refusal is None and 2 * _longest_target(arguments) + 1 > _MAX_STATES:
             return f"a target with more than {_MAX_STATES} states"
-        if refusal is None and log_probs.device.type == targets.device.type == "cpu":
+        if refusal is None and self.checks_values and log_probs.device.type == targets.device.type == "cpu":
             used = targets.long()
             if targets.dim() == 2:
                 lengths = torch.as_tensor(arguments["target_lengths"]).reshape(-1, 1)
@@ -76,14 +77,13 @@ class CTC(Handwritten):
         device, n_batch = log_probs.device, _batched(log_probs).shape[1]
         n_steps, n_labels = len(log_probs), _longest_target(arguments)
         targets = arguments["targets"].to(device).contiguous()
-        lengths = [_on_device(arguments[name], device) for name in ("input_lengths", "target_lengths")]
-        starts = () if targets.dim() == 2 else (_starts(arguments, device),)
+        lengths = _lengths_and_starts(arguments, device)
         dtype = compute_dtype(log_probs)
         nll = torch.empty(n_batch, dtype=dtype, device=device)
         alpha = torch.empty(n_batch, n_steps, 2, n_labels + 1, dtype=dtype, device=device)
         shape = (n_batch,) if reduction == "none" and log_probs.dim() == 3 else ()
         loss = torch.empty(shape, dtype=result_dtype(log_probs), device=device)
-        saved = (nll, alpha, targets, *lengths, *starts)
+        saved = (nll, alpha, targets, *lengths)
         summed = NO_SUM if reduction == "none" else sum_arguments(n_batch, dtype, device)
         both = _common(arguments, saved)
         launch = Launch(ctc_loss_forward, (n_batch,), {**both, "loss_ptr": loss, **summed}, _num_warps(both["BLOCK"]))
@@ -185,13 +185,6 @@ def _on_host(lengths: Any) -> list[int] | None:
     return lengths.flatten().tolist() if lengths.device.type == "cpu" else None
 
 
-def _on_device(lengths: Any, device: torch.device) -> torch.Tensor:
-    """Lengths as a contiguous tensor."""
-    if not isinstance(lengths, torch.Tensor):
-        return torch.tensor(lengths, dtype=torch.int64, device=device)
-    return lengths.to(device).flatten().contiguous()
-
-
 def _longest_target(arguments: Mapping[str, Any]) -> int:
     """A bound of the labels of a target; on the meta device, where there may be none, the mean."""
     targets, lengths = arguments["targets"], _on_host(arguments["target_lengths"])
@@ -200,10 +193,15 @@ def _longest_target(arguments: Mapping[str, Any]) -> int:
     return targets.shape[1] if targets.dim() == 2 else triton.cdiv(len(targets), arguments["target_lengths"].numel())
 
 
-def _starts(arguments: Mapping[str, Any], device: torch.device) -> torch.Tensor:
-    """Where each of the targets begins that are one after the other."""
-    lengths = arguments["target_lengths"]
-    known = _on_host(lengths)
-    if known is None:
-        return torch.empty(lengths.numel(), dtype=torch.int64, device=device)  # on the meta device
-    return torch.tensor([0, *accumulate(known[:-1])], dtype=torch.int64, device=device)
+def _lengths_and_starts(arguments: Mapping[str, Any], device: torch.device) -> tuple[torch.Tensor, ...]:
+    """The lengths of inputs and targets, and where each target begins, if they are one after the other; contiguous."""
+    given = arguments["input_lengths"], arguments["target_lengths"]
+    are_joined = arguments["targets"].dim() == 1
+    on_host = [each for each in map(_on_host, given) if each is not None]
+    if len(on_host) == 2:
+        rows = [*on_host, [0, *accumulate(on_host[1][:-1])]] if are_joined else on_host
+        # One copy, of memory that is nobody else's: the host need not wait for it.
+        return torch.tensor(rows, dtype=torch.int64).to(device, non_blocking=True).unbind()
+    lengths = [torch.as_tensor(each).to(device).flatten().contiguous() for each in given]
+    starts = [torch.empty_like(lengths[1], dtype=torch.int64)] if are_joined else []  # on the meta device
+    return (*lengths, *starts)
