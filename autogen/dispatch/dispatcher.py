@@ -21,7 +21,7 @@ from autogen.calls.executed import is_profiled
 from autogen.calls.places import MISSING
 from autogen.dispatch.autograd import apply_short, run
 from autogen.dispatch.compilations import Compilations, Decision, key_of, needs_gradient
-from autogen.dispatch.shortcut import Plan, Shortcut, Taken
+from autogen.dispatch.shortcut import Key, Plan, Shortcut, Taken
 from autogen.dispatch.sites import Site, Sites
 from autogen.dispatch.state import apart, keep, shared_memory
 from autogen.dynamo import graphs
@@ -247,10 +247,9 @@ class Dispatcher:
             tensors, known, floats = reading
             plan: Plan | None
             if isinstance(known, tuple):
-                plan = self._plan(each, tensors, floats, site, [])
+                plan = self._plan_geometry(each, known, tensors, floats, site)
                 if plan is None:
                     return MISSING
-                each.plans.keep(known, plan)
             else:
                 plan = known
             sizes: dict[str, Any] | None = None
@@ -292,14 +291,9 @@ class Dispatcher:
         branches: list[Plan],
     ) -> Plan | None:
         """What a call runs, if it is compiled; one more of the `branches` for its geometry."""
-        if self._handwritten is not None:
-            return None  # planned where the call has been taken apart
-        try:
-            availability.require(tensors)
-        except AutogenError:
-            return None  # which is said there
-        is_enabled = torch.is_grad_enabled()
-        needs = tuple([is_enabled and tensor.requires_grad for tensor in tensors])
+        needs = _needs_of_plain(tensors)
+        if needs is None:
+            return None
         for compiled in self.compilations.of(key_of(shortcut, tensors)):
             sizes = compiled.sizes_of(tensors, floats) if compiled.is_short else None
             if sizes is not None:
@@ -310,6 +304,22 @@ class Dispatcher:
                     branches.append(plan)
                 return plan
         return None
+
+    def _plan_geometry(
+        self, shortcut: Shortcut, key: Key, tensors: Sequence[torch.Tensor], floats: tuple[float, ...], site: Site
+    ) -> Plan | None:
+        """What a call of a geometry runs that has no plan yet; on handwritten kernels, if another has one."""
+        if self._handwritten is None:
+            plan = self._plan(shortcut, tensors, floats, site, [])
+            if plan is not None:
+                shortcut.plans.keep(key, plan)
+            return plan
+        state, example = shortcut.plans.example or (None, None)
+        needs = _needs_of_plain(tensors) if state == key[0] and _is_autocast_known(tensors) else None
+        if example is None or needs is None:
+            return None
+        bound = cast("BoundHandwritten", example.loss).like(tensors, needs)
+        return None if bound is None else shortcut.handwritten(key, bound, tensors, needs)
 
     def _learn(
         self,
@@ -325,13 +335,13 @@ class Dispatcher:
         site = self._sites.of(module)
         if self._handwritten is None:
             site.learn(binding, module, args, kwargs)
-        elif kernels.path == "handwritten" and not binding.floats and _is_autocast_known(binding):
+        elif kernels.path == "handwritten" and not binding.floats and _is_autocast_known(binding.tensors):
             site.learn(binding, module, args, kwargs)
             for each in site.shortcuts:
                 reading = each.read(module, args, kwargs)
-                if reading is not None and isinstance(reading[1], tuple) and each.plans.comes_again(reading[1]):
+                if reading is not None and isinstance(reading[1], tuple):
                     bound = cast("BoundHandwritten", kernels)
-                    each.plans.keep(reading[1], Plan.of_handwritten(bound, binding.tensors, needs_gradient(binding)))
+                    each.handwritten(reading[1], bound, binding.tensors, needs_gradient(binding))
 
     def replay_again(
         self,
@@ -402,9 +412,19 @@ class Dispatcher:
         return self.function(*args, **kwargs) if module is None else self.function(module, *args, **kwargs)
 
 
-def _is_autocast_known(binding: Binding) -> bool:
+def _needs_of_plain(tensors: Sequence[torch.Tensor]) -> tuple[bool, ...] | None:
+    """Which tensors are to be differentiated; None if kernels cannot run on them, which is said on the long way."""
+    try:
+        availability.require(tensors)
+    except AutogenError:
+        return None
+    is_enabled = torch.is_grad_enabled()
+    return tuple([is_enabled and tensor.requires_grad for tensor in tensors])
+
+
+def _is_autocast_known(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether autocast is on for the device of a call, or for none: what has no device is planned so."""
-    return not torch._C._is_any_autocast_enabled() or torch.is_autocast_enabled(binding.tensors[0].device.type)
+    return not torch._C._is_any_autocast_enabled() or torch.is_autocast_enabled(tensors[0].device.type)
 
 
 def _make_operator() -> Any:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from autogen.runtime.checks import Holds
     from autogen.runtime.compiled import CompiledLoss
     from autogen.runtime.handwritten import BoundHandwritten
-    from autogen.runtime.handwritten_prepared import PreparedHandwritten
+    from autogen.runtime.handwritten_prepared import PreparedHandwritten, UnpreparedHandwritten
     from autogen.runtime.prepared import Prepared
 
 Key = tuple[Any, ...]
@@ -65,7 +65,7 @@ class Plan:
     """A compiled loss, prepared for one geometry of its tensors."""
 
     loss: CompiledLoss | BoundHandwritten
-    prepared: Prepared | PreparedHandwritten
+    prepared: Prepared | PreparedHandwritten | UnpreparedHandwritten
     needs_gradient: bool
     is_early: bool  # forward computes gradients
     is_random: bool
@@ -108,11 +108,13 @@ class Plan:
         return cls(loss, Prepared(loss, sizes), holds=holds, branches=branches, **common)
 
     @classmethod
-    def of_handwritten(cls, call: BoundHandwritten, tensors: Sequence[torch.Tensor], needs: Sequence[bool]) -> Plan:
-        """Prepare a handwritten loss for calls like one."""
-        from autogen.runtime.handwritten_prepared import PreparedHandwritten
+    def of_handwritten(
+        cls, call: BoundHandwritten, tensors: Sequence[torch.Tensor], needs: Sequence[bool], *, is_again: bool
+    ) -> Plan:
+        """Prepare a handwritten loss for calls like one, if such have come before: that takes a while."""
+        from autogen.runtime.handwritten_prepared import PreparedHandwritten, UnpreparedHandwritten
 
-        prepared = PreparedHandwritten(call, tensors)
+        prepared = PreparedHandwritten(call, tensors) if is_again else UnpreparedHandwritten(call)
         return cls(
             prepared.call,
             prepared,
@@ -177,6 +179,7 @@ class Plans:
         self._newest: tuple[Key, Plan] | None = None  # which has come once
         self._noted: dict[int, None] = {}  # what has come, by hash
         self._tests: dict[Key, geometry.Alike] = {}
+        self.example: tuple[Any, Plan] | None = None  # the last that was kept, after what held for all tensors
         # What holds for all tensors, a test for their geometry, and the plan.
         self.latest: tuple[Any, geometry.Alike, Plan] | tuple[None, None, None] = (None, None, None)
 
@@ -213,6 +216,7 @@ class Plans:
         if self.comes_again(key):
             _make_room(MOST_PLANS, self._plans, self._tests)
             self._plans[key] = plan
+            self.example = key[0], plan
         else:
             self._newest = key, plan
 
@@ -267,6 +271,16 @@ class Shortcut:
         ]
         self._keywords = tuple(kwargs)
         self._floats = list(binding.floats)
+
+    def handwritten(
+        self, key: Key, call: BoundHandwritten, tensors: Sequence[torch.Tensor], needs: Sequence[bool]
+    ) -> Plan:
+        """A plan for a `call` on handwritten kernels, which is kept for calls of its geometry if that comes again."""
+        is_again = self.plans.comes_again(key)
+        plan = Plan.of_handwritten(call, tensors, needs, is_again=is_again)
+        if is_again:
+            self.plans.keep(key, plan)
+        return plan
 
     def replay(self, tensors: Sequence[torch.Tensor], floats: Sequence[float], loss: Callable[..., Any]) -> Any:
         """Run the `loss` again as torch would, on the tensors and floats of a call, and all else as it was then."""

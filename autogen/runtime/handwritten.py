@@ -217,6 +217,13 @@ class BoundHandwritten:
         given = dict(zip(self.names, tensors, strict=True))
         return replace(self, arguments={name: given.get(name, value) for name, value in self.arguments.items()})
 
+    def like(self, tensors: Sequence[torch.Tensor], needs_gradient: Sequence[bool]) -> BoundHandwritten | None:
+        """The call on tensors of another geometry, if there are kernels for them, and calls of that are alike."""
+        wanted = tuple([name for name, needs in zip(self.names, needs_gradient, strict=True) if needs])
+        arguments = self.on(tensors).arguments
+        is_taken = self.loss.refuse(arguments, wanted) is None and self.loss.is_short(arguments)
+        return replace(self, wanted=wanted) if is_taken else None
+
     def planned(self, tensors: Sequence[torch.Tensor]) -> tuple[Forward, Backward | None]:
         """Both directions for tensors like these, planned on the meta device, where nothing runs."""
         call = self.on(list(map(stand_in, tensors)))

@@ -60,6 +60,29 @@ class PreparedLaunch:
             self.compiled[tuple(direct.is_aligned(each) for each in tensors if each is not None)] = compiled
 
 
+class UnpreparedHandwritten:
+    """A `call` of a geometry that may never come again: planned each time it runs (compare `PreparedHandwritten`)."""
+
+    def __init__(self, call: BoundHandwritten) -> None:
+        self.call = call
+        self.sizes: dict[str, Any] = {}
+
+    def forward(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
+        """Launch forward; returns the output, and what is kept for backward."""
+        outputs, kept = self.call.run_forward(tensors, self.sizes)
+        return [*outputs, *kept]
+
+    def backward(
+        self,
+        tensors: Sequence[torch.Tensor],
+        kept: Sequence[torch.Tensor],
+        upstream: Sequence[torch.Tensor],
+        sizes: Mapping[str, Any] | None,
+    ) -> list[torch.Tensor | None] | None:
+        """Launch backward; returns a gradient or None for every tensor, None for batched upstream gradients."""
+        return None if is_batched(upstream) else self.call.run_backward(tensors, kept, upstream, self.sizes)
+
+
 class PreparedHandwritten:
     """Both directions of a `call`, one of tensors on the meta device (compare `autogen.runtime.prepared.Prepared`)."""
 

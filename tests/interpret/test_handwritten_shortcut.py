@@ -53,6 +53,33 @@ def test_cosine_is_taken_apart_twice(
     assert launches.take() == 10
 
 
+def test_sizes_that_keep_changing(binds: list[str], launches: Launches) -> None:
+    """Nothing is taken apart for them, whether they come once or again, nor where other inputs ask for gradients."""
+    ours, theirs = autogen.losses.CosineEmbeddingLoss(), nn.CosineEmbeddingLoss()
+    calls = [(4, True), (4, True), (3, True), (5, True), (5, False), (3, True), (3, True), (4, True), (6, False)]
+    for rows, needs in calls:
+        x, y = pairs(rows)
+        signs = torch.tensor([1, -1, -1, 1, 1, -1])[:rows]
+        inputs = x, y.detach().requires_grad_(needs), signs
+        torch.testing.assert_close(gradients(ours, *inputs), gradients(theirs, *inputs))
+    assert len(binds) == 2
+    assert launches.take() == 2 * len(calls)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_another_geometry_that_is_refused_is_torchs(binds: list[str], launches: Launches) -> None:
+    ours, theirs = autogen.losses.MultiLabelMarginLoss(), nn.MultiLabelMarginLoss()
+    for classes in (6, 6, 7, 8193):
+        x = torch.randn(1, classes, requires_grad=True)
+        labels = torch.full((1, classes), -1)
+        with policy("default"):
+            torch.testing.assert_close(gradients(ours, x, labels), gradients(theirs, x, labels))
+    assert len(binds) == 3
+    assert launches.take() == 6
+    with pytest.raises(RuntimeError, match="inconsistent target size"):
+        ours(torch.randn(1, 5), torch.full((1, 6), -1))
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("reduction", ["none", "mean"])
 def test_margin_is_taken_apart_twice(reduction: str, binds: list[str]) -> None:
