@@ -25,7 +25,6 @@ from autogen.runtime.launch import triton_around
 
 # The parameters of a kernel that adds up over its programs: what each of them has, and how many have come.
 PARTIALS, COUNTER = "partials_ptr", "counter_ptr"
-_MOST_COMPILED = 1024  # kinds of launches that are known
 _compiled: dict[Hashable, direct.Compiled] = {}
 
 
@@ -47,20 +46,19 @@ class Launch:
         if streams.current_device() != device.index:
             with torch.cuda.device(device):
                 return self(device)
-        given = [self.arguments[name] for name in self.kernel.arg_names]
-        passed = [each.data_ptr() if isinstance(each, torch.Tensor) else each for each in given]
-        # What Triton specialises on is a function of this.
+        arguments = [self.arguments[name] for name in self.kernel.arg_names]
+        passed = [each.data_ptr() if isinstance(each, torch.Tensor) else each for each in arguments]
         kinds = [
-            (each.dtype, not value % direct.ALIGNMENT) if isinstance(each, torch.Tensor) else each
-            for each, value in zip(given, passed, strict=True)
+            (given.dtype, not value % direct.ALIGNMENT)
+            if isinstance(given, torch.Tensor)
+            else _kind_of(given, parameter)
+            for given, value, parameter in zip(arguments, passed, self.kernel.params, strict=True)
         ]
         key = (self.kernel.fn, self.num_warps, device.index, *kinds)
         compiled = _compiled.get(key)
         if compiled is None or direct.is_watched():
             compiled = direct.compiled_of(self._through_triton(device))
             if compiled is not None:
-                if len(_compiled) >= _MOST_COMPILED:
-                    _compiled.pop(list(_compiled)[0], None)  # noqa: RUF015 - other threads may keep one now
                 _compiled[key] = compiled
             return compiled
         run, function, metadata = compiled
@@ -96,6 +94,12 @@ class Launch:
         once = {id(t): t for t in given.values()}
         again = [given[PARTIALS]] if PARTIALS in given else []
         return sum(map(bytes_in_memory, (*once.values(), *again)))
+
+
+def _kind_of(value: Any, parameter: Any) -> Any:
+    """What Triton specialises on of an argument that is no tensor."""
+    is_number = type(value) in (int, float) and not parameter.is_constexpr
+    return direct.kind_of(value) if is_number else value
 
 
 def bytes_in_memory(tensor: torch.Tensor) -> int:

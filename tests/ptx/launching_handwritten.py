@@ -36,18 +36,19 @@ def main(library: str) -> None:
 
     Launch._through_triton = counted  # type: ignore[method-assign]
 
-    def note(loss: Any, pointers: list[torch.Tensor]) -> None:
+    def note(loss: str, pointers: list[torch.Tensor]) -> None:
         parameters = [driver.noted_parameter(k) for k in range(MOST)]
         found = {"parameters": parameters, "programs": driver.noted_programs(), "stream": driver.noted_stream()}
         found |= {"launches": driver.noted_launches(), "through_triton": len(through_triton)}
-        print(json.dumps(found | {"loss": type(loss).__name__, "pointers": [each.data_ptr() for each in pointers]}))
+        print(json.dumps(found | {"loss": loss, "pointers": [each.data_ptr() for each in pointers]}))
 
-    def run(loss: Any, x: torch.Tensor, *rest: Any) -> None:
+    def run(loss: Any, x: torch.Tensor, *rest: Any, name: str = "") -> None:
+        name = name or type(loss).__name__
         x = x.detach().requires_grad_()
         value = loss(x, *rest)
-        note(loss, [x, value.detach()])
+        note(name, [x, value.detach()])
         (gradient,) = torch.autograd.grad(value, x, torch.ones(()))
-        note(loss, [x, gradient])
+        note(name, [x, gradient])
 
     driver.noted_parameters(MOST)
     cosine, margin, ctc = CosineEmbeddingLoss(), MultiLabelMarginLoss(), CTCLoss()
@@ -59,6 +60,8 @@ def main(library: str) -> None:
             run(margin, torch.rand(21, 33), torch.zeros(21, 33, dtype=torch.int64))
         for _ in range(4):  # planned for each call anew, as its lengths are on the host
             run(ctc, steps.clone(), torch.ones(5, 2, dtype=torch.int64), [7] * 5, [2] * 5)
+        for rows in (21, 25, 29, 48):  # parts of one tensor are aligned alike in the first three
+            run(cosine, torch.rand(rows, 33), torch.rand(rows, 33), torch.ones(rows), name="of other sizes")
 
 
 if __name__ == "__main__":
