@@ -19,6 +19,7 @@ from autogen.losses.handwritten._reduction import (
     sum_over_programs,
 )
 from autogen.losses.handwritten._rows import lanes_of, masks_of_lanes, start_of_lanes
+from autogen.runtime.direct import ALIGNMENT
 from autogen.runtime.handwritten import Backward, Forward, Handwritten, Launch
 
 # torch's 1e-12, a C++ float there.
@@ -273,7 +274,9 @@ class CosineEmbedding(Handwritten):
         loss = torch.empty(
             () if is_reduced or target.dim() == 0 else n_rows, dtype=result_dtype(input1, input2), device=device
         )
-        dot, square1, square2 = torch.empty((3, n_rows), dtype=dtype, device=device)
+        # Each begins at a multiple of 16 bytes: Triton compiles a kernel for every other pattern of alignment.
+        room = -(-n_rows // ALIGNMENT) * ALIGNMENT
+        dot, square1, square2 = torch.empty((3, room), dtype=dtype, device=device)[:, :n_rows]
         own = {"loss_ptr": loss, "dot_ptr": dot, "square1_ptr": square1, "square2_ptr": square2}
         summing = sum_arguments(grid[0], dtype, device) if is_reduced else NO_SUM
         launch = Launch(cosine_embedding_loss_forward, grid, {**common, **own, **summing, **tile}, _WARPS)

@@ -200,8 +200,10 @@ def _lengths_and_starts(arguments: Mapping[str, Any], device: torch.device) -> t
     on_host = [each for each in map(_on_host, given) if each is not None]
     if len(on_host) == 2:
         rows = [*on_host, [0, *accumulate(on_host[1][:-1])]] if are_joined else on_host
+        n, filling = len(rows[0]), [0] * (len(rows[0]) % 2)  # with which each begins at a multiple of 16 bytes
+        both = torch.tensor([[*row, *filling] for row in rows], dtype=torch.int64)
         # One copy, of memory that is nobody else's: the host need not wait for it.
-        return torch.tensor(rows, dtype=torch.int64).to(device, non_blocking=True).unbind()
+        return both.to(device, non_blocking=True)[:, :n].unbind()
     lengths = [torch.as_tensor(each).to(device).flatten().contiguous() for each in given]
     starts = [torch.empty_like(lengths[1], dtype=torch.int64)] if are_joined else []  # on the meta device
     return (*lengths, *starts)

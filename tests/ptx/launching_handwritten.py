@@ -60,7 +60,7 @@ def main(library: str) -> None:
             run(margin, torch.rand(21, 33), torch.zeros(21, 33, dtype=torch.int64))
         for _ in range(4):  # planned for each call anew, as its lengths are on the host
             run(ctc, steps.clone(), torch.ones(5, 2, dtype=torch.int64), [7] * 5, [2] * 5)
-        for rows in (21, 25, 29, 48):  # parts of one tensor are aligned alike in the first three
+        for rows in (21, 22, 23, 48):
             run(cosine, torch.rand(rows, 33), torch.rand(rows, 33), torch.ones(rows), name="of other sizes")
 
 
