@@ -153,10 +153,9 @@ def specialize(
 
 def specialize_launch(launch: Launch, loss: str, direction: Direction) -> SpecializedKernel:
     """A handwritten kernel as Triton would specialise it for a planned launch, on tensors of their own memory."""
-    annotations = launch.kernel.fn.__annotations__
+    constants = launch.constants
     parameters = tuple(
-        _argument(launch.arguments[name], is_constexpr="constexpr" in str(annotations.get(name)))
-        for name in launch.kernel.arg_names
+        _argument(launch.arguments[name], is_constexpr=name in constants) for name in launch.kernel.arg_names
     )
     programs = math.prod(launch.grid)
     return SpecializedKernel(loss, direction, launch.name, launch.source, parameters, launch.num_warps, programs)

@@ -51,8 +51,8 @@ class Launch:
         kinds = [
             (given.dtype, not value % direct.ALIGNMENT)
             if isinstance(given, torch.Tensor)
-            else _kind_of(given, parameter)
-            for given, value, parameter in zip(arguments, passed, self.kernel.params, strict=True)
+            else _kind_of(given, is_constant=name in self.constants)
+            for name, given, value in zip(self.kernel.arg_names, arguments, passed, strict=True)
         ]
         key = (self.kernel.fn, self.num_warps, device.index, *kinds)
         compiled = _compiled.get(key)
@@ -73,6 +73,11 @@ class Launch:
     def _through_triton(self, device: torch.device) -> Any:
         with triton_around(device, self.name):
             return self.kernel[self.grid](**self.arguments, num_warps=self.num_warps)
+
+    @property
+    def constants(self) -> frozenset[str]:
+        """The parameters whose every value is another kernel."""
+        return _constants_of(self.kernel.fn)
 
     @property
     def name(self) -> str:
@@ -96,10 +101,14 @@ class Launch:
         return sum(map(bytes_in_memory, (*once.values(), *again)))
 
 
-def _kind_of(value: Any, parameter: Any) -> Any:
+def _kind_of(value: Any, *, is_constant: bool) -> Any:
     """What Triton specialises on of an argument that is no tensor."""
-    is_number = type(value) in (int, float) and not parameter.is_constexpr
-    return direct.kind_of(value) if is_number else value
+    return direct.kind_of(value) if type(value) in (int, float) and not is_constant else value
+
+
+@functools.cache
+def _constants_of(function: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(name for name, kind in function.__annotations__.items() if "constexpr" in str(kind))
 
 
 def bytes_in_memory(tensor: torch.Tensor) -> int:

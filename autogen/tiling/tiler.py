@@ -31,7 +31,7 @@ from autogen import ir
 from autogen.frozen import frozen
 from autogen.scheduling.kernel import PAIRED, ROWS_ADJACENT, Kernel, Level
 from autogen.sizes import Evaluator, magnitude, next_power_of_2
-from autogen.tiling.skew import skew_of
+from autogen.tiling.skew import ACCESS, skew_of
 from autogen.tiling.space import Space
 from autogen.tiling.variant import Variant
 
@@ -101,9 +101,12 @@ class Extents:
 HEAVY = frozenset({"lgamma", "digamma", "trigamma", "tetragamma"})
 
 
-def alignment(n: int) -> int:
-    """The largest power of two up to 16 that divides `n`: what every row then is aligned to, in elements."""
-    return min(n & -n, 16) if n else 16
+def alignment(n: int, access: int) -> int:
+    """A power of two that divides `n`: what every row then is aligned to, in elements.
+
+    It is 16, as Triton knows of sizes by itself, or else no more than an `access` has: each is another kernel.
+    """
+    return 16 if n % 16 == 0 else min(n & -n, access)
 
 
 class Tiler:
@@ -126,6 +129,7 @@ class Tiler:
         most_axes = max((len(node.axes) for node in nodes), default=0)
         self._double = any(node.dtype == torch.float64 and len(node.axes) == most_axes for node in nodes)
         buffers = [node.attrs[0] for node in nodes if node.op == "load"] + [root.buffer for root in kernel.roots]
+        self._access = ACCESS // min((buffer.dtype.itemsize for buffer in buffers), default=1)
         extents = {sum((n - 1) * s for n, s in zip(b.shape, b.strides, strict=True)) + 1 for b in buffers if b.shape}
         extents |= {magnitude(node.attrs[0]) for node in nodes if node.op == "index" and node.axes}
         rows = [group.size for group in space.rows]
@@ -143,7 +147,7 @@ class Tiler:
         self._may_stride = self._has_totals and self._whole_rows and self._has_columns and not is_part
         # Small programs are for kernels that draw no tickets, or may have several tiles for each.
         self._may_be_small = self._may_stride or not (kernel.totals or last or is_part)
-        self._has_many_totals = len(kernel.totals) > 2
+        self._totals = len(kernel.totals)
         self._heavy = any(node.op in HEAVY for node in nodes)
         across = [node for node in kernel.loads() if kernel.level(node) in (Level.ELEMENT, Level.COLUMN)]
         written = [root for root in kernel.stores if kernel.level_of_axes(root.index_axes) == Level.ELEMENT]
@@ -158,14 +162,11 @@ class Tiler:
 
     def tiling(self, sizes: Mapping[str, int]) -> Tiling:
         """The default's tiling for the given sizes."""
-        extents = self.extents(sizes)
-        return self._cut(self._default(extents), extents)
+        return self.cut(self.default(sizes), sizes)
 
     def default(self, sizes: Mapping[str, int]) -> Config:
         """The configuration for the given sizes, without any measurement."""
-        return self._default(self.extents(sizes))
-
-    def _default(self, extents: Extents) -> Config:
+        extents = self.extents(sizes)
         if self._is_block:
             return Config((), min(max(extents.held // 512, 4), 32))
         if self._is_flat:
@@ -203,9 +204,7 @@ class Tiler:
 
     def cut(self, config: Config, sizes: Mapping[str, int]) -> Tiling:
         """The launch of a configuration."""
-        return self._cut(config, self.extents(sizes))
-
-    def _cut(self, config: Config, extents: Extents) -> Tiling:
+        extents = self.extents(sizes)
         variant = Variant(config.looped, extents.wide, self._is_skewed(config, extents))
         whole = tuple(zip(self._whole_tiles, map(next_power_of_2, extents.whole), strict=True))
         if self._is_block:
@@ -216,16 +215,25 @@ class Tiler:
             variant = replace(variant, strided=True)
         tiles = config.tiles
         if not self._is_flat and not variant.skewed:
-            tiles += (("ALIGN", alignment(extents.columns if self.columns_adjacent else extents.inner_rows)),)
+            adjacent = extents.columns if self.columns_adjacent else extents.inner_rows
+            tiles += (("ALIGN", alignment(adjacent, self._access)),)
         if self._has_totals:
-            most = min(PARTIALS_OF_WARP * config.num_warps >> self._has_many_totals, MAX_PARTIALS)
-            tiles += (("PARTIALS", min(next_power_of_2(programs), most)),)
+            tiles += (("PARTIALS", self._partials(programs, config.num_warps)),)
         if self._has_last_block:  # every axis whole, and as many chunks as go with that
             tiles += whole
             if self.is_chunked:
                 most = max(256 * config.num_warps // extents.held, 1)
                 tiles += (("CHUNKS", min(next_power_of_2(chunks), most)),)
         return Tiling(variant, tiles, programs, config.num_warps, chunks)
+
+    def _partials(self, programs: int, num_warps: int) -> int:
+        """How many partial results the last block adds up at once: one per thread, if that is enough, else as many as
+        are no more registers than the others need. Any number in between would be another kernel.
+        """
+        threads = 32 * num_warps
+        # Programs that stride are few, so that some warps can do with half as many at once.
+        is_half = self._totals > 2 or (self._totals == 2 and self._may_stride and num_warps > 1)
+        return threads if programs <= threads else min(PARTIALS_OF_WARP * num_warps >> is_half, MAX_PARTIALS)
 
     def _is_skewed(self, config: Config, extents: Extents) -> bool:
         """Whether rows are read and written in groups, as they begin anywhere."""

@@ -11,7 +11,7 @@ import triton.language as tl
 
 from autogen.runtime.scratch import ticket_counter
 
-_MAX_PARTIALS = 1024
+_FEW, _MANY = 128, 1024  # partial results that are added up at once: each number is another kernel
 
 
 @triton.jit
@@ -52,7 +52,7 @@ def sum_arguments(programs: int, dtype: torch.dtype, device: torch.device) -> di
     return {
         "partials_ptr": torch.empty(programs, dtype=dtype, device=device),
         "counter_ptr": torch.empty(1, dtype=torch.int32, device=device) if on_meta else ticket_counter(device),
-        "PARTIALS": min(triton.next_power_of_2(programs), _MAX_PARTIALS),
+        "PARTIALS": (_FEW if programs <= _FEW else _MANY) // (4 if dtype == torch.float64 else 1),
     }
 
 
