@@ -223,7 +223,7 @@ def main() -> int:
     recorded = {} if options.write or not BOUNDS.exists() else json.loads(BOUNDS.read_text())
     written, worse = {}, []
     print(f"{TARGET}: forward + backward")
-    heads = {"launches": 9, "bytes / min": 14, "width": 8, "instr / byte": 15, "registers": 11, "spilled": 9}
+    heads = {"launches": 9, "bytes / min": 14, "width": 8, "instr / byte": 17, "registers": 11, "spilled": 9}
     print(f"{'loss':<56}" + "".join(f"{head:>{width}}" for head, width in heads.items()) + f"{'shared':>15}")
     for name, call in calls().items():
         found = facts(*call())
@@ -232,7 +232,7 @@ def main() -> int:
         pairs = {key: f"{value} + {backward[key]}" for key, value in forward.items()}
         print(
             f"{name[:55]:<56}{pairs['launches']:>9}{pairs['traffic']:>14}{pairs['width']:>8}"
-            f"{pairs['instructions']:>15}{pairs['registers']:>11}{pairs['spilled']:>9}{pairs['shared']:>15}"
+            f"{pairs['instructions']:>17}{pairs['registers']:>11}{pairs['spilled']:>9}{pairs['shared']:>15}"
         )
         worse += failures(name, found, recorded[name]) if name in recorded else []
     if options.write:
