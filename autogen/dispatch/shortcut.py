@@ -38,7 +38,7 @@ Taken = tuple["Plan", "dict[str, Any] | None", tuple[torch.Tensor, ...]]
 """How a call runs: its plan, its sizes if floats among them vary, and the tensors that were found ahead."""
 
 MOST_PLANS = 1024  # geometries of one shortcut, before the oldest is forgotten
-_MOST_NOTED = 2**16
+_MOST_NOTED = 2**13  # hashes, before all are forgotten
 _MOST_ALIKE = 256  # sizes of what is found ahead, for one geometry
 _MOST_CONDITIONS = 2000
 
