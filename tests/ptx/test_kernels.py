@@ -155,7 +155,7 @@ class TestBrokenKernelsAreSeen:
     @pytest.mark.parametrize("target", ["sm_80", "gfx942"])
     def test_tile_too_large_for_its_threads(self, kernel: SpecializedKernel, target: str) -> None:
         *before, block, partials = kernel.parameters
-        assert (block.value, partials.value) == (2048, 512)
+        assert (block.value, partials.value) == (2048, 4096)
         block = replace(block, value=256 * TARGETS[target].warp_size)
         result = compiled(replace(kernel, parameters=(*before, block, partials), num_warps=1), target)
         assert result.spilled > 0
