@@ -254,7 +254,7 @@ class Dispatcher:
                 plan = known
             sizes: dict[str, Any] | None = None
             found: tuple[torch.Tensor, ...] = ()
-            if plan.is_one_of_several(floats):
+            if floats or plan.by_values:
                 taken = plan.taken(tensors, floats) or self._branch(each, tensors, floats, site, plan)
                 if taken is None:
                     return MISSING
@@ -300,7 +300,7 @@ class Dispatcher:
                 if self.options.static_graph and site.graphs.get(needs) is not compiled.graph:
                     return None  # compared on the long way
                 plan = Plan.of(compiled, sizes, needs, branches)
-                if plan.is_one_of_several(floats):
+                if floats or plan.by_values:
                     branches.append(plan)
                 return plan
         return None

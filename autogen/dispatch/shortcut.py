@@ -76,6 +76,7 @@ class Plan:
     copied: tuple[int, ...] = ()  # those that the loss writes to, and backward may read
     state: State | None = None  # what a call changes, if anything
     holds: Holds | None = None  # where values decide which branches a loss takes: whether they are these
+    by_values: bool = False  # whether values decide if a call runs on the plan
     is_found: bool = False  # the loss is given what torch finds ahead; there is a plan for each of its sizes
     alike: dict[Key, Plan] = field(default_factory=dict, repr=False)  # those plans
     branches: list[Plan] = field(default_factory=list, repr=False)  # of all traces for the geometry
@@ -84,7 +85,7 @@ class Plan:
     def of(cls, loss: CompiledLoss, sizes: dict[str, Any], needs: tuple[bool, ...], branches: list[Plan]) -> Plan:
         """Prepare a loss for the sizes of a call, and the tensors of it that are to be differentiated.
 
-        `branches` are all plans for its geometry, where more than that decides (`is_one_of_several`).
+        `branches` are all plans for its geometry, where more than that decides.
         """
         from autogen.runtime.checks import checks_of  # these import sympy
         from autogen.runtime.prepared import Prepared
@@ -105,7 +106,8 @@ class Plan:
                 "is_found": loss.is_found,
             }
         holds = checks_of(domain, sizes) if domain.ahead and not common["is_found"] else None
-        return cls(loss, Prepared(loss, sizes), holds=holds, branches=branches, **common)
+        by_values = common["is_found"] or holds is not None
+        return cls(loss, Prepared(loss, sizes), holds=holds, by_values=by_values, branches=branches, **common)
 
     @classmethod
     def of_handwritten(
@@ -126,10 +128,6 @@ class Plan:
             returns_tensor=True,
             cut=_both(call.unconnected, needs),
         )
-
-    def is_one_of_several(self, floats: Sequence[float]) -> bool:
-        """Whether more than geometry decides if a call runs on it: varying floats, or values."""
-        return bool(floats) or self.is_found or self.holds is not None
 
     def taken(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> Taken | None:
         """How a call of the geometry runs, if its loss takes the branches that it is planned for."""
