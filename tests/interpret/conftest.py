@@ -17,6 +17,7 @@ import autogen.compiler
 import autogen.dispatch.dispatcher
 from autogen import policy
 from tests.interpret.bounds import Bounds
+from tests.interpret.direct import DIRECT
 from tests.interpret.launches import LAUNCHES, Launches
 
 
@@ -26,6 +27,13 @@ def _counting() -> Iterator[None]:
         LAUNCHES.patch(patch)
         # torch's structured trace, meant for files, would bury every failure report.
         patch.setattr(logging.getLogger("torch.__trace"), "disabled", True)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _launched_directly() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        DIRECT.patch(patch)
         yield
 
 

@@ -9,22 +9,26 @@ from triton.runtime.interpreter import GridExecutor
 
 
 class Launches:
-    """How many kernels were launched since the last look."""
+    """Which kernels were launched since the last look."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self._modules: list[str] = []
 
     def take(self) -> int:
-        """The launches since the last call of this method."""
-        count, self._count = self._count, 0
-        return count
+        """How many launches there were since the last look."""
+        return len(self.take_modules())
+
+    def take_modules(self) -> list[str]:
+        """The modules of the kernels that were launched since the last look."""
+        modules, self._modules = self._modules, []
+        return modules
 
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Count from now on."""
         launch = GridExecutor.__call__
 
         def counted(executor: GridExecutor, *args: Any, **kwargs: Any) -> Any:
-            self._count += 1
+            self._modules.append(executor.fn.__globals__["__name__"])
             return launch(executor, *args, **kwargs)
 
         monkeypatch.setattr(GridExecutor, "__call__", counted)

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 import autogen.losses
 from autogen import policy
+from autogen.losses.handwritten.cosine_embedding import CosineEmbedding
 from autogen.losses.handwritten.ctc import CTC
 from autogen.losses.handwritten.multilabel_margin import MultiLabelMargin
-from autogen.runtime.handwritten import Launch
 from tests.interpret.launches import Launches
 from tests.interpret.samples import Samples
 
@@ -188,17 +188,14 @@ def test_autocast(binds: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(binds) == 2
 
 
-def test_a_generated_kernel_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    handwritten: list[str] = []
-    launch = Launch._through_triton
-    monkeypatch.setattr(Launch, "_through_triton", lambda *args: (handwritten.append("launch"), launch(*args)))
+def test_a_generated_kernel_is_asked_for(launches: Launches) -> None:
     ours = autogen.losses.CosineEmbeddingLoss()
-    for chosen, count in (("default", 3), ("aggressive", 3), ("default", 3)):
+    for chosen in ("default", "aggressive", "default"):
         with policy(chosen):
             for _ in range(3):
                 ours(*pairs(), SIGNS)
-        assert len(handwritten) == count * (chosen == "default")
-        handwritten.clear()
+        are_handwritten = [module == CosineEmbedding.__module__ for module in launches.take_modules()]
+        assert are_handwritten == [chosen == "default"] * 3
 
 
 def test_second_derivatives(binds: list[str]) -> None:
