@@ -120,7 +120,8 @@ class TorchStep:
         parts = returned if isinstance(returned, (tuple, list)) else (returned,)
         for part, buffer, strides in zip(parts, self.results, self._strides, strict=True):
             if buffer is not None and strides is not None:
-                tensors[buffer.name] = _laid_out(part, strides(sizes))
+                # The fake op may have promised other strides than the real one has.
+                tensors[buffer.name] = laid_out(part, strides(sizes))
 
 
 class _Text(str):
@@ -147,15 +148,17 @@ def constant_text(value: Any, scope: dict[str, Any]) -> str:
     return name
 
 
-def _laid_out(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    """`tensor` with the strides that kernels expect; torch's fake op may have promised others than the real one has."""
+def laid_out(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """`tensor` with the strides that kernels expect."""
     agree = all(n == 1 or own == wanted for n, own, wanted in zip(tensor.shape, tensor.stride(), strides, strict=True))
     return tensor if agree or tensor.numel() == 0 else copied(tensor, strides)
 
 
 def copied(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     """A copy with other strides, in memory that begins at a multiple of all that kernels ask for."""
-    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    once = tensor[tuple([slice(None if stride else 1) for stride in strides])]
+    copy = torch.empty_strided(once.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(once)
+    return copy.expand_as(tensor)
 
 
 def is_view(target: Any) -> bool:

@@ -17,10 +17,13 @@ from autogen.dynamo import graphs
 from autogen.errors import CompileError, InternalError
 from autogen.policies import resolve
 from autogen.runtime.replays import Replayed, stream_of
+from autogen.torch_step import laid_out
 
 if TYPE_CHECKING:
     from autogen.runtime.compiled import CompiledLoss
     from autogen.runtime.handwritten import BoundHandwritten
+
+_hooks = torch._C._autograd._top_saved_tensors_default_hooks  # of tensors that are saved, None if there are none
 
 
 def run(
@@ -76,7 +79,7 @@ class _Fused(torch.autograd.Function):
         saved, ctx.early = _split(kept, kernels.early)
         ctx.kernels, ctx.replayed, ctx.sizes, ctx.failed = kernels, replayed, sizes, failed
         ctx.count = len(tensors)
-        ctx.save_for_backward(*tensors, *saved)
+        _save(ctx, (*tensors, *saved))
         constant = [each for each, varies in zip(outputs, kernels.differentiable, strict=True) if not varies]
         ctx.mark_non_differentiable(*constant)
         ctx.set_materialize_grads(len(outputs) == 1)  # torch does not go through outputs that nothing arrives for
@@ -85,7 +88,7 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     @graphs.unseen
     def backward(ctx: Any, *upstream: torch.Tensor | None) -> Any:
-        everything, early = ctx.saved_tensors, _taken(ctx)
+        everything, early = _saved(ctx), _taken(ctx)
         tensors, saved = everything[: ctx.count], everything[ctx.count :]
         none, wanted = (None,) * 4, ctx.needs_input_grad[4:]  # of what comes before the tensors
         if not torch.is_grad_enabled() and not is_batched(upstream):
@@ -111,7 +114,7 @@ class _Short(torch.autograd.Function):
         ctx.call = call
         if plan.is_early:
             saved, ctx.early = _split(saved, plan.loss.early)
-        ctx.save_for_backward(*tensors, *saved)
+        _save(ctx, (*tensors, *saved))
         if plan.constant:
             ctx.mark_non_differentiable(*[results[k] for k in plan.constant])
         if plan.outputs > 1:
@@ -122,7 +125,7 @@ class _Short(torch.autograd.Function):
     @graphs.unseen
     def backward(ctx: Any, *upstream: torch.Tensor | None) -> Any:
         plan, sizes, floats, shortcut, module, dispatcher = ctx.call
-        everything = ctx.saved_tensors
+        everything = _saved(ctx)
         count = len(ctx.needs_input_grad) - 1
         tensors = everything[:count]
         if not torch.is_grad_enabled():
@@ -135,13 +138,26 @@ class _Short(torch.autograd.Function):
                 key = key_of(shortcut, tensors[: len(shortcut.names)], is_enabled=True)
                 dispatcher.refuse(key, resolve(dispatcher.options.policy), error)
         replay = functools.partial(dispatcher.replay_again, plan, shortcut, module, floats)
-        replayed = Replayed(functools.partial(_tensors_of, replay), ctx.stream if plan.is_random else None)
+        stream = ctx.stream if plan.is_random else None
+        replayed = Replayed(functools.partial(_tensors_of, replay), stream, plan.settings)
         return None, *replayed.gradients(tensors, ctx.needs_input_grad[1:], upstream)
 
 
 def _split(kept: list[torch.Tensor], early: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """What is saved for backward, and forward's gradients, which are not: autograd may make them its own."""
     return (kept[:-early], kept[-early:]) if early else (kept, [])
+
+
+def _save(ctx: Any, tensors: Sequence[torch.Tensor]) -> None:
+    ctx.save_for_backward(*tensors)
+    # A hook may give back tensors that lie otherwise, as that of `save_on_cpu` does.
+    ctx.strides = [tensor.stride() for tensor in tensors] if _hooks(False) is not None else None
+
+
+def _saved(ctx: Any) -> Sequence[torch.Tensor]:
+    """The tensors that were saved, as they lay in memory then."""
+    saved: Sequence[torch.Tensor] = ctx.saved_tensors
+    return saved if ctx.strides is None else list(map(laid_out, saved, ctx.strides))
 
 
 def _taken(ctx: Any) -> list[torch.Tensor]:

@@ -19,6 +19,7 @@ from autogen.calls.surroundings import Surroundings
 from autogen.dispatch.state import copy_of
 from autogen.frozen import frozen
 from autogen.runtime import geometry
+from autogen.runtime.replays import Settings, read_autocast
 
 if TYPE_CHECKING:
     from autogen.calls.changes import State
@@ -47,15 +48,11 @@ _MOST_CONDITIONS = 2000
 _CHANGES = (KeyError, IndexError, AttributeError, ValueError, TypeError, RuntimeError)
 
 
-def _read_autocast() -> tuple[Any, ...]:
-    return tuple((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda"))
-
-
 # What the text calls, to know of what holds for all tensors.
 _CALLED = {
     "is_grad_enabled": torch.is_grad_enabled,
     "is_autocast": torch._C._is_any_autocast_enabled,
-    "read_autocast": _read_autocast,
+    "read_autocast": read_autocast,
     "default_dtype": torch.get_default_dtype,
 }
 
@@ -77,6 +74,7 @@ class Plan:
     state: State | None = None  # what a call changes, if anything
     holds: Holds | None = None  # where values decide which branches a loss takes: whether they are these
     by_values: bool = False  # whether values decide if a call runs on the plan
+    settings: Settings = field(default_factory=Settings)
     is_found: bool = False  # the loss is given what torch finds ahead; there is a plan for each of its sizes
     alike: dict[Key, Plan] = field(default_factory=dict, repr=False)  # those plans
     branches: list[Plan] = field(default_factory=list, repr=False)  # of all traces for the geometry

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
 
 import torch
 
@@ -39,12 +40,41 @@ def _apart(tensor: torch.Tensor, is_wanted: bool) -> torch.Tensor:
     return tensor.view_as(tensor) if is_functional() else tensor.detach().requires_grad_()
 
 
+def read_autocast() -> tuple[tuple[str, torch.dtype, bool], ...]:
+    """Autocast on each kind of device: its dtype, and whether it is on."""
+    return tuple((kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)) for kind in ("cpu", "cuda"))
+
+
+@frozen
+class Settings:
+    """Torch's settings that decide what a loss computes."""
+
+    autocast: tuple[tuple[str, torch.dtype, bool], ...] = field(default_factory=read_autocast)
+    default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
+
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[None]:
+        """While torch has these again."""
+        now = Settings()
+        with contextlib.ExitStack() as stack:
+            for each in set(self.autocast) - set(now.autocast):
+                stack.enter_context(torch.autocast(*each))
+            if self.default_dtype != now.default_dtype:
+                torch.set_default_dtype(self.default_dtype)
+                stack.callback(torch.set_default_dtype, now.default_dtype)
+            yield
+
+
 @frozen
 class Replayed:
-    """A loss that torch can run again: `results` gives its tensors for those of the call, drawing from `stream` on."""
+    """A loss that torch can run again: `results` gives its tensors for those of the call, drawing from `stream` on.
+
+    `settings` are those of the call.
+    """
 
     results: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
     stream: torch.Tensor | None
+    settings: Settings = field(default_factory=Settings)
 
     def gradients(
         self, tensors: Sequence[torch.Tensor], wanted: Sequence[bool], upstream: Sequence[torch.Tensor | None]
@@ -54,7 +84,9 @@ class Replayed:
         `upstream` are the gradients of the first of the results; torch does not go through those that have none.
         """
         if torch.is_grad_enabled():
-            return self._gradients(tensors, wanted, upstream, again=True)
+            # One may be made of another, or be the same: then torch would go from it through the graph to the other.
+            views = [t.view_as(t) if needs else t for t, needs in zip(tensors, wanted, strict=True)]
+            return self._gradients(views, wanted, upstream, again=True)
         with torch.enable_grad():
             leaves = [_apart(tensor, needs) for tensor, needs in zip(tensors, wanted, strict=True)]
             return self._gradients(leaves, wanted, upstream, again=False)
@@ -67,7 +99,7 @@ class Replayed:
         *,
         again: bool,
     ) -> list[torch.Tensor | None]:
-        with _at(self.stream, tensors[0].device):
+        with _at(self.stream, tensors[0].device), self.settings.restored():
             results = self.results(tensors)
         pairs = [(r, u) for r, u in zip(results, upstream, strict=False) if u is not None and r.requires_grad]
         chosen = [k for k, is_wanted in enumerate(wanted) if is_wanted]
