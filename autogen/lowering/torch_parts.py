@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -109,7 +110,8 @@ class TorchParts:
             name = name if len(node.meta["strides"]) == 1 else f"{name}_{len(buffers)}"
             role = "view" if is_view(node.target) else "torch"
             buffers.append(self._buffer(name, role, dtype, self._sizes(shape), self._sizes(strides)))
-        args, kwargs = pytree.tree_map(self._argument, (tuple(node.args), dict(node.kwargs)))
+        argument = functools.partial(self._argument, is_draw=is_draw(node))
+        args, kwargs = pytree.tree_map(argument, (tuple(node.args), dict(node.kwargs)))
         step = TorchStep(node.target, (args, kwargs), buffers, node.meta["origin"], backward=node.meta["backward"])
         self.steps.append(step)
         for position, buffer in enumerate(buffers):
@@ -135,9 +137,9 @@ class TorchParts:
         strides = tuple(sympy.S.Zero if n == 1 else step for n, step in zip(shape, strides, strict=True))
         return ir.Buffer(name, dtype, shape, strides, role)
 
-    def _argument(self, leaf: Any) -> Any:
+    def _argument(self, leaf: Any, *, is_draw: bool = False) -> Any:
         if isinstance(leaf, torch.fx.Node):
-            return Operand(self._name_in_memory(leaf))
+            return Operand(self._name_in_memory(leaf, is_draw=is_draw))
         if not isinstance(leaf, Size):
             return leaf
         expression = self._size_of(leaf)
@@ -145,14 +147,17 @@ class TorchParts:
             raise ValueBranchError("a number that torch has to be told")
         return SizeArgument(expression)
 
-    def _name_in_memory(self, node: torch.fx.Node) -> str:
-        """The buffer that holds a node's value when torch reads it: one is made if there is none."""
+    def _name_in_memory(self, node: torch.fx.Node, *, is_draw: bool = False) -> str:
+        """The buffer that holds a node's value when torch reads it: one is made if there is none.
+
+        Torch draws for one element after the other as they lie in memory.
+        """
         place = _place(node)
         if place not in self._in_memory:
             if self._is_view_of_memory(node) or self._is_turned(node):
                 self.run(node)
             else:
-                self._in_memory[place] = self._operand(node)
+                self._in_memory[place] = self._operand(node, is_dense=not is_draw)
         return self._in_memory[place]
 
     def _is_view_of_memory(self, node: torch.fx.Node) -> bool:
@@ -174,11 +179,12 @@ class TorchParts:
         ((shape, _),), (strides,) = base.meta["geometry"], base.meta["strides"]
         return self._sizes(strides) == ir.contiguous_strides(self._sizes(shape))
 
-    def _operand(self, node: torch.fx.Node) -> str:
+    def _operand(self, node: torch.fx.Node, *, is_dense: bool) -> str:
         value = self._values[node]
         refuse_unknown_sizes(value, node)
+        strides = None if is_dense or "geometry" not in node.meta else self._sizes(node.meta["strides"][0])
         name = self._variables.get(node) or (TorchStep.name_of(node.target) if "geometry" in node.meta else "part")
-        buffer = self._buffer(name, "scratch", value.dtype, value.shape)
+        buffer = self._buffer(name, "scratch", value.dtype, value.shape, None if strides and 0 in strides else strides)
         index = fresh_index(value)
         self.operands.append(Root(buffer, index, ir.cast(value.at(index), value.dtype)))
         return buffer.name

@@ -352,6 +352,16 @@ def _constant_pad_nd(input: Tensor, pad: Sequence[Any], value: float = 0) -> Any
     return aten.constant_pad_nd.default(kept, rest, value) if any(rest) else kept.clone()
 
 
+def _bernoulli(self: Tensor, p: float = 0.5, *, generator: torch.Generator | None = None) -> Tensor:
+    """Draws for elements in the order in which they lie in memory; what torch has to return them, in that of places."""
+    if self.is_contiguous():
+        return NotImplemented
+    strides = self.stride()
+    order = sorted(range(self.dim()), key=lambda dim: -strides[dim])
+    drawn = self.new_empty([self.shape[dim] for dim in order]).bernoulli_(p, generator=generator)
+    return self.copy_(drawn.permute([order.index(dim) for dim in range(self.dim())]))
+
+
 def _refuse(condition: Any, message: str, error: type[Exception] = RuntimeError) -> None:
     """Raise on a condition that torch raises on: the call then runs in torch, which says it in its own words."""
     if condition:
@@ -368,9 +378,10 @@ def _all(*formulas: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
-# Ops whose fake implementation is missing, takes what the real one refuses, or gives another dtype. A check of values
-# is made where torch makes it on the CPU; on a GPU it would wait for the device.
+# Ops whose fake implementation is missing, takes what the real one refuses, or gives another dtype, or that cannot be
+# recorded as they are. A check of values is made where torch makes it on the CPU; on a GPU it would wait for that.
 CORRECTIONS: dict[Any, Callable[..., Any]] = {
+    aten.bernoulli_.float: _bernoulli,
     aten._is_all_true.default: aten.all.default,
     aten._is_any_true.default: aten.any.default,
     aten.binary_cross_entropy.default: _all(

@@ -36,16 +36,19 @@ from autogen.errors import (
     UnsupportedOpError,
     ValueBranchError,
 )
+from autogen.torch_step import is_random
 from autogen.tracing import masks
 from autogen.tracing.ahead import OF_UNKNOWN_SIZE, Ahead, ancestors, varies
 from autogen.tracing.aliases import Aliases, Call, is_where
 from autogen.tracing.collectives import is_collective
 from autogen.tracing.entries import Found, Reads, Size
 from autogen.tracing.source import current_statement
+from autogen.tracing.streams import Streams
 from autogen.tracing.symbols import Symbols
 
 aten = torch.ops.aten
 
+SEED = "the state of torch's random stream"
 MOST_OPERATIONS = 2500  # of 303 real losses the largest has 1278
 
 _METADATA_OPS = {"prim.device.default", "prim.layout.default"}
@@ -70,6 +73,7 @@ class Recorder(TorchDispatchMode):
         symbols: makes what stands for tensors and numbers.
         decompositions: op → torch's own formula in simpler ops, for ops that have no lowering.
         reads: how what depends on values is recorded.
+        streams: where torch's random streams were before.
 
     Raises:
         CollectiveError: the code communicates; it has not, then.
@@ -77,9 +81,10 @@ class Recorder(TorchDispatchMode):
         UnsupportedOpError: a tensor from nowhere, or a write that cannot be made functional.
     """
 
-    def __init__(self, symbols: Symbols, decompositions: dict[Any, Any], reads: Reads) -> None:
+    def __init__(self, symbols: Symbols, decompositions: dict[Any, Any], reads: Reads, streams: Streams) -> None:
         super().__init__()
         self._reads = reads
+        self._streams = streams
         self._operations = 0
         self._formulas = 0  # that are being run, one within another
         self.numbers: dict[sympy.Symbol, torch.Tensor] = {}
@@ -298,6 +303,8 @@ class Recorder(TorchDispatchMode):
 
     def _call(self, func: Any, args: Any, kwargs: Any, result: Any) -> torch.fx.Node:
         """A node for an op whose result has the given shape."""
+        if is_random(func):
+            self._refuse_other_streams(func, args, kwargs)
         args, kwargs = pytree.tree_map_only(_SYMBOLIC, Size.of, (args, kwargs))
         graph_args, graph_kwargs = pytree.tree_map_only(torch.Tensor, self.node_of, (args, kwargs))
         self._operations += 1
@@ -311,6 +318,14 @@ class Recorder(TorchDispatchMode):
         node.meta["is_tuple"] = not isinstance(result, torch.Tensor)
         node.meta["of_formula"] = self._formulas > 0
         return node
+
+    def _refuse_other_streams(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Raise if an op draws from another place than where torch's stream is in each call."""
+        where = self._origin()[0]
+        if any(isinstance(leaf, torch.Generator) for leaf in pytree.tree_leaves((args, kwargs))):
+            raise UnsupportedOpError(f"{func} with a generator", where=where)
+        if self._streams.have_moved():
+            raise StateChangeError(SEED, where=where)
 
     def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         parts = result if isinstance(result, (tuple, list)) else (result,)

@@ -19,9 +19,10 @@ from autogen.names import unique
 from autogen.tracing.collectives import function_that_raised
 from autogen.tracing.entries import Found, Number, Reads
 from autogen.tracing.guards import Guards, Known, settle_factors
-from autogen.tracing.recorder import Recorder
+from autogen.tracing.recorder import SEED, Recorder
 from autogen.tracing.source import statement_that_raised
 from autogen.tracing.state import Collector, inputs_of
+from autogen.tracing.streams import Streams
 from autogen.tracing.symbols import Symbols
 from autogen.tracing.trace import Domain, NumberLeaf, TensorLeaf, Trace, TracedTensor
 
@@ -160,7 +161,8 @@ class _Tracing:
         self._needs_gradient = needs_gradient
         symbols = Symbols(static=static)
         self._shapes, self._mode = symbols.shapes, symbols.mode
-        self.recorder = Recorder(symbols, {**decompositions, **CORRECTIONS}, reads)
+        self._streams = Streams(tensors[0].device)
+        self.recorder = Recorder(symbols, {**decompositions, **CORRECTIONS}, reads, self._streams)
         self._floats = [(name, symbols.number(name, value)) for name, value in floats.items()]
         with torch.inference_mode(False):
             self.fakes = [
@@ -236,6 +238,12 @@ class _Tracing:
             if refused is error:
                 raise
             raise refused from error
+        finally:
+            is_seeded = self._streams.have_moved()
+            if is_seeded:
+                self._streams.put_back()
+        if is_seeded:
+            raise StateChangeError(SEED)
         if self.recorder.collective is not None:
             raise self.recorder.collective
         if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(returned)):
