@@ -90,6 +90,7 @@ def require(tensors: Sequence[torch.Tensor]) -> None:
 _functorch = torch._C._functorch.peek_interpreter_stack
 _function_modes = torch._C._len_torch_function_stack
 _dispatch_modes = torch._C._len_torch_dispatch_stack
+_jit_state = torch._C._get_tracing_state
 
 
 def is_batched(tensors: Sequence[torch.Tensor | None]) -> bool:
@@ -104,5 +105,8 @@ def is_functional() -> bool:
 
 
 def is_transformed() -> bool:
-    """Whether torch transforms the call (`torch.compile`, `torch.func`, forward-mode AD): its formula is needed."""
-    return is_compiling() or is_functional() or _function_modes() > 0 or _dispatch_modes() > 0
+    """Whether torch transforms or traces the call (`torch.compile`, `torch.func`, forward-mode AD, `torch.jit`): its
+    formula is needed.
+    """
+    has_modes = is_compiling() or is_functional() or _function_modes() > 0 or _dispatch_modes() > 0
+    return has_modes or _jit_state() is not None

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from autogen.calls.places import Difference, Kept, Place
 from autogen.frozen import frozen
 
@@ -36,6 +38,9 @@ class Surroundings:
         for place in self.places:
             place.put_back()
         arguments = [each.put(value) for each, value in zip(self.kept, values, strict=True)]
+        for former, value in zip(arguments, values, strict=True):
+            if isinstance(former, torch.nn.Parameter):
+                value._is_param = True  # by which `isinstance` tells
         inside = [place.look() for place in self.places]
         try:
             yield

@@ -230,7 +230,9 @@ def _corrcoef(input: Tensor) -> Tensor:
 
 
 _SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
-_UNKNOWN = {getattr(Tensor, name).__get__: name for name in ("_version", "grad", "is_leaf")}
+_PROPERTIES = ("_backward_hooks", "_base", "_version", "grad", "grad_fn", "is_leaf", "retains_grad")
+_UNKNOWN = {getattr(Tensor, name).__get__: name for name in _PROPERTIES}
+_UNKNOWN |= {Tensor._is_view: "_is_view", Tensor.data_ptr: "data_ptr"}
 
 FORMULAS: dict[Any, Callable[..., Any]] = {
     torch.masked_select: _masked_select,

@@ -12,10 +12,10 @@ import pytest
 import torch
 import torch.backends.cudnn as convolutions
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch import get_num_threads as threads_by_another_name
 
-from autogen import autogen_loss, explain, trace_count
+from autogen import autogen_loss, explain, policy, trace_count
 from autogen.calls.answers import QUESTIONS
 from tests.unit.pipeline import binding_of
 
@@ -145,8 +145,12 @@ def test_modes(loss: Callable[[Tensor], Tensor], mode: Callable[[], Any], reason
         lambda a: (a * (2.0 if a.is_leaf else 1.0)).sum(),
         lambda a: (a * (2.0 if a.grad is not None else 1.0)).sum(),
         lambda a: (a * (1.0 + a._version)).sum(),
+        lambda a: (a * (2.0 if a.grad_fn is not None else 1.0)).sum(),
+        lambda a: (a * (2.0 if a._is_view() else 1.0)).sum(),
+        lambda a: (a * (2.0 if a._base is None else 1.0)).sum(),
+        lambda a: (a * (2.0 if a.data_ptr() == a.detach().data_ptr() else 1.0)).sum(),
     ],
-    ids=["leaf", "gradient", "version"],
+    ids=["leaf", "gradient", "version", "graph", "view", "base", "address"],
 )
 def test_what_no_stand_in_for_a_tensor_knows_is_left_to_torch(loss: Callable[[Tensor], Tensor]) -> None:
     decorated, a = autogen_loss(loss), torch.ones(3, requires_grad=True)
@@ -157,6 +161,26 @@ def test_what_no_stand_in_for_a_tensor_knows_is_left_to_torch(loss: Callable[[Te
     for each in (a, a, a, changed, result):
         assert decorated(each) == loss(each)
     assert "of an input" in explain(decorated, a).reason
+
+
+def test_a_parameter_is_one_wherever_the_loss_runs() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(3.0))
+
+        def forward(self, a: Tensor) -> Tensor:
+            return (a * self.scale).square().sum() * (2.0 if isinstance(self.scale, nn.Parameter) else 1.0)
+
+    ours, theirs, a = autogen_loss(Scaled()), Scaled(), torch.ones(3)
+    with policy("mandatory"):
+        for _ in range(4):
+            values = [loss(a) for loss in (ours, theirs)]
+            gradients = [
+                torch.autograd.grad(value, loss.scale, create_graph=True)[0]
+                for value, loss in zip(values, (ours, theirs), strict=True)
+            ]
+            assert values[0] == values[1] and gradients[0] == gradients[1]
 
 
 def test_a_loss_that_asks_nothing_is_not_slowed_down() -> None:

@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import autogen.losses
-from autogen import autogen_loss, policy
+from autogen import autogen_loss, explain, policy
 from tests.interpret.beyond import BEYOND
 from tests.interpret.launches import Launches
 from tests.interpret.pairs import FIRST, pair
@@ -299,3 +299,18 @@ def test_gradients_that_forward_has_made_are_not_those_of_a_batch() -> None:
         x = torch.randn(5, requires_grad=True)
         (found,) = torch.autograd.grad(ours(x, y), x, torch.tensor([1.0, 2.0]), is_grads_batched=True)
         torch.testing.assert_close(found, torch.stack([2 * (x - y) / 5, 4 * (x - y) / 5]))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_jit_trace() -> None:
+    def squares(x: Tensor, y: Tensor) -> Tensor:
+        return (x - y).square().mean()
+
+    x, y = torch.arange(6.0), torch.ones(6)
+    for calls in (0, 4):
+        loss = autogen_loss(squares)
+        for _ in range(calls):
+            loss(x, y)
+        traced = torch.jit.trace(loss, (x, y))
+        assert traced(x, x) == 0 and traced(x, y) == squares(x, y)
+        assert explain(loss, x, y).path == "generated"
