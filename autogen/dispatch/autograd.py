@@ -17,7 +17,6 @@ from autogen.dynamo import graphs
 from autogen.errors import CompileError, InternalError
 from autogen.policies import resolve
 from autogen.runtime.replays import Replayed, stream_of
-from autogen.torch_step import laid_out
 
 if TYPE_CHECKING:
     from autogen.runtime.compiled import CompiledLoss
@@ -157,7 +156,11 @@ def _save(ctx: Any, tensors: Sequence[torch.Tensor]) -> None:
 def _saved(ctx: Any) -> Sequence[torch.Tensor]:
     """The tensors that were saved, as they lay in memory then."""
     saved: Sequence[torch.Tensor] = ctx.saved_tensors
-    return saved if ctx.strides is None else list(map(laid_out, saved, ctx.strides))
+    if ctx.strides is None:
+        return saved
+    from autogen.torch_step import laid_out  # imports sympy
+
+    return list(map(laid_out, saved, ctx.strides))
 
 
 def _taken(ctx: Any) -> list[torch.Tensor]:

@@ -13,6 +13,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch.utils import _pytree as pytree
 
 from autogen.calls.binding import Binding, run_again
 from autogen.calls.surroundings import Surroundings
@@ -259,13 +260,12 @@ class Shortcut:
         kept = (*state.tensors, *(state.floats[k] for k in self._around))
         self._surroundings = Surroundings(kept, tuple(state.places)).released()
         self.places = self._surroundings.places
-        first = len(state.arguments or ()) - len(args) - len(kwargs)
-        given = enumerate((*args, *kwargs.values()), first)
+        given, self._structure = pytree.tree_flatten((args, kwargs))
+        first = len(state.arguments or ()) - len(given)
         self._given = [
             _TENSOR if isinstance(value, torch.Tensor) else _Float(holes[k]) if k in holes else value
-            for k, value in given
+            for k, value in enumerate(given, first)
         ]
-        self._keywords = tuple(kwargs)
         self._floats = list(binding.floats)
 
     def handwritten(
@@ -292,8 +292,8 @@ class Shortcut:
             next(rest) if each is _TENSOR else numbers[each.name] if isinstance(each, _Float) else each
             for each in self._given
         ]
-        count = len(filled) - len(self._keywords)
-        return tuple(filled[:count]), dict(zip(self._keywords, filled[count:], strict=True))
+        args, kwargs = pytree.tree_unflatten(filled, self._structure)
+        return tuple(args), kwargs
 
 
 def shortcut(binding: Binding, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Shortcut | None:
@@ -306,6 +306,18 @@ def shortcut(binding: Binding, module: Any, args: tuple[Any, ...], kwargs: dict[
     scope: dict[str, Any] = {**writer.objects, **_CALLED, "CHANGES": _CHANGES, "plans": plans}
     exec(compile(text, "<shortcut>", "exec"), scope)
     return Shortcut(binding, args, kwargs, scope["read"], plans)
+
+
+def _leaves(text: str, container: Any, conditions: list[str]) -> Iterator[tuple[str, Any]]:
+    """Where the items of a container are, and the items; within others in turn, of which the `conditions` are noted."""
+    for key, value in container.items() if isinstance(container, dict) else enumerate(container):
+        place, kind = f"{text}[{key!r}]", type(value)
+        if kind not in (list, tuple, dict) or not all(type(each) in (str, int) for each in value if kind is dict):
+            yield place, value
+            continue
+        conditions.append(f"type({place}) is {kind.__name__}")
+        conditions.append(f"tuple({place}) == {tuple(value)!r}" if kind is dict else f"len({place}) == {len(value)}")
+        yield from _leaves(place, value, conditions)
 
 
 class _Writer:
@@ -333,9 +345,8 @@ class _Writer:
         state = self._state
         if not state.is_plain or state.is_endless:
             return None
-        spots = [(f"args[{k}]", value) for k, value in enumerate(args)]
-        spots += [(f"kwargs[{name!r}]", value) for name, value in kwargs.items()]
         conditions = [f"len(args) == {len(args)}", f"tuple(kwargs) == {tuple(kwargs)!r}" if kwargs else "not kwargs"]
+        spots = [*_leaves("args", args, conditions), *_leaves("kwargs", kwargs, conditions)]
         tensors: list[str] = []
         first = 0 if self._module is None else 1  # where the arguments begin among the leaves of the binding
         varying = {each.key - first for each in state.floats if each.container is state.arguments}

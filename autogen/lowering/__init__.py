@@ -16,6 +16,7 @@ from autogen import ir
 from autogen.errors import ValueBranchError
 from autogen.lowering import indexing, losses, masks, pointwise, reductions, views  # noqa: F401  (they register)
 from autogen.lowering.entries import unchecked
+from autogen.lowering.picks import reduces_for_each
 from autogen.lowering.registry import LOWERINGS, Context, Lowering
 from autogen.lowering.torch_parts import TorchParts, is_draw, is_torchs_own, refuse_unknown_sizes
 from autogen.lowering.values import Chosen, Index, Read, Value, fresh_index
@@ -119,7 +120,7 @@ class _Lowerer:
         variable = self.variables.get(node)
         if isinstance(result, tuple):
             return tuple(self._located(each, origin, variable) for each in result)
-        return self._located(result, origin, variable)
+        return self._picked(node, self._located(result, origin, variable))
 
     def _lowered(self, node: torch.fx.Node, lowering: Lowering, args: Any, kwargs: dict[str, Any]) -> Any:
         geometry = node.meta["geometry"]
@@ -164,6 +165,14 @@ class _Lowerer:
                 users = origin.line is not None and not is_torchs(origin.line.filename)
                 self.provenance.name(node, variable, users=users)
             return node
+
+        return Value(value.shape, value.dtype, at, value.factors)
+
+    def _picked(self, node: torch.fx.Node, value: Value) -> Value:
+        """`value`, which is stored first for indices that would have it reduce for each of their places."""
+
+        def at(index: Index) -> ir.Node:
+            return (self.torch.in_memory(node) if reduces_for_each(value, index) else value).at(index)
 
         return Value(value.shape, value.dtype, at, value.factors)
 

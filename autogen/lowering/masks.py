@@ -119,10 +119,17 @@ def masked_write(
 ) -> Value:
     """`value` with `values` where the mask is true, or added there; at each place the one that `order` tells."""
     after = before + len(mask.shape)
+    own = len(values.shape) - (len(value.shape) - after) - 1  # the dimension of `values` that runs over what is chosen
+    are_equal = own < 0 or values.shape[own] == 1
+
+    def place_of(inner: Index) -> Entry:
+        if are_equal:
+            return sympy.S.Zero
+        return _flattened(inner, mask.shape) if order is None else as_index(order.at(inner))
 
     def at(index: Index) -> ir.Node:
         inner = index[before:after]
-        place = _flattened(inner, mask.shape) if order is None else as_index(order.at(inner))
+        place = place_of(inner)
         new = ir.cast(values.at(aligned((*index[:before], place, *index[after:]), values.shape)), value.dtype)
         old = value.at(index)
         new = ir.apply("add", old, new) if accumulate else new

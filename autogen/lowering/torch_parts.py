@@ -160,6 +160,13 @@ class TorchParts:
                 self._in_memory[place] = self._operand(node, is_dense=not is_draw)
         return self._in_memory[place]
 
+    def in_memory(self, node: torch.fx.Node) -> Value:
+        """A node's value, stored before what reads it is computed."""
+        place = _place(node)
+        if place not in self._in_memory:
+            self._in_memory[place] = self._operand(node, is_dense=True)
+        return self._stored(next(root.buffer for root in self.operands if root.buffer.name == self._in_memory[place]))
+
     def _is_view_of_memory(self, node: torch.fx.Node) -> bool:
         while _place(node) not in self._in_memory:
             if "geometry" not in node.meta or not is_view(node.target):

@@ -41,17 +41,20 @@ class _Regions:
     """Where everything happens that a direction has to do.
 
     `runs_before[i]` is the region before which the i-th step runs, `stored_in` the one in which an operand is stored.
+    What no step reads is stored in the first that can, for kernels of the next.
     """
 
     def __init__(self, direction: Direction) -> None:
         self._made_before: dict[str, int] = {}
         operands = {root.buffer.name: root for root in direction.operands}
+        read = {name for step in direction.steps for name in step.reads}
+        self._for_kernels = {name: root for name, root in operands.items() if name not in read}
         self.runs_before: list[int] = []
         last_draw = 0
         for step in direction.steps:
             region = last_draw if step.is_random else 0  # the random stream is drawn from in the loss's own order
             for name in step.reads:
-                region = max(region, self._made_before.get(name, 0))
+                region = max(region, self._before(name))
                 if name in operands:
                     region = max(region, self.first(operands[name].node) + 1)
             last_draw = region if step.is_random else last_draw
@@ -62,11 +65,18 @@ class _Regions:
             for name in operands.keys() & set(step.reads):
                 self.stored_in[name] = min(self.stored_in.get(name, region - 1), region - 1)
         self._made_before |= {name: region + 1 for name, region in self.stored_in.items()}
+        self.stored_in |= {name: self._before(name) - 1 for name in self._for_kernels}
         self.last = max([*(self.first(root.node) for root in direction.results), *self.runs_before], default=0)
 
     def first(self, node: Node) -> int:
         """The first region in which all is there that a value is computed from."""
-        return max((self._made_before.get(name, 0) for name in names_of([node])), default=0)
+        return max(map(self._before, names_of([node])), default=0)
+
+    def _before(self, name: str) -> int:
+        """The region before which a buffer is made, 0 for what is there."""
+        if name in self._for_kernels and name not in self._made_before:
+            self._made_before[name] = self.first(self._for_kernels[name].node) + 1
+        return self._made_before.get(name, 0)
 
     def of_result(self, root: Root) -> int:
         """The region of a result: the first with launches that it may share."""
@@ -114,8 +124,10 @@ def _steps(
         name = f"{direction.name}_{launches + 1}" if launches else direction.name
         made = kernels(name, roots, hints, provenance, taken)
         if launches and made:
-            ran = dict.fromkeys(step.name for step in steps if not step.is_view)
-            made = (replace(made[0], cut=f"torch runs {', '.join(ran)} before it"), *made[1:])
+            ran = [step.name for step in steps if not step.is_view] or [step.name for step in steps]
+            names = ", ".join(dict.fromkeys(ran))
+            reason = f"torch runs {names} before it" if ran else "an index picks from what is stored before it"
+            made = (replace(made[0], cut=reason), *made[1:])
         launches += len(made)
         found += [*steps, *made]
     return tuple(found)

@@ -285,3 +285,51 @@ def test_tensors_that_no_kernel_may_be_given_are_torchs_also_once_there_is_a_pla
         assert type(found) is type(expected)
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(torch.autograd.grad(found, x), torch.autograd.grad(expected, x))
+
+
+def detection(outputs: dict[str, Any], targets: Any, weight: float = 1.0) -> Tensor:
+    """A loss whose arguments come in containers."""
+    boxes = (outputs["boxes"] - targets[0]).abs().mean()
+    others = [(each - target).square().mean() for each, target in zip(outputs["aux"], targets[1], strict=True)]
+    return boxes * weight + sum(others) * outputs["scale"] + (0 if outputs.get("extra") is None else outputs["extra"])
+
+
+def test_arguments_in_containers(binds: list[str]) -> None:
+    ours = autogen_loss(detection)
+
+    def call(count: int = 2, rows: int = 3, **more: Any) -> Any:
+        x = torch.linspace(-1, 1, 5 * rows).reshape(rows, 5)
+        return {"boxes": x, "aux": [x * (k + 2) for k in range(count)], "scale": 0.5, **more}, (
+            x.abs(),
+            [x + 1] * count,
+        )
+
+    def agree(outputs: Any, targets: Any, **options: Any) -> None:
+        found = []
+        for loss in (ours, detection):
+            x = outputs["boxes"].clone().requires_grad_()
+            value = loss({**outputs, "boxes": x}, targets, **options)
+            (first,) = torch.autograd.grad(value, x, create_graph=True)
+            found.append([value, first, *torch.autograd.grad(value, x)])
+        torch.testing.assert_close(*found)
+
+    for _ in range(4):
+        agree(*call())
+    assert len(binds) == 2
+    agree(*call(rows=4))
+    assert len(binds) == 2
+    for changed in (call(3), call(extra=torch.tensor(2.0)), call(extra=None), call(scale=2), call(), call(3)):
+        agree(*changed)
+    outputs, targets = call()
+    agree(outputs, list(targets))
+    agree(dict(reversed(outputs.items())), targets)
+    agree(outputs, (targets[0], tuple(targets[1])))
+
+
+def test_a_float_in_a_container_that_changes(binds: list[str]) -> None:
+    ours = autogen_loss(detection)
+    for step in range(8):
+        outputs = {"boxes": X.clone().requires_grad_(), "aux": [Y], "scale": 0.5 + step / 7}
+        value = ours(outputs, (Y, [X]), weight=0.25)
+        torch.testing.assert_close(value, detection(outputs, (Y, [X]), weight=0.25))
+    assert len(binds) < 8

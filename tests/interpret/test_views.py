@@ -317,3 +317,41 @@ def test_numbers_have_one_dimension_to_turn(loss: Loss) -> None:
 )
 def test_one_place_without_a_dimension(loss: Loss) -> None:
     agree(loss, draw("real", 4), launches=None)
+
+
+def _log_probabilities(logits: Tensor, labels: Tensor) -> Tensor:
+    """As preference losses have them: of a concatenated batch, whose first half is preferred."""
+    labels = labels[:, 1:].clone()
+    is_counted = labels != -100
+    labels[labels == -100] = 0
+    picked = logits[:, :-1].log_softmax(-1).gather(2, labels.unsqueeze(2)).squeeze(2)
+    sums = (picked * is_counted).sum(-1)
+    preferred, other = sums[: len(sums) // 2], sums[len(sums) // 2 :]
+    return -F.logsigmoid(0.1 * (preferred - other)).mean()
+
+
+def _clipped(x: Tensor) -> Tensor:
+    clipped = x.clone()
+    clipped[x > 1] = 0.5
+    return clipped
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda x: (_clipped(x)[1:] - _clipped(x)[:-1]).abs().mean(),
+        lambda x: F.cross_entropy(_clipped(x), torch.arange(len(x)) % x.shape[1]),
+        lambda x: _clipped(x).gather(1, torch.arange(len(x)).unsqueeze(1) % x.shape[1]).square().mean(),
+        lambda x: (_clipped(x).flip(0) * torch.cat([x, x])[: len(x)]).mean(),
+        lambda x: (_clipped(x).roll(1, 0) * x).mean(),
+    ],
+    ids=["slices", "cross_entropy", "gather", "flip", "roll"],
+)
+def test_what_one_value_is_written_to_by_a_mask_is_read_anywhere(loss: Callable[[Tensor], Tensor]) -> None:
+    agree(loss, draw("real", 6, 7))
+
+
+def test_labels_that_are_replaced_by_a_mask() -> None:
+    targets = labels(7, 6, 5)
+    targets[:, -2:] = -100
+    agree(_log_probabilities, draw("real", 6, 5, 7), targets)
