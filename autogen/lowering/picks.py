@@ -11,18 +11,22 @@ import sympy
 from autogen import ir
 from autogen.lowering.values import Index, Value, free_axes, fresh_index, numel
 
+_MANY = 16  # times that fewer launches are not worth
+
 
 def reduces_for_each(value: Value, index: Index) -> bool:
-    """Whether an index would have a value reduce, for each of its places, over as many elements as there are places."""
+    """Whether an index would have a value reduce, for each of its places, over as many elements as there are places.
+
+    That is so if a size of what is reduced is also one by which there are more places than values.
+    """
     computed = [dim for dim, entry in enumerate(index) if isinstance(entry, ir.Node) and entry.axes]
-    if not computed:
+    if not computed or 0 in value.shape:
         return False
     fresh = fresh_index(value)
     picked = free_axes([fresh[dim] for dim in computed])
-    places = sympy.Mul(*(axis.size for axis in free_axes(index)))
-    repeated, _ = sympy.fraction(sympy.cancel(places / numel(value.shape)))
-    if repeated == 1:
-        return False
+    times = sympy.cancel(sympy.Mul(*(axis.size for axis in free_axes(index))) / numel(value.shape))
     reduced = [node for node in ir.topological([value.at(fresh)]) if node.op == "reduce" and node.axes & picked]
+    if times.is_number:
+        return bool(reduced) and bool(times >= _MANY)
     sizes = sympy.Mul(*(axis.size for node in reduced for axis in node.args[0].axes - node.axes))
-    return bool(sizes.free_symbols & repeated.free_symbols) or (bool(reduced) and repeated.is_number)
+    return bool(sizes.free_symbols & sympy.fraction(times)[0].free_symbols)
