@@ -30,7 +30,7 @@ Namer = Callable[[Any], str]
 
 @frozen
 class Kept:
-    """A tensor or a float, and where it is kept: `container[key]`, an attribute, or the contents of a cell."""
+    """A tensor or the like, and where it is kept: `container[key]`, an attribute, or the contents of a cell."""
 
     name: str
     value: Any
@@ -44,7 +44,8 @@ class Kept:
         elif _has_items(self.container):
             before, self.container[self.key] = self.container[self.key], value
         else:
-            before = getattr(self.container, self.key)
+            own = isinstance(self.container, type)  # where reading a method does more
+            before = vars(self.container)[self.key] if own else getattr(self.container, self.key)
             setattr(self.container, self.key, value)
         return before
 

@@ -14,6 +14,7 @@ import math
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Collection, Hashable, Sequence
 from typing import Any
 
@@ -47,11 +48,12 @@ _CONSTANTS = (int, str, bytes, complex, torch.dtype, torch.device, torch.layout,
 class Reachable:
     """The walk over one call, whose `arguments` are kept in a list.
 
-    `tensors` are those that were found, in order, and `floats` the numbers that are known to vary, by the names in
-    `varying`; `fixed` are all other floats by name. `places` are all places where something was read that the loss may
-    change, `spots` all others, `is_plain` says whether they tell of every change, and `is_endless` that there is too
-    much to look at; much more than usually if the walk `is_wide`. `answers` are those of torch to the questions that
-    the loss names. If it is known which code is `executed`, no other function is looked into.
+    `tensors` are those that were found, in order, `memos` functions that keep what they return, and `floats` the
+    numbers that are known to vary, by the names in `varying`; `fixed` are all other floats by name. `places` are all
+    places where something was read that the loss may change, `spots` all others, `is_plain` says whether they tell of
+    every change, and `is_endless` that there is too much to look at; much more than usually if the walk `is_wide`.
+    `answers` are those of torch to the questions that the loss names. If it is known which code is `executed`, no other
+    function is looked into.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Reachable:
         self.executed = executed
         self.is_wide = is_wide
         self.tensors: list[Kept] = []
+        self.memos: list[Kept] = []
         self.floats: list[Kept] = []
         self.fixed: dict[str, float] = {}
         self.places: list[Place] = []
@@ -107,6 +110,8 @@ class Reachable:
             return float, repr(value)  # nan equals itself here, and 0.0 differs from -0.0
         if value is None or value is MISSING or isinstance(value, _CONSTANTS):
             return type(value), value
+        if type(value) in _MAY_KEEP and container is not None and _is_memo(value):
+            self.memos.append(Kept(name, value, container, key))
         if id(value) in self._seen:
             return "seen", self._seen[id(value)]
         if self._count > (MOST_AT_ONCE if self.is_wide else MOST_VALUES):
@@ -148,6 +153,8 @@ class Reachable:
             return self.visit(value.func, name), self.visit(value.args, name), self.visit(value.keywords, name)
         if isinstance(value, type):
             return self._class(value)
+        if isinstance(value, MEMO):
+            return Identity(value), self.visit(getattr(value, "__wrapped__", None), name)
         if isinstance(value, (staticmethod, classmethod)):
             return type(value), self.visit(value.__func__, name)
         if isinstance(value, property):
@@ -243,7 +250,8 @@ class Reachable:
         if of_library and function.__closure__ is None:
             return self._of_library(function)
         if hasattr(function, "__autogen_dispatcher__"):
-            return self.visit(function.__wrapped__)  # type: ignore[attr-defined]
+            own = self._entries(function.__dict__, function.__name__, _OF_WRAPPERS)
+            return self.visit(function.__wrapped__), own  # type: ignore[attr-defined]
         outside, self._attributes = self._attributes, _attributes_in(function.__code__)
         for attribute in ("__code__", "__defaults__", "__kwdefaults__"):
             self.spots.append(Fixed(function, attribute, getattr(function, attribute)))
@@ -257,7 +265,8 @@ class Reachable:
         found = tuple(self._global(scope, name) for name in names)
         self._attributes = outside
         answers = () if of_library else self._answers(questions_in(function.__code__))
-        return function.__code__, tuple(closure), defaults, found, answers
+        own = () if of_library else self._entries(function.__dict__, function.__name__, _OF_WRAPPERS)
+        return function.__code__, tuple(closure), defaults, found, answers, own
 
     def _answers(self, questions: Sequence[str]) -> tuple[Hashable, ...]:
         """What torch answers to what code may ask."""
@@ -315,6 +324,13 @@ def _attributes_in(code: types.CodeType) -> frozenset[str]:
     return frozenset(code.co_names).union(*map(_attributes_in, inner))
 
 
+def _is_memo(value: Any) -> bool:
+    """Whether a function of the user's, or a method as a class has it, keeps what it returns."""
+    while isinstance(value, _WRAPPERS):
+        value = value.fget if isinstance(value, property) else value.__func__
+    return isinstance(value, MEMO) and not is_library(value.__module__)
+
+
 def is_foreign(value: Any) -> bool:
     """Whether someone has put a function of their own into a library."""
     return isinstance(value, types.FunctionType) and not is_library(value.__globals__.get("__name__"))
@@ -336,14 +352,19 @@ def is_library(module: Any) -> bool:
 
 _LIBRARIES = frozenset({"torch", "autogen", "numpy", "typing_extensions", *sys.stdlib_module_names}) - {"__main__"}
 
+MEMO: Any = type(functools.lru_cache(len))
+_WRAPPERS = (staticmethod, classmethod, property)
+_MAY_KEEP = frozenset({MEMO, *_WRAPPERS})
+
 # Classes of Python's library whose objects hold nothing but what others put there.
 _OPEN = frozenset({
     types.SimpleNamespace, argparse.Namespace, threading.local, collections.ChainMap, collections.UserDict,
-    collections.UserList,
+    collections.UserList, weakref.WeakKeyDictionary, weakref.WeakValueDictionary,
 })  # fmt: skip
 
 # What every module keeps for torch's own use.
 _INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}
+_OF_WRAPPERS = frozenset({"__autogen_dispatcher__", "__wrapped__"})
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 

@@ -10,10 +10,12 @@ written is refused, never guessed.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import re
-from collections.abc import Collection, Sequence
+import weakref
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import sympy
@@ -42,6 +44,7 @@ from autogen.tracing.aliases import Aliases, Call, is_where
 from autogen.tracing.collectives import is_collective
 from autogen.tracing.entries import Found, Reads, Size
 from autogen.tracing.source import current_statement
+from autogen.tracing.strays import Made
 from autogen.tracing.symbols import Symbols
 
 aten = torch.ops.aten
@@ -70,6 +73,7 @@ class Recorder(TorchDispatchMode):
         symbols: makes what stands for tensors and numbers.
         decompositions: op → torch's own formula in simpler ops, for ops that have no lowering.
         reads: how what depends on values is recorded.
+        made: is told of all tensors.
 
     Raises:
         CollectiveError: the code communicates; it has not, then.
@@ -77,9 +81,11 @@ class Recorder(TorchDispatchMode):
         UnsupportedOpError: a tensor from nowhere, or a write that cannot be made functional.
     """
 
-    def __init__(self, symbols: Symbols, decompositions: dict[Any, Any], reads: Reads) -> None:
+    def __init__(self, symbols: Symbols, decompositions: dict[Any, Any], reads: Reads, made: Made) -> None:
         super().__init__()
         self._reads = reads
+        self._made = made
+        self._remembering = 0
         self._operations = 0
         self._formulas = 0  # that are being run, one within another
         self.numbers: dict[sympy.Symbol, torch.Tensor] = {}
@@ -117,9 +123,23 @@ class Recorder(TorchDispatchMode):
             raise UnsupportedOpError(what, where=current_statement())
         return node
 
+    @contextlib.contextmanager
+    def remembering(self) -> Iterator[None]:
+        """While a function runs of which only the first call counts: a later one would draw other numbers."""
+        self._remembering += 1
+        try:
+            yield
+        finally:
+            self._remembering -= 1
+
+    def freeze(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Refuse writes to tensors that others have, too, but for inputs."""
+        self.frozen |= {each.untyped_storage()._cdata for each in tensors if id(each) not in self._inputs}
+
     def _track(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
         self._nodes[id(tensor)] = node
         self._alive.append(tensor)
+        self._made.append(weakref.ref(tensor))
         self._aliases.add(tensor)
 
     def _take_anew(self, tensor: torch.Tensor) -> None:
@@ -228,7 +248,7 @@ class Recorder(TorchDispatchMode):
             return None
         if any(free_unbacked_symbols(size) for size in tensor.shape):
             raise ValueBranchError("a size that depends on values", where=self._origin()[0])
-        found = self.ahead.tensors(node, self._origin()[0], (tensor,))
+        found = self.ahead.tensors(node, self._origin()[0], (torch.empty_like(tensor),))
         self._nodes[id(tensor)] = found.placeholders[0]
         return found
 
@@ -299,6 +319,8 @@ class Recorder(TorchDispatchMode):
     def _call(self, func: Any, args: Any, kwargs: Any, result: Any) -> torch.fx.Node:
         """A node for an op whose result has the given shape."""
         args, kwargs = pytree.tree_map_only(_SYMBOLIC, Size.of, (args, kwargs))
+        if self._remembering and torch.Tag.nondeterministic_seeded in func.tags:
+            raise UnsupportedOpError("random numbers that functools.lru_cache keeps", where=self._origin()[0])
         graph_args, graph_kwargs = pytree.tree_map_only(torch.Tensor, self.node_of, (args, kwargs))
         self._operations += 1
         if self._operations > MOST_OPERATIONS:
