@@ -30,6 +30,7 @@ from autogen.calls.places import (
     Items,
     Kept,
     Name,
+    Names,
     Place,
     Spot,
     contents,
@@ -81,6 +82,7 @@ class Reachable:
         self._alive: list[Any] = []  # whose ids must not be given to others during the walk
         self._attributes: frozenset[str] = frozenset()
         self._modules_seen: set[tuple[int, frozenset[str]]] = set()
+        self._noted: dict[int, set[str]] = {}  # names of libraries, which somebody may replace
         self._outermost: torch.nn.Module | None = None
         self._count = 0
 
@@ -142,7 +144,7 @@ class Reachable:
                 self.places.append(Items(value, list(value)))
             return type(value), frozenset(map(self.visit, value))
         if isinstance(value, (dict, types.MappingProxyType)):
-            return type(value), self._entries(value, name), self._object(value, name)
+            return type(value), self._entries(value, name, is_ordered=True), self._object(value, name)
         if isinstance(value, torch.nn.Module):
             return self._module(value, name)
         if isinstance(value, types.FunctionType):
@@ -198,10 +200,16 @@ class Reachable:
         return tuple(parts)
 
     def _entries(
-        self, items: Any, name: str, skipped: frozenset[str] = frozenset(), owner: Any = None
+        self,
+        items: Any,
+        name: str,
+        skipped: frozenset[str] = frozenset(),
+        owner: Any = None,
+        *,
+        is_ordered: bool = False,
     ) -> tuple[Hashable, ...]:
         held = entries(items)
-        self.places.append(Entries(items, held, skipped, owner))
+        self.places.append(Entries(items, held, skipped, owner, is_ordered))
         prefix = f"{name}." if name else ""
         owner = owner or (items if isinstance(items, dict) else None)
         return tuple(
@@ -214,14 +222,14 @@ class Reachable:
         owner: Any = type(module)
         self.spots.append(Fixed(module, "__class__", owner))
         self.spots.append(Fixed(module, "__dict__", module.__dict__))
-        stores = [self._entries(store, name) for store in (module._parameters, module._buffers)]
+        stores = [self._entries(store, name, is_ordered=True) for store in (module._parameters, module._buffers)]
         rest = self._entries(module.__dict__, name, _INTERNALS)
         for store in ("_parameters", "_buffers", "_modules"):
             self.spots.append(Fixed(module, store, getattr(module, store)))
         # Hooks of the outermost module run around `forward`, outside what is traced; those of the others inside.
         hooks = () if module is self._outermost else _HOOKS
         hooked = tuple(self._entries(module.__dict__[hook], hook) for hook in hooks)
-        self.places.append(Entries(module._modules, dict(module._modules)))
+        self.places.append(Entries(module._modules, dict(module._modules), is_ordered=True))
         self.places.append(Items(module._non_persistent_buffers_set, list(module._non_persistent_buffers_set)))
         prefix = f"{name}." if name else ""
         inner = tuple((key, self.visit(child, f"{prefix}{key}")) for key, child in module._modules.items())
@@ -230,6 +238,8 @@ class Reachable:
     def _class(self, owner: Any) -> Hashable:
         """What a class and its bases have, but for those of libraries, which do not change."""
         parts: list[Hashable] = [Identity(owner)]
+        if not is_library(owner.__module__):
+            self.spots.append(Fixed(owner, "__mro__", owner.__mro__))
         for base in owner.__mro__:
             if not is_library(base.__module__):
                 skipped = frozenset(key for key, item in vars(base).items() if _is_about_class(key, item))
@@ -288,13 +298,20 @@ class Reachable:
 
     def _python_module(self, module: types.ModuleType) -> Hashable:
         """What the function that is being looked at may read of a module."""
-        names = sorted(self._attributes & vars(module).keys())
-        if is_library(module.__name__):
-            names = [name for name in names if is_foreign(vars(module)[name])]
+        scope = vars(module)
+        names = sorted(self._attributes & scope.keys())
         if not names or (id(module), self._attributes) in self._modules_seen:
             return self._of_library(module)
         self._modules_seen.add((id(module), self._attributes))
-        return Identity(module), tuple(self._global(vars(module), each) for each in names)
+        if is_library(module.__name__):
+            noted = self._noted.setdefault(id(module), set())
+            if not noted.issuperset(names):
+                self.spots.append(Names.of(scope, [name for name in names if name not in noted]))
+                noted.update(names)
+            names = [name for name in names if _is_replaced(module, name)]
+            if not names:
+                return self._of_library(module)
+        return Identity(module), tuple(self._global(scope, each) for each in names)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -336,6 +353,12 @@ def is_foreign(value: Any) -> bool:
     return isinstance(value, types.FunctionType) and not is_library(value.__globals__.get("__name__"))
 
 
+def _is_replaced(module: types.ModuleType, name: str) -> bool:
+    """Whether something in a library is the user's, or not what it was."""
+    value = vars(module)[name]
+    return is_foreign(value) or _FIRST.setdefault((module.__name__, name), value) is not value
+
+
 def _is_about_class(key: str, item: Any) -> bool:
     """Whether an entry of a class is Python's own, such as its name."""
     return (key.startswith("__") and key.endswith("__") and not isinstance(item, types.FunctionType)) or isinstance(
@@ -355,6 +378,8 @@ _LIBRARIES = frozenset({"torch", "autogen", "numpy", "typing_extensions", *sys.s
 MEMO: Any = type(functools.lru_cache(len))
 _WRAPPERS = (staticmethod, classmethod, property)
 _MAY_KEEP = frozenset({MEMO, *_WRAPPERS})
+
+_FIRST: dict[tuple[str, str], Any] = {}  # what libraries have under the names that losses mention
 
 # Classes of Python's library whose objects hold nothing but what others put there.
 _OPEN = frozenset({

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import sys
 import weakref
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autogen.dispatch.compilations
@@ -64,6 +66,87 @@ def test_a_change_counts(owner: Any, name: str, value: Any, calls: int, monkeypa
             monkeypatch.setattr(owner, name, value)
         for _ in range(calls):
             torch.testing.assert_close(loss(X), Loss(use_autogen=False)(X))  # type: ignore[call-arg]
+
+
+class Scaled(nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * x
+
+
+class First:
+    factor = 1.0
+
+
+class Second:
+    factor = 2.0
+
+
+class Based(First):
+    pass
+
+
+ORDERED: Any = collections.OrderedDict(a=1.0, b=10.0)
+TENSORS: Any = {"a": torch.tensor(1.0), "b": torch.tensor(10.0)}
+HEADS: Any = nn.ModuleDict({"a": Scaled(1.0), "b": Scaled(10.0)})
+
+
+def again(table: Any) -> None:
+    first = next(iter(table))
+    table[first] = table.pop(first)
+
+
+def rebase() -> None:
+    Based.__bases__ = (Second,) if Based.__bases__ == (First,) else (First,)
+
+
+def doubled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+LATER: dict[str, tuple[Any, Any]] = {
+    "OrderedDict": (
+        lambda x: sum(scale * x[k] for k, scale in enumerate(ORDERED.values())),
+        lambda _: ORDERED.move_to_end(next(iter(ORDERED))),
+    ),
+    "tensors of a dict": (
+        lambda x: sum(scale * x[k] for k, scale in enumerate(TENSORS.values())),
+        lambda _: again(TENSORS),
+    ),
+    "ModuleDict": (lambda x: sum(head(x[k]) for k, head in enumerate(HEADS.values())), lambda _: again(HEADS)),
+    "a function of torch's": (lambda x: F.relu(x).sum(), lambda patch: patch.setattr(F, "relu", doubled)),
+    "another of torch's": (lambda x: F.relu(x).sum(), lambda patch: patch.setattr(F, "relu", F.softplus)),
+    "bases": (lambda x: (x * Based.factor).sum(), lambda _: rebase()),
+}
+
+
+@pytest.mark.parametrize("calls", [1, 4])
+@pytest.mark.parametrize("name", LATER)
+def test_a_change_of_what_is_not_assigned_counts(name: str, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, change = LATER[name]
+    loss, x = autogen_loss(function), X.clone()
+    with policy("mandatory"):
+        for _ in range(2):
+            for _ in range(calls):
+                torch.testing.assert_close(loss(x), function(x))
+            change(monkeypatch)
+        for _ in range(3):
+            torch.testing.assert_close(loss(x), function(x))
+
+
+def test_an_order_that_the_loss_changes_is_torchs() -> None:
+    recent = collections.OrderedDict(a=1.0, b=10.0)
+
+    def loss(x: Tensor) -> Tensor:
+        recent.move_to_end(next(iter(recent)))
+        return x.sum() * next(iter(recent.values()))
+
+    ours = autogen_loss(loss)
+    for factor in (10.0, 1.0, 10.0, 1.0):
+        torch.testing.assert_close(ours(X), X.sum() * factor)
 
 
 def test_a_negative_view_is_torchs() -> None:
