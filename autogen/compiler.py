@@ -20,13 +20,22 @@ import torch
 
 from autogen.calls.binding import Binding
 from autogen.calls.surroundings import Change
-from autogen.errors import AutogenError, CollectiveError, TraceError, UnsupportedOpError, ValueBranchError
+from autogen.errors import (
+    AutogenError,
+    CollectiveError,
+    StateChangeError,
+    TraceError,
+    UnsupportedOpError,
+    ValueBranchError,
+)
 from autogen.lowering import decompositions, lower
 from autogen.options import PLAIN, Options
 from autogen.runtime.compiled import CompiledLoss
 from autogen.runtime.launch import Launcher, Tuner
 from autogen.scheduling.schedule import schedule
 from autogen.tracing.entries import Reads
+from autogen.tracing.memos import stand_in
+from autogen.tracing.strays import Made, remove
 from autogen.tracing.tracer import trace
 
 
@@ -36,10 +45,26 @@ def compile_loss(name: str, binding: Binding, needs_gradient: Sequence[bool], op
     Raises:
         AutogenError: some part of the loss has no kernel; the subclass says which.
     """
+    made: Made = []
+    try:
+        compiled = _compile_any(name, binding, needs_gradient, options, made)
+    except AutogenError as error:
+        remove(made, error)
+        raise
+    if remove(made):
+        what = "what it keeps a tensor in, which no trace sees (a cache, or a table behind an object of a library)"
+        raise StateChangeError(what, remedy="Make the tensor a buffer of the module, or compute it in each call.")
+    return compiled
+
+
+def _compile_any(
+    name: str, binding: Binding, needs_gradient: Sequence[bool], options: Options, made: Made
+) -> CompiledLoss:
+    """`compile_loss`, with as little known ahead as can be."""
     reads = Reads()
     while True:
         try:
-            return _compile(name, binding, needs_gradient, options, reads)
+            return _compile(name, binding, needs_gradient, options, reads, made)
         except CollectiveError:  # which knowing more does not make
             raise
         except AutogenError as error:
@@ -54,7 +79,7 @@ def compile_loss(name: str, binding: Binding, needs_gradient: Sequence[bool], op
             else:
                 raise
     try:  # not all of torch can be traced with symbols for sizes
-        return _compile(name, binding, needs_gradient, options, Reads(numbers=True, masks=True), static=True)
+        return _compile(name, binding, needs_gradient, options, Reads(numbers=True, masks=True), made, static=True)
     except AutogenError:
         raise first from first.__cause__
 
@@ -65,6 +90,7 @@ def _compile(
     needs_gradient: Sequence[bool],
     options: Options,
     reads: Reads,
+    made: Made,
     *,
     static: bool = False,
 ) -> CompiledLoss:
@@ -75,7 +101,7 @@ def _compile(
         for each in binding.state.answers.values():
             if each.has_changed():  # as a trace has modes of its own
                 raise UnsupportedOpError(f"a loss that reads {each.question} where that is {each.before}")
-        return binding.replay(tensors, floats, changes)
+        return binding.replay(tensors, floats, changes, stand_in)
 
     with _python_streams() as drawn:
         traced = trace(
@@ -89,6 +115,7 @@ def _compile(
             static=static,
             changes=changes,
             is_once=options.retraces,
+            made=made,
         )
     if drawn:
         raise ValueBranchError(f"random numbers of {' and '.join(drawn)}")

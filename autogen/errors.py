@@ -62,6 +62,19 @@ def _summary(cause: BaseException) -> str:
     return f"{name}: {message.splitlines()[0].rstrip('.')}" if message else name
 
 
+def without_frames(error: AutogenError) -> AutogenError:
+    """An error that keeps no tensors of the call alive, nor does what it was raised from or after."""
+    todo: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while todo:
+        each = todo.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = None
+            todo += [each.__cause__, each.__context__]
+    return error
+
+
 class UnsupportedOpError(AutogenError):
     """No kernel can be generated for `op`, a torch op or a use of one; `node` is its name in the graph."""
 
@@ -151,11 +164,11 @@ class GraphChangedError(AutogenError):
 class StateChangeError(AutogenError):
     """The loss changes something that outlives the call, such as an attribute of its module: `what` names it."""
 
-    def __init__(self, what: str, *, where: SourceLine | None = None) -> None:
+    def __init__(self, what: str, *, remedy: str = "", where: SourceLine | None = None) -> None:
         self.what = what
         super().__init__(
             f"the loss changes {what}, which outlives the call",
-            remedy=f"Return new values, and keep them outside of the loss. {_USE_DEFAULT_POLICY}",
+            remedy=f"{remedy or 'Return new values, and keep them outside of the loss.'} {_USE_DEFAULT_POLICY}",
             where=where,
         )
 

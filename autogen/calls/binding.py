@@ -8,6 +8,7 @@ belong to the key, which makes a changed attribute another trace.
 from __future__ import annotations
 
 import inspect
+import re
 import threading
 import types
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
@@ -78,10 +79,19 @@ class Binding:
         tensors: Sequence[torch.Tensor],
         floats: Sequence[Any] | None = None,
         changes: list[Change] | None = None,
+        stand_in: Callable[[Any], Any] | None = None,
     ) -> Any:
-        """Run the loss as torch would, on the given tensors, and floats, in the place of its own; see `run_again`."""
-        values = (*tensors, *(self.floats.values() if floats is None else floats))
-        return self._run(self.state.surroundings, values, changes)
+        """Run the loss as torch would, on the given tensors, and floats, in the place of its own; see `run_again`.
+
+        In the place of a function that keeps what it returns, the loss finds its `stand_in`.
+        """
+        values = [*tensors, *(self.floats.values() if floats is None else floats)]
+        surroundings = self.state.surroundings
+        if stand_in is not None:
+            memos = self.state.memos
+            values += [stand_in(each.value) for each in memos]
+            surroundings = Surroundings((*surroundings.kept, *memos), surroundings.places)
+        return self._run(surroundings, values, changes)
 
     def remember(self) -> Replay:
         """`replay`, which then keeps none of the tensors alive that the loss reaches beside its arguments."""
@@ -166,5 +176,5 @@ def _labels(arguments: Mapping[str, Any]) -> dict[int, Iterator[str]]:
 def _unique(names: Sequence[str]) -> list[str]:
     taken: dict[str, None] = {}
     for name in names:
-        taken[unique(name.replace(".", "_"), taken)] = None
+        taken[unique(re.sub(r"\W", "_", name), taken)] = None
     return list(taken)

@@ -11,7 +11,7 @@ import collections
 import operator
 import types
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,7 @@ Namer = Callable[[Any], str]
 
 @frozen
 class Kept:
-    """A tensor or a float, and where it is kept: `container[key]`, an attribute, or the contents of a cell."""
+    """A tensor or the like, and where it is kept: `container[key]`, an attribute, or the contents of a cell."""
 
     name: str
     value: Any
@@ -44,7 +44,8 @@ class Kept:
         elif _has_items(self.container):
             before, self.container[self.key] = self.container[self.key], value
         else:
-            before = getattr(self.container, self.key)
+            own = isinstance(self.container, type)  # where reading a method does more
+            before = vars(self.container)[self.key] if own else getattr(self.container, self.key)
             setattr(self.container, self.key, value)
         return before
 
@@ -191,6 +192,7 @@ class Entries(Place):
     before: dict[Any, Any]
     skipped: Collection[Any] = ()
     owner: Any = None  # of a class's entries, which are changed through it
+    is_ordered: bool = False  # whether a loss may go through them; attributes are read by their names
 
     def look(self) -> Entries:
         return replace(self, before=entries(self.container))
@@ -203,6 +205,14 @@ class Entries(Place):
             now = held.get(key, MISSING)
             if not _is_same(now, value):
                 yield self._difference(key, value, now)
+        if self._is_reordered(held):
+            yield Difference(f"the order of a {type(self.container).__name__}", MISSING, list(self.before), list(held))
+
+    def _is_reordered(self, held: dict[Any, Any]) -> bool:
+        """Whether what was there, and still is, comes in another order."""
+        if not self.is_ordered or not isinstance(self.container, dict):
+            return False
+        return [key for key in held if key in self.before] != [key for key in self.before if key in held]
 
     def _difference(self, key: Any, before: Any, now: Any) -> Difference:
         is_assigned = now is not MISSING and self.owner is None
@@ -216,6 +226,9 @@ class Entries(Place):
             now = held.get(key, MISSING)
             if now is not value and (value is not HELD or now is MISSING):
                 self._put(key, value)
+        if self._is_reordered(entries(self.container)):
+            for key in self.before:
+                _move_to_end(self.container, key)
 
     def without(self, kept: Collection[tuple[int, Any]]) -> Entries:
         place = id(self.container if self.owner is None else self.owner)
@@ -248,7 +261,10 @@ class Entries(Place):
         container = name(self.container)
         if type(self.container) not in (dict, collections.OrderedDict, types.MappingProxyType):
             container = f"{name(entries)}({container})"  # of which any method may do anything
-        yield f"len({container}) == {len(self.before)}" if self.before else f"not {container}"
+        if self.is_ordered and len(self.before) > 1:
+            yield _has_keys(container, list(self.before), name)
+        else:
+            yield f"len({container}) == {len(self.before)}" if self.before else f"not {container}"
         place = id(self.container if self.owner is None else self.owner)
         free = {key for key in self.before if (place, key) in kept or key in self.skipped}
         if len(self.before) > 4 * _FEW and not free:
@@ -310,6 +326,25 @@ class Fixed(Spot):
 
 
 @frozen
+class Names(Spot):
+    """Names of a module that no loss assigns, such as the functions of a library; there are at least two."""
+
+    scope: dict[str, Any]
+    names: tuple[str, ...]
+    before: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, scope: dict[str, Any], names: Sequence[str]) -> Names:
+        """What they are now."""
+        names = tuple(names) * (2 if len(names) == 1 else 1)
+        return cls(scope, names, operator.itemgetter(*names)(scope))
+
+    def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
+        # At once, as there are many: tuples of the same objects are equal without a look at these.
+        yield f"{name(operator.itemgetter(*self.names))}({name(self.scope)}) == {name(self.before)}"
+
+
+@frozen
 class Attribute(Place):
     """An attribute of an object, as it is found from outside."""
 
@@ -363,6 +398,21 @@ def _is_same(now: Any, before: Any) -> bool:
     if now is before:
         return True
     return type(now) is type(before) and type(now) in _BY_VALUE and repr(now) == repr(before)
+
+
+def _move_to_end(container: Any, key: Any) -> None:
+    """Make an entry of a dictionary the last, whatever its class makes of that."""
+    if isinstance(container, collections.OrderedDict):
+        collections.OrderedDict.move_to_end(container, key)
+    else:
+        dict.__setitem__(container, key, dict.pop(container, key))
+
+
+def _has_keys(container: str, keys: list[Any], name: Namer) -> str:
+    """That a dictionary has these keys, in this order."""
+    if all(type(key) in (int, str) for key in keys):
+        return f"[*{container}] == {name(keys)}"
+    return f"len({container}) == {len(keys)} and all(map({name(operator.is_)}, {container}, {name(keys)}))"
 
 
 def _literal(key: Any, name: Namer) -> str:

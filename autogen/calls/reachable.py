@@ -14,6 +14,7 @@ import math
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Collection, Hashable, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ from autogen.calls.places import (
     Items,
     Kept,
     Name,
+    Names,
     Place,
     Spot,
     contents,
@@ -47,11 +49,12 @@ _CONSTANTS = (int, str, bytes, complex, torch.dtype, torch.device, torch.layout,
 class Reachable:
     """The walk over one call, whose `arguments` are kept in a list.
 
-    `tensors` are those that were found, in order, and `floats` the numbers that are known to vary, by the names in
-    `varying`; `fixed` are all other floats by name. `places` are all places where something was read that the loss may
-    change, `spots` all others, `is_plain` says whether they tell of every change, and `is_endless` that there is too
-    much to look at; much more than usually if the walk `is_wide`. `answers` are those of torch to the questions that
-    the loss names. If it is known which code is `executed`, no other function is looked into.
+    `tensors` are those that were found, in order, `memos` functions that keep what they return, and `floats` the
+    numbers that are known to vary, by the names in `varying`; `fixed` are all other floats by name. `places` are all
+    places where something was read that the loss may change, `spots` all others, `is_plain` says whether they tell of
+    every change, and `is_endless` that there is too much to look at; much more than usually if the walk `is_wide`.
+    `answers` are those of torch to the questions that the loss names. If it is known which code is `executed`, no other
+    function is looked into.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Reachable:
         self.executed = executed
         self.is_wide = is_wide
         self.tensors: list[Kept] = []
+        self.memos: list[Kept] = []
         self.floats: list[Kept] = []
         self.fixed: dict[str, float] = {}
         self.places: list[Place] = []
@@ -78,6 +82,7 @@ class Reachable:
         self._alive: list[Any] = []  # whose ids must not be given to others during the walk
         self._attributes: frozenset[str] = frozenset()
         self._modules_seen: set[tuple[int, frozenset[str]]] = set()
+        self._noted: dict[int, set[str]] = {}  # names of libraries, which somebody may replace
         self._outermost: torch.nn.Module | None = None
         self._count = 0
 
@@ -107,6 +112,8 @@ class Reachable:
             return float, repr(value)  # nan equals itself here, and 0.0 differs from -0.0
         if value is None or value is MISSING or isinstance(value, _CONSTANTS):
             return type(value), value
+        if type(value) in _MAY_KEEP and container is not None and _is_memo(value):
+            self.memos.append(Kept(name, value, container, key))
         if id(value) in self._seen:
             return "seen", self._seen[id(value)]
         if self._count > (MOST_AT_ONCE if self.is_wide else MOST_VALUES):
@@ -137,7 +144,7 @@ class Reachable:
                 self.places.append(Items(value, list(value)))
             return type(value), frozenset(map(self.visit, value))
         if isinstance(value, (dict, types.MappingProxyType)):
-            return type(value), self._entries(value, name), self._object(value, name)
+            return type(value), self._entries(value, name, is_ordered=True), self._object(value, name)
         if isinstance(value, torch.nn.Module):
             return self._module(value, name)
         if isinstance(value, types.FunctionType):
@@ -148,6 +155,8 @@ class Reachable:
             return self.visit(value.func, name), self.visit(value.args, name), self.visit(value.keywords, name)
         if isinstance(value, type):
             return self._class(value)
+        if isinstance(value, MEMO):
+            return Identity(value), self.visit(getattr(value, "__wrapped__", None), name)
         if isinstance(value, (staticmethod, classmethod)):
             return type(value), self.visit(value.__func__, name)
         if isinstance(value, property):
@@ -191,10 +200,16 @@ class Reachable:
         return tuple(parts)
 
     def _entries(
-        self, items: Any, name: str, skipped: frozenset[str] = frozenset(), owner: Any = None
+        self,
+        items: Any,
+        name: str,
+        skipped: frozenset[str] = frozenset(),
+        owner: Any = None,
+        *,
+        is_ordered: bool = False,
     ) -> tuple[Hashable, ...]:
         held = entries(items)
-        self.places.append(Entries(items, held, skipped, owner))
+        self.places.append(Entries(items, held, skipped, owner, is_ordered))
         prefix = f"{name}." if name else ""
         owner = owner or (items if isinstance(items, dict) else None)
         return tuple(
@@ -207,14 +222,14 @@ class Reachable:
         owner: Any = type(module)
         self.spots.append(Fixed(module, "__class__", owner))
         self.spots.append(Fixed(module, "__dict__", module.__dict__))
-        stores = [self._entries(store, name) for store in (module._parameters, module._buffers)]
+        stores = [self._entries(store, name, is_ordered=True) for store in (module._parameters, module._buffers)]
         rest = self._entries(module.__dict__, name, _INTERNALS)
         for store in ("_parameters", "_buffers", "_modules"):
             self.spots.append(Fixed(module, store, getattr(module, store)))
         # Hooks of the outermost module run around `forward`, outside what is traced; those of the others inside.
         hooks = () if module is self._outermost else _HOOKS
         hooked = tuple(self._entries(module.__dict__[hook], hook) for hook in hooks)
-        self.places.append(Entries(module._modules, dict(module._modules)))
+        self.places.append(Entries(module._modules, dict(module._modules), is_ordered=True))
         self.places.append(Items(module._non_persistent_buffers_set, list(module._non_persistent_buffers_set)))
         prefix = f"{name}." if name else ""
         inner = tuple((key, self.visit(child, f"{prefix}{key}")) for key, child in module._modules.items())
@@ -223,6 +238,8 @@ class Reachable:
     def _class(self, owner: Any) -> Hashable:
         """What a class and its bases have, but for those of libraries, which do not change."""
         parts: list[Hashable] = [Identity(owner)]
+        if not is_library(owner.__module__):
+            self.spots.append(Fixed(owner, "__mro__", owner.__mro__))
         for base in owner.__mro__:
             if not is_library(base.__module__):
                 skipped = frozenset(key for key, item in vars(base).items() if _is_about_class(key, item))
@@ -243,7 +260,8 @@ class Reachable:
         if of_library and function.__closure__ is None:
             return self._of_library(function)
         if hasattr(function, "__autogen_dispatcher__"):
-            return self.visit(function.__wrapped__)  # type: ignore[attr-defined]
+            own = self._entries(function.__dict__, function.__name__, _OF_WRAPPERS)
+            return self.visit(function.__wrapped__), own  # type: ignore[attr-defined]
         outside, self._attributes = self._attributes, _attributes_in(function.__code__)
         for attribute in ("__code__", "__defaults__", "__kwdefaults__"):
             self.spots.append(Fixed(function, attribute, getattr(function, attribute)))
@@ -257,7 +275,8 @@ class Reachable:
         found = tuple(self._global(scope, name) for name in names)
         self._attributes = outside
         answers = () if of_library else self._answers(questions_in(function.__code__))
-        return function.__code__, tuple(closure), defaults, found, answers
+        own = () if of_library else self._entries(function.__dict__, function.__name__, _OF_WRAPPERS)
+        return function.__code__, tuple(closure), defaults, found, answers, own
 
     def _answers(self, questions: Sequence[str]) -> tuple[Hashable, ...]:
         """What torch answers to what code may ask."""
@@ -279,13 +298,20 @@ class Reachable:
 
     def _python_module(self, module: types.ModuleType) -> Hashable:
         """What the function that is being looked at may read of a module."""
-        names = sorted(self._attributes & vars(module).keys())
-        if is_library(module.__name__):
-            names = [name for name in names if is_foreign(vars(module)[name])]
+        scope = vars(module)
+        names = sorted(self._attributes & scope.keys())
         if not names or (id(module), self._attributes) in self._modules_seen:
             return self._of_library(module)
         self._modules_seen.add((id(module), self._attributes))
-        return Identity(module), tuple(self._global(vars(module), each) for each in names)
+        if is_library(module.__name__):
+            noted = self._noted.setdefault(id(module), set())
+            if not noted.issuperset(names):
+                self.spots.append(Names.of(scope, [name for name in names if name not in noted]))
+                noted.update(names)
+            names = [name for name in names if _is_replaced(module, name)]
+            if not names:
+                return self._of_library(module)
+        return Identity(module), tuple(self._global(scope, each) for each in names)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -315,9 +341,22 @@ def _attributes_in(code: types.CodeType) -> frozenset[str]:
     return frozenset(code.co_names).union(*map(_attributes_in, inner))
 
 
+def _is_memo(value: Any) -> bool:
+    """Whether a function of the user's, or a method as a class has it, keeps what it returns."""
+    while isinstance(value, _WRAPPERS):
+        value = value.fget if isinstance(value, property) else value.__func__
+    return isinstance(value, MEMO) and not is_library(value.__module__)
+
+
 def is_foreign(value: Any) -> bool:
     """Whether someone has put a function of their own into a library."""
     return isinstance(value, types.FunctionType) and not is_library(value.__globals__.get("__name__"))
+
+
+def _is_replaced(module: types.ModuleType, name: str) -> bool:
+    """Whether something in a library is the user's, or not what it was."""
+    value = vars(module)[name]
+    return is_foreign(value) or _FIRST.setdefault((module.__name__, name), value) is not value
 
 
 def _is_about_class(key: str, item: Any) -> bool:
@@ -336,14 +375,21 @@ def is_library(module: Any) -> bool:
 
 _LIBRARIES = frozenset({"torch", "autogen", "numpy", "typing_extensions", *sys.stdlib_module_names}) - {"__main__"}
 
+MEMO: Any = type(functools.lru_cache(len))
+_WRAPPERS = (staticmethod, classmethod, property)
+_MAY_KEEP = frozenset({MEMO, *_WRAPPERS})
+
+_FIRST: dict[tuple[str, str], Any] = {}  # what libraries have under the names that losses mention
+
 # Classes of Python's library whose objects hold nothing but what others put there.
 _OPEN = frozenset({
     types.SimpleNamespace, argparse.Namespace, threading.local, collections.ChainMap, collections.UserDict,
-    collections.UserList,
+    collections.UserList, weakref.WeakKeyDictionary, weakref.WeakValueDictionary,
 })  # fmt: skip
 
 # What every module keeps for torch's own use.
 _INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}
+_OF_WRAPPERS = frozenset({"__autogen_dispatcher__", "__wrapped__"})
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 

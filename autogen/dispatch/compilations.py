@@ -28,6 +28,7 @@ from autogen.errors import (
     TooManyTracesError,
     TooManyValuesError,
     defects_of,
+    without_frames,
 )
 from autogen.frozen import frozen
 from autogen.locks import compiling, without_collections
@@ -108,7 +109,7 @@ class Compilations:
     def refuse(self, key: Hashable, error: AutogenError) -> None:
         """Have a kind of calls run in torch from now on, whatever was compiled for it."""
         self._compiled.pop(key, None)
-        self._refused.setdefault(key, []).append(_without_frames(error))
+        self._refused.setdefault(key, []).append(without_frames(error))
 
     def _known(self, binding: Binding, key: Hashable) -> Decision | None:
         """What was found before for calls like this one."""
@@ -150,7 +151,7 @@ class Compilations:
             level, "%s runs in torch: %s", name, found.reason, exc_info=found if level == logging.WARNING else None
         )
         if not self._options.retraces:
-            self._refused.setdefault(key, []).append(_without_frames(found))
+            self._refused.setdefault(key, []).append(without_frames(found))
         return Decision(error=found)
 
     def _trace(
@@ -217,12 +218,3 @@ def _decided(compiled: CompiledLoss, bound: Bound, binding: Binding) -> Decision
     if shared is not None:
         return Decision(error=StateChangeError(shared), unused=compiled)
     return Decision(compiled, bound.sizes, bound.found)
-
-
-def _without_frames(error: AutogenError) -> AutogenError:
-    """An error that keeps no tensors of the call alive."""
-    cause: BaseException | None = error
-    while cause is not None:
-        cause.__traceback__ = None
-        cause = cause.__cause__ or cause.__context__
-    return error

@@ -10,10 +10,12 @@ written is refused, never guessed.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import re
-from collections.abc import Collection, Sequence
+import weakref
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import sympy
@@ -43,6 +45,7 @@ from autogen.tracing.aliases import Aliases, Call, is_where
 from autogen.tracing.collectives import is_collective
 from autogen.tracing.entries import Found, Reads, Size
 from autogen.tracing.source import current_statement
+from autogen.tracing.strays import Made
 from autogen.tracing.streams import Streams
 from autogen.tracing.symbols import Symbols
 
@@ -74,6 +77,7 @@ class Recorder(TorchDispatchMode):
         decompositions: op → torch's own formula in simpler ops, for ops that have no lowering.
         reads: how what depends on values is recorded.
         streams: where torch's random streams were before.
+        made: is told of all tensors.
 
     Raises:
         CollectiveError: the code communicates; it has not, then.
@@ -81,10 +85,14 @@ class Recorder(TorchDispatchMode):
         UnsupportedOpError: a tensor from nowhere, or a write that cannot be made functional.
     """
 
-    def __init__(self, symbols: Symbols, decompositions: dict[Any, Any], reads: Reads, streams: Streams) -> None:
+    def __init__(
+        self, symbols: Symbols, decompositions: dict[Any, Any], reads: Reads, streams: Streams, made: Made
+    ) -> None:
         super().__init__()
         self._reads = reads
         self._streams = streams
+        self._made = made
+        self._remembering = 0
         self._operations = 0
         self._formulas = 0  # that are being run, one within another
         self.numbers: dict[sympy.Symbol, torch.Tensor] = {}
@@ -122,9 +130,23 @@ class Recorder(TorchDispatchMode):
             raise UnsupportedOpError(what, where=current_statement())
         return node
 
+    @contextlib.contextmanager
+    def remembering(self) -> Iterator[None]:
+        """While a function runs of which only the first call counts: a later one would draw other numbers."""
+        self._remembering += 1
+        try:
+            yield
+        finally:
+            self._remembering -= 1
+
+    def freeze(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Refuse writes to tensors that others have, too, but for inputs."""
+        self.frozen |= {each.untyped_storage()._cdata for each in tensors if id(each) not in self._inputs}
+
     def _track(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
         self._nodes[id(tensor)] = node
         self._alive.append(tensor)
+        self._made.append(weakref.ref(tensor))
         self._aliases.add(tensor)
 
     def _take_anew(self, tensor: torch.Tensor) -> None:
@@ -233,7 +255,7 @@ class Recorder(TorchDispatchMode):
             return None
         if any(free_unbacked_symbols(size) for size in tensor.shape):
             raise ValueBranchError("a size that depends on values", where=self._origin()[0])
-        found = self.ahead.tensors(node, self._origin()[0], (tensor,))
+        found = self.ahead.tensors(node, self._origin()[0], (torch.empty_like(tensor),))
         self._nodes[id(tensor)] = found.placeholders[0]
         return found
 
@@ -320,8 +342,10 @@ class Recorder(TorchDispatchMode):
         return node
 
     def _refuse_other_streams(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Raise if an op draws from another place than where torch's stream is in each call."""
+        """Raise if an op does not draw from where torch's stream is in each call."""
         where = self._origin()[0]
+        if self._remembering:
+            raise UnsupportedOpError("random numbers that functools.lru_cache keeps", where=where)
         if any(isinstance(leaf, torch.Generator) for leaf in pytree.tree_leaves((args, kwargs))):
             raise UnsupportedOpError(f"{func} with a generator", where=where)
         if self._streams.have_moved():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch._dynamo.source  # not later: an import that fails in there keeps the frames below it, tensors and all
 
 
 class Symbols:

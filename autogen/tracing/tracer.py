@@ -22,6 +22,7 @@ from autogen.tracing.guards import Guards, Known, settle_factors
 from autogen.tracing.recorder import SEED, Recorder
 from autogen.tracing.source import statement_that_raised
 from autogen.tracing.state import Collector, inputs_of
+from autogen.tracing.strays import Made
 from autogen.tracing.streams import Streams
 from autogen.tracing.symbols import Symbols
 from autogen.tracing.trace import Domain, NumberLeaf, TensorLeaf, Trace, TracedTensor
@@ -56,6 +57,7 @@ def trace(
     static: bool = False,
     changes: Sequence[Change] = (),
     is_once: bool = False,
+    made: Made | None = None,
 ) -> Trace:
     """Record `run(tensors)` and the gradients of its results.
 
@@ -70,13 +72,23 @@ def trace(
         static: whether sizes are taken as they are.
         changes: has, after `run`, what that has changed, but for the values of its tensors.
         is_once: whether the trace is for this call alone; then numbers that it assigns are what they are.
+        made: is told of all tensors that the trace makes.
 
     Raises:
         AutogenError: a kind of code that cannot be traced, with the user's line.
         TraceError: the loss itself raised.
     """
     reads = reads or Reads()
-    tracing = _Tracing(names, tensors, needs_gradient, decompositions, floats=floats or {}, reads=reads, static=static)
+    tracing = _Tracing(
+        names,
+        tensors,
+        needs_gradient,
+        decompositions,
+        floats=floats or {},
+        reads=reads,
+        static=static,
+        made=[] if made is None else made,
+    )
     try:
         is_enabled = torch.is_grad_enabled()  # the loss may ask
         with torch.inference_mode(False), torch.set_grad_enabled(is_enabled), _without_hooks_on_saving():
@@ -153,6 +165,7 @@ class _Tracing:
         floats: Mapping[str, float],
         reads: Reads,
         static: bool,
+        made: Made,
     ) -> None:
         from autogen.tracing.formulas import CORRECTIONS
 
@@ -162,7 +175,7 @@ class _Tracing:
         symbols = Symbols(static=static)
         self._shapes, self._mode = symbols.shapes, symbols.mode
         self._streams = Streams(tensors[0].device)
-        self.recorder = Recorder(symbols, {**decompositions, **CORRECTIONS}, reads, self._streams)
+        self.recorder = Recorder(symbols, {**decompositions, **CORRECTIONS}, reads, self._streams, made)
         self._floats = [(name, symbols.number(name, value)) for name, value in floats.items()]
         with torch.inference_mode(False):
             self.fakes = [

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import collections
+import functools
 import sys
+import weakref
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autogen.dispatch.compilations
@@ -64,6 +68,87 @@ def test_a_change_counts(owner: Any, name: str, value: Any, calls: int, monkeypa
             torch.testing.assert_close(loss(X), Loss(use_autogen=False)(X))  # type: ignore[call-arg]
 
 
+class Scaled(nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * x
+
+
+class First:
+    factor = 1.0
+
+
+class Second:
+    factor = 2.0
+
+
+class Based(First):
+    pass
+
+
+ORDERED: Any = collections.OrderedDict(a=1.0, b=10.0)
+TENSORS: Any = {"a": torch.tensor(1.0), "b": torch.tensor(10.0)}
+HEADS: Any = nn.ModuleDict({"a": Scaled(1.0), "b": Scaled(10.0)})
+
+
+def again(table: Any) -> None:
+    first = next(iter(table))
+    table[first] = table.pop(first)
+
+
+def rebase() -> None:
+    Based.__bases__ = (Second,) if Based.__bases__ == (First,) else (First,)
+
+
+def doubled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+LATER: dict[str, tuple[Any, Any]] = {
+    "OrderedDict": (
+        lambda x: sum(scale * x[k] for k, scale in enumerate(ORDERED.values())),
+        lambda _: ORDERED.move_to_end(next(iter(ORDERED))),
+    ),
+    "tensors of a dict": (
+        lambda x: sum(scale * x[k] for k, scale in enumerate(TENSORS.values())),
+        lambda _: again(TENSORS),
+    ),
+    "ModuleDict": (lambda x: sum(head(x[k]) for k, head in enumerate(HEADS.values())), lambda _: again(HEADS)),
+    "a function of torch's": (lambda x: F.relu(x).sum(), lambda patch: patch.setattr(F, "relu", doubled)),
+    "another of torch's": (lambda x: F.relu(x).sum(), lambda patch: patch.setattr(F, "relu", F.softplus)),
+    "bases": (lambda x: (x * Based.factor).sum(), lambda _: rebase()),
+}
+
+
+@pytest.mark.parametrize("calls", [1, 4])
+@pytest.mark.parametrize("name", LATER)
+def test_a_change_of_what_is_not_assigned_counts(name: str, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, change = LATER[name]
+    loss, x = autogen_loss(function), X.clone()
+    with policy("mandatory"):
+        for _ in range(2):
+            for _ in range(calls):
+                torch.testing.assert_close(loss(x), function(x))
+            change(monkeypatch)
+        for _ in range(3):
+            torch.testing.assert_close(loss(x), function(x))
+
+
+def test_an_order_that_the_loss_changes_is_torchs() -> None:
+    recent = collections.OrderedDict(a=1.0, b=10.0)
+
+    def loss(x: Tensor) -> Tensor:
+        recent.move_to_end(next(iter(recent)))
+        return x.sum() * next(iter(recent.values()))
+
+    ours = autogen_loss(loss)
+    for factor in (10.0, 1.0, 10.0, 1.0):
+        torch.testing.assert_close(ours(X), X.sum() * factor)
+
+
 def test_a_negative_view_is_torchs() -> None:
     negative = torch.complex(torch.zeros(8), torch.ones(8)).conj().imag
     assert negative.is_neg()
@@ -101,3 +186,99 @@ def test_what_differs_in_every_call_is_given_up(monkeypatch: pytest.MonkeyPatch)
     assert explain(ours, torch.ones(8)).path == "eager"
     with policy("mandatory"), pytest.raises(autogen.TooManyTracesError):
         ours(torch.ones(8))
+
+
+@functools.lru_cache(maxsize=4)
+def window(size: int) -> Tensor:
+    return torch.arange(size) / size
+
+
+@functools.cache
+def options() -> dict[str, float]:
+    return {"scale": 2.0}
+
+
+@functools.cache
+def noise(size: int) -> Tensor:
+    return torch.randn(size)
+
+
+HIDDEN = (window, weakref.WeakKeyDictionary[Any, Any](), {"own": None})
+
+
+class Windowed(nn.Module):
+    @functools.lru_cache(maxsize=4)  # noqa: B019
+    def window(self, size: int) -> Tensor:
+        return torch.arange(size) / size
+
+    @staticmethod
+    @functools.lru_cache(maxsize=4)
+    def fixed(size: int) -> tuple[Tensor, float]:
+        return torch.arange(size) / size, 2.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        ramp, scale = self.fixed(len(x))
+        return (x * self.window(x.shape[0]) * ramp * scale * window(x.shape[0]) * options()["scale"]).sum()
+
+
+def test_what_is_kept_by_a_cache_is_torchs() -> None:
+    """A window that `functools.lru_cache` keeps is part of the kernel, and what everybody else finds there is real."""
+    ours, theirs = autogen_loss(Windowed()), Windowed()
+    options()["scale"] = 3.0  # the one object
+    with policy("mandatory"):
+        for size in (8, 8, 8, 5):
+            torch.testing.assert_close(ours(X[:size]), theirs(X[:size]))
+    for kept in (window(8), ours.window(8), Windowed.fixed(8)[0]):
+        assert type(kept) is Tensor
+
+
+def from_tuple(x: Tensor) -> Tensor:
+    return (x * HIDDEN[0](8)).sum()
+
+
+def from_globals(x: Tensor) -> Tensor:
+    if "KEPT" not in globals():
+        globals()["KEPT"] = torch.arange(8.0)
+    return (x * globals()["KEPT"]).sum()
+
+
+def from_noise(x: Tensor) -> Tensor:
+    return (x * noise(8)).sum()
+
+
+def written(x: Tensor) -> Tensor:
+    return (x * window(8).add_(1.0)).sum()
+
+
+@pytest.mark.parametrize("loss", [from_tuple, from_globals, from_noise, written])
+def test_what_no_trace_sees_is_left_to_torch(loss: Any) -> None:
+    window.cache_clear()
+    for _ in range(3):
+        before = window(8).clone()
+        found = autogen_loss(loss)(X)
+        assert type(found) is Tensor and type(window(8)) is Tensor and type(noise(8)) is Tensor
+        kept = before + 1 if loss is written else noise(8) if loss is from_noise else before
+        torch.testing.assert_close(found, (X * (torch.arange(8.0) if loss is from_globals else kept)).sum())
+    assert explain(autogen_loss(loss), X).path == "eager"
+
+
+def attribute(x: Tensor) -> Tensor:
+    if not hasattr(attribute, "kept"):
+        attribute.kept = torch.arange(8.0)  # type: ignore[attr-defined]
+    return (x * attribute.kept).sum()  # type: ignore[attr-defined]
+
+
+def weakly(x: Tensor) -> Tensor:
+    if THIS not in HIDDEN[1]:
+        HIDDEN[1][THIS] = torch.arange(8.0)
+    return (x * HIDDEN[1][THIS]).sum()
+
+
+@pytest.mark.parametrize("loss", [attribute, weakly])
+def test_a_cache_that_a_trace_sees_is_filled(loss: Any) -> None:
+    ours = autogen_loss(loss)
+    with policy("mandatory"):
+        for _ in range(4):
+            torch.testing.assert_close(ours(X), (X * torch.arange(8.0)).sum())
+    kept = attribute.kept if loss is attribute else HIDDEN[1][THIS]  # type: ignore[attr-defined]
+    assert type(kept) is Tensor
