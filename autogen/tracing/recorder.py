@@ -48,6 +48,7 @@ from autogen.tracing.source import current_statement
 from autogen.tracing.strays import Made
 from autogen.tracing.streams import Streams
 from autogen.tracing.symbols import Symbols
+from autogen.tracing.twins import TURNED, functional_twin
 
 aten = torch.ops.aten
 
@@ -194,7 +195,7 @@ class Recorder(TorchDispatchMode):
                 given = [[i] if i is None or i.dtype not in masks.DTYPES else self._places(i) for i in args[1]]
                 with self:
                     return func(args[0], [index for each in given for index in each], *args[2:], **kwargs)
-        if func in _INDEXED_ROWS or _functional(func) in _INDEXED_ROWS:
+        if func in _INDEXED_ROWS or functional_twin(func) in _INDEXED_ROWS:
             # The index may have fewer rows than the tensor. Comparing settles it: equal sizes become one symbol.
             for size, indexed in zip(args[0].shape, args[2].shape, strict=False):  # one place may have no dimension
                 bool(size == indexed)
@@ -370,7 +371,7 @@ class Recorder(TorchDispatchMode):
 
     def _record_turn(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """A tensor is another view of its memory from now on."""
-        functional = _TURNED.get(func)
+        functional = TURNED.get(func)
         is_input = id(args[0]) in self._inputs
         if functional is None or is_input or result is not args[0] or self._aliases.has_stale(result):
             raise UnsupportedOpError(f"{func}{' on an argument of the loss' * is_input}", where=self._origin()[0])
@@ -380,7 +381,7 @@ class Recorder(TorchDispatchMode):
 
     def _record_write(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         written = args[0]
-        functional = _functional(func)
+        functional = functional_twin(func)
         if func is aten.bernoulli_.float:  # torch leaves out a default that its twin does not have
             args = (*args, 0.5)[:2]
         if not func._schema.name.endswith("_") or functional is None or result is not written:
@@ -456,31 +457,6 @@ class Recorder(TorchDispatchMode):
         node.meta.update(geometry=[(tuple(result.shape), result.dtype)], strides=[result.stride()])
         node.meta.update(is_tuple=False, of_formula=False)
         self._track(result, node)
-
-
-# What changes how a tensor looks at its memory, and the view that it is then.
-_TURNED = {
-    aten.detach_.default: aten.detach.default,
-    aten.squeeze_.default: aten.squeeze.default,
-    aten.squeeze_.dim: aten.squeeze.dim,
-    aten.squeeze_.dims: aten.squeeze.dims,
-    aten.t_.default: aten.t.default,
-    aten.transpose_.default: aten.transpose.int,
-    aten.unsqueeze_.default: aten.unsqueeze.default,
-}
-
-# Where an in-place op's functional twin does not have its name.
-_TWINS = {
-    aten.bernoulli_.float: aten.bernoulli.p,
-    aten.normal_.default: aten.normal_functional.default,
-}
-
-
-@functools.cache
-def _functional(func: Any) -> Any:
-    """The op that returns what an in-place op writes, None if there is none."""
-    packet = getattr(aten, func._schema.name.removeprefix("aten::").rstrip("_"), None)
-    return _TWINS.get(func) or getattr(packet, func._overloadname, None)
 
 
 @functools.cache
