@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -43,6 +45,21 @@ def _without_hooks_on_saving() -> Iterator[None]:
     finally:
         for pack, unpack in reversed(taken):
             hooks._push_saved_tensors_default_hooks(pack, unpack)
+
+
+@contextlib.contextmanager
+def _without_log() -> Iterator[None]:
+    """A stand-in for an op logs what it raises. The call hears of it: from torch itself, if it is a fault of the call."""
+    own, log = threading.get_ident(), logging.getLogger("torch._subclasses.fake_tensor")
+
+    def is_of_others(record: logging.LogRecord) -> bool:
+        return record.thread != own
+
+    log.addFilter(is_of_others)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_of_others)
 
 
 def trace(
@@ -91,7 +108,12 @@ def trace(
     )
     try:
         is_enabled = torch.is_grad_enabled()  # the loss may ask
-        with torch.inference_mode(False), torch.set_grad_enabled(is_enabled), _without_hooks_on_saving():
+        with (
+            torch.inference_mode(False),
+            torch.set_grad_enabled(is_enabled),
+            _without_hooks_on_saving(),
+            _without_log(),
+        ):
             leaves, structure = pytree.tree_flatten(tracing.forward(run))
             results = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
             outputs = [_output_name(k, len(results)) for k in range(len(results))]

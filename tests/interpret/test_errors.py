@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 from collections.abc import Callable
 from typing import Any
@@ -260,3 +261,19 @@ def test_tensors_that_no_kernel_reads(lost: str) -> None:
     assert type(ours) is type(theirs)
     if theirs is None and not x.is_meta:
         torch.testing.assert_close(autogen.losses.L1Loss()(x, t), nn.L1Loss()(x, t))
+
+
+def test_a_fault_of_the_call_leaves_nothing_of_torchs_in_the_log() -> None:
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    log.addHandler(handler)
+    try:
+        for loss in (autogen_loss(lambda x, y: (x - y).abs().mean()), autogen_loss(lambda x, y: (x.t() @ y).mean())):
+            with pytest.raises(RuntimeError):
+                loss(X, T[:4])
+        log.error("for others")
+    finally:
+        log.removeHandler(handler)
+    assert [record.getMessage() for record in records] == ["for others"]
