@@ -49,7 +49,7 @@ def _without_hooks_on_saving() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_log() -> Iterator[None]:
-    """A stand-in for an op logs what it raises. The call hears of it: from torch itself, if it is a fault of the call."""
+    """An op on fake tensors logs what it raises. The call hears of it; if it is a fault of its own, from torch itself."""
     own, log = threading.get_ident(), logging.getLogger("torch._subclasses.fake_tensor")
 
     def is_of_others(record: logging.LogRecord) -> bool:
