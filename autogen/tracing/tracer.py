@@ -49,7 +49,7 @@ def _without_hooks_on_saving() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_log() -> Iterator[None]:
-    """An op on fake tensors logs what it raises. The call hears of it; if it is a fault of its own, from torch itself."""
+    """An op on fake tensors logs what it raises. The call hears of it anyway; of a fault of its own, from torch."""
     own, log = threading.get_ident(), logging.getLogger("torch._subclasses.fake_tensor")
 
     def is_of_others(record: logging.LogRecord) -> bool:
