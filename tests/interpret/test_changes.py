@@ -282,3 +282,21 @@ def test_a_cache_that_a_trace_sees_is_filled(loss: Any) -> None:
             torch.testing.assert_close(ours(X), (X * torch.arange(8.0)).sum())
     kept = attribute.kept if loss is attribute else HIDDEN[1][THIS]  # type: ignore[attr-defined]
     assert type(kept) is Tensor
+
+
+class Queue(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.recent = collections.deque([torch.ones(8), torch.zeros(8)], maxlen=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([((x - each) ** 2).mean() for each in self.recent]).sum()
+
+
+def test_a_queue_of_tensors() -> None:
+    ours, theirs = autogen_loss(Queue()), Queue()
+    with policy("mandatory"):
+        for k in range(5):
+            torch.testing.assert_close(ours(X), theirs(X))
+            for each in (ours, theirs):
+                each.recent.append(torch.full((8,), float(k)))
