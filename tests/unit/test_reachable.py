@@ -365,14 +365,14 @@ HELPERS = types.ModuleType("helpers")
 HELPERS.scale = 1.0  # type: ignore[attr-defined]
 
 
-def helper(x: Any) -> Any:
-    return x * helper.scale  # type: ignore[attr-defined]
+def with_scale(x: Any) -> Any:
+    return x * with_scale.scale  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
     ("loss", "owner", "name"),
     [
-        (lambda x: helper(x), helper, "scale"),
+        (lambda x: with_scale(x), with_scale, "scale"),
         (lambda x: x * Marked.__scale__, Marked, "__scale__"),
         (lambda x: x * globals()["SETTING"], sys.modules[__name__], "SETTING"),
         (lambda x: x * getattr(HELPERS, "scale"), HELPERS, "scale"),  # noqa: B009
