@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import autogen.dispatch.compilations
 from autogen import autogen_loss, explain, policy
+from autogen.decorator import dispatcher_of
 
 THIS = sys.modules[__name__]
 X = torch.linspace(-1, 1, 8)
@@ -66,6 +67,26 @@ def test_a_change_counts(owner: Any, name: str, value: Any, calls: int, monkeypa
             monkeypatch.setattr(owner, name, value)
         for _ in range(calls):
             torch.testing.assert_close(loss(X), Loss(use_autogen=False)(X))  # type: ignore[call-arg]
+
+
+class Observed(nn.Module):
+    features: tuple[Tensor, ...] = ()  # which a hook of the model puts there, and the loss does not read
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x**2).mean()
+
+
+def test_what_is_given_up_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autogen.dispatch.compilations, "MOST_UNUSED", 3)
+    loss, features = autogen_loss(Observed()), []
+    for _ in range(20):
+        loss.features = (torch.zeros(8),)
+        features.append(weakref.ref(loss.features[0]))
+        loss(X)
+    loss.features = ()
+    found = dispatcher_of(loss)
+    assert found is not None and not found[0].compilations._refused
+    assert sum(each() is not None for each in features) <= 4  # of the latest shortcuts
 
 
 class Scaled(nn.Module):
