@@ -45,6 +45,8 @@ MOST_VALUES = 20_000  # that a loss reaches
 MOST_AT_ONCE = 1_000_000  # the same, to be looked at a single time
 _MOST_BYTES = 4096  # of an array whose contents are part of the key
 
+SHORTCUTS = "_autogen_shortcuts"  # an attribute of modules that keep their own
+
 _CONSTANTS = (int, str, bytes, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
@@ -55,7 +57,8 @@ class Reachable:
     numbers that are known to vary, by the names in `varying`; `fixed` are all other floats by name. `places` are all
     places where something was read that the loss may change, `spots` all others, `is_plain` says whether they tell of
     every change, and `is_endless` that there is too much to look at; much more than usually if the walk `is_wide`.
-    `answers` are those of torch to the questions that the loss names. If it is known which code is `executed`, no other
+    `answers` are those of torch to the questions that the loss names, and the walk `comes_back` if the loss's module
+    keeps something that refers to it. If it is known which code is `executed`, no other
     function is looked into.
     """
 
@@ -79,6 +82,7 @@ class Reachable:
         self.answers: dict[str, Answer] = {}
         self.is_plain = True
         self.is_endless = False
+        self.comes_back = False
         self._varying = varying
         self._seen: dict[int, int] = {}
         self._alive: list[Any] = []  # whose ids must not be given to others during the walk
@@ -117,6 +121,7 @@ class Reachable:
         if type(value) in _MAY_KEEP and container is not None and _is_memo(value):
             self.memos.append(Kept(name, value, container, key))
         if id(value) in self._seen:
+            self.comes_back |= value is self._outermost
             return "seen", self._seen[id(value)]
         if self._count > (MOST_AT_ONCE if self.is_wide else MOST_VALUES):
             self.is_endless = True
@@ -415,7 +420,7 @@ _OPEN = frozenset({
 })  # fmt: skip
 
 # What every module keeps for torch's own use.
-_INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}
+_INTERNALS = frozenset({*vars(torch.nn.Module()), SHORTCUTS}) - {"training"}
 _OF_WRAPPERS = frozenset({"__autogen_dispatcher__", "__wrapped__"})
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
