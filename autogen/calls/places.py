@@ -65,7 +65,9 @@ def entries(container: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def _has_items(container: Any) -> bool:
-    return isinstance(container, (list, MutableMapping)) and not isinstance(container, torch.nn.Module)
+    return isinstance(container, (list, collections.deque, MutableMapping)) and not isinstance(
+        container, torch.nn.Module
+    )
 
 
 @frozen

@@ -11,7 +11,9 @@ import collections
 import dis
 import functools
 import math
+import os
 import sys
+import sysconfig
 import threading
 import types
 import weakref
@@ -43,6 +45,8 @@ MOST_VALUES = 20_000  # that a loss reaches
 MOST_AT_ONCE = 1_000_000  # the same, to be looked at a single time
 _MOST_BYTES = 4096  # of an array whose contents are part of the key
 
+SHORTCUTS = "_autogen_shortcuts"  # an attribute of modules that keep their own
+
 _CONSTANTS = (int, str, bytes, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
@@ -53,7 +57,8 @@ class Reachable:
     numbers that are known to vary, by the names in `varying`; `fixed` are all other floats by name. `places` are all
     places where something was read that the loss may change, `spots` all others, `is_plain` says whether they tell of
     every change, and `is_endless` that there is too much to look at; much more than usually if the walk `is_wide`.
-    `answers` are those of torch to the questions that the loss names. If it is known which code is `executed`, no other
+    `answers` are those of torch to the questions that the loss names, and the walk `comes_back` if the loss's module
+    keeps something that refers to it. If it is known which code is `executed`, no other
     function is looked into.
     """
 
@@ -77,6 +82,7 @@ class Reachable:
         self.answers: dict[str, Answer] = {}
         self.is_plain = True
         self.is_endless = False
+        self.comes_back = False
         self._varying = varying
         self._seen: dict[int, int] = {}
         self._alive: list[Any] = []  # whose ids must not be given to others during the walk
@@ -115,6 +121,7 @@ class Reachable:
         if type(value) in _MAY_KEEP and container is not None and _is_memo(value):
             self.memos.append(Kept(name, value, container, key))
         if id(value) in self._seen:
+            self.comes_back |= value is self._outermost
             return "seen", self._seen[id(value)]
         if self._count > (MOST_AT_ONCE if self.is_wide else MOST_VALUES):
             self.is_endless = True
@@ -180,7 +187,7 @@ class Reachable:
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict) and "__autogen_dispatcher__" in attributes:  # what decorates a module
             return kind, self.visit(attributes["__autogen_dispatcher__"].function)
-        if is_library(kind.__module__):
+        if _is_of_library(kind):
             is_torchs = str(kind.__module__).partition(".")[0] == "torch"
             is_open = kind in _OPEN or (is_torchs and not callable(value) and question_of(value) is None)
             if not is_open:
@@ -238,10 +245,10 @@ class Reachable:
     def _class(self, owner: Any) -> Hashable:
         """What a class and its bases have, but for those of libraries, which do not change."""
         parts: list[Hashable] = [Identity(owner)]
-        if not is_library(owner.__module__):
+        if not _is_of_library(owner):
             self.spots.append(Fixed(owner, "__mro__", owner.__mro__))
         for base in owner.__mro__:
-            if not is_library(base.__module__):
+            if not _is_of_library(base):
                 skipped = frozenset(key for key, item in vars(base).items() if _is_about_class(key, item))
                 parts.append(self._entries(vars(base), "", skipped, base))
         return tuple(parts)
@@ -331,14 +338,21 @@ def _globals_in(code: types.CodeType) -> tuple[str, ...]:
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             found += _globals_in(inner)
+    if "globals" in found:
+        found += _words_in(code)
     return tuple(dict.fromkeys(found))
 
 
 @functools.lru_cache(maxsize=4096)
 def _attributes_in(code: types.CodeType) -> frozenset[str]:
-    """The attributes that code mentions, and its global names, inner functions included."""
+    """The attributes that code mentions, also by a string, and its global names, inner functions included."""
     inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
-    return frozenset(code.co_names).union(*map(_attributes_in, inner))
+    return frozenset(code.co_names).union(_words_in(code), *map(_attributes_in, inner))
+
+
+def _words_in(code: types.CodeType) -> list[str]:
+    """The strings in code that may be names."""
+    return [each for each in code.co_consts if isinstance(each, str) and each.isidentifier()]
 
 
 def _is_memo(value: Any) -> bool:
@@ -361,18 +375,36 @@ def _is_replaced(module: types.ModuleType, name: str) -> bool:
 
 def _is_about_class(key: str, item: Any) -> bool:
     """Whether an entry of a class is Python's own, such as its name."""
-    return (key.startswith("__") and key.endswith("__") and not isinstance(item, types.FunctionType)) or isinstance(
-        item, (types.MemberDescriptorType, types.GetSetDescriptorType)
-    )
+    if key.startswith("__") and key.endswith("__"):
+        return not isinstance(item, (types.FunctionType, int, float, torch.Tensor))
+    return isinstance(item, (types.MemberDescriptorType, types.GetSetDescriptorType))
 
 
+@functools.lru_cache(maxsize=4096)
 def is_library(module: Any) -> bool:
     """Whether a module, given its name, does not change while a program runs. The classes of Cython 3.0 have no name
-    there, but a descriptor.
+    there, but a descriptor; what `exec` makes may have none at all, and is the user's.
     """
-    return not isinstance(module, str) or module.partition(".")[0] in _LIBRARIES
+    if not isinstance(module, str):
+        return module is not None
+    root = module.partition(".")[0]
+    return root in _LIBRARIES and not (root in sys.stdlib_module_names and _is_namesake(module))
 
 
+def _is_namesake(module: str) -> bool:
+    """Whether a module that is named as one of Python's is another."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return isinstance(file, str) and (not file.startswith(_STANDARD_LIBRARY) or "site-packages" in file)
+
+
+def _is_of_library(owner: type) -> bool:
+    """Whether a class is: one that `exec` makes without a name for its module is said to be Python's own."""
+    is_made_by_exec = owner.__module__ == "builtins" and bool(owner.__flags__ & _HEAP_TYPE)
+    return is_library(owner.__module__) and not is_made_by_exec
+
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE, of classes that are not written in C
+_STANDARD_LIBRARY = (os.path.dirname(os.__file__), sysconfig.get_path("platstdlib"))
 _LIBRARIES = frozenset({"torch", "autogen", "numpy", "typing_extensions", *sys.stdlib_module_names}) - {"__main__"}
 
 MEMO: Any = type(functools.lru_cache(len))
@@ -388,21 +420,34 @@ _OPEN = frozenset({
 })  # fmt: skip
 
 # What every module keeps for torch's own use.
-_INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}
+_INTERNALS = frozenset({*vars(torch.nn.Module()), SHORTCUTS}) - {"training"}
 _OF_WRAPPERS = frozenset({"__autogen_dispatcher__", "__wrapped__"})
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
 class Identity:
-    """Any other object: equal to itself only. Holding it keeps its identity from being given to another."""
+    """Any other object: equal to itself only. Holding it keeps its identity from being given to another, but what takes
+    much memory is not kept alive: once it is gone, nothing is equal to it.
+    """
 
-    __slots__ = ("value",)
+    __slots__ = ("_id", "_reference", "_value")
 
     def __init__(self, value: Any) -> None:
-        self.value = value
+        is_large = isinstance(value, torch.Tensor) or hasattr(type(value), "tobytes")
+        self._id = id(value)
+        self._reference = weakref.ref(value) if is_large and type(value).__weakrefoffset__ else None
+        self._value = value if self._reference is None else None
+
+    @property
+    def value(self) -> Any:
+        """The object; None if it is gone."""
+        return self._value if self._reference is None else self._reference()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Identity) and other.value is self.value
+        if not isinstance(other, Identity) or other._id != self._id:
+            return False
+        value = self.value
+        return other is self or (value is not None and other.value is value)
 
     def __hash__(self) -> int:
-        return id(self.value)
+        return self._id

@@ -84,6 +84,7 @@ class Compilations:
         self._options = options
         self._compiled: dict[Hashable, list[CompiledLoss]] = {}
         self._refused: dict[Hashable, list[AutogenError]] = {}
+        self._is_given_up = False  # which has been said
         self._unused: tuple[Hashable, int] = None, 0  # a kind of tensors, and how often it was traced in a row
 
     def decide(self, binding: Binding, name: str) -> Decision:
@@ -109,6 +110,12 @@ class Compilations:
     def refuse(self, key: Hashable, error: AutogenError) -> None:
         """Have a kind of calls run in torch from now on, whatever was compiled for it."""
         self._compiled.pop(key, None)
+        self._remember(key, error)
+
+    def _remember(self, key: Hashable, error: AutogenError) -> None:
+        """Remember that a kind of calls is refused, and forget the oldest such kind if there are too many."""
+        while len(self._refused) >= MOST_KEYS:
+            del self._refused[next(iter(self._refused))]
         self._refused.setdefault(key, []).append(without_frames(error))
 
     def _known(self, binding: Binding, key: Hashable) -> Decision | None:
@@ -146,12 +153,17 @@ class Compilations:
                 self._compiled.setdefault(key, []).append(compiled)
             logger.info("%s runs on generated kernels: %s launches, forward + backward", name, compiled.launches)
             return _decided(compiled, bound, binding)
+        if isinstance(found, TooManyTracesError):  # of a kind that is counted, and need not be remembered
+            if not self._is_given_up:
+                self._is_given_up = True
+                logger.info("%s runs in torch: %s", name, found.reason)
+            return Decision(error=found)
         level = logging.WARNING if isinstance(found, InternalError) else logging.INFO
         logger.log(
             level, "%s runs in torch: %s", name, found.reason, exc_info=found if level == logging.WARNING else None
         )
         if not self._options.retraces:
-            self._refused.setdefault(key, []).append(without_frames(found))
+            self._remember(key, found)
         return Decision(error=found)
 
     def _trace(

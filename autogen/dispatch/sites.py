@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from autogen.calls.binding import Binding
+from autogen.calls.reachable import SHORTCUTS
 from autogen.dispatch.shortcut import Shortcut, shortcut
 from autogen.tracing.static_graph import Graph
 
@@ -37,6 +38,13 @@ class History:
         return len(self.varying) > before
 
 
+class _Shortcuts(list[Any]):
+    """Those of a module that keeps them itself; a copy of it has none."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Shortcuts, ()
+
+
 class Site:
     """What is remembered of one module, or of a function."""
 
@@ -57,6 +65,9 @@ class Site:
     ) -> None:
         """Write a shortcut for the next calls like this one, if there are some to be expected."""
         self._calls += 1
+        if module is not None and binding.state.comes_back and not isinstance(self.shortcuts, weakref.ProxyType):
+            self._hand_over(module)
+            return  # the module is not what it was when the call was taken apart
         if self._calls < 2 or self._written >= _MOST_WRITTEN:
             return
         if any(each.read(module, args, kwargs) is not None for each in self.shortcuts):
@@ -64,7 +75,17 @@ class Site:
         self._written += 1
         found = shortcut(binding, module, args, kwargs)
         if found is not None:
-            self.shortcuts = [found, *self.shortcuts[: _MOST_SHORTCUTS - 1]]
+            self.shortcuts[:] = [found, *self.shortcuts[: _MOST_SHORTCUTS - 1]]
+
+    def _hand_over(self, module: torch.nn.Module) -> None:
+        """Have a module keep its own shortcuts: what they compare with refers to it, and nothing else may then."""
+
+        def forget(_: object) -> None:
+            self.shortcuts = []
+
+        own = _Shortcuts()
+        module.__dict__.setdefault(SHORTCUTS, _Shortcuts()).append(own)
+        self.shortcuts = weakref.proxy(own, forget)
 
 
 class Sites:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -333,3 +335,50 @@ def test_a_float_in_a_container_that_changes(binds: list[str]) -> None:
         value = ours(outputs, (Y, [X]), weight=0.25)
         torch.testing.assert_close(value, detection(outputs, (Y, [X]), weight=0.25))
     assert len(binds) < 8
+
+
+class Child(nn.Module):
+    def __init__(self, parent: nn.Module) -> None:
+        super().__init__()
+        self.__dict__["parent"] = parent
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.parent.scale
+
+
+class Held(nn.Module):
+    """A loss whose module is referred to by what it keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((5,), 2.0))
+        self.reduce: Any = self.mean
+        self.table = {"own": self.mean}
+        self.inner = Child(self)
+
+    def mean(self, x: Tensor) -> Tensor:
+        return x.mean()
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.reduce(self.inner(x) - y) + self.table["own"](x)
+
+
+@autogen_loss
+class OwnHeld(Held):
+    pass
+
+
+def test_a_module_that_refers_to_itself_is_freed(binds: list[str]) -> None:
+    references = []
+    for _ in range(3):
+        ours, theirs = OwnHeld(), Held()
+        for how in (lambda module: module, copy.copy, copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))):
+            each = how(ours)
+            for _ in range(5):
+                torch.testing.assert_close(gradients(each, X, Y), gradients(theirs, X, Y))
+            assert len(binds) == 2
+            binds.clear()
+            references.append(weakref.ref(each))
+    del ours, theirs, each
+    gc.collect()
+    assert [each() for each in references] == [None] * 12

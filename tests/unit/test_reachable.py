@@ -319,3 +319,68 @@ def test_classes_without_the_name_of_a_module(named: str) -> None:
     loss = of_object if named == "an object" else of_class
     a = torch.rand(5)
     torch.testing.assert_close(autogen_loss(loss, policy="mandatory")(a), loss(a))
+
+
+def _key(function: Any) -> Any:
+    walk = Reachable()
+    return walk.visit(function), [each.name for each in walk.tensors]
+
+
+def _module(name: str, file: str | None, text: str) -> Any:
+    module = types.ModuleType(name)
+    module.__file__ = file
+    exec(text, vars(module))
+    return module
+
+
+LOSS = "SCALE = 1.0\nclass Held:\n    scale = 2.0\ndef loss(x): return x * SCALE * Held.scale\n"
+
+
+def test_a_module_of_the_users_that_is_named_as_one_of_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = _module("this.losses", "/home/user/this/losses.py", LOSS)
+    monkeypatch.setitem(sys.modules, "this.losses", own)
+    before = _key(own.loss)
+    own.SCALE = 2.0
+    after = _key(own.loss)
+    own.Held.scale = 3.0
+    assert before != after != _key(own.loss)
+
+
+def test_a_function_that_exec_makes_is_the_users() -> None:
+    scope: dict[str, Any] = {}
+    exec(LOSS, scope)
+    before = _key(scope["loss"])
+    scope["SCALE"] = 2.0
+    after = _key(scope["loss"])
+    scope["Held"].scale = 3.0
+    assert before != after != _key(scope["loss"])
+
+
+class Marked:
+    __scale__ = 1.0
+
+
+SETTING = 1.0
+HELPERS = types.ModuleType("helpers")
+HELPERS.scale = 1.0  # type: ignore[attr-defined]
+
+
+def with_scale(x: Any) -> Any:
+    return x * with_scale.scale  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("loss", "owner", "name"),
+    [
+        (lambda x: with_scale(x), with_scale, "scale"),
+        (lambda x: x * Marked.__scale__, Marked, "__scale__"),
+        (lambda x: x * globals()["SETTING"], sys.modules[__name__], "SETTING"),
+        (lambda x: x * getattr(HELPERS, "scale"), HELPERS, "scale"),  # noqa: B009
+    ],
+)
+def test_what_is_read_in_an_unusual_way(loss: Any, owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = []
+    for value in (1.0, 2.0):
+        monkeypatch.setattr(owner, name, value, raising=False)
+        keys.append(_key(loss))
+    assert keys[0] != keys[1]
