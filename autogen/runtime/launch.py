@@ -151,11 +151,8 @@ class Launcher:
 
 
 class Launch:
-    """A kernel for one set of sizes on one device; called with its tensors, in the order of `names`.
-
-    A call goes through Triton. What Triton has `compiled` for this launch, or for another that it does not tell apart,
-    by which of the tensors are aligned, is there to be launched directly: with pointers to the tensors and to the
-    partial results, which are at `offsets` in `room` bytes, and with `numbers`. `autogen.runtime.hostcode` does so.
+    """A kernel for one set of sizes on one device (see `autogen.runtime.procedure.Launchable`); called with its tensors,
+    in the order of `names`. What Triton has `compiled` is shared with launches that it does not tell apart.
     """
 
     def __init__(
