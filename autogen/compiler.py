@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import pickle
 import random
 import re
 import sys
@@ -97,13 +98,17 @@ def _compile(
     """`compile_loss`; the values that the loss `reads` are known ahead, and sizes are taken as they are if `static`."""
     changes: list[Change] = []
 
+    opaque = binding.state.opaque
+    if opaque is not None:
+        raise UnsupportedOpError(f"{opaque}, of which nothing tells what it gives in the next call")
+
     def run(tensors: Sequence[torch.Tensor], floats: Sequence[Any]) -> Any:
         for each in binding.state.answers.values():
             if each.has_changed():  # as a trace has modes of its own
                 raise UnsupportedOpError(f"a loss that reads {each.question} where that is {each.before}")
         return binding.replay(tensors, floats, changes, stand_in)
 
-    with _python_streams() as drawn:
+    with _python_streams(binding.state.streams) as drawn:
         traced = trace(
             run,
             binding.names,
@@ -148,20 +153,32 @@ def _tuner(options: Options, device: torch.device) -> Callable[[Launcher], Tuner
 
 
 @contextlib.contextmanager
-def _python_streams() -> Iterator[list[str]]:
-    """Put back the random streams of Python and NumPy; the list names those that were drawn from: such a number is not
-    to be baked into a trace.
+def _python_streams(others: Sequence[Any]) -> Iterator[list[str]]:
+    """Put back the random streams of Python and NumPy, and `others`, which are objects of theirs; the list names those
+    that were drawn from: such a number is not to be baked into a trace.
     """
     drawn: list[str] = []
     numpy = sys.modules.get("numpy")
-    python, legacy = random.getstate(), None if numpy is None else numpy.random.get_state()
+    streams: list[tuple[str, Any, Any]] = [("Python", random.getstate, random.setstate)]
+    if numpy is not None:
+        streams.append(("NumPy", numpy.random.get_state, numpy.random.set_state))
+    streams += [(f"a {type(each).__name__}", *_access(each)) for each in others]
+    before = [get() for _, get, _ in streams]
     yield drawn
-    if random.getstate() != python:
-        random.setstate(python)
-        drawn.append("Python")
-    if numpy is not None and legacy is not None and numpy.random.get_state()[2] != legacy[2]:
-        numpy.random.set_state(legacy)
-        drawn.append("NumPy")
+    for (name, get, put), state in zip(streams, before, strict=True):
+        if pickle.dumps(get()) != pickle.dumps(state):
+            put(state)
+            drawn.append(name)
+
+
+def _access(stream: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    """How to read the state of a random stream, and how to write it."""
+    if isinstance(stream, random.Random):
+        return stream.getstate, stream.setstate
+    if hasattr(stream, "get_state"):
+        return stream.get_state, stream.set_state
+    bits = getattr(stream, "bit_generator", stream)
+    return (lambda: bits.state), (lambda state: setattr(bits, "state", state))
 
 
 def kernel_name(name: str) -> str:

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import argparse
 import collections
-import dis
+import contextlib
+import contextvars
+import datetime
 import functools
+import gc
+import importlib.util
 import math
 import os
+import random
+import re
 import sys
 import sysconfig
 import threading
@@ -23,6 +29,7 @@ from typing import Any
 import torch
 
 from autogen.calls.answers import Answer, question_of, questions_in
+from autogen.calls.mentions import attributes_in, globals_in, imports_in
 from autogen.calls.places import (
     MISSING,
     Attribute,
@@ -81,6 +88,9 @@ class Reachable:
         self.spots: list[Spot] = []
         self.answers: dict[str, Answer] = {}
         self.is_plain = True
+        self.streams: list[Any] = []
+        self._opaque: list[tuple[str, type]] = []
+        self._codes: list[types.CodeType] = []
         self.is_endless = False
         self.comes_back = False
         self._varying = varying
@@ -158,6 +168,10 @@ class Reachable:
             return self._function(value)
         if isinstance(value, types.MethodType):
             return self.visit(value.__func__, name), self.visit(value.__self__, name)
+        if isinstance(value, types.BuiltinMethodType) and not isinstance(value.__self__, _HOMES):
+            return value.__name__, self.visit(value.__self__, name)
+        if isinstance(value, _VIEWS):
+            return type(value), self.visit(gc.get_referents(value)[0], name)
         if isinstance(value, functools.partial):
             return self.visit(value.func, name), self.visit(value.args, name), self.visit(value.keywords, name)
         if isinstance(value, type):
@@ -191,6 +205,7 @@ class Reachable:
             is_torchs = str(kind.__module__).partition(".")[0] == "torch"
             is_open = kind in _OPEN or (is_torchs and not callable(value) and question_of(value) is None)
             if not is_open:
+                self._note_opaque(value, name)
                 return kind if isinstance(value, dict) else self._of_library(value)
         parts: list[Hashable] = [kind, self.visit(kind)]
         if not isinstance(value, torch.nn.Module):
@@ -205,6 +220,27 @@ class Reachable:
         if attributes is None and len(parts) == 2:
             return Identity(value), *parts
         return tuple(parts)
+
+    def _note_opaque(self, value: Any, name: str) -> None:
+        """Note what a library's object will give next, which nothing tells."""
+        kind = type(value)
+        if isinstance(value, random.SystemRandom):
+            self._opaque.append((name.rpartition(".")[2], type(value)))
+        elif isinstance(value, random.Random) or str(kind.__module__).startswith("numpy.random"):
+            self.streams.append(value)
+        elif isinstance(value, contextvars.ContextVar) or (hasattr(kind, "__next__") and not hasattr(kind, "readline")):
+            self._opaque.append((name.rpartition(".")[2], type(value)))
+
+    @property
+    def opaque(self) -> str | None:
+        """Something that the loss mentions and has another value whenever it is asked."""
+        mentioned = frozenset[str]().union(
+            *map(attributes_in, self._codes), *(code.co_freevars for code in self._codes)
+        )
+        for name, kind in self._opaque:
+            if name in mentioned or re.sub(r"(_\d+)+$", "", name) in mentioned:  # the items of a tuple are numbered
+                return f"{name} ({kind.__name__})"
+        return None
 
     def _entries(
         self,
@@ -236,6 +272,8 @@ class Reachable:
         # Hooks of the outermost module run around `forward`, outside what is traced; those of the others inside.
         hooks = () if module is self._outermost else _HOOKS
         hooked = tuple(self._entries(module.__dict__[hook], hook) for hook in hooks)
+        if hooks:
+            hooked += tuple(self._entries(vars(torch.nn.modules.module)[hook], hook) for hook in _HOOKS_OF_ALL)
         self.places.append(Entries(module._modules, dict(module._modules), is_ordered=True))
         self.places.append(Items(module._non_persistent_buffers_set, list(module._non_persistent_buffers_set)))
         prefix = f"{name}." if name else ""
@@ -269,7 +307,8 @@ class Reachable:
         if hasattr(function, "__autogen_dispatcher__"):
             own = self._entries(function.__dict__, function.__name__, _OF_WRAPPERS)
             return self.visit(function.__wrapped__), own  # type: ignore[attr-defined]
-        outside, self._attributes = self._attributes, _attributes_in(function.__code__)
+        self._codes.append(function.__code__)
+        outside, self._attributes = self._attributes, attributes_in(function.__code__)
         for attribute in ("__code__", "__defaults__", "__kwdefaults__"):
             self.spots.append(Fixed(function, attribute, getattr(function, attribute)))
         closure = []
@@ -278,12 +317,19 @@ class Reachable:
             self.places.append(Cell(cell, held))
             closure.append(self.visit(held, name, cell))
         defaults = self.visit(function.__defaults__), self.visit(function.__kwdefaults__)
-        names = () if of_library else _globals_in(function.__code__)
+        names = () if of_library else globals_in(function.__code__)
         found = tuple(self._global(scope, name) for name in names)
+        imported = () if of_library else tuple(self._imported(scope, each) for each in imports_in(function.__code__))
         self._attributes = outside
         answers = () if of_library else self._answers(questions_in(function.__code__))
         own = () if of_library else self._entries(function.__dict__, function.__name__, _OF_WRAPPERS)
-        return function.__code__, tuple(closure), defaults, found, answers, own
+        return function.__code__, tuple(closure), defaults, found, imported, answers, own
+
+    def _imported(self, scope: dict[str, Any], name: str) -> Hashable:
+        """What a function may read of a module that it imports itself."""
+        with contextlib.suppress(ImportError):
+            name = importlib.util.resolve_name(name, scope.get("__package__"))
+        return self.visit(sys.modules.get(name))
 
     def _answers(self, questions: Sequence[str]) -> tuple[Hashable, ...]:
         """What torch answers to what code may ask."""
@@ -329,30 +375,6 @@ def _slots(owner: Any) -> tuple[str, ...]:
         if "__slots__" in vars(base):  # else they are those of a class written in C
             found += (name for name, item in vars(base).items() if isinstance(item, types.MemberDescriptorType))
     return tuple(found)
-
-
-@functools.lru_cache(maxsize=4096)
-def _globals_in(code: types.CodeType) -> tuple[str, ...]:
-    """The global names that code reads or writes, inner functions included."""
-    found = [each.argval for each in dis.get_instructions(code) if each.opname.endswith(("_GLOBAL", "_NAME"))]
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            found += _globals_in(inner)
-    if "globals" in found:
-        found += _words_in(code)
-    return tuple(dict.fromkeys(found))
-
-
-@functools.lru_cache(maxsize=4096)
-def _attributes_in(code: types.CodeType) -> frozenset[str]:
-    """The attributes that code mentions, also by a string, and its global names, inner functions included."""
-    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
-    return frozenset(code.co_names).union(_words_in(code), *map(_attributes_in, inner))
-
-
-def _words_in(code: types.CodeType) -> list[str]:
-    """The strings in code that may be names."""
-    return [each for each in code.co_consts if isinstance(each, str) and each.isidentifier()]
 
 
 def _is_memo(value: Any) -> bool:
@@ -407,6 +429,10 @@ _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE, of classes that are not written in C
 _STANDARD_LIBRARY = (os.path.dirname(os.__file__), sysconfig.get_path("platstdlib"))
 _LIBRARIES = frozenset({"torch", "autogen", "numpy", "typing_extensions", *sys.stdlib_module_names}) - {"__main__"}
 
+# What functions written in C are of; others are methods.
+_HOMES = (types.ModuleType, type, types.NoneType, type(datetime.datetime_CAPI))
+_VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()))
+
 MEMO: Any = type(functools.lru_cache(len))
 _WRAPPERS = (staticmethod, classmethod, property)
 _MAY_KEEP = frozenset({MEMO, *_WRAPPERS})
@@ -422,6 +448,7 @@ _OPEN = frozenset({
 # What every module keeps for torch's own use.
 _INTERNALS = frozenset({*vars(torch.nn.Module()), SHORTCUTS}) - {"training"}
 _OF_WRAPPERS = frozenset({"__autogen_dispatcher__", "__wrapped__"})
+_HOOKS_OF_ALL = ("_global_forward_pre_hooks", "_global_forward_hooks")
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 

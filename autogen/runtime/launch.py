@@ -151,8 +151,8 @@ class Launcher:
 
 
 class Launch:
-    """A kernel for one set of sizes on one device (see `autogen.runtime.procedure.Launchable`); called with its tensors,
-    in the order of `names`. What Triton has `compiled` is shared with launches that it does not tell apart.
+    """A kernel for one set of sizes on one device, as `autogen.runtime.procedure.Launchable` has it; called with its
+    tensors, in the order of `names`. What Triton has `compiled` is shared with launches that it does not tell apart.
     """
 
     def __init__(

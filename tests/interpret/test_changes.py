@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import collections
+import contextvars
 import functools
+import itertools
+import random
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -19,6 +24,7 @@ from autogen.decorator import dispatcher_of
 
 THIS = sys.modules[__name__]
 X = torch.linspace(-1, 1, 8)
+Y = X + 2
 SCALE: float | None = None
 
 
@@ -167,7 +173,7 @@ def test_an_order_that_the_loss_changes_is_torchs() -> None:
 
     ours = autogen_loss(loss)
     for factor in (10.0, 1.0, 10.0, 1.0):
-        torch.testing.assert_close(ours(X), X.sum() * factor)
+        torch.testing.assert_close(ours(Y), Y.sum() * factor)
 
 
 def test_a_negative_view_is_torchs() -> None:
@@ -303,6 +309,55 @@ def test_a_cache_that_a_trace_sees_is_filled(loss: Any) -> None:
             torch.testing.assert_close(ours(X), (X * torch.arange(8.0)).sum())
     for kept in (getattr(attribute, "kept", X), HIDDEN[1].get(THIS, X), vars(THIS).get("KEPT", X)):
         assert type(kept) is Tensor
+
+
+def made(how: Callable[[], Any]) -> tuple[Any, Any]:
+    """A loss with something of its own that is another at each call, twice."""
+
+    def one() -> Any:
+        drawn = how()
+        return lambda x: (x * float(drawn())).sum()
+
+    return autogen_loss(one()), one()
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda: functools.partial(next, itertools.count(1.0)),
+        lambda: functools.partial(next, (0.5**k for k in range(9))),
+        lambda: np.random.default_rng(0).random,
+        lambda: np.random.RandomState(0).rand,
+        lambda: random.Random(0).random,
+    ],
+)
+def test_what_is_another_at_each_call_is_torchs(how: Callable[[], Any]) -> None:
+    ours, theirs = made(how)
+    for _ in range(4):
+        torch.testing.assert_close(ours(Y), theirs(Y))
+
+
+def test_a_variable_of_a_context() -> None:
+    scale = contextvars.ContextVar("scale", default=1.0)
+    loss = autogen_loss(lambda x: (x * scale.get()).sum())
+    torch.testing.assert_close(loss(Y), Y.sum())
+    scale.set(2.0)
+    torch.testing.assert_close(loss(Y), Y.sum() * 2)
+
+
+def test_hooks_of_all_modules() -> None:
+    inner = Scaled(2.0)
+    loss, x = autogen_loss(lambda x: inner(x).sum()), Y.clone()
+    for _ in range(3):
+        torch.testing.assert_close(loss(x), 2 * x.sum())
+    hook = nn.modules.module.register_module_forward_hook(
+        lambda module, args, out: out * (3.0 if module is inner else 1)
+    )
+    try:
+        torch.testing.assert_close(loss(x), 6 * x.sum())
+    finally:
+        hook.remove()
+    torch.testing.assert_close(loss(x), 2 * x.sum())
 
 
 class Queue(nn.Module):

@@ -369,6 +369,31 @@ def with_scale(x: Any) -> Any:
     return x * with_scale.scale  # type: ignore[attr-defined]
 
 
+SETTINGS = {"scale": 1.0}
+get_setting, all_settings = SETTINGS.get, SETTINGS.values()
+
+
+def importing(x: Any) -> Any:
+    import helpers  # type: ignore[import-not-found]
+
+    return x * helpers.scale
+
+
+def test_a_module_that_the_loss_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "helpers", HELPERS)
+    monkeypatch.setattr(HELPERS, "scale", 1.0)
+    before = _key(importing)
+    monkeypatch.setattr(HELPERS, "scale", 2.0)
+    assert _key(importing) != before
+
+
+@pytest.mark.parametrize("loss", [lambda x: x * get_setting("scale"), lambda x: x * sum(all_settings)])
+def test_what_is_read_by_way_of_a_dictionary(loss: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = _key(loss)
+    monkeypatch.setitem(SETTINGS, "scale", 2.0)
+    assert _key(loss) != before
+
+
 @pytest.mark.parametrize(
     ("loss", "owner", "name"),
     [
