@@ -13,7 +13,8 @@ Six kinds of node exist beside the scalar ops of `autogen.ops`:
 
     const   a Python number
     index   the value of an integer expression over axes and sizes (arange, numel, one-hot columns)
-    scalar  a number that differs from launch to launch
+    scalar  a number that differs from launch to launch: the value of an expression over sizes and floats, which the
+            host computes in double precision
     load    one element of a tensor, at an index that may itself be computed (gather)
     cast    the same value in another dtype
     reduce  sum, max or min over one or more axes
@@ -188,9 +189,9 @@ def index(expression: sympy.Expr | int) -> Node:
     return intern("index", (), torch.int64, (expression,))
 
 
-def scalar(symbol: sympy.Symbol, dtype: torch.dtype) -> Node:
-    """A number that a kernel is given when it is launched."""
-    return intern("scalar", (), compute_dtype(dtype), (symbol,))
+def scalar(expression: sympy.Expr, dtype: torch.dtype) -> Node:
+    """A number that a kernel is given when it is launched, rounded to `dtype` then."""
+    return intern("scalar", (), compute_dtype(dtype), (expression,))
 
 
 def load(buffer: Buffer, at: Sequence[sympy.Expr | Node]) -> Node:

@@ -86,7 +86,7 @@ class Provenance:
         if node.op == "cast":
             return self.called(node.args[0])
         if node.op == "scalar":
-            return str(node.attrs[0]).removesuffix(NUMBER)
+            return str(node.attrs[0]).removesuffix(NUMBER) if node.attrs[0].is_Symbol else "scalar"
         if node.op == "reduce":
             return f"{self.called(node.args[0])}_{node.attrs[0]}"
         if node.op in _WITH_NUMBER and any(arg.op == "const" for arg in node.args):

@@ -29,8 +29,23 @@ class Script:
         return run
 
 
+@functools.cache
+def python_printer() -> Any:
+    """What writes expressions over sizes and floats as Python, which then computes what the loss would have."""
+    from torch.utils._sympy.printers import PythonPrinter
+
+    class Printer(PythonPrinter):
+        def _print_Float(self, expr: sympy.Float) -> str:
+            return repr(float(expr)).replace("inf", "math.inf")  # all digits, not sympy's fifteen
+
+        def _print_Function(self, expr: sympy.Function) -> str:
+            raise NotImplementedError(f"the size expression {expr}")
+
+    return Printer()
+
+
 class Evaluator(Script):
-    """The values of size expressions for given sizes.
+    """The values of size expressions for given sizes, and of expressions over floats that vary.
 
     >>> N, C = sympy.symbols("N C", integer=True, positive=True)
     >>> Evaluator([N * C, C])({"N": 3, "C": 4})
@@ -38,9 +53,7 @@ class Evaluator(Script):
     """
 
     def __init__(self, expressions: Sequence[sympy.Expr]) -> None:
-        from torch.utils._sympy.printers import PythonPrinter
-
-        printer = PythonPrinter()
+        printer = python_printer()
         symbols = sorted({symbol for e in expressions for symbol in sympy.sympify(e).free_symbols}, key=str)
         lines = ["def run(sizes):"]
         lines += [f"    {symbol} = sizes[{str(symbol)!r}]" for symbol in symbols]

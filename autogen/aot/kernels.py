@@ -42,7 +42,7 @@ class Parameter:
     """A kernel parameter as Triton specialises it.
 
     Attributes:
-        type: "*fp32" and its like for pointers, "i32" or "i64" for integers, "constexpr".
+        type: "*fp32" and its like for pointers, "i32" or "i64" for integers, "fp32" or "fp64" for floats, "constexpr".
         value: the value of a constexpr.
         divisible: whether an integer, or the address in a pointer, is known to be a multiple of 16.
         short: whether a pointer's whole tensor lies within 2^31 bytes, which AMD's buffer instructions need.
@@ -143,7 +143,8 @@ def specialize(
     parameters += [_pointer(partial.dtype) for partial in source.partials]
     if source.partials:
         parameters.append(Parameter("*i32", divisible=True, short=True))
-    parameters += [_integer(value) for value in launcher.arguments(sizes, tiling.variant)]
+    for (name, _), value in zip(source.sizes, launcher.arguments(sizes, tiling.variant), strict=True):
+        parameters.append(Parameter("fp64") if name in source.doubles else _number(value))
     tiles = dict(tiling.tiles)
     parameters += [Parameter("constexpr", tiles[tile]) for tile in source.tiles]
     return SpecializedKernel(
@@ -169,9 +170,7 @@ def _argument(value: Any, *, is_constexpr: bool) -> Parameter:
         return _pointer(value.dtype, short=extent * value.element_size() < 2**31)
     if is_constexpr or value is None:
         return Parameter("constexpr", value)
-    if isinstance(value, float):
-        return Parameter("fp32")
-    return _integer(value)
+    return _number(value)
 
 
 def _tensor(geometry: Geometry, aligned: bool) -> Parameter:
@@ -184,7 +183,9 @@ def _pointer(dtype: torch.dtype, *, divisible: bool = True, short: bool = True) 
     return Parameter(f"*{_TYPES[str(dtype).removeprefix('torch.')]}", divisible=divisible, short=short)
 
 
-def _integer(value: int) -> Parameter:
+def _number(value: float) -> Parameter:
+    if isinstance(value, float):
+        return Parameter("fp32")
     if value == 1:
         return Parameter("constexpr", 1)
     kind = "i32" if value in _INT32 else "i64" if value in _INT64 else "u64"

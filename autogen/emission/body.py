@@ -107,8 +107,10 @@ class Names:
         base = re.sub(r"\W", "_", wanted) or "value"
         if keyword.iskeyword(base) or base[0].isdigit():
             base = f"{base}_" if not base[0].isdigit() else f"_{base}"
+        if re.fullmatch(r"(size|number)(_\d+)?", base):
+            base += "_"  # `size_1` may be an argument, which gets its name where it is printed
         name, copy = base, 2
-        while name in self._taken or re.fullmatch(r"size_\d+", name):  # which are called so where they are printed
+        while name in self._taken:
             name, copy = f"{base}_{copy}", copy + 1
         self._taken.add(name)
         return name
@@ -253,7 +255,7 @@ class Body:
                 return self._literal(node)
             case "scalar":
                 # Triton's interpreter hands it over as a Python number.
-                text = self._style.sizes.text(node.attrs[0])
+                text = self._style.sizes.number(node.attrs[0], node.dtype)
                 return f"tl.full((), {text}, {TRITON_DTYPES[node.dtype]})", Precedence.ATOM
             case "index":
                 text = self._style.tile.index_text(node.attrs[0])

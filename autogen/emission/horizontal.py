@@ -76,6 +76,8 @@ class Horizontal(Streaming):
             is_known = self.sizes.arguments.get(name) == size
             called[name] = name if is_known else unique(name, self.sizes.arguments)
             self.sizes.arguments[called[name]] = size
+            if name in function.doubles:
+                self.sizes.doubles.add(called[name])
         for tile in function.tiles:
             called[tile] = tile_of_part(tile, number)
             self.tiles = (*self.tiles, called[tile])

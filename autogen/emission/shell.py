@@ -23,6 +23,7 @@ from autogen.ops import OPS
 from autogen.program import Root
 from autogen.provenance import Provenance
 from autogen.scheduling.kernel import CHUNKS, Kernel, Level
+from autogen.sizes import python_printer
 from autogen.tiling.space import Space
 from autogen.tiling.variant import Variant
 
@@ -214,6 +215,7 @@ class Shell:
             tuple(kernel.sizes.items()),
             kernel.tiles,
             tuple((*load, place) for place, each in enumerate((kernel, *called)) for load in each.loads),
+            kernel.doubles,
         )
 
     def function(self, *called: Function) -> Function:
@@ -221,6 +223,7 @@ class Shell:
         self.last = last = next(iter(called), None)
         if last:
             self.sizes.arguments |= {name: size for name, size in last.sizes.items() if size != CHUNKS}
+            self.sizes.doubles |= last.doubles
         context = self.fill()
         granted = self._granted()
         totals = context["totals"]
@@ -231,11 +234,11 @@ class Shell:
         parameters += [total["pointer"] for total in totals]
         parameters += ["counter_ptr"] if draws_ticket else []
         parameters += sizes
-        constants = [f"{tile}: tl.constexpr" for tile in tiles]
+        kinds = {**dict.fromkeys(self.sizes.doubles, "tl.float64"), **dict.fromkeys(tiles, "tl.constexpr")}
         text = render(
             self.template,
             name=self.kernel.name,
-            parameters=parameters + constants,
+            parameters=[f"{each}: {kinds[each]}" if each in kinds else each for each in (*parameters, *tiles)],
             summary=self.summary(),
             documentation=self._documentation(totals),
             wide=".to(tl.int64)" if self.variant.wide else "",
@@ -252,6 +255,7 @@ class Shell:
             frozenset(self.style.helpers),
             tuple(self.passes.items()),
             tuple(Partial(total["pointer"], total["torch_dtype"], total["count"]) for total in totals),
+            frozenset(self.sizes.doubles),
         )
 
     def _granted(self) -> str:
@@ -294,7 +298,8 @@ class Shell:
             lines.append("counter_ptr: int32 scalar, 0 before and after")
         for name, size in self.sizes.arguments.items():
             own = "a number" if name.endswith(NUMBER) else "a size"
-            lines.append(f"{name}: {size if name != str(size) else own}")
+            text = size if size.is_integer else python_printer().doprint(size)
+            lines.append(f"{name}: {text if name != str(size) else own}")
         return lines
 
     def body(self, outer: Body | None = None) -> Body:

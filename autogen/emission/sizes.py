@@ -1,10 +1,11 @@
-"""Printing integers: sizes become kernel arguments, offsets become sums of `index * stride`."""
+"""Printing what is known at a launch: sizes and numbers become kernel arguments, offsets sums of `index * stride`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import sympy
+import torch
 
 
 class Sizes:
@@ -19,6 +20,7 @@ class Sizes:
         self._known = {size: name for size, name in known.items() if not size.is_Integer}
         self._variables = dict(variables)
         self.arguments: dict[str, sympy.Expr] = {}
+        self.doubles: set[str] = set()  # the arguments that the kernel is given in double precision
 
     def text(self, expression: sympy.Expr, computed: Mapping[sympy.Symbol, str] | None = None) -> str:
         """An integer expression as Triton text; `computed` are further variables."""
@@ -28,8 +30,15 @@ class Sizes:
 
     def _with(self, computed: Mapping[sympy.Symbol, str]) -> Sizes:
         inner = Sizes(self._known, {**self._variables, **computed})
-        inner.arguments = self.arguments
+        inner.arguments, inner.doubles = self.arguments, self.doubles
         return inner
+
+    def number(self, expression: sympy.Expr, dtype: torch.dtype) -> str:
+        """The argument that a number is, whatever it is computed from: that is done before the launch."""
+        name = str(expression) if expression.is_Symbol else self._unnamed(expression, "number")
+        if dtype == torch.float64:
+            self.doubles.add(name)
+        return self._argument(name, expression)
 
     def factor(self, expression: sympy.Expr) -> str:
         """`text`, in parentheses if it is a sum."""
@@ -82,10 +91,10 @@ class Sizes:
             raise NotImplementedError(f"the size {expression}")
         return self._argument(self._unnamed(expression), expression), True  # computed before the launch
 
-    def _unnamed(self, expression: sympy.Expr) -> str:
+    def _unnamed(self, expression: sympy.Expr, kind: str = "size") -> str:
         """The name of an argument that is no size of a tensor; the same for the same expression."""
         found = (name for name, known in self.arguments.items() if known == expression)
-        return next(found, f"size_{len(self.arguments)}")
+        return next(found, f"{kind}_{len(self.arguments)}")
 
     def _term_order(self, term: sympy.Expr) -> tuple[int, str]:
         """Program and row before column, numbers last."""

@@ -8,10 +8,12 @@ from typing import Any, TypeVar
 
 import sympy
 import torch
+from torch.utils._sympy.functions import ToFloat
 
 from autogen import ir
 from autogen.lowering.values import Chosen, Read, Shape, Value
 from autogen.provenance import Provenance
+from autogen.sizes import evaluator_of
 
 Lowering = Callable[..., Any]
 _Function = TypeVar("_Function", bound=Lowering)
@@ -84,21 +86,33 @@ def lowers(*names: str) -> Callable[[_Function], _Function]:
 
 
 def number(expression: sympy.Expr, dtype: torch.dtype) -> ir.Node:
-    """The value of a size expression, such as `0.1 / ToFloat(C)`, in a dtype."""
+    """The value of a size expression, such as `0.1 / ToFloat(C)`, in a dtype.
+
+    Sizes are integers in the kernel, too. All else that is known when it is launched is one number, computed there: as
+    Python does it, in double precision. What is not known then is put together in the kernel.
+    """
     if expression.is_number:
         return ir.const(float(expression) if not expression.is_integer else int(expression), dtype)
     if isinstance(expression, Chosen):
         return expression.count(dtype)
     if isinstance(expression, Read):
         return ir.cast(expression.value.at((sympy.S.Zero,) * len(expression.value.shape)), dtype)
-    if expression.is_integer and not expression.has(Chosen, Read):
-        return ir.cast(ir.index(expression), dtype)
-    if expression.is_Symbol:
-        return ir.cast(ir.scalar(expression, torch.float32), dtype)
-    args = [number(arg, dtype) for arg in expression.args]
+    args = expression.args
+    if not expression.has(Chosen, Read):
+        size = args[0] if isinstance(expression, ToFloat) else expression
+        if _is_of_sizes(size):
+            return ir.cast(ir.index(size), dtype)
+        # Triton would look whether an integer is 1, though floats decide it: another call may have another.
+        expression = ToFloat(expression) if expression.is_integer else expression
+        evaluator_of(expression)  # refuses what Python's text has no function for
+        return ir.cast(ir.scalar(expression, torch.float64), dtype)
+    if isinstance(expression, ToFloat):
+        return number(args[0], dtype)
+    if expression.is_Add or expression.is_Mul:  # in any order: what is known is one number
+        known = [arg for arg in args if not arg.has(Chosen, Read)]
+        args = [expression.func(*known)] * bool(known) + [arg for arg in args if arg not in known]
+    args = [number(arg, dtype) for arg in args]
     name = type(expression).__name__
-    if name == "ToFloat":
-        return args[0]
     binary = {
         "Add": "add",
         "Mul": "mul",
@@ -113,3 +127,9 @@ def number(expression: sympy.Expr, dtype: torch.dtype) -> ir.Node:
     for arg in args[1:]:
         result = ir.apply(binary[name], result, arg)
     return result
+
+
+def _is_of_sizes(expression: sympy.Expr) -> bool:
+    """Whether an expression is an integer that only integers decide."""
+    is_of_integers = all(symbol.is_integer for symbol in expression.free_symbols)
+    return bool(expression.is_integer and is_of_integers and not expression.has(sympy.Float, ToFloat))

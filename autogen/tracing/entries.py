@@ -36,7 +36,12 @@ class Size:
     @classmethod
     def of(cls, symbolic: Any) -> Size:
         """From a `SymInt`, `SymFloat` or `SymBool`."""
-        return cls(symbolic.node.expr, symbolic.node.hint)
+        expression = symbolic.node.expr
+        if isinstance(symbolic, torch.SymFloat) and expression.is_integer:  # torch says so of every remainder
+            from torch.utils._sympy.functions import ToFloat  # not for what is found on disk
+
+            expression = ToFloat(expression)
+        return cls(expression, symbolic.node.hint)
 
 
 @frozen

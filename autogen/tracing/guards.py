@@ -11,7 +11,7 @@ import torch
 
 from autogen.frozen import frozen
 from autogen.names import NUMBER, unique
-from autogen.sizes import Script
+from autogen.sizes import Script, python_printer
 from autogen.tracing.entries import Size
 
 _LETTERS = ("N", "C")
@@ -209,13 +209,7 @@ def _name_symbols(
 
 def _reader(symbols: Mapping[sympy.Symbol, Place], relations: Sequence[sympy.Basic]) -> Script:
     """Of tensors, floats and the sizes known before, the sizes and floats by name; None if a relation does not hold."""
-    from torch.utils._sympy.printers import PythonPrinter
-
-    class Printer(PythonPrinter):
-        def _print_Float(self, expr: sympy.Float) -> str:
-            return repr(float(expr))  # all digits, not sympy's fifteen
-
-    printer = Printer()
+    printer = python_printer()
     places = {
         "shape": "tensors[{position}].shape[{dim}]",
         "stride": "tensors[{position}].stride()[{dim}]",

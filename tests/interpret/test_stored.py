@@ -183,13 +183,21 @@ def test_other_layouts_of_upstream_gradients_and_second_derivatives(folder: Path
     torch.testing.assert_close(second, torch.full_like(x, 2.0))
 
 
-def test_numbers_that_vary(folder: Path) -> None:
+class Corrected(Scaled):
+    """One with arithmetic on a number and on sizes."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return super().forward(x, y) / (1 - self.margin**5) * (1 - 1 / x.shape[0]) ** x.shape[1]
+
+
+@pytest.mark.parametrize("make", [Scaled, Corrected])
+def test_numbers_that_vary(make: type[Scaled], folder: Path) -> None:
     for traces in (3, 0):
-        loss = again(Scaled)
+        loss = again(make)
         counts = []
         for margin in (0.5, 0.4, 0.3, 0.2, 0.1):
             loss.margin = margin
-            agrees(loss, Scaled(margin), X, Y)
+            agrees(loss, make(margin), X, Y)
             counts.append(trace_count(loss))
         assert counts[-1] == traces
 

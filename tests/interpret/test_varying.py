@@ -151,6 +151,107 @@ def test_doubles_are_exact(compiled: list[str]) -> None:
         torch.testing.assert_close(ours(X.double(), scale), loss(X, scale), rtol=1e-15, atol=0)
 
 
+# What Python computes in double precision, with floats that are about to vary.
+OF_FLOATS: dict[str, tuple[Any, list[float]]] = {
+    "x * (1 - s)": (lambda x, s: x * (1 - s), [0.9999 + 1e-5 * k for k in range(5)]),
+    "x / (1 - s**5)": (lambda x, s: x / (1 - s**5), [0.99999 + 1e-6 * k for k in range(5)]),
+    "x * (s - 1)": (lambda x, s: x * (s - 1), [1 + 1e-9 * k for k in range(1, 6)]),
+    "x * (s / 1e39)": (lambda x, s: x * (s / 1e39), [1e35 * k for k in range(1, 6)]),
+    "x * (s - 0.1234567890123456)": (
+        lambda x, s: x * (s - 0.1234567890123456),
+        [0.1234567890123457 + 1e-15 * k for k in range(5)],
+    ),
+    "x * (s / 2)": (lambda x, s: x * (s / 2), [2.0, 32.0, 3.0, 64.0, 2.0, 1.0]),
+    "x * math.floor(s)": (lambda x, s: x * math.floor(s), [1.5, 16.5, 3.5, 64.5, 1.5, 3e9]),
+    "x * abs(s - 2)": (lambda x, s: x * abs(s - 2), [1.9999999, 2.00000003, 2.5, 1.5, 2.00000001]),
+    "x * (x.max().item() * 1e-7 + s - 1)": (
+        lambda x, s: x * (x.max().item() * 1e-7 + s - 1),
+        [1 + 1e-7 * k for k in range(1, 6)],
+    ),
+    "x * (x.max().item() * (s - 1))": (
+        lambda x, s: x * (x.max().item() * (s - 1)),
+        [1 + 1e-9 * k for k in range(1, 6)],
+    ),
+    "x * N * (1 - s)": (lambda x, s: x * (x.shape[0] * (1 - s)), [0.9999 + 1e-5 * k for k in range(5)]),
+    "x * (s % 0.7)": (lambda x, s: x * (s % 0.7), [1.5, 2.25, -0.125, 0.5, 3.0]),
+    "x * (N % s)": (lambda x, s: x * (x.shape[0] % s), [1.1, 2.25, -0.7, 0.7, 2.0]),
+    "x.long() * math.floor(s)": (lambda x, s: x * (x.long() * math.floor(s)), [1.5, 16.5, 3.5, 64.5, 1.5, 3e9]),
+    "x.double() * (1 - s)": (lambda x, s: (x.double() * (1 - s)).float(), [0.9999 + 1e-5 * k for k in range(5)]),
+}
+
+
+@pytest.mark.parametrize("case", OF_FLOATS)
+def test_arithmetic_on_floats_that_vary_is_that_of_python(case: str, compiled: list[str]) -> None:
+    formula, values = OF_FLOATS[case]
+    ours, x = autogen_loss(lambda x, s: formula(x, s).sum()), torch.ones(3, requires_grad=True)
+    for value in values:
+        expected = gradient(lambda x, s: formula(x, s).sum(), x.detach().double().requires_grad_(), value)
+        for own, their in zip(gradient(ours, x, value), expected, strict=True):
+            torch.testing.assert_close(own.double(), their.double(), rtol=3e-7, atol=0)
+    assert len(compiled) <= 3
+
+
+# What Python computes in double precision, with sizes.
+OF_SIZES: dict[str, Any] = {
+    "(1 - 1/N) ** N": lambda n: (1 - 1 / n) ** n,
+    "N / (N - 1) - 1": lambda n: n / (n - 1) - 1,
+    "1 / (1 - 0.999 ** (1/N))": lambda n: 1 / (1 - 0.999 ** (1 / n)),
+    "1 / N**4": lambda n: 1 / n**4,
+    "N / 2": lambda n: n / 2,
+    "max(N, 7) % 4 / N // 3": lambda n: max(n, 7) % 4 / (n // 3),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("case", OF_SIZES)
+def test_arithmetic_on_sizes_is_that_of_python(case: str, dtype: torch.dtype, compiled: list[str]) -> None:
+    formula = OF_SIZES[case]
+    ours = autogen_loss(lambda x: x.sum() * formula(x.shape[0]))
+    for size in (8, 70000, 32, 33, 8):
+        x = torch.zeros(size, dtype=dtype)
+        x[0] = 1
+        rtol = 2e-7 if dtype == torch.float32 else 1e-15
+        torch.testing.assert_close(ours(x).item(), formula(size), rtol=rtol, atol=0)
+    assert len(compiled) <= 2
+
+
+def test_of_a_number_in_both_precisions_a_launch_of_several_parts_has_one(compiled: list[str]) -> None:
+    def loss(x: Tensor, y: Tensor, s: float) -> Tensor:
+        return (x * (1 - s)).sum() + (y * (1 - 2 * s)).sum() * (2 - s) + (y.double() * (1 - s)).sum()
+
+    ours, y = autogen_loss(loss), torch.ones(3, 2)
+    for value in [0.9999 + 1e-5 * k for k in range(5)]:
+        expected = loss(X.detach().double(), y.double(), value)
+        torch.testing.assert_close(ours(X.detach(), y, value), expected, rtol=1e-7, atol=0)
+    forward = explain(ours, X.detach(), y, 0.5).forward
+    assert forward.launches == 1 and forward.source.count(": tl.float64,") == 1
+
+
+def test_variables_called_as_arguments_are(compiled: list[str]) -> None:
+    def loss(x: Tensor, s: float) -> Tensor:
+        size = (x * (1 - s)).exp()
+        size_1 = size.sum()
+        size = size.square().sum() + size_1
+        number = (x * (1 + s)).exp()
+        number_2 = number.sum()
+        number = number.square().sum() - number_2
+        return size * number_2 + number * size_1
+
+    ours = autogen_loss(loss)
+    for value in (0.1, 0.2, 0.3, 0.4):
+        torch.testing.assert_close(gradient(ours, X, value), gradient(loss, X, value), rtol=1e-5, atol=1e-5)
+
+
+def test_what_python_cannot_compute_is_its_error(compiled: list[str]) -> None:
+    ours = autogen_loss(lambda x, s: (x * (1 / s)).sum() + x.mean() * (s * 1e300) ** 2)
+    for value in (1e-300, 2e-300, 4e-300, 5e-300):
+        torch.testing.assert_close(ours(X * 1e-30, value).isfinite(), torch.tensor(False))
+    with pytest.raises(ZeroDivisionError):
+        ours(X, 0.0)
+    with pytest.raises(OverflowError):
+        ours(X, 2.0)
+
+
 def test_fifty_batch_sizes(compiled: list[str]) -> None:
     ours = autogen_loss(Annealed())
     for size in range(2, 52):

@@ -15,7 +15,7 @@ from triton._C.libtriton import native_specialize_impl
 from triton.backends.amd.compiler import HIPBackend
 
 from autogen.aot import TARGETS, CompiledKernel, Parameter, SpecializedKernel, compile_all, compile_kernel, kernels_of
-from autogen.aot.kernels import _integer, _pointer
+from autogen.aot.kernels import _number, _pointer
 from autogen.errors import CompileError
 from autogen.losses import AdaptiveLogSoftmaxWithLoss, MSELoss
 
@@ -23,7 +23,7 @@ DTYPES = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
 )
-NUMBERS = [0, 1, 2, 15, 16, 1000, 2**31 - 16, 2**31 - 1, 2**31, 2**40 + 1]
+NUMBERS = [0, 1, 2, 15, 16, 1000, 2**31 - 16, 2**31 - 1, 2**31, 2**40 + 1, 0.5, 1.0, 16.0]
 
 
 def small() -> torch.Tensor:
@@ -39,12 +39,26 @@ def as_triton(value: object) -> Parameter:
     kind, found = native_specialize_impl(HIPBackend, value, False, True, True)
     if kind == "constexpr":
         return Parameter(kind, found)
-    return Parameter(kind, divisible="D" in found, short="S" in found)
+    return Parameter(kind, divisible="D" in (found or ""), short="S" in (found or ""))
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_integers_are_specialized_as_triton_does(number: int) -> None:
-    assert _integer(number) == as_triton(number)
+def test_numbers_are_specialized_as_triton_does(number: float) -> None:
+    assert _number(number) == as_triton(number)
+
+
+def test_a_number_is_given_in_the_precision_of_what_it_meets() -> None:
+    def single(a: torch.Tensor) -> torch.Tensor:
+        return (a * (1 / a.shape[0])).sum()
+
+    def both(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (a * (1 / a.shape[0])).exp().sum() + (b.double() * (1 / a.shape[0])).sum()  # two parts, in one launch
+
+    for loss, inputs, expected in ((single, [small()], "fp32"), (both, [small(), small()[:3].detach()], "fp64")):
+        forward, *_ = kernels_of(loss, *inputs)
+        assert [each.type for each in forward.parameters if each.type.startswith("fp")] == [expected]
+        for target in TARGETS.values():
+            assert compile_kernel(forward, target).spilled == 0
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

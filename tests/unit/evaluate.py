@@ -17,6 +17,7 @@ from autogen import ir
 from autogen.ir import Axis, Node
 from autogen.lowering import Root
 from autogen.ops import OPS
+from autogen.sizes import Evaluator
 
 Sizes = Mapping[str, Any]
 Tensors = Mapping[str, torch.Tensor]
@@ -113,7 +114,7 @@ class _Evaluation:
             case "const":
                 return torch.full([1] * len(self.axes), node.attrs[0], dtype=node.dtype)
             case "scalar":
-                return torch.tensor(self.sizes[str(node.attrs[0])], dtype=node.dtype)
+                return torch.tensor(*Evaluator(node.attrs)(self.sizes), dtype=node.dtype)
             case "index":
                 return self.places(node.attrs[0])
             case "load":

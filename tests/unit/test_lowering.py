@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from autogen import ir
 from autogen.lowering import decompositions, lowered_ops
 from autogen.lowering.registry import LOWERINGS
 from tests.unit.pipeline import check, floats, program_of
@@ -39,6 +40,31 @@ class TestRegistry:
 
     def test_what_is_not_lowered_is_decomposed(self) -> None:
         assert torch.ops.aten.softplus.default in decompositions()
+
+
+class TestNumbers:
+    """Numbers that no tensor decides are computed on the host; sizes stay integers."""
+
+    @staticmethod
+    def leaves(loss: Callable[..., Tensor]) -> list[str]:
+        program, _ = program_of(loss, torch.ones(5, 4))
+        nodes = ir.topological(root.node for root in program.outputs)
+        return sorted(f"{node.op} {node.attrs[0]}" for node in nodes if node.op in ("scalar", "index"))
+
+    def test_a_number_is_one_leaf(self) -> None:
+        assert self.leaves(lambda x: x * (1 - 1 / x.shape[0]) ** x.shape[1]) == [
+            "scalar FloatPow(1.0 - (IntTrueDiv(1, N)), ToFloat(C))"
+        ]
+
+    def test_a_size_is_an_integer(self) -> None:
+        assert self.leaves(lambda x: x.mean() + x.shape[0] * x.shape[1] + torch.sym_float(x.shape[0])) == [
+            "index C*N",
+            "index N",
+        ]
+
+    def test_with_a_number_that_is_read_the_known_ones_are_one(self) -> None:
+        leaves = self.leaves(lambda x: x * (x.sum().item() - 1 / x.shape[0] + 1 / x.shape[1]))
+        assert leaves == ["scalar (IntTrueDiv(1, C)) - (IntTrueDiv(1, N))"]
 
 
 # Pointwise ops.

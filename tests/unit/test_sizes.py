@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 
 import pytest
@@ -43,6 +44,16 @@ def test_needs_only_the_sizes_that_occur() -> None:
     assert Evaluator([N + 1, sympy.Integer(7)])({"N": 2, "unused": 5}) == (3, 7)
     with pytest.raises(KeyError, match="N"):
         Evaluator([N])({"C": 1})
+
+
+def test_floats_have_all_their_digits() -> None:
+    s = sympy.Symbol("s", real=True)
+    assert Evaluator([s - 0.1234567890123456, s * sympy.oo])({"s": 1.0}) == (1 - 0.1234567890123456, math.inf)
+
+
+def test_refuses_what_python_has_no_function_for() -> None:
+    with pytest.raises(NotImplementedError, match="lgamma"):
+        Evaluator([sympy.Function("lgamma")(N)])
 
 
 def test_of_nothing_is_nothing() -> None:
