@@ -91,9 +91,18 @@ class CompiledLoss:
         """Whether a call need not be taken apart if it is like an earlier one (`autogen.dispatch.shortcut`).
 
         Then sizes, strides, floats and what is known ahead decide if it can run on the plan. That is all there is to
-        it, but for what it changes; a tensor that is assigned with its graph would need a replay of its own.
+        it, but for what it changes; a tensor that is assigned with its graph would need a replay of its own. Sizes
+        that floats decide would be those of the plan.
         """
-        return not self.state.is_connected
+        return not self.state.is_connected and not self._is_cut_by_floats
+
+    @functools.cached_property
+    def _is_cut_by_floats(self) -> bool:
+        """Whether floats that vary decide sizes, as in `x[: int(share * len(x))]`."""
+        kernels = [part for each in self.launchers for part in (each.kernel, *each.kernel.parts)]
+        sizes = {axis.size for kernel in kernels for axis in (*kernel.rows, *kernel.columns)}
+        sizes.update(size for buffer in self.plan.outputs for size in buffer.shape)
+        return any(not symbol.is_integer for size in sizes for symbol in size.free_symbols)
 
     @property
     def is_found(self) -> bool:

@@ -356,3 +356,20 @@ def test_callers_of_a_function_with_constants_of_their_own(compiled: list[str]) 
             found, expected = gradient(ours, X, *constants), gradient(scaled, X, *constants)
             torch.testing.assert_close(found, expected, rtol=2e-6, atol=1e-7)
     assert len(compiled) <= 4  # twice with constants, then once for either side of the branch
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda x, s: x[: math.floor(s)].exp().mean(),
+        lambda x, s: x[: math.floor(s)].sort(0).values.cumsum(0).square().mean(),
+        lambda x, s: x[: math.floor(s)] * 2,
+    ],
+    ids=["reduced", "steps", "returned"],
+)
+def test_floats_that_decide_sizes(loss: Any) -> None:
+    """Also those of a launch: there are as many programs as the sizes ask for."""
+    decorated, x = autogen_loss(loss), torch.randn(40_000)
+    with policy("mandatory"):
+        for s in (18.5, 19.5, 20.5, 21.5, 30_001.5, 30_002.5, 18.5):
+            torch.testing.assert_close(decorated(x, s), loss(x, s), rtol=1e-4, atol=1e-5)
