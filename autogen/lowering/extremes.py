@@ -101,7 +101,7 @@ def _variance(context: Context, value: Value, dims: Any, correction: Any, keepdi
         return context.name(ir.apply("div", total, number(count, compute)), "mean")
 
     def finish(total: ir.Node) -> ir.Node:
-        left = ir.apply("sub", number(count, compute), ir.const(correction, compute))
+        left = ir.apply("sub", number(count, compute), ir.cast(context.value(correction).at(()), compute))
         return ir.apply("div", total, ir.apply("maximum", left, ir.const(0, compute)))
 
     def square(x: ir.Node, m: ir.Node) -> ir.Node:

@@ -13,6 +13,7 @@ from autogen.lowering.pointwise import apply_op
 from autogen.lowering.registry import Context, lowers, number
 from autogen.lowering.unrolling import reduction
 from autogen.lowering.values import Index, Value, elementwise, numel
+from autogen.tracing.entries import Size
 
 
 def _reduce(context: Context, kind: str, value: Value, dims: Any = None, keepdim: bool = False) -> Value:
@@ -66,6 +67,8 @@ def vector_norm(
     context: Context, value: Value, ord: Any = 2, dims: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Value:
     """`(sum |x|^ord)^(1/ord)` over `dims`; the largest magnitude for inf, the smallest for -inf, a count for 0."""
+    if isinstance(ord, Size):
+        raise NotImplementedError("an order that differs from call to call")
     ord = 2.0 if ord is None else float(ord)
     compute = context.compute
     one, zero = ir.const(1, compute), ir.const(0, compute)

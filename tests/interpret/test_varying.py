@@ -373,3 +373,19 @@ def test_floats_that_decide_sizes(loss: Any) -> None:
     with policy("mandatory"):
         for s in (18.5, 19.5, 20.5, 21.5, 30_001.5, 30_002.5, 18.5):
             torch.testing.assert_close(decorated(x, s), loss(x, s), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda x, s: x.norm(p=s, dim=1).mean(),
+        lambda x, s: torch.linalg.vector_norm(x, s),
+        lambda x, s: x.var(correction=s),
+        lambda x, s: x.std(dim=0, correction=s).sum(),
+    ],
+)
+def test_options_that_vary(loss: Any) -> None:
+    decorated = autogen_loss(loss)
+    with policy("mandatory"):
+        for s in (1.5, 1.25, 1.75, 1.6):
+            torch.testing.assert_close(decorated(X, s), loss(X, s))
