@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import inspect
 import weakref
 from collections.abc import Callable
@@ -249,7 +250,20 @@ def test_floats_that_vary_are_read_and_must_be_floats() -> None:
 
 def test_what_cannot_be_compared_by_identity_has_no_shortcut() -> None:
     assert bound(lambda x: x * test_reachable.BYTES[0], T)[1] is None
-    assert bound(test_binding.identity, [T, T])[1] is None
+    assert bound(test_binding.identity, collections.OrderedDict(x=T))[1] is None
+
+
+def test_containers_are_compared_by_what_is_in_them() -> None:
+    _, short = bound(test_binding.identity, [T, (T, {"x": T, 1: 2.0})])
+    assert short is not None
+    other = torch.zeros(5)
+    reading = short.read(None, ([T, (other, {"x": T, 1: 2.0})],), {})
+    assert reading is not None and [*map(id, reading[0])] == [id(T), id(other), id(T)]
+    assert short.call(reading[0], ()) == (([T, (other, {"x": T, 1: 2.0})],), {})
+    last = {"x": T, 1: 2.0}
+    others = [(T, (T, last)), [T, [T, last]], [T, (T, {1: 2.0, "x": T})], [T, (T, {"x": T})], [T, (T, T, last)], T]
+    for given in (*others, [T, (T, {"x": T, 1: 3.0})], [T, (T, {"y": T, 1: 2.0})]):
+        assert short.read(None, (given,), {}) is None
 
 
 def test_the_oldest_plan_is_forgotten_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
