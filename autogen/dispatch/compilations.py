@@ -114,7 +114,7 @@ class Compilations:
 
     def _remember(self, key: Hashable, error: AutogenError) -> None:
         """Remember that a kind of calls is refused, and forget the oldest such kind if there are too many."""
-        while len(self._refused) >= MOST_KEYS:
+        while key not in self._refused and len(self._refused) >= MOST_KEYS:
             del self._refused[next(iter(self._refused))]
         self._refused.setdefault(key, []).append(without_frames(error))
 

@@ -52,7 +52,6 @@ from autogen.tracing.twins import TURNED, functional_twin
 
 aten = torch.ops.aten
 
-SEED = "the state of torch's random stream"
 MOST_OPERATIONS = 2500  # of 303 real losses the largest has 1278
 
 _METADATA_OPS = {"prim.device.default", "prim.layout.default"}
@@ -349,8 +348,7 @@ class Recorder(TorchDispatchMode):
             raise UnsupportedOpError("random numbers that functools.lru_cache keeps", where=where)
         if any(isinstance(leaf, torch.Generator) for leaf in pytree.tree_leaves((args, kwargs))):
             raise UnsupportedOpError(f"{func} with a generator", where=where)
-        if self._streams.have_moved():
-            raise StateChangeError(SEED, where=where)
+        self._streams.refuse_seeds(where)
 
     def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         parts = result if isinstance(result, (tuple, list)) else (result,)

@@ -21,7 +21,7 @@ from autogen.names import unique
 from autogen.tracing.collectives import function_that_raised
 from autogen.tracing.entries import Found, Number, Reads
 from autogen.tracing.guards import Guards, Known, settle_factors
-from autogen.tracing.recorder import SEED, Recorder
+from autogen.tracing.recorder import Recorder
 from autogen.tracing.source import statement_that_raised
 from autogen.tracing.state import Collector, inputs_of
 from autogen.tracing.strays import Made
@@ -269,16 +269,12 @@ class _Tracing:
             ):
                 returned = run(self.fakes, [number for _, number in self._floats])
         except Exception as error:
+            self._streams.put_back()
             refused = self._reason(error)
             if refused is error:
                 raise
             raise refused from error
-        finally:
-            is_seeded = self._streams.have_moved()
-            if is_seeded:
-                self._streams.put_back()
-        if is_seeded:
-            raise StateChangeError(SEED)
+        self._streams.refuse_seeds()
         if self.recorder.collective is not None:
             raise self.recorder.collective
         if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(returned)):

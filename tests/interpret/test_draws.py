@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -85,3 +86,24 @@ def test_losses_that_seed_are_torchs(loss: Callable[[Tensor], Tensor]) -> None:
     torch.testing.assert_close(*found, rtol=0, atol=0)
     report = explain(decorated, X)
     assert report.path == "eager" and ("random stream" in report.reason or "generator" in report.reason)
+
+
+def test_what_another_thread_draws_is_no_seed() -> None:
+    """Nor is it drawn twice."""
+    drawn: list[Tensor] = []
+    is_over = threading.Event()
+
+    def draw() -> None:
+        while not is_over.wait(1e-3):
+            drawn.append(torch.rand(3))
+
+    torch.manual_seed(5)
+    other = threading.Thread(target=draw)
+    other.start()
+    try:
+        path = explain(autogen_loss(lambda x: (x * torch.rand_like(x)).sum()), X).path
+    finally:
+        is_over.set()
+        other.join()
+    assert path == "generated"
+    assert len(drawn) > 2 and len({tuple(each.tolist()) for each in drawn}) == len(drawn)
