@@ -120,7 +120,7 @@ class _Lowerer:
         variable = self.variables.get(node)
         if isinstance(result, tuple):
             return tuple(self._located(each, origin, variable) for each in result)
-        return self._picked(node, self._located(result, origin, variable))
+        return self._located(result, origin, variable, node)
 
     def _lowered(self, node: torch.fx.Node, lowering: Lowering, args: Any, kwargs: dict[str, Any]) -> Any:
         geometry = node.meta["geometry"]
@@ -155,24 +155,21 @@ class _Lowerer:
         symbol = self.trace.domain.guards.expression(size)
         self._symbols.setdefault(symbol, masks.chosen(str(symbol), mask))
 
-    def _located(self, value: Value, origin: Origin, variable: str | None) -> Value:
-        """`value`, whose nodes tell where they come from."""
+    def _located(self, value: Value, origin: Origin, variable: str | None, whole: torch.fx.Node | None = None) -> Value:
+        """`value`, whose nodes tell where they come from.
+
+        If it is the `whole` result of a node, it is stored first for an index that would have it reduce for each place.
+        """
 
         def at(index: Index) -> ir.Node:
+            if whole is not None and reduces_for_each(value, index):
+                return self.torch.in_memory(whole).at(index)
             node = value.at(index)
             self.provenance.locate(node, origin)
             if variable:
                 users = origin.line is not None and not is_torchs(origin.line.filename)
                 self.provenance.name(node, variable, users=users)
             return node
-
-        return Value(value.shape, value.dtype, at, value.factors)
-
-    def _picked(self, node: torch.fx.Node, value: Value) -> Value:
-        """`value`, which is stored first for indices that would have it reduce for each of their places."""
-
-        def at(index: Index) -> ir.Node:
-            return (self.torch.in_memory(node) if reduces_for_each(value, index) else value).at(index)
 
         return Value(value.shape, value.dtype, at, value.factors)
 

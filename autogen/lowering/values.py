@@ -8,6 +8,7 @@ expression over the inputs.
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -103,10 +104,51 @@ class Value:
     def at(self, index: Sequence[Entry]) -> ir.Node:
         """The node at `index`."""
         key = tuple(index)
-        node = self._known.get(key)
-        if node is None:
-            node = self._known[key] = self._at(key)
-        return node
+        if key not in self._known:
+            if _asking.depth == 0:
+                self._ask(key)
+            elif _asking.depth < _DEEPEST:
+                _asking.depth += 1
+                try:
+                    self._known[key] = self._at(key)
+                finally:
+                    _asking.depth -= 1
+            else:
+                raise _Deeper(self, key)
+        return self._known[key]
+
+    def _ask(self, index: Index) -> None:
+        """Make the node at `index`, whatever the number of ops before it: those far below are asked first."""
+        todo = [(self, index)]
+        _asking.depth = 1
+        try:
+            while todo:
+                value, key = todo[-1]
+                try:
+                    value._known[key] = value._at(key)
+                    todo.pop()
+                except _Deeper as deeper:
+                    todo.append((deeper.value, deeper.index))
+        finally:
+            _asking.depth = 0
+
+
+_DEEPEST = 50  # values that ask each other before the deepest is asked alone; each takes some 5 of Python's frames
+
+
+class _Asking(threading.local):
+    depth = 0
+
+
+_asking = _Asking()
+
+
+class _Deeper(Exception):
+    """Signals that `value` is to be asked for its node at `index` from the top of the stack."""
+
+    def __init__(self, value: Value, index: Index) -> None:
+        super().__init__()
+        self.value, self.index = value, index
 
 
 def free_axes(index: Sequence[Entry]) -> set[ir.Axis]:

@@ -270,3 +270,22 @@ class TestIndexing:
 
     def test_one_hot_by_comparison(self) -> None:
         check(lambda x, y: (x * (torch.arange(4) == y.unsqueeze(1))).sum(1), floats(5, 4), labels(5, classes=4))
+
+
+class TestDepth:
+    """Hundreds of ops before an index that is not their own: more than Python's stack would hold of calls."""
+
+    @staticmethod
+    def long(x: Tensor) -> Tensor:
+        for k in range(250):
+            x = x * 1.01 - 0.1 * k if k % 2 else x.tanh()
+        return x.log_softmax(-1)
+
+    def test_a_gather(self) -> None:
+        check(lambda x, y: self.long(x).gather(1, y[:, None]).mean(), floats(6, 7), labels(6, classes=7))
+
+    def test_a_slice(self) -> None:
+        check(lambda x: (self.long(x)[:, 1:] - x[:, :-1]).mean(), floats(6, 7))
+
+    def test_what_torch_computes_of_it(self) -> None:
+        check(lambda x: self.long(x).flip(0).cumprod(1).mean(), floats(6, 7))
