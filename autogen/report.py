@@ -136,7 +136,8 @@ def _directions(decision: Decision, binding: Binding) -> tuple[DirectionReport |
     if kernels is None:
         return None, None
     if isinstance(kernels, BoundHandwritten):
-        return describe_handwritten(*kernels.planned(binding.tensors), binding.tensors)
+        planned = kernels.planned((*binding.tensors, *decision.found), decision.sizes)
+        return describe_handwritten(*planned, binding.tensors)
     steps = kernels.backward() if any(needs_gradient(binding)) else ()
     report = describe(kernels.forward, decision.sizes)
     before = tuple(_with_line(TorchStep.name_of(node.target), node.meta["origin"]) for node in kernels.ahead)

@@ -113,7 +113,8 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
     needs = needs_gradient(binding)
     handwritten = dispatcher.handwritten(binding, module)
     if not isinstance(handwritten, str):
-        planned, after = handwritten.planned(binding.tensors)
+        call, given = handwritten
+        planned, after = call.planned((*binding.tensors, *given.found), given.sizes)
         return (
             *(specialize_launch(launch, name, "forward") for launch in planned.launches),
             *(specialize_launch(launch, name, "backward") for launch in (after.launches if after else ())),

@@ -59,6 +59,14 @@ def run_again(
 
 
 @frozen
+class Bound:
+    """A call that kernels are made for: its sizes and floats by name, and the tensors that were found ahead."""
+
+    sizes: dict[str, Any]
+    found: tuple[torch.Tensor, ...] = ()
+
+
+@frozen
 class Binding:
     """A call: `tensors` and their `names`, `statics` for all else, and how to run the loss on other tensors.
 

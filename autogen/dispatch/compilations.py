@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from autogen.calls import reachable
-from autogen.calls.binding import Binding
+from autogen.calls.binding import Binding, Bound
 from autogen.calls.executed import is_profiled, noted
 from autogen.dispatch.state import shared_memory
 from autogen.errors import (
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from autogen.dispatch.stored import Shelf
     from autogen.runtime.compiled import CompiledLoss
     from autogen.runtime.handwritten import BoundHandwritten
-    from autogen.tracing.trace import Bound
 
     Kernels = CompiledLoss | BoundHandwritten
 

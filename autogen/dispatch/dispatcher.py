@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from autogen import availability
-from autogen.calls.binding import Binding, bind, is_replaying
+from autogen.calls.binding import Binding, Bound, bind, is_replaying
 from autogen.calls.executed import is_profiled
 from autogen.calls.places import MISSING
 from autogen.dispatch.autograd import apply_short, run
 from autogen.dispatch.compilations import Compilations, Decision, key_of, needs_gradient
-from autogen.dispatch.shortcut import Key, Plan, Shortcut, Taken
+from autogen.dispatch.plans import Key, Plan, Taken
+from autogen.dispatch.shortcut import Shortcut
 from autogen.dispatch.sites import Site, Sites
 from autogen.dispatch.state import apart, keep, shared_memory
 from autogen.dynamo import graphs
@@ -43,6 +44,7 @@ from autogen.policies import Policy, resolve
 
 if TYPE_CHECKING:
     from autogen.dispatch.compilations import Kernels
+    from autogen.runtime.compiled import CompiledLoss
     from autogen.runtime.handwritten import BoundHandwritten
 
 logger = logging.getLogger("autogen")
@@ -315,8 +317,10 @@ class Dispatcher:
                 shortcut.plans.keep(key, plan)
             return plan
         state, example = shortcut.plans.example or (None, None)
-        needs = _needs_of_plain(tensors) if state == key[0] and _is_autocast_known(tensors) else None
-        if example is None or needs is None:
+        if example is None or state != key[0] or not _is_autocast_known(tensors):
+            return None
+        needs = _needs_of_plain(tensors, self._on_device(shortcut.names, tensors))
+        if needs is None:
             return None
         bound = cast("BoundHandwritten", example.loss).like(tensors, needs)
         return None if bound is None else shortcut.handwritten(key, bound, tensors, needs)
@@ -330,17 +334,18 @@ class Dispatcher:
         kwargs: dict[str, Any],
     ) -> None:
         """Find a shortcut for the next calls like this one."""
-        if not kernels.is_short or self.options.retraces:
+        if self.options.retraces:
             return
         site = self._sites.of(module)
         if self._handwritten is None:
-            site.learn(binding, module, args, kwargs)
+            if cast("CompiledLoss", kernels).is_short:
+                site.learn(binding, module, args, kwargs)
         elif kernels.path == "handwritten" and not binding.floats and _is_autocast_known(binding.tensors):
-            site.learn(binding, module, args, kwargs)
+            bound = cast("BoundHandwritten", kernels)
+            site.learn(binding, module, args, kwargs, bound.values)
             for each in site.shortcuts:
                 reading = each.read(module, args, kwargs)
                 if reading is not None and isinstance(reading[1], tuple):
-                    bound = cast("BoundHandwritten", kernels)
                     each.handwritten(reading[1], bound, binding.tensors, needs_gradient(binding))
 
     def replay_again(
@@ -358,10 +363,8 @@ class Dispatcher:
 
     def decide(self, binding: Binding, module: torch.nn.Module | None, name: str) -> Decision:
         """How a call is to run; compiles what is not compiled yet."""
-        on_host = () if self._handwritten is None else self._handwritten().on_host
-        tensors = [tensor for name, tensor in zip(binding.names, binding.tensors, strict=True) if name not in on_host]
         try:
-            availability.require(tensors)
+            availability.require(self._on_device(binding.names, binding.tensors))
         except AutogenError as error:
             self.say(name, error.reason)
             return Decision(error=error)
@@ -370,17 +373,25 @@ class Dispatcher:
         generator_first = resolve(self.options.policy) is Policy.AGGRESSIVE
         decision = self.compilations.decide(binding, name) if generator_first else None
         if decision is None or decision.kernels is None:
-            bound = self.handwritten(binding, module)
-            if not isinstance(bound, str):
-                self.say(name, bound.reason)
-                return Decision(bound)
+            found = self.handwritten(binding, module)
+            if not isinstance(found, str):
+                kernels, bound = found
+                self.say(name, kernels.reason)
+                return Decision(kernels, bound.sizes, bound.found)
             decision = decision or self.compilations.decide(binding, name)
             if decision.kernels is None:
-                return Decision(error=RefusedError(name, bound))
+                return Decision(error=RefusedError(name, found))
         return decision
 
-    def handwritten(self, binding: Binding, module: torch.nn.Module | None) -> BoundHandwritten | str:
-        """The call on handwritten kernels, or why it cannot run on any."""
+    def _on_device(self, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """The tensors that may not be on the host if kernels are to run on a GPU."""
+        if self._handwritten is None:
+            return tensors
+        on_host = self._handwritten().on_host
+        return [tensor for name, tensor in zip(names, tensors, strict=True) if name not in on_host]
+
+    def handwritten(self, binding: Binding, module: torch.nn.Module | None) -> tuple[BoundHandwritten, Bound] | str:
+        """The call on handwritten kernels, and what is read for it; or why it cannot run on any."""
         if self._handwritten is None:
             return "this loss: it has none"
         from autogen.runtime.handwritten import bind_handwritten
@@ -412,10 +423,14 @@ class Dispatcher:
         return self.function(*args, **kwargs) if module is None else self.function(module, *args, **kwargs)
 
 
-def _needs_of_plain(tensors: Sequence[torch.Tensor]) -> tuple[bool, ...] | None:
-    """Which tensors are to be differentiated; None if kernels cannot run on them, which is said on the long way."""
+def _needs_of_plain(
+    tensors: Sequence[torch.Tensor], on_device: Sequence[torch.Tensor] | None = None
+) -> tuple[bool, ...] | None:
+    """Which tensors are to be differentiated; None if kernels cannot run on them, which is said on the long way. Only
+    those `on_device` have to be there, if not all.
+    """
     try:
-        availability.require(tensors)
+        availability.require(tensors if on_device is None else on_device)
     except AutogenError:
         return None
     is_enabled = torch.is_grad_enabled()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,9 +61,16 @@ class Site:
         return module is None if self.module is None else self.module() is module
 
     def learn(
-        self, binding: Binding, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        binding: Binding,
+        module: torch.nn.Module | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        values: Sequence[str] = (),
     ) -> None:
-        """Write a shortcut for the next calls like this one, if there are some to be expected."""
+        """Write a shortcut for the next calls like this one, if there are some to be expected. `values` names the
+        arguments that are lists for a handwritten loss.
+        """
         self._calls += 1
         if module is not None and binding.state.comes_back and not isinstance(self.shortcuts, weakref.ProxyType):
             self._hand_over(module)
@@ -73,7 +80,7 @@ class Site:
         if any(each.read(module, args, kwargs) is not None for each in self.shortcuts):
             return  # one of them holds, but had not been prepared for a call of this geometry
         self._written += 1
-        found = shortcut(binding, module, args, kwargs)
+        found = shortcut(binding, module, args, kwargs, values)
         if found is not None:
             self.shortcuts[:] = [found, *self.shortcuts[: _MOST_SHORTCUTS - 1]]
 

@@ -37,9 +37,8 @@ from autogen.options import Options, keeps_plans
 from autogen.runtime import build
 
 if TYPE_CHECKING:
-    from autogen.calls.binding import Binding
+    from autogen.calls.binding import Binding, Bound
     from autogen.runtime.compiled import CompiledLoss
-    from autogen.tracing.trace import Bound
 
 logger = logging.getLogger("autogen")
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autogen import ir
+from autogen.calls.binding import Bound
 from autogen.calls.changes import State
 from autogen.runtime.backwards import Backwards, Sizes, Step, kernels_in, launchers_of, results_of
 from autogen.runtime.launch import Launcher, Tuner, empty
@@ -22,9 +23,10 @@ from autogen.scheduling.plan import Plan
 from autogen.sizes import evaluator_of
 from autogen.torch_step import TorchStep
 from autogen.tracing.static_graph import Graph
-from autogen.tracing.trace import Bound, Trace
+from autogen.tracing.trace import Trace
 
 if TYPE_CHECKING:
+    from autogen.runtime.prepared import Prepared
     from autogen.runtime.route import Route
 
 
@@ -157,6 +159,12 @@ class CompiledLoss:
         if bound is None or not self._holds(bound.sizes):
             return None
         return bound
+
+    def prepared(self, tensors: Sequence[torch.Tensor], sizes: Sizes, *, is_again: bool = True) -> Prepared:
+        """The loss for some sizes, whatever the tensors are, and whether they have come before."""
+        from autogen.runtime.prepared import Prepared
+
+        return Prepared(self, sizes)
 
     @functools.cached_property
     def returns_tensor(self) -> bool:

@@ -11,17 +11,20 @@ import functools
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from autogen.calls.binding import Binding
+from autogen.calls.binding import Binding, Bound
 from autogen.calls.changes import State
 from autogen.frozen import frozen
 from autogen.runtime import direct, scratch
 from autogen.runtime.launch import triton_around
+
+if TYPE_CHECKING:
+    from autogen.runtime.handwritten_prepared import PreparedHandwritten, UnpreparedHandwritten
 
 # The parameters of a kernel that adds up over its programs: what each of them has, and how many have come.
 PARTIALS, COUNTER = "partials_ptr", "counter_ptr"
@@ -143,7 +146,8 @@ class Handwritten(ABC):
     """A loss with kernels of its own.
 
     `function` is torch's, as a static method. `arguments` are its arguments by name, with its defaults. `on_host` names
-    those that may be on the host while the others are on a GPU.
+    those that may be on the host while the others are on a GPU: as tensors, or as lists of numbers, which may be others
+    in each call.
     """
 
     function: Callable[..., torch.Tensor]
@@ -157,12 +161,19 @@ class Handwritten(ABC):
         then says what is wrong with it.
         """
 
-    def is_short(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether geometry and what is no tensor decide about calls like this one, and planning only allocates.
+    def reads(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether values on the host have a say in a call that is not refused: then it is `read`.
 
-        Then the plan is one for all of them (`autogen.runtime.handwritten_prepared`).
+        Geometry, options and which arguments are no tensors decide that. All else that is planned of a call, too: the
+        plan is one for all that are alike in this, and in the numbers that are read.
         """
         return False
+
+    def read(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | str:
+        """What forward and backward are given as well, or in the place of arguments: new tensors on the device, and
+        integers, by name. The names are the same for all calls that are alike. Or why there is no kernel for the call.
+        """
+        return {}
 
     @abstractmethod
     def forward(self, arguments: Mapping[str, Any]) -> Forward:
@@ -181,12 +192,19 @@ class Handwritten(ABC):
 
 @frozen
 class BoundHandwritten:
-    """One call of a handwritten loss, as dispatch sees it (compare `autogen.runtime.compiled.CompiledLoss`)."""
+    """Calls of a handwritten loss, as dispatch sees them (compare `autogen.runtime.compiled.CompiledLoss`).
+
+    `options` are the arguments that are the same in all of them; `names` those of the tensors, `values` those that are
+    lists on the host, and `found` the tensors that are read there. Gradients are `wanted` of some tensors.
+    """
 
     loss: Handwritten
-    arguments: Mapping[str, Any]
+    options: Mapping[str, Any]
     names: tuple[str, ...]
+    values: tuple[str, ...]
+    found: tuple[str, ...]
     wanted: tuple[str, ...]
+    is_found: bool  # calls are read
 
     path = "handwritten"
     is_random = False
@@ -198,14 +216,9 @@ class BoundHandwritten:
         return "the loss has a handwritten kernel"
 
     @property
-    def is_short(self) -> bool:
-        """Whether calls like this one need not be planned again."""
-        return self.loss.is_short(self.arguments)
-
-    @property
     def unconnected(self) -> tuple[bool, ...]:
-        """Which inputs have no gradient, whether one is asked for or not."""
-        return tuple(name not in self.wanted for name in self.names)
+        """Which inputs, found ones included, have no gradient, whether one is asked for or not."""
+        return tuple(name not in self.wanted for name in (*self.names, *self.found))
 
     @property
     def differentiable(self) -> tuple[bool, ...]:
@@ -225,32 +238,50 @@ class BoundHandwritten:
         """The loss's return value around its output."""
         return outputs[0]
 
-    def on(self, tensors: Sequence[torch.Tensor]) -> BoundHandwritten:
-        """The call on other tensors."""
-        given = dict(zip(self.names, tensors, strict=True))
-        return replace(self, arguments={name: given.get(name, value) for name, value in self.arguments.items()})
+    def device(self, tensors: Sequence[torch.Tensor]) -> torch.device:
+        """Where the kernels run on some tensors."""
+        return next(t.device for name, t in zip(self.names, tensors, strict=False) if name not in self.loss.on_host)
+
+    def arguments(self, tensors: Sequence[torch.Tensor], numbers: Mapping[str, int]) -> dict[str, Any]:
+        """What forward and backward are given for a call's tensors, found ones included, and the numbers read."""
+        return {**self.options, **dict(zip((*self.names, *self.found), tensors, strict=True)), **numbers}
+
+    def bind(self, tensors: Sequence[torch.Tensor], values: Sequence[Any]) -> Bound | None:
+        """What is read in a call; None if there is no kernel for it."""
+        given = zip((*self.names, *self.values), (*tensors, *values), strict=True)
+        read = self.loss.read({**self.options, **dict(given)})
+        return None if isinstance(read, str) else _bound(read)
 
     def like(self, tensors: Sequence[torch.Tensor], needs_gradient: Sequence[bool]) -> BoundHandwritten | None:
-        """The call on tensors of another geometry, if there are kernels for them, and calls of that are alike."""
+        """Calls on tensors of another geometry, if there are kernels for them."""
         wanted = tuple([name for name, needs in zip(self.names, needs_gradient, strict=True) if needs])
-        arguments = self.on(tensors).arguments
-        is_taken = self.loss.refuse(arguments, wanted) is None and self.loss.is_short(arguments)
-        return replace(self, wanted=wanted) if is_taken else None
+        arguments = {**self.options, **dict(zip(self.names, tensors, strict=True)), **dict.fromkeys(self.values, ())}
+        if self.loss.refuse(arguments, wanted) is not None or self.loss.reads(arguments) is not self.is_found:
+            return None
+        return replace(self, wanted=wanted)
 
-    def planned(self, tensors: Sequence[torch.Tensor]) -> tuple[Forward, Backward | None]:
+    def prepared(
+        self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int], *, is_again: bool
+    ) -> PreparedHandwritten | UnpreparedHandwritten:
+        """The loss for tensors like some, found ones included; all worked out, which takes long, if such come again."""
+        from autogen.runtime.handwritten_prepared import PreparedHandwritten, UnpreparedHandwritten
+
+        return PreparedHandwritten(self, tensors, sizes) if is_again else UnpreparedHandwritten(self, sizes)
+
+    def planned(self, tensors: Sequence[torch.Tensor], numbers: Mapping[str, int]) -> tuple[Forward, Backward | None]:
         """Both directions for tensors like these, planned on the meta device, where nothing runs."""
-        call = self.on(list(map(stand_in, tensors)))
-        forward = self.loss.forward(call.arguments)
+        arguments = self.arguments(list(map(stand_in, tensors)), numbers)
+        forward = self.loss.forward(arguments)
         if not self.wanted:
             return forward, None
         upstream = torch.empty_like(forward.output)
-        return forward, self.loss.backward(call.arguments, forward.saved, upstream, self.wanted)
+        return forward, self.loss.backward(arguments, forward.saved, upstream, self.wanted)
 
     def run_forward(
         self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Launch forward; returns the output and what is kept for backward."""
-        planned = self.loss.forward(self.on(tensors).arguments)
+        planned = self.loss.forward(self.arguments(tensors, sizes))
         for launch in planned.launches:
             launch(planned.output.device)
         return [planned.output], list(planned.saved)
@@ -264,16 +295,16 @@ class BoundHandwritten:
     ) -> list[torch.Tensor | None]:
         """Launch backward; returns a gradient or None for every tensor."""
         gradient = upstream[0].resolve_neg()  # kernels read memory as it is
-        planned = self.loss.backward(self.on(tensors).arguments, saved, gradient, self.wanted)
+        planned = self.loss.backward(self.arguments(tensors, sizes), saved, gradient, self.wanted)
         for launch in planned.launches:
             launch(gradient.device)
-        return [planned.gradients.get(name) for name in self.names]
+        return [planned.gradients.get(name) for name in (*self.names, *self.found)]
 
 
 def bind_handwritten(
     loss: Handwritten, binding: Binding, module: torch.nn.Module | None, needs_gradient: Sequence[bool]
-) -> BoundHandwritten | str:
-    """A call of a handwritten loss, or why it has no kernel for it."""
+) -> tuple[BoundHandwritten, Bound] | str:
+    """A call of a handwritten loss, and what is read for it; or why it has no kernel for it."""
     defaults = _defaults(loss.function)
     given = binding.arguments
     arguments = {
@@ -285,7 +316,26 @@ def bind_handwritten(
             return f"a {name} that is no tensor"
     wanted = tuple(name for name, needs in zip(binding.names, needs_gradient, strict=True) if needs)
     refusal = loss.refuse(arguments, wanted)
-    return refusal or BoundHandwritten(loss, arguments, binding.names, wanted)
+    if refusal is not None:
+        return refusal
+    is_found = loss.reads(arguments)
+    read = loss.read(arguments) if is_found else {}
+    if isinstance(read, str):
+        return read
+    found = tuple(name for name, each in read.items() if isinstance(each, torch.Tensor))
+    values = values_among(given, loss.on_host)
+    options = {name: each for name, each in arguments.items() if name not in values and name not in binding.names}
+    return BoundHandwritten(loss, options, binding.names, values, found, wanted, is_found), _bound(read)
+
+
+def values_among(arguments: Mapping[str, Any], on_host: Collection[str]) -> tuple[str, ...]:
+    """Which arguments are lists of numbers on the host."""
+    return tuple(name for name, each in arguments.items() if name in on_host and isinstance(each, (list, tuple)))
+
+
+def _bound(read: Mapping[str, Any]) -> Bound:
+    numbers = {name: each for name, each in read.items() if not isinstance(each, torch.Tensor)}
+    return Bound(numbers, tuple([each for each in read.values() if isinstance(each, torch.Tensor)]))
 
 
 @functools.cache

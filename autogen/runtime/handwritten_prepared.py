@@ -63,9 +63,11 @@ class PreparedLaunch:
 class UnpreparedHandwritten:
     """A `call` of a geometry that may never come again: planned each time it runs (compare `PreparedHandwritten`)."""
 
-    def __init__(self, call: BoundHandwritten) -> None:
+    is_for_once = True
+
+    def __init__(self, call: BoundHandwritten, sizes: Mapping[str, int]) -> None:
         self.call = call
-        self.sizes: dict[str, Any] = {}
+        self.sizes = dict(sizes)
 
     def forward(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
         """Launch forward; returns the output, and what is kept for backward."""
@@ -84,14 +86,20 @@ class UnpreparedHandwritten:
 
 
 class PreparedHandwritten:
-    """Both directions of a `call`, one of tensors on the meta device (compare `autogen.runtime.prepared.Prepared`)."""
+    """Both directions of a `call` (compare `autogen.runtime.prepared.Prepared`).
 
-    def __init__(self, call: BoundHandwritten, tensors: Sequence[torch.Tensor]) -> None:
+    It is prepared for tensors like some, found ones included, and for `sizes`, the numbers that are read.
+    """
+
+    is_for_once = False
+
+    def __init__(self, call: BoundHandwritten, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> None:
         self._inputs = [stand_in(each) for each in tensors]
-        self._device = tensors[0].device
-        self.call = call.on(self._inputs)
-        self.sizes: dict[str, Any] = {}
-        planned = call.loss.forward(self.call.arguments)
+        self._device = call.device(tensors)
+        self._arguments = call.arguments(self._inputs, sizes)
+        self.call = call
+        self.sizes = dict(sizes)
+        planned = call.loss.forward(self._arguments)
         self._saved = planned.saved
         known = set(map(_memory, self._inputs))
         kept = {_memory(each): each for each in planned.saved if _memory(each) not in known}
@@ -123,8 +131,8 @@ class PreparedHandwritten:
 
     def _plan_backward(self, upstream: torch.Tensor) -> Direction:
         """Backward for one layout of its upstream gradient."""
-        planned = self.call.loss.backward(self.call.arguments, self._saved, upstream, self.call.wanted)
-        wanted = [planned.gradients.get(name) for name in self.call.names]
+        planned = self.call.loss.backward(self._arguments, self._saved, upstream, self.call.wanted)
+        wanted = [planned.gradients.get(name) for name in (*self.call.names, *self.call.found)]
         return self._direction([*self._inputs, *self._kept, upstream], wanted, planned.launches)
 
     def _direction(

@@ -9,6 +9,7 @@ import sympy
 import torch
 from torch.utils import _pytree as pytree
 
+from autogen.calls.binding import Bound
 from autogen.calls.changes import State
 from autogen.frozen import frozen
 from autogen.tracing.entries import Entry, Found, Number, Predicate, Reads, Values
@@ -24,14 +25,6 @@ class TracedTensor:
     shape: tuple[sympy.Expr, ...]
     strides: tuple[sympy.Expr, ...]
     node: torch.fx.Node
-
-
-@frozen
-class Bound:
-    """A call that a trace holds for: its sizes and floats by name, and the tensors that were found ahead."""
-
-    sizes: dict[str, Any]
-    found: tuple[torch.Tensor, ...] = ()
 
 
 @frozen

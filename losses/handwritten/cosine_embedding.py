@@ -232,10 +232,6 @@ class CosineEmbedding(Handwritten):
 
     function = staticmethod(torch.nn.functional.cosine_embedding_loss)
 
-    def is_short(self, arguments: Mapping[str, Any]) -> bool:
-        """See `Handwritten.is_short`."""
-        return True
-
     def refuse(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
         """See `Handwritten.refuse`."""
         input1, input2, target = (arguments[name] for name in ("input1", "input2", "target"))

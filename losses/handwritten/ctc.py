@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
@@ -31,15 +32,7 @@ class CTC(Handwritten):
 
     function = staticmethod(torch.nn.functional.ctc_loss)
     on_host = frozenset({"targets", "input_lengths", "target_lengths"})
-    checks_values = True  # of labels on the CPU
-
-    def is_short(self, arguments: Mapping[str, Any]) -> bool:
-        """See `Handwritten.is_short`. Lengths on the host are read, what is not contiguous is copied."""
-        given = [arguments[name] for name in sorted(self.on_host)]
-        if not all(isinstance(each, torch.Tensor) and each.is_contiguous() for each in given):
-            return False
-        device = arguments["log_probs"].device
-        return device.type != "cpu" and {each.device for each in given} == {device} and arguments["targets"].dim() == 2
+    checks_values = True  # on the CPU, as torch does
 
     def refuse(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
         """See `Handwritten.refuse`."""
@@ -54,30 +47,82 @@ class CTC(Handwritten):
             return "a gradient for anything but log_probs"
         if arguments["reduction"] not in ("none", "mean", "sum") or type(arguments["zero_infinity"]) is not bool:
             return "options that torch does not know"
-        n_steps, n_batch, n_classes = _batched(log_probs).shape
+        _, n_batch, n_classes = _batched(log_probs).shape
         if type(blank) is not int or not 0 <= blank < n_classes:
             return f"the blank {blank!r} out of the {n_classes} classes"
         if targets.dim() == 2 and len(targets) != n_batch:
             return f"{len(targets)} targets for {n_batch} sequences"
-        refusal = _refuse_lengths(arguments, n_steps, n_batch)
-        if refusal is None and 2 * _longest_target(arguments) + 1 > _MAX_STATES:
-            return f"a target with more than {_MAX_STATES} states"
-        if refusal is None and self.checks_values and log_probs.device.type == targets.device.type == "cpu":
+        lengths = [arguments["input_lengths"], arguments["target_lengths"]]
+        if all(isinstance(each, torch.Tensor) for each in lengths):
+            if any(each.dtype not in _INTEGERS for each in lengths):
+                return "lengths that are no integers"
+            if any(each.numel() != n_batch for each in lengths):
+                return f"lengths that are not {n_batch}, one for each sequence"
+        elif not all(isinstance(each, (list, tuple)) for each in lengths):
+            return "lengths that are neither two tensors nor two lists"
+        if targets.dim() == 1 and not targets.is_meta and not all(map(self._is_on_host, lengths)):
+            return "targets one after the other whose lengths are on the GPU"
+        if targets.dim() == 2 and not self._is_on_host(lengths[1]):
+            return _refuse_states(targets.shape[1])
+        return None
+
+    def reads(self, arguments: Mapping[str, Any]) -> bool:
+        """See `Handwritten.reads`: lengths on the host; and what is on another device, or not contiguous, is copied."""
+        targets = arguments["targets"]
+        given = [arguments[name] for name in sorted(self.on_host)]
+        if targets.dim() == 1 or any(map(self._is_on_host, given)):
+            return True
+        return not all(each.is_contiguous() and each.device == arguments["log_probs"].device for each in given)
+
+    def read(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | str:
+        """See `Handwritten.read`: contiguous targets and lengths; `n_labels`, a bound of the labels of a target; and
+        `starts`, where each target begins, if they are one after the other.
+        """
+        log_probs, targets = arguments["log_probs"], arguments["targets"]
+        device, are_joined = log_probs.device, targets.dim() == 1
+        given = arguments["input_lengths"], arguments["target_lengths"]
+        inputs, labels = [_integers(each) if self._is_on_host(each) else None for each in given]
+        refusal = _refuse_lengths(inputs, labels, _batched(log_probs), targets)
+        if refusal is not None:
+            return refusal
+        if labels is not None:
+            n_labels = max(labels)
+        else:  # of targets one after the other, only known on the meta device
+            n_labels = triton.cdiv(len(targets), given[1].numel()) if are_joined else targets.shape[1]
+        refusal = _refuse_states(n_labels)
+        if refusal is not None:
+            return refusal
+        if self.checks_values and device.type == targets.device.type == "cpu":
             used = targets.long()
             if targets.dim() == 2:
-                lengths = torch.as_tensor(arguments["target_lengths"]).reshape(-1, 1)
-                used = used[torch.arange(targets.shape[1]) < lengths]
-            if ((used < 0) | (used >= n_classes) | (used == blank)).any():
+                used = used[torch.arange(targets.shape[1]) < torch.as_tensor(given[1]).reshape(-1, 1)]
+            if ((used < 0) | (used >= log_probs.shape[-1]) | (used == arguments["blank"])).any():
                 return "a label that is the blank or none of the classes"
-        return refusal
+        found: dict[str, Any] = {"n_labels": n_labels}
+        on_device = targets.to(device).contiguous()
+        if on_device is not targets:
+            found["targets"] = on_device
+        if inputs is not None and labels is not None:
+            rows = [inputs, labels, [0, *accumulate(labels[:-1])]] if are_joined else [inputs, labels]
+            lengths = _copied(rows, device)
+        else:
+            lengths = [torch.as_tensor(each).to(device).flatten().contiguous() for each in given]
+            lengths += [torch.empty_like(lengths[1], dtype=torch.int64)] if are_joined else []  # on the meta device
+        return found | dict(zip(("input_lengths", "target_lengths", "starts"), lengths, strict=False))
+
+    def _is_on_host(self, lengths: Any) -> bool:
+        """Whether lengths are known without waiting for a device."""
+        if not isinstance(lengths, torch.Tensor):
+            return True
+        return lengths.device.type == "cpu" and self.checks_values
 
     def forward(self, arguments: Mapping[str, Any]) -> Forward:
         """See `Handwritten.forward`."""
         log_probs, reduction = arguments["log_probs"], arguments["reduction"]
         device, n_batch = log_probs.device, _batched(log_probs).shape[1]
-        n_steps, n_labels = len(log_probs), _longest_target(arguments)
-        targets = arguments["targets"].to(device).contiguous()
-        lengths = _lengths_and_starts(arguments, device)
+        n_steps, targets = len(log_probs), arguments["targets"]
+        n_labels = arguments["n_labels"] if "n_labels" in arguments else targets.shape[1]
+        lengths = [arguments[name] for name in ("input_lengths", "target_lengths", "starts") if name in arguments]
         dtype = compute_dtype(log_probs)
         nll = torch.empty(n_batch, dtype=dtype, device=device)
         alpha = torch.empty(n_batch, n_steps, 2, n_labels + 1, dtype=dtype, device=device)
@@ -155,55 +200,36 @@ def _batched(log_probs: torch.Tensor) -> torch.Tensor:
     return log_probs if log_probs.dim() == 3 else log_probs[:, None]
 
 
-def _refuse_lengths(arguments: Mapping[str, Any], n_steps: int, n_batch: int) -> str | None:
-    """Why the lengths are refused, if they are."""
-    given = [arguments["input_lengths"], arguments["target_lengths"]]
-    targets = arguments["targets"]
-    if not all(isinstance(each, torch.Tensor) for each in given):
-        if not all(isinstance(each, (list, tuple)) and all(type(k) is int for k in each) for each in given):
-            return "lengths that are neither two tensors nor two lists of integers"
-    elif any(each.dtype not in _INTEGERS for each in given):
-        return "lengths that are no integers"
-    if any((each.numel() if isinstance(each, torch.Tensor) else len(each)) != n_batch for each in given):
-        return f"lengths that are not {n_batch}, one for each sequence"
-    inputs, labels = map(_on_host, given)
-    if targets.is_meta or (inputs is None and labels is None and targets.dim() == 2):
-        return None
-    if inputs is None or labels is None:
-        return "targets one after the other whose lengths are on the GPU"
-    if not all(0 <= length <= n_steps for length in inputs):
+def _integers(lengths: Any) -> list[Any]:
+    """Lengths on the host."""
+    return lengths.flatten().tolist() if isinstance(lengths, torch.Tensor) else list(lengths)
+
+
+def _refuse_lengths(
+    inputs: list[Any] | None, labels: list[Any] | None, log_probs: torch.Tensor, targets: torch.Tensor
+) -> str | None:
+    """Why lengths on the host are refused, if they are."""
+    n_steps, n_batch, _ = log_probs.shape
+    for each in inputs, labels:
+        if each is not None and (len(each) != n_batch or set(map(type, each)) != {int}):
+            return f"lengths that are not {n_batch} integers, one for each sequence"
+    if inputs is not None and not 0 <= min(inputs) <= max(inputs) <= n_steps:
         return f"an input length out of the {n_steps} steps"
-    if min(labels) < 0 or (max(labels) > targets.shape[1] if targets.dim() == 2 else sum(labels) != len(targets)):
-        return "target lengths that do not fit the targets"
-    return None
+    if labels is None:
+        return None
+    is_all = sum(labels) == len(targets) if targets.dim() == 1 else max(labels) <= targets.shape[1]
+    return None if is_all and min(labels) >= 0 else "target lengths that do not fit the targets"
 
 
-def _on_host(lengths: Any) -> list[int] | None:
-    """Lengths as integers, if they are known without waiting for a device."""
-    if not isinstance(lengths, torch.Tensor):
-        return list(lengths)
-    return lengths.flatten().tolist() if lengths.device.type == "cpu" else None
+def _refuse_states(n_labels: int) -> str | None:
+    return f"a target with more than {_MAX_STATES} states" if 2 * n_labels + 1 > _MAX_STATES else None
 
 
-def _longest_target(arguments: Mapping[str, Any]) -> int:
-    """A bound of the labels of a target; on the meta device, where there may be none, the mean."""
-    targets, lengths = arguments["targets"], _on_host(arguments["target_lengths"])
-    if lengths is not None:
-        return max(lengths)
-    return targets.shape[1] if targets.dim() == 2 else triton.cdiv(len(targets), arguments["target_lengths"].numel())
-
-
-def _lengths_and_starts(arguments: Mapping[str, Any], device: torch.device) -> tuple[torch.Tensor, ...]:
-    """The lengths of inputs and targets, and where each target begins, if they are one after the other; contiguous."""
-    given = arguments["input_lengths"], arguments["target_lengths"]
-    are_joined = arguments["targets"].dim() == 1
-    on_host = [each for each in map(_on_host, given) if each is not None]
-    if len(on_host) == 2:
-        rows = [*on_host, [0, *accumulate(on_host[1][:-1])]] if are_joined else on_host
-        n, filling = len(rows[0]), [0] * (len(rows[0]) % 2)  # with which each begins at a multiple of 16 bytes
-        both = torch.tensor([[*row, *filling] for row in rows], dtype=torch.int64)
-        # One copy, of memory that is nobody else's: the host need not wait for it.
-        return both.to(device, non_blocking=True)[:, :n].unbind()
-    lengths = [torch.as_tensor(each).to(device).flatten().contiguous() for each in given]
-    starts = [torch.empty_like(lengths[1], dtype=torch.int64)] if are_joined else []  # on the meta device
-    return (*lengths, *starts)
+def _copied(rows: Sequence[Sequence[int]], device: torch.device) -> list[torch.Tensor]:
+    """Integers as tensors on a device, of which each begins at a multiple of 16 bytes."""
+    n = len(rows[0])
+    filling = [0] * (n % 2)
+    # One copy, of memory that is nobody else's: the host need not wait for it.
+    numbers = array("q", [number for row in rows for number in (*row, *filling)])
+    copied = torch.frombuffer(numbers, dtype=torch.int64).to(device, non_blocking=True)
+    return list(copied.split_with_sizes([n, n % 2] * len(rows))[::2])

@@ -225,12 +225,15 @@ class MultiLabelMargin(Handwritten):
     function = staticmethod(torch.nn.functional.multilabel_margin_loss)
     checks_values = True  # on the CPU, as torch does
 
-    def is_short(self, arguments: Mapping[str, Any]) -> bool:
-        """See `Handwritten.is_short`."""
-        return not self._looks_at(arguments["target"])
+    def reads(self, arguments: Mapping[str, Any]) -> bool:
+        """See `Handwritten.reads`: labels on the CPU are looked at."""
+        return self.checks_values and arguments["target"].device.type == "cpu"
 
-    def _looks_at(self, target: torch.Tensor) -> bool:
-        return self.checks_values and target.device.type == "cpu"
+    def read(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | str:
+        """See `Handwritten.read`."""
+        least, greatest = arguments["target"].aminmax()
+        is_known = least >= -1 and greatest < _sizes(arguments["input"])[1]
+        return {} if is_known else "targets that are no classes"
 
     def refuse(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
         """See `Handwritten.refuse`."""
@@ -249,10 +252,6 @@ class MultiLabelMargin(Handwritten):
             return "targets of another shape than the input"
         if _sizes(input)[1] > _MAX_CLASSES:
             return f"more than {_MAX_CLASSES} classes"
-        if self._looks_at(target):
-            least, greatest = target.aminmax()
-            if least < -1 or greatest >= _sizes(input)[1]:
-                return "targets that are no classes"
         return None
 
     def forward(self, arguments: Mapping[str, Any]) -> Forward:

@@ -50,6 +50,20 @@ def arguments_of(*inputs: Any, **options: Any) -> dict[str, Any]:
     return dict(zip(names, inputs, strict=True)) | {"blank": 0, "reduction": "mean", "zero_infinity": False} | options
 
 
+def refusal_of(arguments: dict[str, Any], needs_gradient: Sequence[str] = ("log_probs",)) -> str | None:
+    refusal = make_ctc().refuse(arguments, needs_gradient)
+    if refusal is not None or not make_ctc().reads(arguments):
+        return refusal
+    found = make_ctc().read(arguments)
+    return found if isinstance(found, str) else None
+
+
+def with_what_is_read(arguments: dict[str, Any]) -> dict[str, Any]:
+    found = make_ctc().read(arguments) if make_ctc().reads(arguments) else {}
+    assert not isinstance(found, str)
+    return {**arguments, **found}
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("zero_infinity", [False, True])
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -211,7 +225,8 @@ def test_plans_on_the_meta_device(one_after_the_other: bool, reduction: str) -> 
     tensors = [each.to("meta") for each in (probs, targets, *map(torch.tensor, lengths))]
     for each in lengths, tensors[2:]:
         arguments = arguments_of(*tensors[:2], *each, reduction=reduction)
-        assert make_ctc().refuse(arguments, ("log_probs",)) is None
+        assert refusal_of(arguments) is None
+        arguments = with_what_is_read(arguments)
         forward = make_ctc().forward(arguments)
         backward = make_ctc().backward(arguments, forward.saved, torch.empty_like(forward.output), ("log_probs",))
         assert forward.output.shape == ((4,) if reduction == "none" else ())
@@ -224,7 +239,7 @@ def test_plans_on_the_meta_device(one_after_the_other: bool, reduction: str) -> 
 def test_lengths_out_of_range_of_a_gpu() -> None:
     """What nobody checks, as lengths stay on the GPU: kernels stay within bounds, the loss is nan."""
     probs, targets, *lengths = ragged()
-    launch = make_ctc().forward(arguments_of(probs, targets, *lengths, reduction="none")).launches[0]
+    launch = make_ctc().forward(with_what_is_read(arguments_of(probs, targets, *lengths, reduction="none"))).launches[0]
     wrong = torch.tensor([8, 3, -1, 2**40]), torch.tensor([2, 5, 1, 0])
     changed = dict(zip(("input_lengths_ptr", "target_lengths_ptr"), wrong, strict=True))
     replace(launch, arguments={**launch.arguments, **changed})(torch.device("cpu"))
@@ -234,7 +249,7 @@ def test_lengths_out_of_range_of_a_gpu() -> None:
 def test_labels_out_of_range_of_a_gpu() -> None:
     """Labels that are no classes have probability 0, and get no gradient."""
     probs, targets, *lengths = ragged()
-    arguments = arguments_of(probs, targets, *lengths, reduction="none")
+    arguments = with_what_is_read(arguments_of(probs, targets, *lengths, reduction="none"))
     forward = make_ctc().forward(arguments)
     wrong = torch.tensor([[1, 4, 2, 1], [3, 1, 2, 0], [-1, 9, 9, 9], [9, 9, 9, 9]])
     saved = [wrong if each is forward.launches[0].arguments["targets_ptr"] else each for each in forward.saved]
@@ -269,7 +284,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("given", REFUSED.values(), ids=REFUSED)
 def test_errors_are_those_of_torch(given: tuple[Any, ...]) -> None:
-    assert make_ctc().refuse(arguments_of(*given), ()) is not None
+    assert refusal_of(arguments_of(*given), ()) is not None
     with pytest.raises(Exception) as theirs:
         nn.CTCLoss()(*given)
     with pytest.raises(theirs.type) as ours:
@@ -279,7 +294,7 @@ def test_errors_are_those_of_torch(given: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize("options", [{"blank": -1}, {"blank": 4}, {"reduction": "all"}, {"zero_infinity": 1}])
 def test_unknown_options(options: dict[str, Any]) -> None:
-    assert make_ctc().refuse(arguments_of(*ragged(), **options), ()) is not None
+    assert refusal_of(arguments_of(*ragged(), **options), ()) is not None
     with pytest.raises((RuntimeError, ValueError, TypeError)):
         autogen.losses.CTCLoss(**options)(*ragged())
 
@@ -295,10 +310,10 @@ def test_left_to_torch() -> None:
         (probs, blank_in_target, *lengths),
         (probs[:, :1], large, [7], [4096]),
     ):
-        assert make_ctc().refuse(arguments_of(*inputs), ("log_probs",)) is not None
+        assert refusal_of(arguments_of(*inputs)) is not None
         assert torch.equal(autogen.losses.CTCLoss()(*inputs), nn.CTCLoss()(*inputs))
-    assert make_ctc().refuse(arguments_of(probs[:, :1], large, [7], [4095]), ("log_probs",)) is None
-    assert make_ctc().refuse(arguments_of(*ragged()), ("log_probs", "targets")) is not None
+    assert refusal_of(arguments_of(probs[:, :1], large, [7], [4095])) is None
+    assert refusal_of(arguments_of(*ragged()), ("log_probs", "targets")) is not None
 
 
 @st.composite

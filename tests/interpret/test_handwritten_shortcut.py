@@ -20,9 +20,9 @@ LABELS = torch.tensor([[3, 0, -1, 1, 1, 1], [0, -1, 2, 2, 2, 2], [-1, 0, 0, 0, 0
 SIGNS = torch.tensor([1, -1, -1, 1])
 
 
-def gradients(loss: Any, *inputs: Tensor, upstream: Tensor | None = None) -> list[Tensor]:
+def gradients(loss: Any, *inputs: Any, upstream: Tensor | None = None) -> list[Tensor]:
     value = loss(*inputs)
-    wanted = [each for each in inputs if each.requires_grad]
+    wanted = [each for each in inputs if isinstance(each, Tensor) and each.requires_grad]
     given = torch.full_like(value, 0.5) if upstream is None else upstream
     return [value, *torch.autograd.grad(value, wanted, given)]
 
@@ -92,30 +92,103 @@ def test_margin_is_taken_apart_twice(reduction: str, binds: list[str]) -> None:
 
 
 def test_values_that_torch_checks_are_looked_at_in_every_call(binds: list[str]) -> None:
-    ours, x = autogen.losses.MultiLabelMarginLoss(), pairs()[0]
-    for _ in range(4):
-        ours(x, LABELS)
+    ours, theirs = autogen.losses.MultiLabelMarginLoss(), nn.MultiLabelMarginLoss()
+    for call in range(4):
+        x = (pairs()[0].detach() * (1 + call)).requires_grad_()
+        torch.testing.assert_close(gradients(ours, x, LABELS), gradients(theirs, x, LABELS))
+    assert len(binds) == 2
     with pytest.raises(RuntimeError, match="is out of range"):
         ours(x, LABELS + 6)
-    assert len(binds) >= 5
 
 
-def test_ctc_of_lengths_on_its_device(binds: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CTC, "is_short", lambda self, arguments: True)  # as if the CPU were a GPU
-    for reduction in ("mean", "none"):
-        ours, theirs = autogen.losses.CTCLoss(reduction=reduction), nn.CTCLoss(reduction=reduction)
-        lengths, labels = torch.tensor([7, 8, 6]), torch.tensor([3, 1, 2])
-        targets = torch.tensor([[1, 2, 3], [4, 4, 4], [3, 3, 1]])
-        del binds[:]
-        for call in range(4):
-            x = torch.randn(8, 3, 5, generator=torch.Generator().manual_seed(call)).log_softmax(2).requires_grad_()
-            torch.testing.assert_close(
-                gradients(ours, x, targets, lengths, labels), gradients(theirs, x, targets, lengths, labels)
+TARGETS = torch.tensor([[1, 2, 3], [4, 4, 4], [3, 3, 1]])
+
+
+def probabilities(seed: int, steps: int = 8) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(steps, 3, 5, generator=generator).log_softmax(2).requires_grad_()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_ctc_of_lengths_on_its_device(reduction: str, binds: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CTC, "checks_values", False)  # as if the CPU were a GPU
+    ours, theirs = autogen.losses.CTCLoss(reduction=reduction), nn.CTCLoss(reduction=reduction)
+    lengths, labels = torch.tensor([7, 8, 6]), torch.tensor([3, 1, 2])
+    for call in range(4):
+        given = probabilities(call), TARGETS, lengths - call % 2, labels
+        torch.testing.assert_close(gradients(ours, *given), gradients(theirs, *given))
+    assert len(binds) == 2
+
+
+@pytest.mark.parametrize("are_joined", [False, True])
+@pytest.mark.parametrize(("kind", "is_gpu"), [(list, False), (list, True), (tuple, False), (torch.tensor, False)])
+def test_ctc_of_lengths_on_the_host(
+    is_gpu: bool,
+    kind: Any,
+    are_joined: bool,
+    binds: list[str],
+    launches: Launches,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Lengths may be others in every call; each call is of its own."""
+    if is_gpu:
+        monkeypatch.setattr(CTC, "checks_values", False)
+    reduction = "none" if are_joined else "mean"
+    ours, theirs = autogen.losses.CTCLoss(reduction=reduction), nn.CTCLoss(reduction=reduction)
+    lengths = [([7, 8, 6], [3, 1, 2]), ([8, 8, 8], [2, 2, 2]), ([5, 6, 7], [1, 2, 0]), ([6, 6, 6], [1, 1, 0])]
+    for call, (steps, labels) in enumerate([*lengths, *reversed(lengths), *lengths]):
+        taken = [row[:length] for row, length in zip(TARGETS, labels, strict=True)]
+        targets = torch.cat(taken) if are_joined else TARGETS
+        x = probabilities(call, 8 + call // 6)
+        given = x, targets, kind(steps), kind(labels)
+        torch.testing.assert_close(gradients(ours, *given), gradients(theirs, *given))
+    assert len(binds) == 2
+    assert launches.take() == 24
+
+
+def test_lists_of_lengths_that_are_changed_or_wrong(binds: list[str]) -> None:
+    ours, theirs = autogen.losses.CTCLoss(), nn.CTCLoss()
+    steps, labels = [7, 8, 6], [3, 1, 2]
+    for _ in range(3):
+        ours(probabilities(0), TARGETS, steps, labels)
+    del binds[:]
+    x = probabilities(1)
+    value = ours(x, TARGETS, steps, labels)
+    expected = gradients(theirs, x, TARGETS, list(steps), list(labels))
+    steps[:], labels[:] = [1, 1, 1], [0, 0, 0]
+    torch.testing.assert_close(torch.autograd.grad(value, x)[0] * 0.5, expected[1])
+    value = ours(x, TARGETS, same := [3, 3, 3], same)  # one list twice
+    torch.testing.assert_close(value, theirs(x, TARGETS, [3, 3, 3], [3, 3, 3]))
+    torch.testing.assert_close(
+        ours(x, TARGETS, target_lengths=same, input_lengths=(4, 4, 4)), theirs(x, TARGETS, [4, 4, 4], same)
+    )
+    binds.clear()
+    for wrong in ([9, 8, 6], [3, 1, 2]), ([7, 8, 6], [4, 1, 2]), ([7, 8], [3, 1, 2]), ([7.0, 8, 6], [3, 1, 2]):
+        with pytest.raises(Exception) as refused:
+            theirs(x, TARGETS, *wrong)
+        with pytest.raises(refused.type) as own:
+            ours(x, TARGETS, *wrong)
+        assert str(own.value) == str(refused.value)
+
+
+def test_second_derivatives_of_ctc_with_lists() -> None:
+    """Torch's formula, for the lists of the call."""
+    ours, theirs = autogen.losses.CTCLoss(), nn.CTCLoss()
+    for call in range(4):
+        found = []
+        for loss in (ours, theirs):
+            x, steps, labels = (
+                probabilities(call).detach().double().requires_grad_(),
+                [7 - call, 8, 6],
+                [3, 1, call % 3],
             )
-        assert len(binds) == 2
+            value = loss(x.square(), TARGETS, steps, labels)
+            steps[1] = labels[1] = 0
+            found.append(torch.autograd.grad(value, x, create_graph=True)[0])
+        torch.testing.assert_close(*found)
 
 
-def test_when_ctc_is_planned_once() -> None:
+def test_what_ctc_reads() -> None:
     loss, on = CTC(), {"device": "meta"}
     given: dict[str, Any] = {
         "log_probs": torch.empty(8, 3, 5, **on),
@@ -123,7 +196,7 @@ def test_when_ctc_is_planned_once() -> None:
         "input_lengths": torch.empty(3, dtype=torch.int64, **on),
         "target_lengths": torch.empty(3, dtype=torch.int64, **on),
     }
-    assert loss.is_short(given)
+    assert not loss.reads(given)
     one_after_the_other = torch.empty(6, dtype=torch.int64, **on)
     for name, other in (
         ("input_lengths", [8, 8, 8]),
@@ -131,7 +204,7 @@ def test_when_ctc_is_planned_once() -> None:
         ("targets", one_after_the_other),
         ("targets", torch.empty(2, 3, dtype=torch.int64, **on).t()),
     ):
-        assert not loss.is_short({**given, name: other})
+        assert loss.reads({**given, name: other})
 
 
 def test_each_geometry_has_a_plan(binds: list[str]) -> None:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autogen import autogen_loss
-from autogen.dispatch.shortcut import Plan
+from autogen.dispatch.plans import Plan
 from autogen.runtime.prepared import Prepared
 from tests.interpret.launches import Launches
 from tests.interpret.stateful import Loss, N, Twins, inputs
@@ -152,7 +152,7 @@ def test_with_a_state(kind: type[Loss], binds: list[str]) -> None:
 
 
 def test_no_more_sizes_are_kept_than_there_is_room_for(binds: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autogen.dispatch.shortcut._MOST_ALIKE", 2)
+    monkeypatch.setattr("autogen.dispatch.plans._MOST_ALIKE", 2)
     plans: list[Plan] = []
     taken = Plan.taken
     monkeypatch.setattr(Plan, "taken", lambda self, *args: (plans.append(self), taken(self, *args))[1])

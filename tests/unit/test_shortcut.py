@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import nn
 
-import autogen.dispatch.shortcut
+import autogen.dispatch.plans
 from autogen.calls.binding import Binding, bind
-from autogen.dispatch.shortcut import Plan, Plans, Shortcut, shortcut
+from autogen.dispatch.plans import Plan, Plans
+from autogen.dispatch.shortcut import Shortcut, shortcut
 from autogen.runtime import geometry
 from tests.unit import test_binding, test_reachable
 
@@ -267,7 +268,7 @@ def test_containers_are_compared_by_what_is_in_them() -> None:
 
 
 def test_the_oldest_plan_is_forgotten_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autogen.dispatch.shortcut, "MOST_PLANS", 3)
+    monkeypatch.setattr(autogen.dispatch.plans, "MOST_PLANS", 3)
     plans, kept = Plans(), [cast("Plan", object()) for _ in range(5)]
     for k, plan in enumerate(kept):
         plans.keep((None, k), plan)
@@ -288,4 +289,4 @@ def test_plans_of_geometries_that_come_once_are_not_kept() -> None:
 
 
 def test_there_is_room_for_hundreds_of_sizes_that_come_again() -> None:
-    assert autogen.dispatch.shortcut.MOST_PLANS >= 1024
+    assert autogen.dispatch.plans.MOST_PLANS >= 1024

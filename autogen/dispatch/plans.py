@@ -1,0 +1,200 @@
+"""Plans: compiled losses, prepared for the geometries that calls by a shortcut have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from autogen.dispatch.state import copy_of
+from autogen.frozen import frozen
+from autogen.runtime import geometry
+from autogen.runtime.replays import Settings
+
+if TYPE_CHECKING:
+    from autogen.calls.changes import State
+    from autogen.runtime.checks import Holds
+    from autogen.runtime.compiled import CompiledLoss
+    from autogen.runtime.handwritten import BoundHandwritten
+    from autogen.runtime.handwritten_prepared import PreparedHandwritten, UnpreparedHandwritten
+    from autogen.runtime.prepared import Prepared
+
+Key = tuple[Any, ...]
+
+Taken = tuple["Plan", "dict[str, Any] | None", tuple[torch.Tensor, ...]]
+"""How a call runs: its plan, its sizes if floats among them vary, and the tensors that were found ahead."""
+
+MOST_PLANS = 1024  # geometries of one shortcut, before the oldest is forgotten
+_MOST_NOTED = 2**13  # hashes, before all are forgotten
+_MOST_ALIKE = 256  # sizes of what is found ahead, for one geometry
+
+
+@frozen
+class Plan:
+    """A compiled loss, prepared for one geometry of its tensors."""
+
+    loss: CompiledLoss | BoundHandwritten
+    prepared: Prepared | PreparedHandwritten | UnpreparedHandwritten
+    needs_gradient: bool
+    is_early: bool  # forward computes gradients
+    is_random: bool
+    outputs: int
+    constant: tuple[int, ...]  # outputs without a gradient
+    returns_tensor: bool  # and makes nothing else
+    cut: tuple[int, ...] = ()  # tensors that autograd comes to from no output, whose graph may not be the loss's own
+    copied: tuple[int, ...] = ()  # those that the loss writes to, and backward may read
+    state: State | None = None  # what a call changes, if anything
+    holds: Holds | None = None  # where values decide which branches a loss takes: whether they are these
+    by_values: bool = False  # whether values decide if a call runs on the plan
+    settings: Settings = field(default_factory=Settings)
+    is_found: bool = False  # the loss is given what is found ahead; there is a plan for each of its sizes
+    alike: dict[Key, Plan] = field(default_factory=dict, repr=False)  # those plans
+    branches: list[Plan] = field(default_factory=list, repr=False)  # of all traces for the geometry
+
+    @classmethod
+    def of(cls, loss: CompiledLoss, sizes: dict[str, Any], needs: tuple[bool, ...], branches: list[Plan]) -> Plan:
+        """Prepare a loss for the sizes of a call, and the tensors of it that are to be differentiated.
+
+        `branches` are all plans for its geometry, where more than that decides.
+        """
+        from autogen.runtime.checks import checks_of  # imports sympy
+
+        domain = loss.trace.domain
+        common = loss.common.get(needs)
+        if common is None:
+            common = loss.common[needs] = {
+                "needs_gradient": any(needs),
+                "is_early": loss.early > 0,
+                "is_random": loss.is_random,
+                "outputs": len(loss.trace.outputs),
+                "constant": tuple(k for k, varies in enumerate(loss.differentiable) if not varies),
+                "returns_tensor": loss.returns_tensor and not loss.state,
+                "cut": _both(loss.unconnected[: len(needs)], needs),
+                "copied": tuple(each.position for each in loss.state.written) if any(needs) else (),
+                "state": loss.state or None,
+                "is_found": loss.is_found,
+            }
+        holds = checks_of(domain, sizes) if domain.ahead and not common["is_found"] else None
+        by_values = common["is_found"] or holds is not None
+        return cls(loss, loss.prepared((), sizes), holds=holds, by_values=by_values, branches=branches, **common)
+
+    @classmethod
+    def of_handwritten(
+        cls, call: BoundHandwritten, tensors: Sequence[torch.Tensor], needs: Sequence[bool], *, is_again: bool
+    ) -> Plan:
+        """Prepare a handwritten loss for calls like one, if such have come before: that takes a while."""
+        return cls(
+            call,
+            call.prepared(tensors, {}, is_again=is_again and not call.is_found),
+            bool(call.wanted),
+            is_early=False,
+            is_random=False,
+            outputs=1,
+            constant=(),
+            returns_tensor=True,
+            cut=_both(call.unconnected[: len(needs)], needs),
+            by_values=call.is_found,
+            is_found=call.is_found,
+        )
+
+    def taken(self, tensors: Sequence[torch.Tensor], values: Sequence[Any]) -> Taken | None:
+        """How a call of the geometry runs, if its loss takes the branches that it is planned for."""
+        if not values and not self.is_found:
+            return (self, None, ()) if self.holds is None or self.holds(tensors) else None
+        bound = self.loss.bind(tensors, values)
+        if bound is None:
+            return None
+        sizes = bound.sizes
+        integers = tuple([size for size in sizes.values() if not isinstance(size, float)])
+        varying = sizes if len(integers) < len(sizes) else None
+        if not self.is_found:
+            return self, varying, ()
+        plan = self.alike.get(integers)
+        if plan is None or plan.prepared.is_for_once:
+            prepared = self.loss.prepared((*tensors, *bound.found), sizes, is_again=plan is not None)
+            plan = replace(self, prepared=prepared)
+            _make_room(_MOST_ALIKE, self.alike)
+            self.alike[integers] = plan
+        return plan, varying, bound.found
+
+    def given(self, tensors: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """What kernels and autograd are given in the place of a call's tensors, and what was found ahead."""
+        given = list(tensors)
+        for k in self.copied:
+            given[k] = copy_of(given[k])
+        for k in self.cut:
+            given[k] = given[k].detach()
+        return [*given, *(map(copy_of, found) if self.copied else found)]  # it may lie in memory that is written to
+
+    def outputs_of(self, results: list[torch.Tensor]) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """The outputs among the results of forward; one that is all the loss returns, alone."""
+        return results[0] if self.returns_tensor else tuple(results[: self.outputs])
+
+
+class Plans:
+    """The plans of a shortcut, by geometry; most calls have that of the `latest`, which a faster test finds.
+
+    Where sizes keep changing, most geometries come once. Their plans go as soon as there is a newer one: Python's
+    collector goes through all that is kept.
+    """
+
+    def __init__(self) -> None:
+        self._plans: dict[Key, Plan] = {}
+        self._newest: tuple[Key, Plan] | None = None  # which has come once
+        self._noted: dict[int, None] = {}  # what has come, by hash
+        self._tests: dict[Key, geometry.Alike] = {}
+        self.example: tuple[Any, Plan] | None = None  # the last that was kept, after what held for all tensors
+        # What holds for all tensors, a test for their geometry, and the plan.
+        self.latest: tuple[Any, geometry.Alike, Plan] | tuple[None, None, None] = (None, None, None)
+
+    def find(self, key: Key, tensors: Sequence[torch.Tensor]) -> Plan | Key:
+        """The plan for a key, the first part of which holds for all tensors; the key if there is none."""
+        plan = self._plans.get(key)
+        if plan is None:
+            if self._newest is None or self._newest[0] != key:
+                return key
+            plan = self._newest[1]
+            self.keep(key, plan)
+        same = self._tests.get(key)
+        if same is None or not same(*tensors):  # made in another inference mode
+            same = geometry.alike(tensors)
+            if same is None:
+                return plan
+            self._tests[key] = same
+        self.latest = key[0], same, plan
+        return plan
+
+    def comes_again(self, key: Key) -> bool:
+        """Whether a geometry has come before, or is the first of all, as that of most losses stays what it is."""
+        noted = hash(key)
+        if noted in self._noted:
+            return True
+        is_first = not self._noted
+        if len(self._noted) >= _MOST_NOTED:
+            self._noted = {}
+        self._noted[noted] = None
+        return is_first
+
+    def keep(self, key: Key, plan: Plan) -> None:
+        """Remember the plan of a geometry: if that comes again, for good."""
+        if self.comes_again(key):
+            _make_room(MOST_PLANS, self._plans, self._tests)
+            self._plans[key] = plan
+            self.example = key[0], plan
+        else:
+            self._newest = key, plan
+
+
+def _both(*conditions: Sequence[bool]) -> tuple[int, ...]:
+    """Where all of some conditions are true."""
+    return tuple(k for k, each in enumerate(zip(*conditions, strict=True)) if all(each))
+
+
+def _make_room(most: int, table: dict[Key, Any], *others: dict[Key, Any]) -> None:
+    """Drop the oldest of a table's entries, and what others have under their keys, if there are too many."""
+    if len(table) >= most:
+        for oldest in list(table)[: max(most // 8, 1)]:
+            for each in (table, *others):
+                each.pop(oldest, None)
