@@ -21,7 +21,7 @@ from autogen.calls.executed import is_profiled
 from autogen.calls.places import MISSING
 from autogen.dispatch.autograd import apply_short, run
 from autogen.dispatch.compilations import Compilations, Decision, key_of, needs_gradient
-from autogen.dispatch.plans import Key, Plan, Taken
+from autogen.dispatch.plans import Family, Key, Plan, Taken
 from autogen.dispatch.shortcut import Shortcut
 from autogen.dispatch.sites import Site, Sites
 from autogen.dispatch.state import apart, keep, shared_memory
@@ -41,6 +41,7 @@ from autogen.errors import (
 from autogen.locks import replaced
 from autogen.options import PLAIN, Options
 from autogen.policies import Policy, resolve
+from autogen.runtime.replays import Settings
 
 if TYPE_CHECKING:
     from autogen.dispatch.compilations import Kernels
@@ -281,27 +282,31 @@ class Dispatcher:
             taken = other.taken(tensors, floats) if other is not plan else None
             if taken is not None:
                 return taken
-        new = self._plan(shortcut, tensors, floats, site, plan.branches)
+        family = self._family(shortcut, tensors)
+        new = None if family is None else self._plan(family, tensors, floats, site, plan.branches)
         return None if new is None else new.taken(tensors, floats)
+
+    def _family(self, shortcut: Shortcut, tensors: Sequence[torch.Tensor]) -> Family | None:
+        """What has been compiled for calls that have the sizes, only, of their own; None if there is nothing."""
+        needs = _needs_of_plain(tensors)
+        compiled = () if needs is None else self.compilations.of(key_of(shortcut, tensors))
+        return Family(compiled, needs, Settings()) if needs is not None and compiled else None
 
     def _plan(
         self,
-        shortcut: Shortcut,
+        family: Family,
         tensors: Sequence[torch.Tensor],
         floats: tuple[float, ...],
         site: Site,
         branches: list[Plan],
     ) -> Plan | None:
         """What a call runs, if it is compiled; one more of the `branches` for its geometry."""
-        needs = _needs_of_plain(tensors)
-        if needs is None:
-            return None
-        for compiled in self.compilations.of(key_of(shortcut, tensors)):
+        for compiled in family.compiled:
             sizes = compiled.sizes_of(tensors, floats) if compiled.is_short else None
             if sizes is not None:
-                if self.options.static_graph and site.graphs.get(needs) is not compiled.graph:
+                if self.options.static_graph and site.graphs.get(family.needs) is not compiled.graph:
                     return None  # compared on the long way
-                plan = Plan.of(compiled, sizes, needs, branches)
+                plan = Plan.of(compiled, sizes, family, branches)
                 if floats or plan.by_values:
                     branches.append(plan)
                 return plan
@@ -312,7 +317,13 @@ class Dispatcher:
     ) -> Plan | None:
         """What a call of a geometry runs that has no plan yet; on handwritten kernels, if another has one."""
         if self._handwritten is None:
-            plan = self._plan(shortcut, tensors, floats, site, [])
+            kinds, family = shortcut.plans.family(key)
+            if family is None:
+                family = self._family(shortcut, tensors)
+                if family is None:
+                    return None
+                shortcut.plans.know(kinds, family)
+            plan = self._plan(family, tensors, floats, site, [])
             if plan is not None:
                 shortcut.plans.keep(key, plan)
             return plan

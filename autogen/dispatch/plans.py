@@ -26,9 +26,22 @@ Key = tuple[Any, ...]
 Taken = tuple["Plan", "dict[str, Any] | None", tuple[torch.Tensor, ...]]
 """How a call runs: its plan, its sizes if floats among them vary, and the tensors that were found ahead."""
 
+_MOST_FAMILIES = 256
 MOST_PLANS = 1024  # geometries of one shortcut, before the oldest is forgotten
 _MOST_NOTED = 2**13  # hashes, before all are forgotten
 _MOST_ALIKE = 256  # sizes of what is found ahead, for one geometry
+
+
+@frozen
+class Family:
+    """Calls of a shortcut that may have the same kernels: of all that decides about that, only sizes are not known.
+
+    `needs` are the tensors to be differentiated.
+    """
+
+    compiled: Sequence[CompiledLoss]
+    needs: tuple[bool, ...]
+    settings: Settings
 
 
 @frozen
@@ -54,14 +67,12 @@ class Plan:
     branches: list[Plan] = field(default_factory=list, repr=False)  # of all traces for the geometry
 
     @classmethod
-    def of(cls, loss: CompiledLoss, sizes: dict[str, Any], needs: tuple[bool, ...], branches: list[Plan]) -> Plan:
+    def of(cls, loss: CompiledLoss, sizes: dict[str, Any], family: Family, branches: list[Plan]) -> Plan:
         """Prepare a loss for the sizes of a call, and the tensors of it that are to be differentiated.
 
         `branches` are all plans for its geometry, where more than that decides.
         """
-        from autogen.runtime.checks import checks_of  # imports sympy
-
-        domain = loss.trace.domain
+        needs = family.needs
         common = loss.common.get(needs)
         if common is None:
             common = loss.common[needs] = {
@@ -76,9 +87,15 @@ class Plan:
                 "state": loss.state or None,
                 "is_found": loss.is_found,
             }
-        holds = checks_of(domain, sizes) if domain.ahead and not common["is_found"] else None
+        prepared, domain, holds = loss.prepared((), sizes), loss.trace.domain, None
+        if domain.ahead and not common["is_found"]:
+            from autogen.runtime.checks import checks_of  # imports sympy
+
+            holds = checks_of(domain, sizes)
         by_values = common["is_found"] or holds is not None
-        return cls(loss, loss.prepared((), sizes), holds=holds, by_values=by_values, branches=branches, **common)
+        return cls(
+            loss, prepared, holds=holds, by_values=by_values, settings=family.settings, branches=branches, **common
+        )
 
     @classmethod
     def of_handwritten(
@@ -145,6 +162,7 @@ class Plans:
         self._newest: tuple[Key, Plan] | None = None  # which has come once
         self._noted: dict[int, None] = {}  # what has come, by hash
         self._tests: dict[Key, geometry.Alike] = {}
+        self._families: dict[Key, Family] = {}
         self.example: tuple[Any, Plan] | None = None  # the last that was kept, after what held for all tensors
         # What holds for all tensors, a test for their geometry, and the plan.
         self.latest: tuple[Any, geometry.Alike, Plan] | tuple[None, None, None] = (None, None, None)
@@ -165,6 +183,16 @@ class Plans:
             self._tests[key] = same
         self.latest = key[0], same, plan
         return plan
+
+    def family(self, key: Key) -> tuple[Key, Family | None]:
+        """What a geometry has in common with others, and the family of these, if it is known."""
+        kinds = key[0], *geometry.kinds_of(key[1:])
+        return kinds, self._families.get(kinds)
+
+    def know(self, kinds: Key, family: Family) -> None:
+        """Remember a family."""
+        _make_room(_MOST_FAMILIES, self._families)
+        self._families[kinds] = family
 
     def comes_again(self, key: Key) -> bool:
         """Whether a geometry has come before, or is the first of all, as that of most losses stays what it is."""

@@ -88,7 +88,7 @@ class CompiledLoss:
         """Which outputs have a gradient."""
         return tuple(upstream is not None for upstream in self.trace.upstream)
 
-    @property
+    @functools.cached_property
     def is_short(self) -> bool:
         """Whether a call need not be taken apart if it is like an earlier one (`autogen.dispatch.shortcut`).
 
@@ -98,7 +98,7 @@ class CompiledLoss:
         """
         return not self.state.is_connected and not self._is_cut_by_floats
 
-    @functools.cached_property
+    @property
     def _is_cut_by_floats(self) -> bool:
         """Whether floats that vary decide sizes, as in `x[: int(share * len(x))]`."""
         kernels = [part for each in self.launchers for part in (each.kernel, *each.kernel.parts)]

@@ -14,6 +14,19 @@ ATTRIBUTES = (
 )
 """What it consists of, as Python asks a tensor for it."""
 
+_COUNT, _SHAPE = len(ATTRIBUTES), ATTRIBUTES.index("shape")
+
+
+def kinds_of(attributes: Sequence[Any]) -> tuple[Any, ...]:
+    """The geometry of tensors but for their strides, and for their sizes if these are not 0 or 1."""
+    kinds: list[Any] = []
+    for first in range(0, len(attributes), _COUNT):
+        kinds.append(tuple([size if size < 2 else 2 for size in attributes[first + _SHAPE]]))
+        kinds.append(attributes[first])
+        kinds += attributes[first + _SHAPE + 2 : first + _COUNT]  # the strides are next to the shape
+    return tuple(kinds)
+
+
 Alike = Callable[..., bool]
 """Whether the tensors that it is called with have a certain geometry. It may say no to some that have.
 

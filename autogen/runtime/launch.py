@@ -75,6 +75,13 @@ class Written:
     counts: Evaluator
     compiled: dict[Hashable, dict[tuple[bool, ...], direct.Compiled]] = field(default_factory=dict)
 
+    def partials(self, sizes: Mapping[str, int], tiling: Tiling) -> list[tuple[Partial, int]]:
+        """What programs store for the last block, and how many values."""
+        if not self.source.partials:
+            return []
+        launched = {**sizes, PROGRAMS.name: tiling.programs, CHUNKS.name: tiling.chunks}
+        return list(zip(self.source.partials, self.counts(launched), strict=True))
+
 
 class Launcher:
     """One kernel of a plan, ready to be launched for any sizes; its variants are emitted when first needed."""
@@ -126,9 +133,7 @@ class Launcher:
 
     def partials(self, sizes: Mapping[str, int], tiling: Tiling) -> list[tuple[Partial, int]]:
         """What programs store for the last block, and how many values."""
-        written = self._in(tiling.variant)
-        launched = {**sizes, PROGRAMS.name: tiling.programs, CHUNKS.name: tiling.chunks}
-        return list(zip(written.source.partials, written.counts(launched), strict=True))
+        return self._in(tiling.variant).partials(sizes, tiling)
 
     def prepare(self, sizes: Mapping[str, int], device: torch.device) -> Launch:
         """The launch for the given sizes."""
@@ -141,8 +146,7 @@ class Launcher:
         return self._launch(self.tiler.cut(config, sizes), sizes, device)
 
     def _launch(self, tiling: Tiling, sizes: Mapping[str, int], device: torch.device) -> Launch:
-        written = self._in(tiling.variant)
-        return Launch(written, tiling, self.partials(sizes, tiling), sizes, device)
+        return Launch(self._in(tiling.variant), tiling, sizes, device)
 
     def __call__(self, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int], device: torch.device) -> None:
         """Launch once: read from and write to `tensors`, by name."""
@@ -159,19 +163,18 @@ class Launch:
         self,
         written: Written,
         tiling: Tiling,
-        partials: Sequence[tuple[Partial, int]],
         sizes: Mapping[str, int],
         device: torch.device,
     ) -> None:
         self.names = written.names
         self.tiling = tiling
         self.grid: tuple[int, ...] = (tiling.programs,)
-        self.offsets, self.room = scratch.lay_out([count * each.dtype.itemsize for each, count in partials])
+        self._partials = written.partials(sizes, tiling)
+        self.offsets, self.room = scratch.lay_out([count * each.dtype.itemsize for each, count in self._partials])
         self._source = source = written.source
         self._device = device
         self._warps = tiling.num_warps
         self._evaluate = written.arguments
-        self._partials = partials
         tiles = dict(tiling.tiles)
         self._tiles = tuple([tiles[tile] for tile in source.tiles])
         numbers = written.arguments(sizes)

@@ -51,7 +51,7 @@ class Route:
         self._constants = tuple(constants.values())
         self._steps = [calling(step) if isinstance(step, TorchStep) else step for step in steps]
         self._launchings: dict[tuple[Any, ...], Launching] = {}
-        self._outlines: dict[tuple[Launching | Calling, ...], Outline] = {}
+        self._outlines: dict[tuple[int, ...], Outline] = {}  # by the identity of their steps, which are kept
         self._around = len(given), len(constants), len(made), owners, returned
 
     def procedure(
@@ -81,9 +81,9 @@ class Route:
 
     def _outline(self, steps: Sequence[Launching | Calling]) -> Outline:
         """The outline, which may depend on how kernels are written for the sizes."""
-        key = tuple(steps)
+        key = tuple(map(id, steps))
         found = self._outlines.get(key)
         if found is None:
             given, constants, made, owners, returned = self._around
-            found = self._outlines[key] = Outline(given, constants, made, owners, key, returned)
+            found = self._outlines[key] = Outline(given, constants, made, owners, tuple(steps), returned)
         return found

@@ -162,11 +162,14 @@ class Tiler:
 
     def tiling(self, sizes: Mapping[str, int]) -> Tiling:
         """The default's tiling for the given sizes."""
-        return self.cut(self.default(sizes), sizes)
+        extents = self.extents(sizes)
+        return self._cut(self._default(extents), extents)
 
     def default(self, sizes: Mapping[str, int]) -> Config:
         """The configuration for the given sizes, without any measurement."""
-        extents = self.extents(sizes)
+        return self._default(self.extents(sizes))
+
+    def _default(self, extents: Extents) -> Config:
         if self._is_block:
             return Config((), min(max(extents.held // 512, 4), 32))
         if self._is_flat:
@@ -204,7 +207,9 @@ class Tiler:
 
     def cut(self, config: Config, sizes: Mapping[str, int]) -> Tiling:
         """The launch of a configuration."""
-        extents = self.extents(sizes)
+        return self._cut(config, self.extents(sizes))
+
+    def _cut(self, config: Config, extents: Extents) -> Tiling:
         variant = Variant(config.looped, extents.wide, self._is_skewed(config, extents))
         whole = tuple(zip(self._whole_tiles, map(next_power_of_2, extents.whole), strict=True))
         if self._is_block:

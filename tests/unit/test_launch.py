@@ -105,7 +105,7 @@ def launch_of(
 ) -> Launch:
     written = written or written_of(partials=partials)
     tiling = Tiling(Variant(wide=False), (("BLOCK", 64),), programs, num_warps)
-    return Launch(written, tiling, [(each, programs) for each in written.source.partials], {"N": n}, CPU)
+    return Launch(written, tiling, {"N": n}, CPU)
 
 
 def prepared(

@@ -14,6 +14,7 @@ from torch import nn
 
 import autogen.dispatch.plans
 from autogen.calls.binding import Binding, bind
+from autogen.dispatch.compilations import key_of
 from autogen.dispatch.plans import Plan, Plans
 from autogen.dispatch.shortcut import Shortcut, shortcut
 from autogen.runtime import geometry
@@ -290,3 +291,56 @@ def test_plans_of_geometries_that_come_once_are_not_kept() -> None:
 
 def test_there_is_room_for_hundreds_of_sizes_that_come_again() -> None:
     assert autogen.dispatch.plans.MOST_PLANS >= 1024
+
+
+def many(**options: Any) -> list[torch.Tensor]:
+    shapes = [(), (0,), (1,), (2,), (5,), (2, 3), (4, 1), (1, 4), (4, 0), (7, 9), (2, 3, 4)]
+    return [torch.empty(shape, **options) for shape in shapes]
+
+
+def test_calls_of_one_family_are_known_by_one_key() -> None:
+    with torch.inference_mode():
+        inference = many()
+    others = many(dtype=torch.float64), many(requires_grad=True), many(device="meta"), inference
+    tensors = [*many(), *(each for group in others for each in group), torch.empty(3, 2).t()]
+    tensors += [nn.Parameter(torch.empty(2, 3)), torch._neg_view(torch.empty(2, 3)), torch.empty(2, 3).to_sparse()]
+    first = torch.empty(4)
+    short = found(lambda x, y: x * y, first, first)
+    families: dict[Any, set[Any]] = {}
+    strided = [each for each in tensors if each.layout == torch.strided]
+    for each in strided:
+        attributes = [eval(f"t.{name}", {"t": t}) for t in (first, each) for name in geometry.ATTRIBUTES]
+        families.setdefault(geometry.kinds_of(attributes), set()).add(
+            (key_of(short, (first, each)), type(each), each.layout, each.is_neg(), each.is_inference())
+        )
+    assert all(len(keys) == 1 for keys in families.values())
+    assert 20 < len(families) < len(strided)
+
+
+def test_sizes_that_keep_changing_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether kernels can run on tensors, and which have been compiled, is asked for each family of calls."""
+    from autogen import autogen_loss
+    from autogen.dispatch import dispatcher
+
+    asked: list[Any] = []
+    original = dispatcher._needs_of_plain
+    monkeypatch.setattr(dispatcher, "_needs_of_plain", lambda *given: asked.append(given) or original(*given))
+    loss = autogen_loss(lambda x, y: ((x - y) ** 2).mean())
+    for n in (3, 4, 5, 6, 7, 8, 6):
+        loss(torch.zeros(n), torch.ones(n))
+    assert len(asked) == 1
+    for n in (1, 1, 9, 1):  # of another family, and so traced
+        loss(torch.zeros(n), torch.ones(n))
+    assert len(asked) == 3
+    for n in (2, 3):
+        x = torch.zeros(n, requires_grad=True)
+        loss(x, torch.ones(n)).backward()
+        assert torch.equal(x.grad, torch.full((n,), -2 / n))
+        with torch.no_grad():
+            assert not loss(x, torch.ones(n)).requires_grad
+    with torch.inference_mode():
+        kept = torch.zeros(11)
+    assert loss(kept, torch.ones(11)) == 1
+    y = torch.ones(11, requires_grad=True)
+    loss(kept, y).backward()  # by torch: it cannot be saved for the kernels of backward
+    assert torch.equal(y.grad, torch.full((11,), 2 / 11))
