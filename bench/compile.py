@@ -187,6 +187,7 @@ def measure(name: str, target: str, bytecode: str, cache: str) -> tuple[list[flo
     folders = {"TRITON_CACHE_DIR": cache, "AUTOGEN_CACHE_DIR": cache, "PYTHONPYCACHEPREFIX": bytecode}
     environment = {**os.environ, **folders, "TRITON_INTERPRET": "0"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has been compiled to bytecode
+    environment.pop("AUTOGEN_PLANS", None)  # later processes are to find some
     modules = "autogen.compiler, autogen.dispatch.stored, autogen.aot, jinja2, bench.compile"
     program = f"import {modules}; bench.compile.import_lazily()"
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)

@@ -48,7 +48,7 @@ BOUNDS = {
     "CosineEmbedding": (0.4, 0.4),
     "MultiLabelMargin": (3.0, 1.9),
     "CTC": (1.4, 0.85),
-    "CTC lists": (26.0, 6.8),
+    "CTC lists": (4.5, 1.7),
     "InfoNCE": (0.35, 0.45),
     "Wasserstein": (1.75, 1.45),
     "LinearCrossEntropy": (1.05, 1.25),
