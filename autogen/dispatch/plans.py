@@ -15,11 +15,11 @@ from autogen.runtime.replays import Settings
 
 if TYPE_CHECKING:
     from autogen.calls.changes import State
-    from autogen.runtime.checks import Holds
     from autogen.runtime.compiled import CompiledLoss
     from autogen.runtime.handwritten import BoundHandwritten
     from autogen.runtime.handwritten_prepared import PreparedHandwritten, UnpreparedHandwritten
     from autogen.runtime.prepared import Prepared
+    from autogen.tracing.ahead_code import Holds
 
 Key = tuple[Any, ...]
 
@@ -89,7 +89,7 @@ class Plan:
             }
         prepared, domain, holds = loss.prepared((), sizes), loss.trace.domain, None
         if domain.ahead and not common["is_found"]:
-            from autogen.runtime.checks import checks_of  # imports sympy
+            from autogen.tracing.ahead_code import checks_of  # imports sympy
 
             holds = checks_of(domain, sizes)
         by_values = common["is_found"] or holds is not None

@@ -123,5 +123,9 @@ class Values:
 
     def tensors(self, node: torch.fx.Node, order: Sequence[torch.fx.Node]) -> list[torch.Tensor]:
         """The value of a node as tensors, laid out as kernels expect them."""
-        value = self.compute(node, order)
-        return [part.contiguous() for part in (value if isinstance(value, (tuple, list)) else (value,))]
+        return tensors_of(self.compute(node, order))
+
+
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """What an op has returned as tensors, laid out as kernels expect them."""
+    return [part.contiguous() for part in (value if isinstance(value, (tuple, list)) else (value,))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import sympy
@@ -147,8 +147,24 @@ class Guards:
         """The sizes and floats of a call by name, or None if the trace does not hold for it; of a later stage, given
         the tensors, floats and `sizes` of those before.
         """
+        read = self.reader(stage)
+        return dict(sizes or {}) if read is None else read(tensors, floats, sizes or {})
+
+    def reader(self, stage: int) -> Callable[..., dict[str, Any] | None] | None:
+        """What reads the tensors, floats and sizes of a stage; None if there is nothing to read."""
         read = self._read.get(stage)
-        return dict(sizes or {}) if read is None else read.run(tensors, floats, sizes or {})
+        return None if read is None else read.run
+
+    def text(self, size: Size, place: str) -> str | None:
+        """`value` as Python writes it, with the sizes at a `place`, by name; None if it may be an integer or not."""
+        known = {old: sympy.Symbol(place.format(str(new)), **new.assumptions0) for old, new in self._read_as.items()}
+        expression = size.expression.xreplace(known)
+        if not expression.is_integer:
+            return None
+        try:
+            return f"({python_printer().doprint(expression)})"
+        except NotImplementedError:
+            return None
 
     def value(self, size: Size, sizes: Mapping[str, Any]) -> int | float:
         """The value of a recorded size, given those that had been read before it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,8 @@ from torch.utils import _pytree as pytree
 from autogen.calls.binding import Bound
 from autogen.calls.changes import State
 from autogen.frozen import frozen
-from autogen.tracing.entries import Entry, Found, Number, Predicate, Reads, Values
+from autogen.tracing.ahead_code import Binder, binder_of
+from autogen.tracing.entries import Entry, Found, Predicate, Reads
 from autogen.tracing.guards import Guards
 
 
@@ -62,29 +64,17 @@ class Domain:
 
     def bind(self, tensors: Sequence[torch.Tensor], floats: Sequence[float] = ()) -> Bound | None:
         """A call with all that is known ahead, or None if the trace does not hold for it."""
+        if self.ahead:
+            return self._binder(tensors, floats)
         known = self.guards.read(tensors, floats)
-        if known is None or not self.ahead:
-            return None if known is None else Bound(known)
-        sizes, tensors, floats, count = known, list(tensors), list(floats), len(tensors)
-        values = Values(lambda size: self.guards.value(size, sizes))
-        values.put(self.inputs, tensors)
-        values.put(list(self.constants), list(self.constants.values()))
-        for stage, entry in enumerate(self.ahead, 1):
-            if isinstance(entry, Found):
-                found = values.tensors(entry.node, entry.order)
-                values.put(entry.placeholders, found)
-                tensors += found
-            else:
-                value = values.number(entry.node, entry.order)
-                if isinstance(entry, Predicate) and not entry.holds(value):
-                    return None
-                if isinstance(entry, Number):
-                    floats.append(value)
-            known = self.guards.read(tensors, floats, stage=stage, sizes=sizes)
-            if known is None:
-                return None
-            sizes = known
-        return Bound(sizes, tuple(tensors[count:]))
+        return None if known is None else Bound(known)
+
+    @functools.cached_property
+    def _binder(self) -> Binder:
+        return binder_of(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_binder"}
 
 
 @frozen

@@ -193,3 +193,56 @@ class TestAhead:
         assert known.domain.predicates == []
         assert known.domain.sizes((positive(9), torch.tensor(7))) is not None
         assert known.domain.sizes((positive(9), torch.tensor(1))) is None
+
+    @staticmethod
+    def cut(x: Tensor) -> Tensor:
+        """Sizes, and floats made of them, are among the arguments of what torch finds."""
+        n = len(x)
+        first = (x[: n // 2] > 1 / n).nonzero()[:, 0]
+        if n % 2:
+            first = first.flip(0)
+        later = (x[len(first) : n - 1] > n / 2 - 1).nonzero()[:, 0]
+        return x[first].sum() + x[later].exp().sum()
+
+    def test_sizes_are_those_of_each_call(self) -> None:
+        def draw(n: int) -> Tensor:
+            return n * torch.rand(n, generator=torch.Generator().manual_seed(n))
+
+        traced = trace_of(self.cut, draw(18))
+        for n in range(20, 40, 2):
+            x = draw(n)
+            first = (x[: n // 2] > 1 / n).nonzero()
+            later = (x[len(first) : n - 1] > n / 2 - 1).nonzero()
+            bound = traced.domain.bind((x,))
+            assert bound is not None
+            assert [each.tolist() for each in bound.found if each.dim() == 2] == [first.tolist(), later.tolist()]
+        assert not holds(traced, draw(19)) and not holds(traced, draw(16))  # an odd size; only one that is later
+
+    def test_the_sizes_of_numbers_that_are_read(self) -> None:
+        def loss(x: Tensor, count: Tensor) -> Tensor:
+            n = count.item()
+            return x[(x[: 2 * n - 1] > 0).nonzero()[:, 0]].sum()
+
+        binding = binding_of(loss, positive(9), torch.tensor(4))
+        reads = Reads(numbers=True)
+        known = trace(binding.replay, binding.names, binding.tensors, [True, False], decompositions(), reads=reads)
+        for n in (2, 3, 5):
+            bound = known.domain.bind((positive(11), torch.tensor(n)))
+            assert bound is not None and bound.found[-1].tolist() == [[k] for k in range(2 * n - 1)]
+
+    def test_gradients_and_autocast_are_as_they_were(self) -> None:
+        x = torch.tensor([1.0, -1.0, 2.0, 3.0], requires_grad=True)
+        traced = trace_of(self.found, x)
+        for given in (x, -x):
+            with torch.autocast("cpu", torch.bfloat16):
+                bound = traced.domain.bind((given,))
+                assert torch.is_grad_enabled() and torch.is_autocast_enabled("cpu")
+            assert (bound is None) == (given is not x)
+        with pytest.raises(IndexError):
+            traced.domain.bind((torch.tensor(1.0),))
+        assert torch.is_grad_enabled()
+
+    def test_a_trace_is_kept_without_what_was_written_for_it(self) -> None:
+        traced = trace_of(self.found, torch.tensor([1.0, 2.0, 3.0]))
+        assert holds(traced, torch.ones(5))
+        assert "_binder" not in traced.domain.__getstate__() and "_binder" in vars(traced.domain)

@@ -1,0 +1,162 @@
+"""Ahead code: all that a call computes before its kernels, written out as one function.
+
+For a loss that reads `n = (y > 0).sum().item()`, and `torch.nonzero(x)` where no `x` is negative::
+
+    def bind(tensors, floats):
+        if is_autocast():
+            with without_autocast():
+                return bind(tensors, floats)
+        known = read_0(tensors, floats, {})
+        if known is None:
+            return None
+        is_enabled = is_grad_enabled()
+        set_grad_enabled(False)
+        try:
+            t0 = tensors[0].detach()
+            v1 = op_1(t0, 0)
+            v2 = op_2(v1)
+            if v2.item() is not False:
+                return None
+            v3 = op_3(t0)
+            found = tensors_of(v3)
+            v4, = found
+            tensors = [*tensors, *found]
+            known = read_2(tensors, floats, known)
+            if known is None:
+                return None
+            …
+            return Bound(known, tuple(tensors[2:]))
+        finally:
+            set_grad_enabled(is_enabled)
+
+What comes after a branch is computed only if that is taken: it may be an error if not. Where the sizes of a call are
+known already, and branches are all there is, `holds` is the same without the sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from autogen.calls.binding import Bound
+from autogen.torch_step import call_text, constant_text
+from autogen.tracing.entries import Entry, Found, Number, Predicate, Size, tensors_of
+
+if TYPE_CHECKING:
+    from autogen.tracing.trace import Domain
+
+Binder = Callable[[Sequence[torch.Tensor], Sequence[float]], Bound | None]
+Holds = Callable[[Sequence[torch.Tensor]], bool]
+
+
+def binder_of(domain: Domain) -> Binder:
+    """What is known ahead in a call of a trace, None if the trace does not hold for it."""
+    bind: Binder = _Writer(domain, None).run("bind", "tensors, floats")
+    return bind
+
+
+def checks_of(domain: Domain, sizes: Mapping[str, Any]) -> Holds:
+    """Whether a call of certain `sizes` takes the branches of a trace that has nothing else ahead."""
+    holds: Holds = _Writer(domain, sizes).run("holds", "tensors")
+    return holds
+
+
+class _Writer:
+    """Writes one function; of `sizes`, if they are the same in all calls."""
+
+    def __init__(self, domain: Domain, sizes: Mapping[str, Any] | None) -> None:
+        self._domain, self._sizes = domain, sizes
+        self._names: dict[torch.fx.Node, str] = {}
+        self._scope: dict[str, Any] = {
+            "is_autocast": torch._C._is_any_autocast_enabled,
+            "without_autocast": torch._C._DisableAutocast,
+            "is_grad_enabled": torch.is_grad_enabled,
+            "set_grad_enabled": torch._C._set_grad_enabled,
+            "tensors_of": tensors_of,
+            "Bound": Bound,
+        }
+
+    def run(self, name: str, parameters: str) -> Callable[..., Any]:
+        """The function."""
+        refused = "None" if self._sizes is None else "False"
+        exec(compile("\n".join(self._lines(name, parameters, refused)), "<ahead code>", "exec"), self._scope)
+        function: Callable[..., Any] = self._scope[name]
+        return function
+
+    def _lines(self, name: str, parameters: str, refused: str) -> Iterator[str]:
+        domain = self._domain
+        yield f"def {name}({parameters}):"
+        yield "    if is_autocast():"  # the casts of autocast are part of the graph already
+        yield "        with without_autocast():"
+        yield f"            return {name}({parameters})"
+        if self._sizes is None:
+            yield from (f"    {line}" for line in self._read(0, "{}"))
+        yield "    is_enabled = is_grad_enabled()"
+        yield "    set_grad_enabled(False)"
+        yield "    try:"
+        self._names = {node: constant_text(tensor, self._scope) for node, tensor in domain.constants.items()}
+        used = {node for entry in domain.ahead for each in entry.order for node in each.all_input_nodes}
+        for k, node in enumerate(domain.inputs):
+            self._names[node] = f"t{k}"
+            if node in used or any(entry.node is node for entry in domain.ahead):
+                yield f"        t{k} = tensors[{k}].detach()"
+        for stage, entry in enumerate(domain.ahead, 1):
+            yield from (f"        {line}" for line in self._entry(stage, entry, refused))
+        if self._sizes is None:
+            yield f"        return Bound(known, tuple(tensors[{len(domain.inputs)}:]))"
+        else:
+            yield "        return True"
+        yield "    finally:"
+        yield "        set_grad_enabled(is_enabled)"
+
+    def _entry(self, stage: int, entry: Entry, refused: str) -> Iterator[str]:
+        for node in entry.order:
+            arguments = call_text((tuple(node.args), dict(node.kwargs)), self._written)
+            name = self._names[node] = f"v{len(self._names)}"
+            self._scope[f"op_{name[1:]}"] = node.target
+            yield f"{name} = op_{name[1:]}({arguments})"
+        value = self._names[entry.node]
+        if isinstance(entry, Predicate):
+            yield f"if {self._differs(entry, f'{value}.item()')}:"
+            yield f"    return {refused}"
+        elif isinstance(entry, Number):
+            yield f"floats = [*floats, {value}.item()]"
+        elif isinstance(entry, Found):
+            yield f"found = tensors_of({value})"
+            for k, node in enumerate(entry.placeholders):
+                self._names[node] = f"found_{stage}_{k}"
+            yield f"{''.join(f'{self._names[node]}, ' for node in entry.placeholders)}= found"
+            yield "tensors = [*tensors, *found]"
+        if self._sizes is None:
+            yield from self._read(stage, "known")
+
+    def _read(self, stage: int, before: str) -> Iterator[str]:
+        """What a stage makes known of sizes, and whether its guards hold."""
+        reader = self._domain.guards.reader(stage)
+        if reader is None:
+            yield from (f"known = {before}" for _ in range(not stage))
+            return
+        self._scope[f"read_{stage}"] = reader
+        yield f"known = read_{stage}(tensors, floats, {before})"
+        yield "if known is None:"
+        yield "    return None"
+
+    def _written(self, leaf: Any) -> str:
+        if isinstance(leaf, torch.fx.Node):
+            return self._names[leaf]
+        if not isinstance(leaf, Size):
+            return constant_text(leaf, self._scope)
+        if self._sizes is not None:
+            return constant_text(self._domain.guards.value(leaf, self._sizes), self._scope)
+        text = self._domain.guards.text(leaf, "known[{!r}]")
+        if text is None:
+            return f"{constant_text(self._domain.guards.value, self._scope)}({constant_text(leaf, self._scope)}, known)"
+        return text
+
+    def _differs(self, predicate: Predicate, number: str) -> str:
+        """That a number is not the one of a predicate."""
+        if isinstance(predicate.value, bool):
+            return f"{number} is not {predicate.value}"
+        return f"not {constant_text(predicate.holds, self._scope)}({number})"
