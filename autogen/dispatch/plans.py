@@ -120,7 +120,7 @@ class Plan:
         """How a call of the geometry runs, if its loss takes the branches that it is planned for."""
         if not values and not self.is_found:
             return (self, None, ()) if self.holds is None or self.holds(tensors) else None
-        bound = self.loss.bind(tensors, values)
+        bound = self.loss.known(tensors, values)
         if bound is None:
             return None
         sizes = bound.sizes
@@ -130,6 +130,8 @@ class Plan:
             return self, varying, ()
         plan = self.alike.get(integers)
         if plan is None or plan.prepared.is_for_once:
+            if plan is None and not self.loss.holds(sizes):
+                return None
             prepared = self.loss.prepared((*tensors, *bound.found), sizes, is_again=plan is not None)
             plan = replace(self, prepared=prepared)
             _make_room(_MOST_ALIKE, self.alike)

@@ -131,14 +131,15 @@ class CompiledLoss:
     def sizes_alone(self, tensors: Sequence[torch.Tensor]) -> Sizes | None:
         """`sizes_of`, whatever the values are, of tensors or of what stands for them."""
         sizes = self.trace.domain.guards.read(tensors)
-        return None if sizes is None or not self._holds(sizes) else sizes
+        return None if sizes is None or not self.holds(sizes) else sizes
 
     def sizes_of(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> Sizes | None:
         """The sizes and floats of a call by name, None if the kernels are not made for it."""
         bound = self.bind(tensors, floats)
         return None if bound is None else bound.sizes
 
-    def _holds(self, sizes: Sizes) -> bool:
+    def holds(self, sizes: Sizes) -> bool:
+        """Whether the kernels are made for some sizes; floats among them do not matter."""
         is_fixed = all(size(sizes) == (value,) for size, value in self._fixed)
         return is_fixed and all(step.kernel.holds(sizes) for step in self._limited)
 
@@ -155,8 +156,8 @@ class CompiledLoss:
 
     def bind(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> Bound | None:
         """A call's sizes and floats by name, and what is computed ahead; None if the kernels are not made for it."""
-        bound = self.trace.domain.bind(tensors, floats)
-        if bound is None or not self._holds(bound.sizes):
+        bound = self.known(tensors, floats)
+        if bound is None or not self.holds(bound.sizes):
             return None
         return bound
 
@@ -165,6 +166,10 @@ class CompiledLoss:
         from autogen.runtime.prepared import Prepared
 
         return Prepared(self, sizes)
+
+    def known(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> Bound | None:
+        """`bind`, where it is known whether the kernels are made for the sizes."""
+        return self.trace.domain.bind(tensors, floats)
 
     @functools.cached_property
     def returns_tensor(self) -> bool:

@@ -246,7 +246,11 @@ class BoundHandwritten:
         """What forward and backward are given for a call's tensors, found ones included, and the numbers read."""
         return {**self.options, **dict(zip((*self.names, *self.found), tensors, strict=True)), **numbers}
 
-    def bind(self, tensors: Sequence[torch.Tensor], values: Sequence[Any]) -> Bound | None:
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        """Whether the kernels are made for some sizes."""
+        return True
+
+    def known(self, tensors: Sequence[torch.Tensor], values: Sequence[Any]) -> Bound | None:
         """What is read in a call; None if there is no kernel for it."""
         given = zip((*self.names, *self.values), (*tensors, *values), strict=True)
         read = self.loss.read({**self.options, **dict(given)})

@@ -177,3 +177,19 @@ def test_a_check_beside_what_is_found(binds: list[str]) -> None:
         if seed % 3 == 2:
             with pytest.raises(ValueError, match="too large"):
                 ours(x, t + 20)
+
+
+def test_more_is_found_than_one_program_can_hold(launches: Launches) -> None:
+    """Kernels are for all sizes up to a limit: how much is found decides which of a loss's kernels run."""
+
+    def standardised(x: Tensor, t: Tensor) -> Tensor:
+        chosen = x[(t > 0).nonzero()[:, 0]]
+        return ((chosen - chosen.mean()) / chosen.std()).abs().mean()
+
+    ours, counts = autogen_loss(standardised), []
+    for found in (100, 101, 102, 17000, 17001, 17000, 101):
+        x, t = torch.randn(17001, requires_grad=True), torch.full((17001,), -1.0)
+        t[:found] = 1
+        torch.testing.assert_close(gradients(ours, x, t), gradients(standardised, x, t))
+        counts.append(launches.take())
+    assert counts == [2, 2, 2, 4, 4, 4, 2]
