@@ -266,6 +266,27 @@ def test_ctc(reduction: str, shape: tuple[int, int, int, int]) -> None:
         torch.testing.assert_close(own.cpu().double(), true, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("are_joined", [False, True])
+@pytest.mark.parametrize("kind", [list, torch.tensor])
+def test_ctc_of_lengths_on_the_host(kind: Callable[[list[int]], Any], are_joined: bool) -> None:
+    """Others in every call, on the short way from the third on; the second time, they are prepared."""
+    ours, judge = autogen.losses.CTCLoss(), nn.CTCLoss()
+    logits, targets, *_ = ctc_inputs(30, 3, 12, 9)
+    for call in range(9):
+        lengths, counts = [30 - call, 28, 25 + call % 3], [9, 8 - call % 4, 1]
+        exact = logits.detach().double().requires_grad_()
+        given = logits.detach().to(DEVICE).requires_grad_()
+        chosen = torch.cat([row[:n] for row, n in zip(targets, counts, strict=True)]) if are_joined else targets
+        with autogen.policy("mandatory"):
+            value = ours(given.log_softmax(2), chosen.to(DEVICE), kind(lengths), kind(counts))
+        expected = judge(exact.log_softmax(2), chosen, kind(lengths), kind(counts))
+        torch.testing.assert_close(value.cpu().double(), expected, rtol=1e-4, atol=1e-4)
+        gradients = [
+            torch.autograd.grad(each, of)[0].cpu().double() for each, of in ((value, given), (expected, exact))
+        ]
+        torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-4)
+
+
 def beyond_torch() -> Iterator[Any]:
     for size in (beyond.SMALL, beyond.ODD):
         for loss, tensors in beyond.calls(size):
