@@ -140,7 +140,7 @@ def bind(
     leaves, structure = pytree.tree_flatten(given)
     spots = [k for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     arguments = signature.bind(*given[0], **kwargs).arguments
-    labels = _labels(arguments)
+    labels = _labels(arguments, kwargs)
     names = [next(labels[id(leaves[k])]) for k in spots]
     state = Reachable(varying, leaves, executed, is_wide=is_wide)
     statics: list[Hashable] = [str(structure)]
@@ -169,12 +169,13 @@ def bind(
     return Binding(tuple(_unique(names)), tuple(tensors), tuple(statics), arguments, run, state)
 
 
-def _labels(arguments: Mapping[str, Any]) -> dict[int, Iterator[str]]:
-    """What the function calls each tensor: its parameter, numbered inside lists; one after the other if it has several
-    names, as it is passed more than once.
+def _labels(arguments: Mapping[str, Any], kwargs: Mapping[str, Any]) -> dict[int, Iterator[str]]:
+    """What the function calls each tensor: its parameter, numbered inside lists; one after the other, in the order of
+    the call, if it has several names, as it is passed more than once.
     """
     labels: dict[int, list[str]] = {}
-    for name, value in arguments.items():
+    for name in (*(name for name in arguments if name not in kwargs), *(name for name in kwargs if name in arguments)):
+        value = arguments[name]
         leaves = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
         for position, leaf in enumerate(leaves):
             labels.setdefault(id(leaf), []).append(name if len(leaves) == 1 else f"{name}_{position}")

@@ -123,7 +123,7 @@ class _Short(torch.autograd.Function):
     @staticmethod
     @graphs.unseen
     def backward(ctx: Any, *upstream: torch.Tensor | None) -> Any:
-        plan, sizes, floats, shortcut, module, dispatcher = ctx.call
+        plan, sizes, values, shortcut, module, dispatcher = ctx.call
         everything = _saved(ctx)
         count = len(ctx.needs_input_grad) - 1
         tensors = everything[:count]
@@ -136,7 +136,7 @@ class _Short(torch.autograd.Function):
             except (CompileError, InternalError) as error:  # of a kernel for another layout of upstream
                 key = key_of(shortcut, tensors[: len(shortcut.names)], is_enabled=True)
                 dispatcher.refuse(key, resolve(dispatcher.options.policy), error)
-        replay = functools.partial(dispatcher.replay_again, plan, shortcut, module, floats)
+        replay = functools.partial(dispatcher.replay_again, plan, shortcut, module, values)
         stream = ctx.stream if plan.is_random else None
         replayed = Replayed(functools.partial(_tensors_of, replay), stream, plan.settings)
         return None, *replayed.gradients(tensors, ctx.needs_input_grad[1:], upstream)

@@ -247,18 +247,18 @@ class Dispatcher:
                 continue
             if not before == replaced.begun == replaced.ended:
                 return MISSING  # another thread replays: the long way waits for it
-            tensors, known, floats = reading
+            tensors, known, values = reading
             plan: Plan | None
             if isinstance(known, tuple):
-                plan = self._plan_geometry(each, known, tensors, floats, site)
+                plan = self._plan_geometry(each, known, tensors, values, site)
                 if plan is None:
                     return MISSING
             else:
                 plan = known
             sizes: dict[str, Any] | None = None
             found: tuple[torch.Tensor, ...] = ()
-            if floats or plan.by_values:
-                taken = plan.taken(tensors, floats) or self._branch(each, tensors, floats, site, plan)
+            if values or plan.by_values:
+                taken = plan.taken(tensors, values) or self._branch(each, tensors, values, site, plan)
                 if taken is None:
                     return MISSING
                 plan, sizes, found = taken
@@ -266,7 +266,7 @@ class Dispatcher:
                 return MISSING
             given = plan.given(tensors, found) if found or plan.copied or plan.cut else tensors
             if plan.needs_gradient:
-                returned = apply_short((plan, sizes, floats, each, module, self), *given)
+                returned = apply_short((plan, sizes, values, each, module, self), *given)
             else:
                 returned = plan.outputs_of(plan.prepared.forward(given, sizes))
             if plan.state is not None:
@@ -275,16 +275,18 @@ class Dispatcher:
         return MISSING
 
     def _branch(
-        self, shortcut: Shortcut, tensors: Sequence[torch.Tensor], floats: tuple[float, ...], site: Site, plan: Plan
+        self, shortcut: Shortcut, tensors: Sequence[torch.Tensor], values: tuple[Any, ...], site: Site, plan: Plan
     ) -> Taken | None:
         """How a call runs that takes other branches than those of a `plan` for its geometry."""
+        if self._handwritten is not None:
+            return None
         for other in plan.branches:
-            taken = other.taken(tensors, floats) if other is not plan else None
+            taken = other.taken(tensors, values) if other is not plan else None
             if taken is not None:
                 return taken
         family = self._family(shortcut, tensors)
-        new = None if family is None else self._plan(family, tensors, floats, site, plan.branches)
-        return None if new is None else new.taken(tensors, floats)
+        new = None if family is None else self._plan(family, tensors, values, site, plan.branches)
+        return None if new is None else new.taken(tensors, values)
 
     def _family(self, shortcut: Shortcut, tensors: Sequence[torch.Tensor]) -> Family | None:
         """What has been compiled for calls that have the sizes, only, of their own; None if there is nothing."""
@@ -296,24 +298,24 @@ class Dispatcher:
         self,
         family: Family,
         tensors: Sequence[torch.Tensor],
-        floats: tuple[float, ...],
+        values: tuple[Any, ...],
         site: Site,
         branches: list[Plan],
     ) -> Plan | None:
         """What a call runs, if it is compiled; one more of the `branches` for its geometry."""
         for compiled in family.compiled:
-            sizes = compiled.sizes_of(tensors, floats) if compiled.is_short else None
+            sizes = compiled.sizes_of(tensors, values) if compiled.is_short else None
             if sizes is not None:
                 if self.options.static_graph and site.graphs.get(family.needs) is not compiled.graph:
                     return None  # compared on the long way
                 plan = Plan.of(compiled, sizes, family, branches)
-                if floats or plan.by_values:
+                if values or plan.by_values:
                     branches.append(plan)
                 return plan
         return None
 
     def _plan_geometry(
-        self, shortcut: Shortcut, key: Key, tensors: Sequence[torch.Tensor], floats: tuple[float, ...], site: Site
+        self, shortcut: Shortcut, key: Key, tensors: Sequence[torch.Tensor], values: tuple[Any, ...], site: Site
     ) -> Plan | None:
         """What a call of a geometry runs that has no plan yet; on handwritten kernels, if another has one."""
         if self._handwritten is None:
@@ -323,7 +325,7 @@ class Dispatcher:
                 if family is None:
                     return None
                 shortcut.plans.know(kinds, family)
-            plan = self._plan(family, tensors, floats, site, [])
+            plan = self._plan(family, tensors, values, site, [])
             if plan is not None:
                 shortcut.plans.keep(key, plan)
             return plan
@@ -364,13 +366,13 @@ class Dispatcher:
         plan: Plan,
         shortcut: Shortcut,
         module: torch.nn.Module | None,
-        floats: Sequence[float],
+        values: Sequence[Any],
         tensors: Sequence[torch.Tensor],
     ) -> Any:
         """Run, as torch would, the loss of a call that took a shortcut."""
         own = tensors[: len(shortcut.names)]  # without what was found ahead
         given = apart(plan.loss.state, own, len(own))
-        return shortcut.replay(given, floats, functools.partial(self._eager, module))
+        return shortcut.replay(given, values, functools.partial(self._eager, module))
 
     def decide(self, binding: Binding, module: torch.nn.Module | None, name: str) -> Decision:
         """How a call is to run; compiles what is not compiled yet."""

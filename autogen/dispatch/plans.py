@@ -133,8 +133,9 @@ class Plan:
             if plan is None and not self.loss.holds(sizes):
                 return None
             prepared = self.loss.prepared((*tensors, *bound.found), sizes, is_again=plan is not None)
+            if plan is None:
+                _make_room(_MOST_ALIKE, self.alike)
             plan = replace(self, prepared=prepared)
-            _make_room(_MOST_ALIKE, self.alike)
             self.alike[integers] = plan
         return plan, varying, bound.found
 

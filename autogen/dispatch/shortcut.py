@@ -78,21 +78,20 @@ class Shortcut:
         self.plans = plans
         state = binding.state
         holes = {each.key: each.name for each in state.floats if each.container is state.arguments}
-        lists = {id(binding.arguments[name]): name for name in values}
         self._around = [k for k, each in enumerate(state.floats) if each.container is not state.arguments]
         kept = (*state.tensors, *(state.floats[k] for k in self._around))
         self._surroundings = Surroundings(kept, tuple(state.places)).released()
         self.places = self._surroundings.places
-        given, self._structure = pytree.tree_flatten((args, kwargs), lambda leaf: id(leaf) in lists)
-        first = len(state.arguments or ()) - len(given)
-
-        def place(k: int, value: Any) -> Any:
-            if isinstance(value, torch.Tensor):
-                return _TENSOR
-            name = lists.get(id(value), holes.get(k))  # a loss has lists, or floats
-            return value if name is None else _Varying(name)
-
-        self._given = [place(k, value) for k, value in enumerate(given, first)]
+        lists = {name: _Varying(name) for name in values}
+        names = dict(enumerate(binding.arguments))
+        by_position = tuple(lists.get(names.get(k, ""), value) for k, value in enumerate(args))
+        by_name = {name: lists.get(name, value) for name, value in kwargs.items()}
+        given, self._structure = pytree.tree_flatten((by_position, by_name))
+        first = len(state.arguments or ()) - len(given)  # of a loss that has floats, and no lists
+        self._given = [
+            _TENSOR if isinstance(value, torch.Tensor) else _Varying(holes[k]) if k in holes else value
+            for k, value in enumerate(given, first)
+        ]
         self._varying = [*binding.floats, *values]
 
     def handwritten(

@@ -96,12 +96,13 @@ def _variance(context: Context, value: Value, dims: Any, correction: Any, keepdi
     dims = all_dims(value, dims)
     wide = elementwise(value.shape, context.dtype, lambda x: ir.cast(x, compute), value)
     count = numel(tuple(value.shape[dim] for dim in dims))
+    fewer = context.value(correction)
 
     def mean_of(total: ir.Node) -> ir.Node:
         return context.name(ir.apply("div", total, number(count, compute)), "mean")
 
     def finish(total: ir.Node) -> ir.Node:
-        left = ir.apply("sub", number(count, compute), ir.cast(context.value(correction).at(()), compute))
+        left = ir.apply("sub", number(count, compute), ir.cast(fewer.at(()), compute))
         return ir.apply("div", total, ir.apply("maximum", left, ir.const(0, compute)))
 
     def square(x: ir.Node, m: ir.Node) -> ir.Node:

@@ -89,6 +89,7 @@ class TorchParts:
         self._in_memory = {(each.node, 0): each.name for each in edge}
         results = [each for each in (*trace.outputs, *trace.gradients) if each is not None]
         self._taken = {each.name for each in (*edge, *results)}
+        self._read_again: dict[str, Value] = {}  # what `in_memory` has made, by the name of its buffer
 
     def run(self, node: torch.fx.Node) -> Any:
         """Let torch run a node; returns its results as values.
@@ -165,7 +166,10 @@ class TorchParts:
         place = _place(node)
         if place not in self._in_memory:
             self._in_memory[place] = self._operand(node, is_dense=True)
-        return self._stored(next(root.buffer for root in self.operands if root.buffer.name == self._in_memory[place]))
+        name = self._in_memory[place]
+        if name not in self._read_again:
+            self._read_again[name] = self._stored(next(r.buffer for r in self.operands if r.buffer.name == name))
+        return self._read_again[name]
 
     def _is_view_of_memory(self, node: torch.fx.Node) -> bool:
         while _place(node) not in self._in_memory:
@@ -191,9 +195,10 @@ class TorchParts:
         refuse_unknown_sizes(value, node)
         strides = None if is_dense or "geometry" not in node.meta else self._sizes(node.meta["strides"][0])
         name = self._variables.get(node) or (TorchStep.name_of(node.target) if "geometry" in node.meta else "part")
-        buffer = self._buffer(name, "scratch", value.dtype, value.shape, None if strides and 0 in strides else strides)
         index = fresh_index(value)
-        self.operands.append(Root(buffer, index, ir.cast(value.at(index), value.dtype)))
+        stored = ir.cast(value.at(index), value.dtype)  # first, as it may be asked for again (`Value.at`)
+        buffer = self._buffer(name, "scratch", value.dtype, value.shape, None if strides and 0 in strides else strides)
+        self.operands.append(Root(buffer, index, stored))
         return buffer.name
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import sympy
@@ -85,6 +86,8 @@ class Value:
     An entry is an integer expression over axes, or an int64 node for a computed index. `factors` splits a
     dimension that came from flattening others into those others, so that loops run over the dimensions that the
     memory has.
+
+    `at` may run several times for one index, each time up to a value that it asks: those it had better not make anew.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class Value:
         self.dtype = dtype
         known = tuple(factors) if factors else ((size,) for size in self.shape)
         self.factors: tuple[Shape, ...] = tuple(map(_loops, known))
+        self._serial = next(_serials)
         self._at = at
         self._known: dict[Index, ir.Node] = {}
 
@@ -107,7 +111,7 @@ class Value:
         if key not in self._known:
             if _asking.depth == 0:
                 self._ask(key)
-            elif _asking.depth < _DEEPEST:
+            elif _asking.depth < _asking.limit:
                 _asking.depth += 1
                 try:
                     self._known[key] = self._at(key)
@@ -119,16 +123,21 @@ class Value:
 
     def _ask(self, index: Index) -> None:
         """Make the node at `index`, whatever the number of ops before it: those far below are asked first."""
-        todo = [(self, index)]
+        todo = [_Asked(self, index)]
         _asking.depth = 1
         try:
             while todo:
-                value, key = todo[-1]
+                asked, begun = todo[-1], next(_serials)
+                _asking.limit = _DEEPEST + asked.more
                 try:
-                    value._known[key] = value._at(key)
+                    asked.value._known[asked.index] = asked.value._at(asked.index)
                     todo.pop()
                 except _Deeper as deeper:
-                    todo.append((deeper.value, deeper.index))
+                    if asked.is_again and deeper.value._serial > begun:  # it will not be there the next time
+                        asked.more += 1
+                    else:
+                        todo.append(_Asked(deeper.value, deeper.index))
+                    asked.is_again = True
         finally:
             _asking.depth = 0
 
@@ -136,8 +145,19 @@ class Value:
 _DEEPEST = 50  # values that ask each other before the deepest is asked alone; each takes some 5 of Python's frames
 
 
+@dataclass(eq=False)
+class _Asked:
+    """A value that is being asked; what is made anew each time it is may be some `more` values deep."""
+
+    value: Value
+    index: Index
+    more: int = 0
+    is_again: bool = False
+
+
 class _Asking(threading.local):
     depth = 0
+    limit = _DEEPEST
 
 
 _asking = _Asking()

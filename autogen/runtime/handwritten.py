@@ -161,17 +161,17 @@ class Handwritten(ABC):
         then says what is wrong with it.
         """
 
-    def reads(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether values on the host have a say in a call that is not refused: then it is `read`.
+    def reads(self, arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
+        """Which tensors are `read` in a call that is not refused; None if values on the host have no say in it.
 
         Geometry, options and which arguments are no tensors decide that. All else that is planned of a call, too: the
         plan is one for all that are alike in this, and in the numbers that are read.
         """
-        return False
+        return None
 
     def read(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | str:
-        """What forward and backward are given as well, or in the place of arguments: new tensors on the device, and
-        integers, by name. The names are the same for all calls that are alike. Or why there is no kernel for the call.
+        """What forward and backward are given as well, or in the place of arguments, by name: new tensors on the
+        device, those that `reads` names, and integers. Or why there is no kernel for the call.
         """
         return {}
 
@@ -195,16 +195,16 @@ class BoundHandwritten:
     """Calls of a handwritten loss, as dispatch sees them (compare `autogen.runtime.compiled.CompiledLoss`).
 
     `options` are the arguments that are the same in all of them; `names` those of the tensors, `values` those that are
-    lists on the host, and `found` the tensors that are read there. Gradients are `wanted` of some tensors.
+    lists on the host, and `found` the tensors that are read there, if calls are read. Gradients are `wanted` of some
+    tensors.
     """
 
     loss: Handwritten
     options: Mapping[str, Any]
     names: tuple[str, ...]
     values: tuple[str, ...]
-    found: tuple[str, ...]
+    found: tuple[str, ...] | None
     wanted: tuple[str, ...]
-    is_found: bool  # calls are read
 
     path = "handwritten"
     is_random = False
@@ -216,9 +216,19 @@ class BoundHandwritten:
         return "the loss has a handwritten kernel"
 
     @property
+    def inputs(self) -> tuple[str, ...]:
+        """The tensors that the kernels are given, found ones included."""
+        return (*self.names, *(self.found or ()))
+
+    @property
+    def is_found(self) -> bool:
+        """Whether each call is read."""
+        return self.found is not None
+
+    @property
     def unconnected(self) -> tuple[bool, ...]:
-        """Which inputs, found ones included, have no gradient, whether one is asked for or not."""
-        return tuple(name not in self.wanted for name in (*self.names, *self.found))
+        """Which inputs have no gradient, whether one is asked for or not."""
+        return tuple(name not in self.wanted for name in self.inputs)
 
     @property
     def differentiable(self) -> tuple[bool, ...]:
@@ -244,7 +254,7 @@ class BoundHandwritten:
 
     def arguments(self, tensors: Sequence[torch.Tensor], numbers: Mapping[str, int]) -> dict[str, Any]:
         """What forward and backward are given for a call's tensors, found ones included, and the numbers read."""
-        return {**self.options, **dict(zip((*self.names, *self.found), tensors, strict=True)), **numbers}
+        return {**self.options, **dict(zip(self.inputs, tensors, strict=True)), **numbers}
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether the kernels are made for some sizes."""
@@ -254,15 +264,15 @@ class BoundHandwritten:
         """What is read in a call; None if there is no kernel for it."""
         given = zip((*self.names, *self.values), (*tensors, *values), strict=True)
         read = self.loss.read({**self.options, **dict(given)})
-        return None if isinstance(read, str) else _bound(read)
+        return None if isinstance(read, str) else _bound(read, self.found)
 
     def like(self, tensors: Sequence[torch.Tensor], needs_gradient: Sequence[bool]) -> BoundHandwritten | None:
         """Calls on tensors of another geometry, if there are kernels for them."""
         wanted = tuple([name for name, needs in zip(self.names, needs_gradient, strict=True) if needs])
         arguments = {**self.options, **dict(zip(self.names, tensors, strict=True)), **dict.fromkeys(self.values, ())}
-        if self.loss.refuse(arguments, wanted) is not None or self.loss.reads(arguments) is not self.is_found:
+        if self.loss.refuse(arguments, wanted) is not None:
             return None
-        return replace(self, wanted=wanted)
+        return replace(self, wanted=wanted, found=self.loss.reads(arguments))
 
     def prepared(
         self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int], *, is_again: bool
@@ -302,7 +312,7 @@ class BoundHandwritten:
         planned = self.loss.backward(self.arguments(tensors, sizes), saved, gradient, self.wanted)
         for launch in planned.launches:
             launch(gradient.device)
-        return [planned.gradients.get(name) for name in (*self.names, *self.found)]
+        return [planned.gradients.get(name) for name in self.inputs]
 
 
 def bind_handwritten(
@@ -322,14 +332,13 @@ def bind_handwritten(
     refusal = loss.refuse(arguments, wanted)
     if refusal is not None:
         return refusal
-    is_found = loss.reads(arguments)
-    read = loss.read(arguments) if is_found else {}
+    found = loss.reads(arguments)
+    read = {} if found is None else loss.read(arguments)
     if isinstance(read, str):
         return read
-    found = tuple(name for name, each in read.items() if isinstance(each, torch.Tensor))
     values = values_among(given, loss.on_host)
     options = {name: each for name, each in arguments.items() if name not in values and name not in binding.names}
-    return BoundHandwritten(loss, options, binding.names, values, found, wanted, is_found), _bound(read)
+    return BoundHandwritten(loss, options, binding.names, values, found, wanted), _bound(read, found)
 
 
 def values_among(arguments: Mapping[str, Any], on_host: Collection[str]) -> tuple[str, ...]:
@@ -337,9 +346,11 @@ def values_among(arguments: Mapping[str, Any], on_host: Collection[str]) -> tupl
     return tuple(name for name, each in arguments.items() if name in on_host and isinstance(each, (list, tuple)))
 
 
-def _bound(read: Mapping[str, Any]) -> Bound:
-    numbers = {name: each for name, each in read.items() if not isinstance(each, torch.Tensor)}
-    return Bound(numbers, tuple([each for each in read.values() if isinstance(each, torch.Tensor)]))
+def _bound(read: Mapping[str, Any], found: tuple[str, ...] | None) -> Bound:
+    names = found or ()
+    return Bound(
+        {name: each for name, each in read.items() if name not in names}, tuple([read[name] for name in names])
+    )
 
 
 @functools.cache

@@ -132,7 +132,7 @@ class PreparedHandwritten:
     def _plan_backward(self, upstream: torch.Tensor) -> Direction:
         """Backward for one layout of its upstream gradient."""
         planned = self.call.loss.backward(self._arguments, self._saved, upstream, self.call.wanted)
-        wanted = [planned.gradients.get(name) for name in (*self.call.names, *self.call.found)]
+        wanted = [planned.gradients.get(name) for name in self.call.inputs]
         return self._direction([*self._inputs, *self._kept, upstream], wanted, planned.launches)
 
     def _direction(

@@ -32,7 +32,7 @@ class CTC(Handwritten):
 
     function = staticmethod(torch.nn.functional.ctc_loss)
     on_host = frozenset({"targets", "input_lengths", "target_lengths"})
-    checks_values = True  # on the CPU, as torch does
+    checks_values = True  # of tensors on the CPU, as torch does; if not, these are taken for those of a GPU
 
     def refuse(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
         """See `Handwritten.refuse`."""
@@ -66,13 +66,16 @@ class CTC(Handwritten):
             return _refuse_states(targets.shape[1])
         return None
 
-    def reads(self, arguments: Mapping[str, Any]) -> bool:
+    def reads(self, arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
         """See `Handwritten.reads`: lengths on the host; and what is on another device, or not contiguous, is copied."""
-        targets = arguments["targets"]
-        given = [arguments[name] for name in sorted(self.on_host)]
-        if targets.dim() == 1 or any(map(self._is_on_host, given)):
-            return True
-        return not all(each.is_contiguous() and each.device == arguments["log_probs"].device for each in given)
+        targets, device = arguments["targets"], arguments["log_probs"].device
+        lengths = arguments["input_lengths"], arguments["target_lengths"]
+        is_copied = targets.device != device or not targets.is_contiguous()
+        are_ready = targets.dim() == 2 and not any(map(self._is_on_host, lengths))
+        if are_ready and not is_copied and all(each.is_contiguous() and each.device == device for each in lengths):
+            return None
+        names = ("targets",) * is_copied + ("input_lengths", "target_lengths")
+        return (*names, "starts") if targets.dim() == 1 else names
 
     def read(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | str:
         """See `Handwritten.read`: contiguous targets and lengths; `n_labels`, a bound of the labels of a target; and
@@ -99,9 +102,8 @@ class CTC(Handwritten):
             if ((used < 0) | (used >= log_probs.shape[-1]) | (used == arguments["blank"])).any():
                 return "a label that is the blank or none of the classes"
         found: dict[str, Any] = {"n_labels": n_labels}
-        on_device = targets.to(device).contiguous()
-        if on_device is not targets:
-            found["targets"] = on_device
+        if targets.device != device or not targets.is_contiguous():
+            found["targets"] = targets.to(device).contiguous()
         if inputs is not None and labels is not None:
             rows = [inputs, labels, [0, *accumulate(labels[:-1])]] if are_joined else [inputs, labels]
             lengths = _copied(rows, device)

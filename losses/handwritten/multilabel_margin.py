@@ -225,9 +225,9 @@ class MultiLabelMargin(Handwritten):
     function = staticmethod(torch.nn.functional.multilabel_margin_loss)
     checks_values = True  # on the CPU, as torch does
 
-    def reads(self, arguments: Mapping[str, Any]) -> bool:
+    def reads(self, arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
         """See `Handwritten.reads`: labels on the CPU are looked at."""
-        return self.checks_values and arguments["target"].device.type == "cpu"
+        return () if self.checks_values and arguments["target"].device.type == "cpu" else None
 
     def read(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | str:
         """See `Handwritten.read`."""

@@ -52,15 +52,17 @@ def arguments_of(*inputs: Any, **options: Any) -> dict[str, Any]:
 
 def refusal_of(arguments: dict[str, Any], needs_gradient: Sequence[str] = ("log_probs",)) -> str | None:
     refusal = make_ctc().refuse(arguments, needs_gradient)
-    if refusal is not None or not make_ctc().reads(arguments):
+    if refusal is not None or make_ctc().reads(arguments) is None:
         return refusal
     found = make_ctc().read(arguments)
     return found if isinstance(found, str) else None
 
 
 def with_what_is_read(arguments: dict[str, Any]) -> dict[str, Any]:
-    found = make_ctc().read(arguments) if make_ctc().reads(arguments) else {}
+    names = make_ctc().reads(arguments)
+    found = {} if names is None else make_ctc().read(arguments)
     assert not isinstance(found, str)
+    assert {name for name, each in found.items() if isinstance(each, Tensor)} == set(names or ())
     return {**arguments, **found}
 
 

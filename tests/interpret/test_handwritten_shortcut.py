@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autogen.losses
@@ -146,6 +147,20 @@ def test_ctc_of_lengths_on_the_host(
     assert launches.take() == 24
 
 
+def test_ctc_of_targets_that_lie_in_other_ways(binds: list[str], launches: Launches) -> None:
+    """What is read of a call is decided by its own geometry."""
+    ours, theirs = autogen.losses.CTCLoss(reduction="sum"), nn.CTCLoss(reduction="sum")
+    labels = [3, 1, 2]
+    joined = torch.cat([row[:length] for row, length in zip(TARGETS, labels, strict=True)])
+    strided = TARGETS.t().contiguous().t()
+    ways = [TARGETS, TARGETS, joined, strided, TARGETS.int(), joined.int(), F.pad(TARGETS, (0, 2))[:, :3], strided]
+    for call, targets in enumerate([*ways, *reversed(ways)]):
+        given = probabilities(call), targets, [7, 8, 6], labels
+        torch.testing.assert_close(gradients(ours, *given), gradients(theirs, *given))
+    assert len(binds) == 2
+    assert launches.take() == 32
+
+
 def test_lists_of_lengths_that_are_changed_or_wrong(binds: list[str]) -> None:
     ours, theirs = autogen.losses.CTCLoss(), nn.CTCLoss()
     steps, labels = [7, 8, 6], [3, 1, 2]
@@ -169,6 +184,19 @@ def test_lists_of_lengths_that_are_changed_or_wrong(binds: list[str]) -> None:
         with pytest.raises(refused.type) as own:
             ours(x, TARGETS, *wrong)
         assert str(own.value) == str(refused.value)
+
+
+@pytest.mark.parametrize("kind", [list, torch.tensor])
+def test_lengths_that_were_one_object_when_they_were_learned(kind: Any) -> None:
+    ours, theirs, same = autogen.losses.CTCLoss(), nn.CTCLoss(), kind([1, 1, 1])
+    for _ in range(3):
+        ours(target_lengths=same, input_lengths=same, targets=TARGETS, log_probs=probabilities(0))
+    found = []
+    for loss in (ours, theirs):
+        x = probabilities(1)
+        value = loss(target_lengths=kind([3, 1, 2]), input_lengths=kind([6, 7, 8]), targets=TARGETS, log_probs=x.exp())
+        found.append((value.detach(), *torch.autograd.grad(value, x, create_graph=True)))
+    torch.testing.assert_close(*found)
 
 
 def test_second_derivatives_of_ctc_with_lists() -> None:
@@ -196,7 +224,7 @@ def test_what_ctc_reads() -> None:
         "input_lengths": torch.empty(3, dtype=torch.int64, **on),
         "target_lengths": torch.empty(3, dtype=torch.int64, **on),
     }
-    assert not loss.reads(given)
+    assert loss.reads(given) is None
     one_after_the_other = torch.empty(6, dtype=torch.int64, **on)
     for name, other in (
         ("input_lengths", [8, 8, 8]),
@@ -204,7 +232,7 @@ def test_what_ctc_reads() -> None:
         ("targets", one_after_the_other),
         ("targets", torch.empty(2, 3, dtype=torch.int64, **on).t()),
     ):
-        assert loss.reads({**given, name: other})
+        assert loss.reads({**given, name: other}) is not None
 
 
 def test_each_geometry_has_a_plan(binds: list[str]) -> None:

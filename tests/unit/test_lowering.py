@@ -14,6 +14,7 @@ from torch import Tensor
 from autogen import ir
 from autogen.lowering import decompositions, lowered_ops
 from autogen.lowering.registry import LOWERINGS
+from autogen.lowering.values import Value
 from tests.unit.pipeline import check, floats, program_of
 
 
@@ -286,6 +287,26 @@ class TestDepth:
 
     def test_a_slice(self) -> None:
         check(lambda x: (self.long(x)[:, 1:] - x[:, :-1]).mean(), floats(6, 7))
+
+    @pytest.mark.parametrize("length", range(21, 30))
+    def test_what_is_made_in_between(self, length: int) -> None:
+        """Wherever the asking is cut off, all that is asked has been made before, or is made again."""
+
+        def chain(x: Tensor) -> Tensor:
+            for k in range(length):
+                x = x * 1.01 - 0.1 * k if k % 2 else x.tanh()
+            return x
+
+        check(lambda x: chain(x / x.std(1, keepdim=True)).flip(0).sum(), floats(3, 4, grad=False))
+        check(lambda x, y: chain(x.exp().sum(0)[y]).flip(0).sum(), floats(40, 4, grad=False), labels(70, classes=4))
+
+    def test_values_that_are_made_anew_whenever_they_are_asked(self) -> None:
+        one = ir.const(1.0, torch.float32)
+
+        def deep(n: int) -> Value:
+            return Value((), torch.float32, lambda index: deep(n - 1).at(index) if n else one)
+
+        assert deep(140).at(()) is one
 
     def test_what_torch_computes_of_it(self) -> None:
         check(lambda x: self.long(x).flip(0).cumprod(1).mean(), floats(6, 7))
