@@ -27,6 +27,8 @@ from autogen.tracing.masks import masked_read
 from autogen.tracing.source import is_torchs
 from autogen.tracing.trace import Trace, TracedTensor
 
+_MOST_ASKED, _ALWAYS_ASKED = 16, 500  # times that values are computed, for each node; one is what most need
+
 _ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)\s*(?::[^=]+)?[-+*/]?=(?!=)")
 
 
@@ -79,6 +81,7 @@ class _Lowerer:
             if upstream is not None:
                 self.values[upstream.node] = _stored(_buffer(upstream, "upstream"))
         self._symbols: dict[sympy.Symbol, Chosen | Read] = {}
+        self._asked = 0
         self.torch = TorchParts(trace, self.values, self.variables, _stored, self._size)
 
     def run(self) -> Program:
@@ -162,7 +165,7 @@ class _Lowerer:
         """
 
         def at(index: Index) -> ir.Node:
-            if whole is not None and reduces_for_each(value, index):
+            if whole is not None and (reduces_for_each(value, index) or self._is_too_often(value, index)):
                 return self.torch.in_memory(whole).at(index)
             node = value.at(index)
             self.provenance.locate(node, origin)
@@ -172,6 +175,18 @@ class _Lowerer:
             return node
 
         return Value(value.shape, value.dtype, at, value.factors)
+
+    def _is_too_often(self, value: Value, index: Index) -> bool:
+        """Whether a value is to be stored, as so much is computed at several places already.
+
+        What each step of a stencil, a butterfly or a chain of gathers reads at several places of the step before would
+        be computed again for each of them, and for each of theirs.
+        """
+        self._asked += 1
+        if self._asked <= _MOST_ASKED * len(self.trace.graph.nodes) + _ALWAYS_ASKED:
+            return False
+        is_of_known_size = not any(size.has(Chosen, Read) or size == 0 for size in value.shape)
+        return is_of_known_size and tuple(index) != fresh_index(value)
 
 
 def _op_name(target: Any) -> str:

@@ -197,7 +197,16 @@ class TorchParts:
         name = self._variables.get(node) or (TorchStep.name_of(node.target) if "geometry" in node.meta else "part")
         index = fresh_index(value)
         stored = ir.cast(value.at(index), value.dtype)  # first, as it may be asked for again (`Value.at`)
-        buffer = self._buffer(name, "scratch", value.dtype, value.shape, None if strides and 0 in strides else strides)
+        strides = None if strides and 0 in strides else strides
+        if 0 in value.shape:  # no kernel writes to it
+            buffer = self._buffer(name, "torch", value.dtype, value.shape, strides)
+            like, sizes = Operand(self._trace.inputs[0].name), [SizeArgument(size) for size in value.shape]
+            made = ((like, sizes), {"dtype": value.dtype})
+            where, is_backward = node.meta.get("origin"), node.meta.get("backward", False)
+            step = TorchStep(torch.ops.aten.new_empty.default, made, (buffer,), where, backward=is_backward)
+            self.steps.append(step)
+            return buffer.name
+        buffer = self._buffer(name, "scratch", value.dtype, value.shape, strides)
         self.operands.append(Root(buffer, index, stored))
         return buffer.name
 

@@ -15,7 +15,14 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from autogen.calls.surroundings import Change
-from autogen.errors import AutogenError, CollectiveError, StateChangeError, TraceError, ValueBranchError
+from autogen.errors import (
+    AutogenError,
+    CollectiveError,
+    StateChangeError,
+    TraceError,
+    UnsupportedOpError,
+    ValueBranchError,
+)
 from autogen.ir import contiguous_strides
 from autogen.names import unique
 from autogen.tracing.collectives import function_that_raised
@@ -118,6 +125,8 @@ def trace(
             results = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
             outputs = [_output_name(k, len(results)) for k in range(len(results))]
             reached = [frozenset(inputs_of(result, tracing.fakes)) for result in results]
+            if any(result.requires_grad and not inputs for result, inputs in zip(results, reached, strict=True)):
+                raise UnsupportedOpError("a result that requires a gradient, but of no input")
             upstream, gradients = tracing.backward(outputs, results)
             if any(isinstance(leaf, _SYMBOLS) for leaf in leaves):
                 results += tracing.numbers()
