@@ -197,7 +197,8 @@ def test_targets_that_are_no_classes() -> None:
     target[1] = torch.tensor([0, 2**40, 1, -1, -1])
     arguments = {"input": x, "target": target, "size_average": None, "reduce": None, "reduction": "none"}
     loss = make_multilabel_margin()
-    assert loss.refuse(arguments, ()) == "targets that are no classes"
+    assert loss.refuse(arguments, ()) is None and loss.reads(arguments) == ()
+    assert loss.read(arguments) == "targets that are no classes"
     forward = loss.forward(arguments)
     backward = loss.backward(arguments, forward.saved, torch.ones(3), ("input",))
     for launch in (*forward.launches, *backward.launches):

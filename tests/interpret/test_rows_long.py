@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -29,11 +29,11 @@ inf, nan = float("inf"), float("nan")
 def short_of_room(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No row of more than STEP elements fits on the chip, and a loop takes as many at a time."""
     monkeypatch.setattr(tiling, "MAX_RESIDENT", STEP)
-    cut, launch = tiling.Tiler.cut, GridExecutor.__call__
+    cut, launch = tiling.Tiler._cut, GridExecutor.__call__
     steps: set[int] = set()
 
-    def small(self: tiling.Tiler, config: tiling.Config, sizes: Mapping[str, int]) -> tiling.Tiling:
-        found = cut(self, config, sizes)
+    def small(self: tiling.Tiler, config: tiling.Config, extents: tiling.Extents) -> tiling.Tiling:
+        found = cut(self, config, extents)
         tiles = {name: min(tile, STEP) if name == "COLS" else tile for name, tile in found.tiles}
         return replace(found, tiles=tuple(tiles.items())) if found.variant.looped else found
 
@@ -43,7 +43,7 @@ def short_of_room(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             steps.add(given["COLS"])
         return launch(executor, *args, **kwargs)
 
-    monkeypatch.setattr(tiling.Tiler, "cut", small)
+    monkeypatch.setattr(tiling.Tiler, "_cut", small)
     monkeypatch.setattr(GridExecutor, "__call__", noted)
     yield
     assert steps and max(steps) <= STEP, "rows are not walked in steps"

@@ -23,7 +23,7 @@ def few_programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """At most three programs have totals, until one of them would have more than four tiles."""
     monkeypatch.setattr(tiling, "MOST_PROGRAMS", 3)
     monkeypatch.setattr(tiling, "MOST_TILES", 4)
-    cut = tiling.Tiler.cut
+    cut = tiling.Tiler._cut
     strided = set()
 
     def noted(self: tiling.Tiler, *args: Any) -> tiling.Tiling:
@@ -31,7 +31,7 @@ def few_programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         strided.add(found.variant.strided)
         return found
 
-    monkeypatch.setattr(tiling.Tiler, "cut", noted)
+    monkeypatch.setattr(tiling.Tiler, "_cut", noted)
     yield
     assert True in strided, "no program has several tiles"
 
