@@ -59,6 +59,7 @@ def stages(loss: nn.Module, tensors: tuple[torch.Tensor, ...], target: str) -> d
     from autogen.aot import specialize
     from autogen.lowering import decompositions, lower
     from autogen.runtime.launch import Launcher
+    from autogen.scheduling.kernel import Kernel
     from autogen.scheduling.schedule import backward_of, schedule
     from autogen.tracing.tracer import _Tracing, trace
 
@@ -74,7 +75,8 @@ def stages(loss: nn.Module, tensors: tuple[torch.Tensor, ...], target: str) -> d
 
     def planned() -> list[Launcher]:
         plan = schedule(program, "loss", sizes, training=True)
-        return [Launcher(kernel, plan.provenance) for kernel in (*plan.forward, *backward_of(plan))]
+        found = (*plan.forward, *backward_of(plan))
+        return [Launcher(each, plan.provenance) for each in found if isinstance(each, Kernel)]
 
     launchers = timed("schedule", planned)
     kernels = timed("emit", lambda: [specialize(launcher, sizes, "loss", "forward") for launcher in launchers])

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 import autogen.losses as ours
 from tests.formulas import chamfer
 
+Shape = tuple[int, ...]
+
 
 @dataclass(frozen=True)
 class Case:
@@ -22,11 +24,11 @@ class Case:
     """
 
     name: str
-    shape: tuple[int, ...]
+    shape: Shape
     dtype: torch.dtype
     autogen: Callable[[], Any]
     eager: Callable[[], Any]
-    inputs: Callable[[tuple[int, ...], torch.dtype, str], tuple[Tensor, ...]]
+    inputs: Callable[[Shape, torch.dtype, str], tuple[Tensor, ...]]
     liger: str | None = None
     is_quick: bool = False
 
@@ -36,31 +38,31 @@ class Case:
         return "x".join(map(str, self.shape))
 
 
-def _real(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
+def _real(shape: Shape, dtype: torch.dtype, device: str) -> Tensor:
     return torch.randn(shape, dtype=dtype, device=device)
 
 
-def _labelled(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+def _labelled(shape: Shape, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
     return _real(shape, dtype, device), torch.randint(0, shape[1], (shape[0],), device=device)
 
 
-def _pair(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+def _pair(shape: Shape, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
     return _real(shape, dtype, device), _real(shape, dtype, device)
 
 
-def _binary(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+def _binary(shape: Shape, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
     return _real(shape, dtype, device), torch.rand(shape, dtype=dtype, device=device)
 
 
-def _distributions(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+def _distributions(shape: Shape, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
     return _real(shape, dtype, device).log_softmax(1), _real(shape, dtype, device).softmax(1)
 
 
-def _logs(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+def _logs(shape: Shape, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
     return _real(shape, dtype, device).log_softmax(1), _real(shape, dtype, device).log_softmax(1)
 
 
-def _boxes(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+def _boxes(shape: Shape, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
     def boxes() -> Tensor:
         corner = torch.rand((*shape[:-1], 2), dtype=dtype, device=device)
         return torch.cat([corner, corner + 0.1 + torch.rand_like(corner)], -1)
@@ -91,11 +93,21 @@ def _generated(function: Callable[..., Any]) -> Callable[[], Any]:
     return lambda: autogen_loss(function)
 
 
-LARGE_VOCABULARY = [*((rows, 128256) for rows in (1024, 2048, 4096, 8192))]
-VOCABULARIES = [*((2048, v) for v in (32000, 102400, 129280, 152064)), *((16384, 2**k) for k in range(12, 18))]
-WIDE_ROWS = [*((32768, 2**k) for k in range(8, 17)), (16384, 131072), (8192, 262144)]
-ELEMENTWISE = [(12288,), (8096, 32), (128, 960, 196), (64, 64, 56, 56), (256, 128, 28, 28), (256, 2048, 7, 7)]
-SMALL = [(2**k,) for k in (10, 12, 14, 16, 18, 20)]
+LARGE_VOCABULARY: list[Shape] = [*((rows, 128256) for rows in (1024, 2048, 4096, 8192))]
+VOCABULARIES: list[Shape] = [
+    *((2048, v) for v in (32000, 102400, 129280, 152064)),
+    *((16384, 2**k) for k in range(12, 18)),
+]
+WIDE_ROWS: list[Shape] = [*((32768, 2**k) for k in range(8, 17)), (16384, 131072), (8192, 262144)]
+ELEMENTWISE: list[Shape] = [
+    (12288,),
+    (8096, 32),
+    (128, 960, 196),
+    (64, 64, 56, 56),
+    (256, 128, 28, 28),
+    (256, 2048, 7, 7),
+]
+SMALL: list[Shape] = [(2**k,) for k in (10, 12, 14, 16, 18, 20)]
 BF16, F32 = torch.bfloat16, torch.float32
 
 
@@ -130,8 +142,9 @@ def _cases() -> Iterator[Case]:
         )
         yield Case("jsd", shape, F32, _generated(_jsd_of_logs), lambda: _jsd_of_logs, _logs, "LigerJSD")
         yield Case("tvd", shape, F32, _generated(_tvd), lambda: _tvd, _distributions, "LigerTVDLoss")
+    quick_flat: list[Shape] = [(2**10,), (2**16,), (256, 2048, 7, 7), (2**24 + 1,)]
     for shape in (*SMALL, *ELEMENTWISE, (2**24,), (2**24 + 1,)):
-        is_quick = shape in ((2**10,), (2**16,), (256, 2048, 7, 7), (2**24 + 1,))
+        is_quick = shape in quick_flat
         yield Case("bce_with_logits", shape, F32, ours.BCEWithLogitsLoss, nn.BCEWithLogitsLoss, _binary, None, is_quick)
         yield Case("smooth_l1", shape, F32, ours.SmoothL1Loss, nn.SmoothL1Loss, _pair)
         yield Case("focal", shape, F32, ours.SigmoidFocalLoss, _without(ours.SigmoidFocalLoss), _binary)

@@ -19,6 +19,7 @@ from dataclasses import replace
 from autogen.aot import TARGETS, specialize
 from autogen.aot.compilation import triton_kernel
 from autogen.runtime.launch import Launcher
+from autogen.tiling.tiler import Tiler
 
 TARGET = "sm_90"
 
@@ -31,8 +32,10 @@ def issued(launcher: Launcher, sizes: Mapping[str, int]) -> int | None:
     kernel = specialize(launcher, sizes, "loss", "forward")
     function = _of_full_tiles(kernel.text, kernel.name)
     walks = [node for node in ast.walk(function) if isinstance(node, ast.For)]
+    if launcher.kernel.parts:
+        return None
     steps = _steps(launcher, sizes) if walks else 0
-    if launcher.kernel.parts or steps is None:
+    if steps is None:
         return None
     text = kernel.text.replace(_source_of(kernel.text, kernel.name), ast.unparse(function))
     _, compiled = triton_kernel(replace(kernel, text=text), TARGETS[TARGET])
@@ -72,13 +75,14 @@ def _of_full_tiles(text: str, name: str) -> ast.FunctionDef:
 
 def _steps(launcher: Launcher, sizes: Mapping[str, int]) -> int | None:
     """How often a program runs each of its loops."""
-    tiling = launcher.tiling(sizes)
-    extents, tiles = launcher.tiler.extents(sizes), dict(tiling.tiles)
+    tiling, tiler = launcher.tiling(sizes), launcher.tiler
+    assert isinstance(tiler, Tiler), "a kernel of several parts is not asked"
+    extents, tiles = tiler.extents(sizes), dict(tiling.tiles)
     if tiling.variant.looped:
         return -(-extents.columns // tiles["COLS"])
     if tiling.variant.strided:
         return max(extents.rows // tiles["ROWS"] // tiling.programs, 1)
-    if not launcher.tiler.is_chunked:
+    if not tiler.is_chunked:
         return None
     return max(extents.rows // tiles["ROWS"] // tiling.chunks, 1)
 

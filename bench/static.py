@@ -29,11 +29,13 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+import autogen.losses
 from autogen.aot import TARGETS, CompiledKernel, SpecializedKernel, compile_kernel, specialize, specialize_launch
 from autogen.aot.assembly import Access
 from autogen.calls.binding import bind
@@ -74,8 +76,10 @@ class Facts:
 def calls() -> dict[str, Callable[[], Call]]:
     """A call of every loss, by name."""
     found: dict[str, Callable[[], Call]] = {}
-    for case in (*cases.FLAT, *cases.TILED, *cases.ROWS, *cases.LOOPED, *cases.HANDWRITTEN, *cases.PROJECTED):
-        found[str(case)] = lambda case=case: _call_of(case)  # type: ignore[misc]
+    for case in (*cases.FLAT, *cases.TILED, *cases.ROWS, *cases.LOOPED, *cases.PROJECTED):
+        found[str(case)] = partial(_call_of, case, "cpu")
+    for case in cases.HANDWRITTEN:
+        found[str(case)] = partial(_call_of, case, "meta")  # as on a GPU, no value is known
     for size in (beyond.SMALL, beyond.EVEN, beyond.ODD):
         for loss, inputs in beyond.calls(size):
             name = unique(f"{type(loss).__name__}-{size[0]}", found)
@@ -86,16 +90,16 @@ def calls() -> dict[str, Callable[[], Call]]:
 
 def _adaptive() -> Call:
     """Labels of all three clusters."""
-    loss = cases.autogen.losses.AdaptiveLogSoftmaxWithLoss(64, 10_000, [1000, 3001])
+    loss = autogen.losses.AdaptiveLogSoftmaxWithLoss(64, 10_000, [1000, 3001])
     return loss, (torch.ones(512, 64, requires_grad=True), torch.arange(512) * 19)
 
 
-def _call_of(case: cases.Case) -> Call:
+def _call_of(case: cases.Case, device: str) -> Call:
     def tensor(value: Any) -> Any:
-        return value.tensor(case.dtype, "cpu") if isinstance(value, cases.Input) else value
+        return value.tensor(case.dtype, device) if isinstance(value, cases.Input) else value
 
     options = {name: tensor(value) for name, value in case.options.items()}
-    return getattr(cases.autogen.losses, case.loss)(**options), tuple(map(tensor, case.inputs))
+    return getattr(autogen.losses, case.loss)(**options), tuple(map(tensor, case.inputs))
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,8 @@ def _directions(call: FusedCall) -> tuple[_Direction, _Direction]:
     binding = bind(dispatcher.function, dispatcher.signature, module, call.args, dict(call.kwargs))
     handwritten = dispatcher.handwritten(binding, module)
     if not isinstance(handwritten, str):
-        planned = handwritten.planned(binding.tensors)
+        loss, given = handwritten
+        planned = loss.planned((*binding.tensors, *given.found), given.sizes)
         reports = describe_handwritten(*planned, binding.tensors)
         return _written(reports[0], planned[0]), _written(reports[1], planned[1])
     compiled = compile_loss(
