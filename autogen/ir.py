@@ -24,6 +24,7 @@ Equal nodes are the same object, so common subexpressions cost nothing and `is` 
 
 from __future__ import annotations
 
+import ctypes
 import math
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -242,10 +243,11 @@ def cast(node: Node, dtype: torch.dtype) -> Node:
     dtype = compute_dtype(dtype)
     if node.dtype == dtype:
         return node
-    if node.op == "scalar" and dtype in _FLOATS:
+    is_single = node.dtype == torch.float32  # which has rounded the number
+    if node.op == "scalar" and dtype in _FLOATS and not is_single:
         return scalar(node.attrs[0], dtype)
     if node.op == "const":
-        value = node.attrs[0]
+        value = ctypes.c_float(node.attrs[0]).value if is_single else node.attrs[0]
         if dtype in (*_FLOATS, torch.bool) or math.isfinite(value):
             return const(value, dtype)
     return intern("cast", (node,), dtype, ())

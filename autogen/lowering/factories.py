@@ -6,8 +6,9 @@ from typing import Any
 
 from autogen import ir
 from autogen.lowering.entries import position
+from autogen.lowering.pointwise import to_copy
 from autogen.lowering.registry import Context, lowers, number
-from autogen.lowering.values import Index, Value, elementwise
+from autogen.lowering.values import Index, Value
 
 
 @lowers(
@@ -20,7 +21,7 @@ from autogen.lowering.values import Index, Value, elementwise
 )
 def full(context: Context, *arguments: Any, **_: Any) -> Value:
     """One number everywhere."""
-    return elementwise(context.shape, context.dtype, lambda x: x, context.value(arguments[-1]))
+    return to_copy(context, context.value(arguments[-1]))
 
 
 @lowers("zeros.default", "zeros_like.default", "new_zeros.default", "zero.default", "_efficientzerotensor.default")

@@ -194,6 +194,8 @@ def logit(context: Context, value: Value, eps: float | None = None) -> Value:
 @lowers("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
 def power(context: Context, base: Any, exponent: Any) -> Value:
     """`base ** exponent`; a small constant exponent needs no logarithm, as in torch."""
+    if isinstance(exponent, int) and exponent < 0 and not context.dtype.is_floating_point:
+        raise NotImplementedError("an integer to a negative power, which is torch's error")
     if isinstance(exponent, (int, float)) and exponent in (-2, -1, -0.5, 0.5, 1, 2, 3):
         compute = context.compute
         one = ir.const(1, compute)

@@ -37,7 +37,8 @@ class Size:
     def of(cls, symbolic: Any) -> Size:
         """From a `SymInt`, `SymFloat` or `SymBool`."""
         expression = symbolic.node.expr
-        if isinstance(symbolic, torch.SymFloat) and expression.is_integer:  # torch says so of every remainder
+        is_whole = expression.is_integer and not expression.is_Float  # torch says the first of every remainder
+        if isinstance(symbolic, torch.SymFloat) and is_whole:
             from torch.utils._sympy.functions import ToFloat  # not for what is found on disk
 
             expression = ToFloat(expression)

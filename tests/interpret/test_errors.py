@@ -277,3 +277,9 @@ def test_a_fault_of_the_call_leaves_nothing_of_torchs_in_the_log() -> None:
     finally:
         log.removeHandler(handler)
     assert [record.getMessage() for record in records] == ["for others"]
+
+
+def test_an_integer_to_a_negative_power_is_torchs_error(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(RuntimeError, match="negative integer powers"):
+        autogen_loss(lambda x, n: (x * n**-1).sum())(X, LABEL.unsqueeze(1))
+    assert "InternalError" not in caplog.text

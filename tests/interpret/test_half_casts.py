@@ -84,6 +84,24 @@ def test_gradients_in_half_precision_on_their_way(half: torch.dtype) -> None:
     torch.testing.assert_close(ours[2], theirs[2], rtol=torch.finfo(half).eps, atol=0)  # bfloat16 stored is cut here
 
 
+MADE: dict[str, Callable[[Tensor, torch.dtype], Tensor]] = {
+    "full": lambda x, d: torch.full((3,), 0.1, dtype=d),
+    "full_like": lambda x, d: torch.full_like(x, 1 / 3, dtype=d),
+    "new_full": lambda x, d: x.new_full((3,), -0.7, dtype=d),
+    "scalar_tensor": lambda x, d: torch.scalar_tensor(0.1, dtype=d),
+    "fill": lambda x, d: torch.empty_like(x, dtype=d).fill_(1e-6),
+    "fill of a tensor": lambda x, d: torch.empty_like(x, dtype=d).fill_(x[0].detach()),
+    "where": lambda x, d: torch.where(x > 0, x.to(d), 0.1),
+    "of a size": lambda x, d: torch.full((3,), 1 / (3 * len(x)), dtype=d),
+}
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32], ids=str)
+@pytest.mark.parametrize("name", MADE)
+def test_numbers_that_are_made_in_a_dtype_have_its_precision(name: str, dtype: torch.dtype) -> None:
+    same(lambda x: x * MADE[name](x, dtype).double(), draw("real", 3, dtype=torch.float64))
+
+
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "in single precision": lambda x, t: F.mse_loss(x.float(), t.float()),
     "and back": lambda x, t: F.log_softmax(x.float(), 1).to(x.dtype),

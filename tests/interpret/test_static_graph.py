@@ -153,6 +153,18 @@ def test_sizes_modes_and_modules_may_differ(launches: Launches) -> None:
     assert trace_count(loss) <= 3
 
 
+def test_strides_may_differ() -> None:
+    @autogen_loss(static_graph=True)
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return (x - y).square().mean()  # whose gradient is expanded to sizes of the call
+
+    columns = draw("real", 3, 5).detach().t().requires_grad_()
+    for x in (draw("real", 4, 3), columns):
+        y = draw("real", *x.shape, seed=1).detach()
+        torch.testing.assert_close(loss(x, y), (x - y).square().mean())
+    assert trace_count(loss) == 2
+
+
 def test_a_branch_on_a_size_is_an_error_each_time() -> None:
     def loss(x: Tensor) -> Tensor:
         return x.exp().sum() if x.shape[0] > 4 else x.sum()

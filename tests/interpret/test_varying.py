@@ -198,6 +198,7 @@ OF_SIZES: dict[str, Any] = {
     "1 / (1 - 0.999 ** (1/N))": lambda n: 1 / (1 - 0.999 ** (1 / n)),
     "1 / N**4": lambda n: 1 / n**4,
     "N / 2": lambda n: n / 2,
+    "0.0 * N + 0.0": lambda n: 0.0 * n + 0.0,
     "max(N, 7) % 4 / N // 3": lambda n: max(n, 7) % 4 / (n // 3),
 }
 
