@@ -13,7 +13,7 @@ import sympy
 import torch
 
 from autogen import ir
-from autogen.errors import ValueBranchError
+from autogen.errors import UnsupportedOpError, ValueBranchError
 from autogen.lowering import indexing, losses, masks, pointwise, reductions, views  # noqa: F401  (they register)
 from autogen.lowering.entries import unchecked
 from autogen.lowering.picks import reduces_for_each
@@ -102,6 +102,8 @@ class _Lowerer:
     def _root(self, tensor: TracedTensor) -> Root:
         value = self.values[tensor.node]
         refuse_unknown_sizes(value, tensor.node)
+        if tensor.dtype not in ir.STORED:
+            raise UnsupportedOpError(f"a result of {tensor.dtype}", where=tensor.node.meta.get("origin"))
         index = fresh_index(value)
         return Root(_buffer(tensor, "output"), index, ir.to_store(value.at(index), tensor.dtype))
 

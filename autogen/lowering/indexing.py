@@ -19,6 +19,8 @@ from autogen.lowering.values import reduction as reduce_value
 @lowers("gather.default")
 def gather(context: Context, value: Value, dim: int, places: Value, sparse_grad: bool = False) -> Value:
     """`value[..., places[...], ...]` along `dim`."""
+    if len(value.shape) != len(places.shape):
+        raise NotImplementedError("places of another rank, which a number and no places may have")
     if not value.shape:
         return value
     dim %= len(value.shape)

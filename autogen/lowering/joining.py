@@ -126,7 +126,7 @@ def constant_pad_nd(context: Context, value: Value, pad: Sequence[Any], fill: An
     takes away.
     """
     rank = len(value.shape)
-    widths = [context.size_of(each) for each in pad]
+    widths = [context.place_of(each) for each in pad]
     before = {rank - 1 - k: (low, high) for k, (low, high) in enumerate(zip(widths[::2], widths[1::2], strict=True))}
     number = context.value(fill)
 
@@ -156,7 +156,7 @@ def _zeros(context: Context) -> Value:
 def _written_slice(context: Context, value: Value, source: Value, dim: int, first: Any, step: Any) -> Value:
     """`value` with `source` in the place of a slice."""
     dim %= len(value.shape)
-    start, stride = context.size_of(first), context.size_of(step)
+    start, stride = context.place_of(first), context.place_of(step)
     if start.is_negative:
         start = start + value.shape[dim]
 
@@ -189,7 +189,7 @@ def slice_scatter(
 def _written_place(context: Context, value: Value, source: Value, dim: int, place: Any) -> Value:
     """`value` with `source` at one place of a dimension."""
     dim %= len(value.shape)
-    where = context.size_of(place)
+    where = context.place_of(place)
     if where.is_negative:
         where = where + value.shape[dim]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import sympy
+import torch
 from torch.utils import _pytree as pytree
 
 from autogen import ir
@@ -118,6 +119,8 @@ def masked_write(
     order: Value | None = None,
 ) -> Value:
     """`value` with `values` where the mask is true, or added there; at each place the one that `order` tells."""
+    if accumulate and value.dtype == torch.bool:
+        raise NotImplementedError("flags that are added")
     after = before + len(mask.shape)
     own = len(values.shape) - (len(value.shape) - after) - 1  # the dimension of `values` that runs over what is chosen
     are_equal = own < 0 or values.shape[own] == 1

@@ -29,6 +29,9 @@ _ON_INTEGERS: dict[str, Callable[..., ir.Node]] = {
 }
 
 
+# What integers are divided by, an error if that is 0.
+_DIVISIONS = ("floor_divide", "fmod", "remainder")
+
 # For torch's promotion a symbolic size counts as any number of its kind does.
 _SAMPLES = {True: 1, False: 0.5}
 
@@ -61,6 +64,8 @@ def apply_op(context: Context, name: str, *arguments: Any) -> Value:
     settled = None if inside.is_floating_point else _ON_INTEGERS.get(name)
     if name == "sign" and inside == torch.bool:
         settled = _ON_INTEGERS["trunc"]
+    if name in _DIVISIONS and not inside.is_floating_point and arguments[1] == 0:
+        raise NotImplementedError("an integer divided by 0, which is torch's error")
     if settled is None and inside not in OPS[name].rule.dtypes:
         raise NotImplementedError(f"{name} of {inside}")
 

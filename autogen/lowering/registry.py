@@ -11,6 +11,7 @@ import torch
 from torch.utils._sympy.functions import ToFloat
 
 from autogen import ir
+from autogen.errors import ValueBranchError
 from autogen.lowering.values import Chosen, Read, Shape, Value
 from autogen.provenance import Provenance
 from autogen.sizes import evaluator_of
@@ -64,6 +65,13 @@ class Context:
             return Value((), torch.int64, lambda _: number(expression, torch.int64))
         inside = self.compute if self.compute.is_floating_point else torch.float64
         return Value((), torch.float64, lambda _: number(expression, inside))
+
+    def place_of(self, argument: Any) -> sympy.Expr:
+        """A torch size that places in tensors are computed from."""
+        place = self.size_of(argument)
+        if place.has(Read):
+            raise ValueBranchError("a place that depends on values")
+        return place
 
     def name(self, node: ir.Node, name: str) -> ir.Node:
         """Call a node `name` in the kernel; returns the node."""

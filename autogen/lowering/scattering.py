@@ -107,6 +107,8 @@ def index_put(
     context: Context, value: Value, indices: Sequence[Value | None], source: Value, accumulate: bool = False
 ) -> Value:
     """`value` with `source` written, or added, at `indices`."""
+    if accumulate and context.dtype == torch.bool:
+        raise NotImplementedError("flags that are added")
     given = [each for each in indices if each is not None]
     if any(each.dtype in (torch.bool, torch.uint8) for each in given):
         return _put_masked(context, value, indices, source, accumulate)

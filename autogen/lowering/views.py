@@ -244,7 +244,7 @@ def reverse_dims(context: Context, value: Value) -> Value:
 def select(context: Context, value: Value, dim: int, position: Any) -> Value:
     """One slice of a dimension, which goes away."""
     dim %= len(value.shape)
-    where = context.size_of(position)
+    where = context.place_of(position)
     if where.is_negative:
         where = value.shape[dim] + where
     factors = [*value.factors[:dim], *value.factors[dim + 1 :]]
@@ -257,10 +257,10 @@ def slice_(context: Context, value: Value, dim: int = 0, start: Any = None, end:
     dim %= len(value.shape)
     if context.shape[dim] == value.shape[dim]:
         return value
-    first = context.size_of(start if start is not None else 0)
+    first = context.place_of(start if start is not None else 0)
     if first.is_negative:
         first = value.shape[dim] + first
-    stride = context.size_of(step)
+    stride = context.place_of(step)
 
     def at(index: Index) -> ir.Node:
         return value.at((*index[:dim], plus(times(index[dim], stride), first), *index[dim + 1 :]))

@@ -60,6 +60,8 @@ def fold(node: Node) -> Node:
             return fold(apply("neg", args[1 - numbers.index(-1)]))
         case "div" if numbers[1] == 1:
             return args[0]
+        case "floor_divide" | "fmod" | "remainder" if numbers[1] == 0 and not node.dtype.is_floating_point:
+            return const(0, node.dtype)  # of no elements, as it would be an error
         case "mul" | "div" if any(arg.op == "neg" for arg in args):  # the sign goes outside, where two cancel
             bare = [arg.args[0] if arg.op == "neg" else arg for arg in args]
             product = fold(apply(node.op, *bare))

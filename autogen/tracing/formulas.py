@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._decomp import decomposition_table
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
@@ -312,6 +313,20 @@ def _positive_beta(input: Tensor, target: Tensor, reduction: int = 1, beta: floa
     return NotImplemented
 
 
+def _index_add(op: Any) -> Callable[..., Tensor]:
+    """torch's formula for the op `index_add`, for a source that is not broadcast."""
+
+    def add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
+        wanted, given = [list(each.shape) for each in (input, source)]
+        if wanted and source.dim() == input.dim():
+            wanted[dim] = given[dim]
+        _refuse(wanted != given, f"a source of the shape {given} for rows of {wanted}")
+        result: Tensor = decomposition_table[op](input, dim, index, source, alpha=alpha)
+        return result
+
+    return add
+
+
 def _shrink_backward(grad: Tensor, input: Tensor, lambd: float) -> Tensor:
     """The gradient of `hardshrink` and `softshrink`, whose ops refuse symbolic sizes."""
     return grad.masked_fill(input.abs() <= lambd, 0)
@@ -396,6 +411,8 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.huber_loss_backward.default: _of_one_dtype(1, 2),
     aten.nll_loss_forward.default: _all(_of_one_dtype(0, 2), _of_class_index(torch.int64, torch.uint8)),
     aten.nll_loss2d_forward.default: _all(_of_one_dtype(0, 2), _of_class_index(torch.int64)),
+    aten.index_add.default: _index_add(aten.index_add.default),
+    aten.index_add_.default: _index_add(aten.index_add_.default),
     aten.rrelu_with_noise.default: _rrelu,
     aten.rrelu_with_noise_.default: _rrelu_,
     aten.smooth_l1_loss.default: _positive_beta,

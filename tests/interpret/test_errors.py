@@ -279,7 +279,32 @@ def test_a_fault_of_the_call_leaves_nothing_of_torchs_in_the_log() -> None:
     assert [record.getMessage() for record in records] == ["for others"]
 
 
-def test_an_integer_to_a_negative_power_is_torchs_error(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(RuntimeError, match="negative integer powers"):
-        autogen_loss(lambda x, n: (x * n**-1).sum())(X, LABEL.unsqueeze(1))
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (lambda n: n**-1, "negative integer powers"),
+        (lambda n: n // 0, "ZeroDivisionError"),
+        (lambda n: n % 0, "ZeroDivisionError"),
+        (lambda n: torch.fmod(n, 0), "ZeroDivisionError"),
+    ],
+)
+def test_what_integers_cannot_be_is_torchs_error(
+    loss: Callable[[Tensor], Tensor], message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        autogen_loss(loss)(LABEL)
     assert "InternalError" not in caplog.text
+
+
+@pytest.mark.parametrize("divide", [torch.floor_divide, torch.fmod, torch.remainder])
+def test_divisions_of_no_integers(divide: Callable[[Tensor, Tensor], Tensor], launches: Launches) -> None:
+    with policy("mandatory"):
+        result = autogen_loss(lambda n, m: divide(n, m))(LABEL[:0, None], LABEL)
+    assert result.shape == (0, 5) and launches.take() == 0
+
+
+@pytest.mark.parametrize("result", [torch.fft.rfft, lambda x: (x.sum(), x.detach().to(torch.uint16))])
+def test_results_that_no_kernel_writes(result: Callable[[Tensor], object]) -> None:
+    loss = autogen_loss(lambda x: result(x))
+    torch.testing.assert_close(loss(X.abs()), result(X.abs()))
+    assert "a result of torch." in explain(loss, X.abs()).reason

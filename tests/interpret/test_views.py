@@ -313,6 +313,8 @@ def test_numbers_have_one_dimension_to_turn(loss: Loss) -> None:
         lambda a: (a * 2).index_add(0, torch.tensor(1), a[:1].exp()),
         lambda a: (a * 2).gather(0, torch.tensor(1)),
         lambda a: (a * 2).scatter(0, torch.tensor(1), 0.5),
+        lambda a: (a * 2).gather(0, torch.zeros(2, 0, dtype=torch.int64)).sum() + a,
+        lambda a: (a * 2).sum().gather(0, torch.tensor([0])) * a,
     ],
 )
 def test_one_place_without_a_dimension(loss: Loss) -> None:
@@ -355,3 +357,35 @@ def test_labels_that_are_replaced_by_a_mask() -> None:
     targets = labels(7, 6, 5)
     targets[:, -2:] = -100
     agree(_log_probabilities, draw("real", 6, 5, 7), targets)
+
+
+@pytest.mark.parametrize("place", [0, 3, -2])
+def test_places_that_a_tensor_tells(place: int) -> None:
+    """Which have to be known before the kernels."""
+    agree(lambda a, i: a.narrow(1, i, 2).exp() * 2, draw("real", 3, 5), torch.tensor(place), launches=None)
+    agree(lambda a, i: a.select(1, i.item()).exp() * 2, draw("real", 3, 5), torch.tensor(place), launches=None)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda m, n: m.index_put((n[:, 0],), n[0], accumulate=True),
+        lambda m, n: m.clone().index_put_((n,), n[:1, 0], accumulate=True),
+        lambda m, n: m.index_add(0, torch.tensor([0, 2]), n[:2]),
+    ],
+)
+def test_flags_that_are_added(loss: Loss, caplog: pytest.LogCaptureFixture) -> None:
+    m, n = draw("real", 4, 4).detach() > 0, draw("real", 4, 4, seed=1).detach() > 0
+    m[0] = n[:, 0] = True
+    assert torch.equal(autogen_loss(lambda m, n: loss(m, n))(m, n), loss(m, n))
+    assert "InternalError" not in caplog.text
+
+
+@pytest.mark.parametrize("shape", [(2, 5), (2, 1), (2,)])
+def test_rows_to_add_are_not_broadcast(shape: tuple[int, ...]) -> None:
+    rows = torch.ones(shape)
+    with pytest.raises((RuntimeError, IndexError)) as theirs:
+        torch.ones(3, 4).index_add(0, torch.tensor([0, 1]), rows)
+    with pytest.raises((RuntimeError, IndexError)) as ours:
+        autogen_loss(lambda a, i, b: a.index_add(0, i, b))(torch.ones(3, 4), torch.tensor([0, 1]), rows)
+    assert str(ours.value) == str(theirs.value)
