@@ -143,7 +143,7 @@ def bind(
     labels = _labels(arguments, kwargs)
     names = [next(labels[id(leaves[k])]) for k in spots]
     state = Reachable(varying, leaves, executed, is_wide=is_wide)
-    statics: list[Hashable] = [str(structure)]
+    statics: list[Hashable] = [str(structure), tuple(spots)]
     if module is not None:
         statics.append(state.visit_self(module))
     for position, leaf in enumerate(leaves):

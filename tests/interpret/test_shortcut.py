@@ -328,6 +328,17 @@ def test_arguments_in_containers(binds: list[str]) -> None:
     agree(outputs, (targets[0], tuple(targets[1])))
 
 
+def test_tensors_and_none_in_each_others_places(binds: list[str]) -> None:
+    loss = autogen_loss(lambda x, *bounds, **more: x.clamp(*bounds, **more).sum())
+    calls: list[Any] = [((None, Y), {}), ((Y, None), {}), ((), {"min": None, "max": Y}), ((), {"min": Y, "max": None})]
+    for k in range(3):
+        for bounds, more in calls:
+            torch.testing.assert_close(loss(X, *bounds, **more), X.clamp(*bounds, **more).sum())
+        if k == 1:
+            binds.clear()
+    assert not binds
+
+
 def test_a_float_in_a_container_that_changes(binds: list[str]) -> None:
     ours = autogen_loss(detection)
     for step in range(8):

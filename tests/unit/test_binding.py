@@ -365,6 +365,17 @@ def test_the_state_of_a_callable_is_part_of_the_key() -> None:
     assert binding_of(function, T).statics != before
 
 
+@pytest.mark.parametrize("other", [None, 2, 0.5, "a"])
+def test_where_the_tensors_are_is_part_of_the_key(other: Any) -> None:
+    function = lambda x, *rest, **more: x  # noqa: E731
+    pairs = [
+        (binding_of(function, T, T, other), binding_of(function, T, other, T)),
+        (binding_of(function, T, [T, other]), binding_of(function, T, [other, T])),
+        (binding_of(function, T, low=T, high=other), binding_of(function, T, low=other, high=T)),
+    ]
+    assert all(one.statics != another.statics for one, another in pairs)
+
+
 def test_an_array_is_part_of_the_key() -> None:
     array = np.ones(3)
     function = lambda x: x * float(array.sum())  # noqa: E731
