@@ -147,7 +147,7 @@ def bind(
     if module is not None:
         statics.append(state.visit_self(module))
     for position, leaf in enumerate(leaves):
-        if leaf is not module and not isinstance(leaf, torch.Tensor):
+        if (leaf is not module or leaf is None) and not isinstance(leaf, torch.Tensor):
             name = next((each for each, value in arguments.items() if value is leaf), f"argument_{position}")
             statics.append(state.visit(leaf, name, leaves, position))
     statics.append(state.visit(function))

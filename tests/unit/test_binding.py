@@ -365,13 +365,14 @@ def test_the_state_of_a_callable_is_part_of_the_key() -> None:
     assert binding_of(function, T).statics != before
 
 
-@pytest.mark.parametrize("other", [None, 2, 0.5, "a"])
-def test_where_the_tensors_are_is_part_of_the_key(other: Any) -> None:
+@pytest.mark.parametrize("one", [T, True, 2], ids=str)
+@pytest.mark.parametrize("other", [None, 3, 0.5, "a"])
+def test_where_an_argument_is_is_part_of_the_key(one: Any, other: Any) -> None:
     function = lambda x, *rest, **more: x  # noqa: E731
     pairs = [
-        (binding_of(function, T, T, other), binding_of(function, T, other, T)),
-        (binding_of(function, T, [T, other]), binding_of(function, T, [other, T])),
-        (binding_of(function, T, low=T, high=other), binding_of(function, T, low=other, high=T)),
+        (binding_of(function, T, one, other), binding_of(function, T, other, one)),
+        (binding_of(function, T, [one, other]), binding_of(function, T, [other, one])),
+        (binding_of(function, T, low=one, high=other), binding_of(function, T, low=other, high=one)),
     ]
     assert all(one.statics != another.statics for one, another in pairs)
 
