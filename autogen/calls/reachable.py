@@ -255,7 +255,7 @@ class Reachable:
         prefix = f"{name}." if name else ""
         owner = owner or (items if isinstance(items, dict) else None)
         return tuple(
-            (key if isinstance(key, str) else repr(key), self.visit(item, f"{prefix}{key}", owner, key))
+            (key if isinstance(key, str) else (type(key), repr(key)), self.visit(item, f"{prefix}{key}", owner, key))
             for key, item in held.items()
             if key not in skipped
         )

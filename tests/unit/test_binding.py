@@ -377,6 +377,15 @@ def test_where_an_argument_is_is_part_of_the_key(one: Any, other: Any) -> None:
     assert all(one.statics != another.statics for one, another in pairs)
 
 
+@pytest.mark.parametrize("key", [1, 1.0, (1,), b"1"], ids=repr)
+def test_what_a_dictionary_is_asked_by_is_part_of_the_key(key: Any) -> None:
+    held: dict[Any, float] = {key: 2.0}
+    function = lambda x: x * len(held)  # noqa: E731
+    before = binding_of(function, T).statics
+    held[str(key)] = held.pop(key)
+    assert binding_of(function, T).statics != before
+
+
 def test_an_array_is_part_of_the_key() -> None:
     array = np.ones(3)
     function = lambda x: x * float(array.sum())  # noqa: E731
