@@ -18,6 +18,7 @@ import autogen.losses
 from autogen import explain
 from tests.interpret.beyond import BEYOND
 from tests.interpret.compare import Call, check
+from tests.interpret.covering import covering
 
 DTYPES = (torch.float32, torch.float64)
 PROJECTED = ("AdaptiveLogSoftmaxWithLoss", "LinearCrossEntropyLoss")
@@ -45,8 +46,7 @@ def _call(info: ModuleInfo, case: ModuleInput) -> Call:
     return Call(call.loss, options, call.inputs, tuple(tensor.requires_grad for tensor in call.tensors()))
 
 
-# Of the cases of these, 857 and 40, each so many-th; options repeat after another number of them.
-STRIDES = {"LinearCrossEntropyLoss": 7, "CTCLoss": 3}
+MANY = ("CTCLoss", "CrossEntropyLoss", "LinearCrossEntropyLoss")  # whose cases take minutes
 # The long ones have tests in double precision in files of their own.
 ONCE = (*PROJECTED, "CTCLoss")
 BOTH = [
@@ -58,7 +58,8 @@ BOTH = [
 def test_as_torch(info: ModuleInfo, dtype: torch.dtype, record_property: Callable[[str, object], None]) -> None:
     paths: collections.Counter[str] = collections.Counter()
     name = info.module_cls.__name__
-    for call in calls(info, dtype)[:: STRIDES.get(name, 1)]:
+    cases = calls(info, dtype)
+    for call in covering(cases) if name in MANY else cases:
         ours = check(call, launches=None if call.loss in PROJECTED else (1, 1))
         paths[path_of(call) if ours.error is None else "torch raises"] += 1
     record_property("paths", (name, dict(paths)))
