@@ -10,7 +10,7 @@ from hypothesis import settings
 
 from autogen.options import PLANS_VARIABLE
 from autogen.policies import ENVIRONMENT_VARIABLE, set_policy
-from tests import bfloat16
+from tests import interpreter
 
 # One process per core is running already.
 torch.set_num_threads(1)
@@ -29,9 +29,9 @@ NEEDS_INTERPRETER = {"interpret": True, "ptx": False, "gpu": False}
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> None:
     """Refuse to collect a folder whose tests could only fail, or pass without testing what they name."""
-    interpreter = os.environ.get("TRITON_INTERPRET") == "1"
+    is_interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     for folder, needed in NEEDS_INTERPRETER.items():
-        if TESTS / folder in file_path.parents and needed != interpreter:
+        if TESTS / folder in file_path.parents and needed != is_interpreted:
             raise parent.CollectError(f"tests/{folder} needs TRITON_INTERPRET={needed:d} in the environment")
 
 
@@ -51,8 +51,8 @@ def _default_policy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _bfloat16_of_hardware() -> Iterator[None]:
+def _interpreter_for_tests() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if os.environ.get("TRITON_INTERPRET") == "1":
-            bfloat16.patch(patch)
+            interpreter.patch(patch)
         yield
