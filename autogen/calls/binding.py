@@ -8,7 +8,6 @@ belong to the key, which makes a changed attribute another trace.
 from __future__ import annotations
 
 import inspect
-import re
 import threading
 import types
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from autogen.calls.reachable import Reachable
 from autogen.calls.surroundings import Change, Surroundings
 from autogen.frozen import frozen
 from autogen.locks import replaced
-from autogen.names import unique
+from autogen.names import of_input, unique
 
 
 class _Replaying(threading.local):
@@ -185,5 +184,5 @@ def _labels(arguments: Mapping[str, Any], kwargs: Mapping[str, Any]) -> dict[int
 def _unique(names: Sequence[str]) -> list[str]:
     taken: dict[str, None] = {}
     for name in names:
-        taken[unique(re.sub(r"\W", "_", name), taken)] = None
+        taken[unique(of_input(name), taken)] = None
     return list(taken)

@@ -175,7 +175,11 @@ class Compilations:
         with contextlib.nullcontext() if watched is None else noted(watched), warnings_noted() as given:
             found = _attempt(name, binding, needs, self._options)
         if not isinstance(found, AutogenError) and not given:
-            shelf.keep(found[0])
+            try:
+                with defects_of(name):
+                    shelf.keep(found[0])
+            except AutogenError as error:
+                return error
         return found
 
     def _is_hopeless(self, key: tuple[Hashable, ...]) -> bool:

@@ -7,7 +7,6 @@ line.
 
 from __future__ import annotations
 
-import keyword
 import re
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable
@@ -19,6 +18,7 @@ import torch
 from autogen import ir
 from autogen.emission.sizes import Sizes
 from autogen.ir import Node
+from autogen.names import identifier
 from autogen.ops import OPS, Precedence
 from autogen.provenance import Provenance
 
@@ -104,9 +104,7 @@ class Names:
 
     def new(self, wanted: str) -> str:
         """`wanted` as an identifier, numbered if it is taken."""
-        base = re.sub(r"\W", "_", wanted) or "value"
-        if keyword.iskeyword(base) or base[0].isdigit():
-            base = f"{base}_" if not base[0].isdigit() else f"_{base}"
+        base = identifier(wanted) or "value"
         if re.fullmatch(r"(size|number)(_\d+)?", base):
             base += "_"  # `size_1` may be an argument, which gets its name where it is printed
         name, copy = base, 2

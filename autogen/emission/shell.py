@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _RESERVED = (
     "tl",
     "triton",
+    "float",
+    "range",
     "program",
     "programs",
     "start",
@@ -222,6 +224,7 @@ class Shell:
         """The kernel's function; if it calls one, that is what the last block does."""
         self.last = last = next(iter(called), None)
         if last:
+            self.names.reserve(last.tiles)
             self.sizes.arguments |= {name: size for name, size in last.sizes.items() if size != CHUNKS}
             self.sizes.doubles |= last.doubles
         context = self.fill()

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from autogen.errors import CompileError
 from autogen.frozen import frozen
 
 logger = logging.getLogger("autogen")
@@ -211,10 +212,18 @@ def clear_cache() -> int:
 
 
 def load_function(name: str, text: str, key: str = "") -> Any:
-    """The Triton function `name` of a module, generated or not; with its `key`, if that is known."""
+    """The Triton function `name` of a module, generated or not; with its `key`, if that is known.
+
+    Raises:
+        CompileError: Python does not take the text.
+    """
     function = _functions.get((name, text))
     if function is None:
-        function = getattr(_module(module_file(name, text), text), name)
+        path = module_file(name, text)
+        try:
+            function = getattr(_module(path, text), name)
+        except (SyntaxError, RecursionError, MemoryError) as error:  # the last two of Python's own parser
+            raise CompileError(name, cause=error) from error
         if key:
             function.hash = key  # what `cache_key` would compute
         _functions[name, text] = function

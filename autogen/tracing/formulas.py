@@ -21,6 +21,9 @@ from torch._decomp import decomposition_table
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
+from autogen.errors import UnsupportedOpError
+from autogen.tracing.source import current_statement
+
 aten = torch.ops.aten
 
 
@@ -234,8 +237,16 @@ _SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
 _PROPERTIES = ("_backward_hooks", "_base", "_version", "grad", "grad_fn", "is_leaf", "retains_grad")
 _UNKNOWN = {getattr(Tensor, name).__get__: name for name in _PROPERTIES}
 _UNKNOWN |= {Tensor._is_view: "_is_view", Tensor.data_ptr: "data_ptr"}
+_UNKNOWN |= {Tensor.grad.__set__: "grad", Tensor.grad.__delete__: "grad"}  # type: ignore[attr-defined]
+
+
+def _retain_grad(input: Tensor) -> None:
+    """No trace has the gradients of what it makes."""
+    raise UnsupportedOpError("retain_grad", where=current_statement())
+
 
 FORMULAS: dict[Any, Callable[..., Any]] = {
+    Tensor.retain_grad: _retain_grad,
     torch.masked_select: _masked_select,
     Tensor.masked_select: _masked_select,
     torch.cov: _cov,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -10,7 +9,7 @@ import sympy
 import torch
 
 from autogen.frozen import frozen
-from autogen.names import NUMBER, unique
+from autogen.names import NUMBER, identifier, unique
 from autogen.sizes import Script, python_printer
 from autogen.tracing.entries import Size
 
@@ -98,7 +97,7 @@ class Guards:
             old = known.value.node._expr
             home[old], solved[old] = (position, 0, "float"), shapes.replace(old)
             # Unlike any name that a kernel has of its own, such as `row`.
-            name = unique(re.sub(r"\W", "_", known.name) + NUMBER, {str(new) for new in renamed.values()})
+            name = unique(identifier(known.name) + NUMBER, {str(new) for new in renamed.values()})
             is_size = isinstance(known.value, torch.SymInt)
             renamed[old] = sympy.Symbol(name, integer=True, positive=True) if is_size else sympy.Symbol(name, real=True)
         free = {old: place for old, place in home.items() if solved[old] == old}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -24,7 +23,7 @@ from autogen.errors import (
     ValueBranchError,
 )
 from autogen.ir import contiguous_strides
-from autogen.names import unique
+from autogen.names import of_input, unique
 from autogen.tracing.collectives import function_that_raised
 from autogen.tracing.entries import Found, Number, Reads
 from autogen.tracing.guards import Guards, Known, settle_factors
@@ -143,7 +142,7 @@ def trace(
         raise
 
     results += collector.tensors.values()
-    outputs += [unique(re.sub(r"\W", "_", name), {*names, *outputs}) for name in collector.tensors]
+    outputs += [unique(of_input(name), {*names, *outputs}) for name in collector.tensors]
     upstream += [None] * state.outputs
 
     def traced(name: str, tensor: torch.Tensor | None, *, is_input: bool = False) -> TracedTensor | None:
@@ -225,6 +224,8 @@ class _Tracing:
         for name, fake, tensor in zip(self._names, self.fakes, self._tensors, strict=True):
             if fake.requires_grad and not tensor.requires_grad:
                 raise StateChangeError(f"requires_grad of {name}")
+            if fake.grad is not None:  # by a `backward` of its own
+                raise StateChangeError(f"the gradient of {name}")
         collector = Collector(self.recorder, self.fakes, results, is_once)
         with self._mode:
             collector.collect(changes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import autogen.emission.emit
 import autogen.scheduling.schedule
 from autogen import CompileError, autogen_loss, explain, policy
 from autogen.errors import InternalError
+from autogen.runtime import build
 from autogen.runtime.launch import Launcher
 from tests.interpret.agreement import draw
 from tests.interpret.launches import Launches
@@ -63,9 +65,21 @@ def break_printing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autogen.emission.emit, "emit", broken)
 
 
+def break_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python does not take the text of a gradient."""
+    module = build._module
+
+    def broken(path: Path, text: str) -> Any:
+        return module(path, text + ("\n)" if "backward" in path.name else ""))
+
+    monkeypatch.setattr(build, "_functions", {})
+    monkeypatch.setattr(build, "_module", broken)
+
+
 FAILURES: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], type[Exception]]] = {
     "Triton": (refuse_backward, CompileError),
     "planning": (break_layouts, InternalError),
+    "text": (break_text, CompileError),
 }
 
 

@@ -1,0 +1,109 @@
+"""Whatever the user calls an argument, a parameter or a variable, the kernels compute the same."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autogen import autogen_loss, explain, policy
+from tests.interpret.agreement import draw
+
+# One kernel, one with a product between, one with a last block, one with horizontal parts.
+TEXTS = {
+    "rows": "-(({C} * {B}).sum(1)).mean() * {D}",
+    "partial": "(({C} @ {B}.t()).tanh() * {B}[:, :1]).logsumexp(1) * {D}",
+    "nested": "(({C} * {B}).sum(1) / ({C} + {B}).sum(1)).amax(0) * {D}",
+    "horizontal": "{C}.mean() + {B}[0].abs().mean() * {D}",
+}
+OURS = ["loss", "loss_0", "loss_2", "grad_a", "grad_loss", "grad_grad_a", "number_0", "counter", "counter_ptr"]
+OURS += ["range", "float", "tl", "triton", "N_TILE", "ELEMENT_TILE", "ROWS", "PARTIALS", "CHUNKS", "row", "mask"]
+OURS += [
+    "col",
+    "n_rows",
+    "n_elements",
+    "program",
+    "part",
+    "size",
+    "size_1",
+    "a_size_0",
+    "quotient_partial",
+    "scaled_ptr",
+]
+
+
+def made(kind: str, a: str = "a", b: str = "b", c: str = "c", d: str = "d") -> Callable[..., Tensor]:
+    scope: dict[str, Any] = {}
+    text = f"def f({a}, {b}, {d}):\n    {c} = {a}.log_softmax(1)\n    return {TEXTS[kind]}\n"
+    exec(text.format(B=b, C=c, D=d), scope)
+    return scope["f"]  # type: ignore[no-any-return]
+
+
+def results(loss: Callable[..., Tensor]) -> list[Tensor]:
+    found = []
+    for scale in (0.5, 1.5, 2.5):  # the third of which is an argument of the kernels
+        a, b = draw("real", 6, 8), draw("real", 6, 8, seed=1)
+        value = loss(a, b, scale)
+        found += [value, *torch.autograd.grad(value.sum(), (a, b))]
+    return found
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_names_of_ours(name: str) -> None:
+    kinds = itertools.cycle(TEXTS)
+    for place in "abcd"[OURS.index(name) % 2 :: 2]:
+        kind = next(itertools.islice(kinds, OURS.index(name) // 2 % len(TEXTS), None))
+        expected = results(made(kind))
+        with policy("mandatory"):
+            torch.testing.assert_close(results(autogen_loss(made(kind, **{place: name}))), expected)
+
+
+MODELS = [
+    lambda: nn.Sequential(nn.PReLU(), nn.Softmax(1)),
+    lambda: nn.Sequential(nn.Linear(5, 5), nn.PReLU()),
+    lambda: nn.Sequential(nn.BatchNorm1d(5), nn.PReLU()),
+    lambda: nn.ModuleDict({"lambda": nn.PReLU(), "a-b": nn.PReLU(), "loss": nn.PReLU()}),
+]
+
+
+class Chain(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        if isinstance(self.model, nn.Sequential):
+            return self.model(x).exp().mean(1)  # type: ignore[no-any-return]
+        for layer in self.model.children():
+            x = layer(2 * x)
+        return x
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_parameters_whose_names_are_no_identifiers(model: Callable[[], nn.Module]) -> None:
+    theirs = Chain(model()) if isinstance(model(), nn.ModuleDict) else model()
+    ours = autogen_loss(copy.deepcopy(theirs), policy="mandatory")
+    for _ in range(3):
+        x = draw("real", 4, 5)
+        torch.testing.assert_close(ours(x), theirs(x))
+        for loss in (ours, theirs):
+            loss(x).sum().backward()
+        torch.testing.assert_close([p.grad for p in ours.parameters()], [p.grad for p in theirs.parameters()])
+        torch.testing.assert_close(list(ours.buffers()), list(theirs.buffers()))
+
+
+def test_an_average_of_losses() -> None:
+    """The output is called `loss`, too, unless an input is."""
+
+    def masked_mean(loss: Tensor, mask: Tensor) -> Tensor:
+        return (loss * mask).sum() / mask.sum()
+
+    loss, mask = draw("real", 6, 8), (torch.arange(48).reshape(6, 8) % 3 > 0).float()
+    decorated = autogen_loss(masked_mean)
+    torch.testing.assert_close(decorated(loss, mask), masked_mean(loss, mask))
+    assert explain(decorated, loss, mask).path == "generated"
