@@ -92,7 +92,7 @@ def triton_kernel(kernel: SpecializedKernel, target: Target) -> tuple[Any, Any]:
         return function, triton.compile(
             source,
             target=GPUTarget(target.backend, target.arch, target.warp_size),
-            options={"num_warps": kernel.num_warps},
+            options={"num_warps": kernel.num_warps, **build.OPTIONS},
         )
     except Exception as error:
         raise CompileError(kernel.name, cause=error) from error

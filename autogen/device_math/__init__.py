@@ -13,8 +13,9 @@ to an fp32 division, to `tl.exp2` and to `tl.rsqrt`, as NVIDIA specifies them. I
 are torch's, and denormal results are kept. Two things are weaker: a result of 0 may lose its sign where the
 function is not exact, and NVIDIA's fp32 library code takes a denormal argument for 0.
 
-Nothing here needs `a * b + c` to be fused, as it is on a GPU, or not to be, as in the interpreter: where a
-product must be exact, its factors are short. Coefficients are minimax fits of the relative error, by Remez
+A sum is fused with a product only where `fma` or `product_plus` says so: Triton is told not to do so by itself
+(`autogen.runtime.build.OPTIONS`). No bound needs what `product_plus` does: where a product must be exact, its
+factors are short. Coefficients are minimax fits of the relative error, by Remez
 exchange. Of several arguments some may be Python numbers.
 """
 
@@ -22,7 +23,7 @@ import importlib
 from typing import Any
 
 _FUNCTIONS = {
-    "basic": "copysign exp2_normal fma is_nvidia maximum minimum polynomial reciprocal_normal signbit",
+    "basic": "copysign exp2_normal fma is_nvidia maximum minimum polynomial product_plus reciprocal_normal signbit",
     "choosing": "isfinite isinf isnan max_over min_over one_condition relu round_to_bfloat16 round_to_float16 sign",
     "exponentials": "exp exp2 exp_factors exp_nonpositive expm1 nearest_power_of_two rsqrt sigmoid sqrt tanh",
     "gamma": "digamma erfc erfcx erfinv lgamma tetragamma trigamma",

@@ -48,11 +48,17 @@ def reciprocal_normal(x: tl.tensor) -> tl.tensor:
 
 
 @device
+def product_plus(x: tl.tensor, y: tl.tensor, z: tl.tensor) -> tl.tensor:
+    """`x * y + z` in one instruction, where it does not matter how often that is rounded; no Python numbers in fp64."""
+    return x * y + z if INTERPRETED else tl.fma(x, y, z)
+
+
+@device
 def polynomial(x: tl.tensor, coefficients: tl.constexpr) -> tl.tensor:
     """Horner's rule, highest power first."""
-    y = x * coefficients.value[0] + coefficients.value[1]
-    for i in tl.static_range(2, len(coefficients.value)):
-        y = y * x + coefficients.value[i]
+    y = tl.full((), coefficients.value[0], x.dtype)
+    for i in tl.static_range(1, len(coefficients.value)):
+        y = product_plus(y, x, tl.full((), coefficients.value[i], x.dtype))
     return y
 
 

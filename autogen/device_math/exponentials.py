@@ -2,7 +2,16 @@
 
 import triton.language as tl
 
-from autogen.device_math.basic import copysign, exp2_normal, fma, maximum, minimum, polynomial, reciprocal_normal
+from autogen.device_math.basic import (
+    copysign,
+    exp2_normal,
+    fma,
+    maximum,
+    minimum,
+    polynomial,
+    product_plus,
+    reciprocal_normal,
+)
 from autogen.device_math.device import device
 
 # (expm1(r) - r) / r^2 for |r| <= ln(2) / 2
@@ -121,7 +130,7 @@ def expm1(x: tl.tensor) -> tl.tensor:
     minus_n, half = nearest_power_of_two(x * 1.4426950408889634 - 1.0)
     r = _plus_ln2(x, minus_n - 1.0)
     series = polynomial(r, _EXPM1_64) if x.dtype == tl.float64 else polynomial(r, _EXPM1_32)
-    return 2.0 * (half * (r + r * r * series) + (half - 0.5))
+    return 2.0 * product_plus(half, product_plus(r * r, series, r), half - 0.5)
 
 
 @device
@@ -138,4 +147,4 @@ def tanh(x: tl.tensor) -> tl.tensor:
     z = x * x
     series = polynomial(z, _TANH_64) if x.dtype == tl.float64 else polynomial(z, _TANH_32)
     far = 1.0 - 2.0 * reciprocal_normal(exp(2.0 * a) + 1.0)
-    return tl.where(a < 0.55, x + x * z * series, copysign(far, x))
+    return tl.where(a < 0.55, product_plus(x * z, series, x), copysign(far, x))

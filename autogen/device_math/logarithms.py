@@ -3,7 +3,7 @@
 import triton.language as tl
 from triton.language import core  # Triton 3.6 has `to_tensor` only there
 
-from autogen.device_math.basic import INTERPRETED, maximum, polynomial
+from autogen.device_math.basic import INTERPRETED, maximum, polynomial, product_plus
 from autogen.device_math.device import device
 from autogen.device_math.exponentials import exp_nonpositive
 
@@ -24,7 +24,7 @@ def _exponent_bits(x: tl.tensor) -> tl.tensor:
 def _log_of_parts(e_bits: tl.tensor, m: tl.tensor) -> tl.tensor:
     """`log(2^e (1 + m))`"""
     e = e_bits.to(tl.float32) * 1.1920928955078125e-07
-    return e * 0.6931471805599453 + (m + m * m * polynomial(m, _LOG1P_32))
+    return product_plus(e, 0.6931471805599453, product_plus(m * m, polynomial(m, _LOG1P_32), m))
 
 
 @device
@@ -70,7 +70,7 @@ def log1p_unit(x: tl.tensor) -> tl.tensor:
         # 1 + x or half of it is in [0.75, 1.5].
         halved = x > 0.5
         m = tl.where(halved, x * 0.5 - 0.5, x)
-        return tl.where(halved, 0.6931471805599453, 0.0) + (m + m * m * polynomial(m, _LOG1P_32))
+        return tl.where(halved, 0.6931471805599453, 0.0) + product_plus(m * m, polynomial(m, _LOG1P_32), m)
 
 
 @device

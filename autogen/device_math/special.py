@@ -6,7 +6,7 @@ The contract is that of `autogen.device_math`.
 import triton.language as tl
 from triton.language import core  # Triton 3.6 has `to_tensor` only there
 
-from autogen.device_math.basic import copysign, polynomial, signbit
+from autogen.device_math.basic import copysign, polynomial, product_plus, signbit
 from autogen.device_math.device import device
 from autogen.device_math.exponentials import exp_factors, expm1, nearest_power_of_two, sqrt
 from autogen.device_math.logarithms import log, log1p
@@ -135,7 +135,7 @@ def _atan_unit(x: tl.tensor) -> tl.tensor:
     """`atan(x)` for `|x| <= 1`."""
     z = x * x
     series = polynomial(z, _ATAN_64) if x.dtype == tl.float64 else polynomial(z, _ATAN_32)
-    return x + x * z * series
+    return product_plus(x * z, series, x)
 
 
 @device
@@ -165,7 +165,7 @@ def _asin_half(x: tl.tensor) -> tl.tensor:
     """`asin(x)` for `|x| <= 1/2`."""
     z = x * x
     series = polynomial(z, _ASIN_64) if x.dtype == tl.float64 else polynomial(z, _ASIN_32)
-    return x + x * z * series
+    return product_plus(x * z, series, x)
 
 
 @device

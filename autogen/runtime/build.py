@@ -28,6 +28,11 @@ from autogen.frozen import frozen
 
 logger = logging.getLogger("autogen")
 
+OPTIONS: dict[str, Any] = {"enable_fp_fusion": False}
+"""What Triton is told of every kernel. A product that is fused with a sum in one kernel, or in one loop, and not in
+another is not the same number: what is compared with its own largest would find none.
+"""
+
 CACHE_VARIABLE = "AUTOGEN_CACHE_DIR"
 
 PLANS, PLAN = "plans", ".plan"  # the folder below, and the suffix of what is in folders there

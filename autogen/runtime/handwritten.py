@@ -20,7 +20,7 @@ import torch
 from autogen.calls.binding import Binding, Bound
 from autogen.calls.changes import State
 from autogen.frozen import frozen
-from autogen.runtime import direct, scratch
+from autogen.runtime import build, direct, scratch
 from autogen.runtime.launch import triton_around
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Launch:
 
     def _through_triton(self, device: torch.device) -> Any:
         with triton_around(device, self.name):
-            return self.kernel[self.grid](**self.arguments, num_warps=self.num_warps)
+            return self.kernel[self.grid](**self.arguments, num_warps=self.num_warps, **build.OPTIONS)
 
     @property
     def constants(self) -> frozenset[str]:

@@ -197,7 +197,7 @@ class Launch:
             arguments.append(scratch.ticket_counter(self._device))
         arguments += self.numbers(sizes)
         with triton_around(self._device, self._source.name):
-            kernel = self._function[self.grid](*arguments, num_warps=self._warps)
+            kernel = self._function[self.grid](*arguments, num_warps=self._warps, **build.OPTIONS)
         if self._streams is not None and (compiled := direct.compiled_of(kernel)) is not None:
             self.compiled[tuple(map(direct.is_aligned, tensors))] = compiled
 
@@ -214,11 +214,12 @@ class Launch:
 
         if not isinstance(self._function, JITFunction):
             return 0
-        arguments = [buffer.dtype for buffer in self._source.buffers]
+        arguments: list[Any] = [buffer.dtype for buffer in self._source.buffers]
         arguments += [partial.dtype for partial, _ in self._partials]
         arguments += [torch.int32] if self._partials else []
         with triton_around(self._device, self._source.name):
-            kernel = self._function.warmup(*arguments, *self._numbers, grid=self.grid, num_warps=self._warps)
+            arguments += self._numbers
+            kernel = self._function.warmup(*arguments, grid=self.grid, num_warps=self._warps, **build.OPTIONS)
             _ = kernel.run  # loads it, and raises what keeps it from running
         return int(kernel.n_spills)
 

@@ -237,7 +237,7 @@ _SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
 _PROPERTIES = ("_backward_hooks", "_base", "_version", "grad", "grad_fn", "is_leaf", "retains_grad")
 _UNKNOWN = {getattr(Tensor, name).__get__: name for name in _PROPERTIES}
 _UNKNOWN |= {Tensor._is_view: "_is_view", Tensor.data_ptr: "data_ptr"}
-_UNKNOWN |= {Tensor.grad.__set__: "grad", Tensor.grad.__delete__: "grad"}  # type: ignore[attr-defined]
+_UNKNOWN |= {getattr(Tensor.grad, name): "grad" for name in ("__set__", "__delete__")}
 
 
 def _retain_grad(input: Tensor) -> None:

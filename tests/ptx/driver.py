@@ -33,4 +33,7 @@ def run(module: str, folder: Path) -> list[dict[str, Any]]:
     environment = {**os.environ, **paths, "TRITON_INTERPRET": "0", "PYTHONPATH": "."}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stderr
+    kernels = [json.loads(path.read_text()) for path in folder.glob("cache/*/*.json")]
+    fused = [each["enable_fp_fusion"] for each in kernels if "enable_fp_fusion" in each]
+    assert fused and not any(fused)  # see test_fusion.py
     return [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]

@@ -1,0 +1,45 @@
+"""No product is fused with a sum by Triton or LLVM: they would do so in one kernel, or loop, and not in the other.
+
+What forward finds the largest of, backward computes once more, to see where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from autogen.aot import TARGETS, kernels_of
+from autogen.aot.compilation import triton_kernel
+from autogen.losses import CrossEntropyLoss
+
+
+def magnitude(a: Tensor, b: Tensor) -> Tensor:
+    return (a * a + b * b).max()
+
+
+def largest_of_rows(a: Tensor, b: Tensor) -> Tensor:
+    return (a * a + b * b).amax(1).sum() + (a * a).sum()
+
+
+def distances(a: Tensor, b: Tensor) -> Tensor:
+    squared = (2.5 * (a[:, None] - b[None]) ** 2).sum(-1)
+    return squared.amin(1).mean() + squared.amin(0).mean()
+
+
+@pytest.mark.parametrize("loss", [magnitude, largest_of_rows, distances])
+def test_products_are_rounded(loss: Callable[..., Tensor]) -> None:
+    a, b = torch.rand(64, 37, requires_grad=True), torch.rand(64, 37, requires_grad=True)
+    for kernel in kernels_of(loss, a, b):
+        _, compiled = triton_kernel(kernel, TARGETS["sm_90"])
+        assert "mul" in compiled.asm["ptx"] and "fma" not in compiled.asm["ptx"], kernel.name
+        assert not compiled.metadata.enable_fp_fusion  # which ptxas is told, too
+
+
+def test_polynomials_are_fused() -> None:
+    """Where a kernel asks for it: half as many instructions."""
+    x, target = torch.rand(64, 1000, requires_grad=True), torch.zeros(64, dtype=torch.int64)
+    for kernel in kernels_of(CrossEntropyLoss(), x, target):
+        assert "fma.rn.f32" in triton_kernel(kernel, TARGETS["sm_90"])[1].asm["ptx"]
