@@ -227,6 +227,7 @@ def _rows() -> Iterator[Op]:
     yield _row("sub",          "{0} - {1}",               number, every,    0.5, ())
     yield _row("mul",          "{0} * {1}",               number, every,    0.5, tensor)
     yield _row("div",          "{0} / {1}",               real,   every,    2,   tensor)
+    yield _row("div_rn",       "div_rn({0}, {1})",        real,   every,    0.5, (), twin=torch.div)
     yield _row("reciprocal",   "1.0 / {0}",               real,   every,    2,   ties=((-0.0, -inf),))
     yield _row("fmod",         "fmod({0}, {1})",          number, division, 0,   tensor,
                ties=((-7, 2, -1), (7, -2, 1), (1, inf, 1), (1, 0, nan)))

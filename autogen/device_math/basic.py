@@ -48,6 +48,13 @@ def reciprocal_normal(x: tl.tensor) -> tl.tensor:
 
 
 @device
+def div_rn(x: tl.tensor, y: tl.tensor) -> tl.tensor:
+    """`x / y`, correctly rounded."""
+    quotient = x / y
+    return quotient if quotient.dtype == tl.float64 else tl.div_rn(x, y)
+
+
+@device
 def product_plus(x: tl.tensor, y: tl.tensor, z: tl.tensor) -> tl.tensor:
     """`x * y + z` in one instruction, where it does not matter how often that is rounded; no Python numbers in fp64."""
     return x * y + z if INTERPRETED else tl.fma(x, y, z)

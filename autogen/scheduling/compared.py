@@ -3,7 +3,8 @@
 Backward of `v.amax(0)` looks where `v` equals the maximum, and somewhere it must. If `v` depends on a sum, such as a
 mean, two kernels that add it up in different orders make two values of it, which differ in their last bits: nothing
 equals its maximum then. So one kernel stores such a sum, and all others read it. Nothing else has to be stored: values
-that are made of the same numbers by the same operations are the same, and their extremes are, in any order.
+that are made of the same numbers by the same operations are the same, as no product is fused with a sum
+(`autogen.runtime.build.OPTIONS`), and their extremes are, in any order.
 """
 
 from __future__ import annotations

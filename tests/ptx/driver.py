@@ -35,5 +35,5 @@ def run(module: str, folder: Path) -> list[dict[str, Any]]:
     assert ran.returncode == 0, ran.stderr
     kernels = [json.loads(path.read_text()) for path in folder.glob("cache/*/*.json")]
     fused = [each["enable_fp_fusion"] for each in kernels if "enable_fp_fusion" in each]
-    assert fused and not any(fused)  # see test_fusion.py
+    assert fused and not any(fused)  # see test_exact.py
     return [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]

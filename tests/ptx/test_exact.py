@@ -1,6 +1,8 @@
-"""No product is fused with a sum by Triton or LLVM: they would do so in one kernel, or loop, and not in the other.
+"""What decides is exact to the last bit on a GPU, too.
 
-What forward finds the largest of, backward computes once more, to see where it is.
+Triton and LLVM fuse no product with a sum: they would do so in one kernel, or loop, and not in the other, and what
+forward finds the largest of, backward computes once more, to see where it is. Quotients that are made integers of are
+rounded as a processor does it.
 """
 
 from __future__ import annotations
@@ -43,3 +45,14 @@ def test_polynomials_are_fused() -> None:
     x, target = torch.rand(64, 1000, requires_grad=True), torch.zeros(64, dtype=torch.int64)
     for kernel in kernels_of(CrossEntropyLoss(), x, target):
         assert "fma.rn.f32" in triton_kernel(kernel, TARGETS["sm_90"])[1].asm["ptx"]
+
+
+def bins(a: Tensor, b: Tensor) -> Tensor:
+    return (a * (a / b * 10 + 1).long()).sum() + (a * (1 / b).floor()).sum()
+
+
+def test_quotients_that_become_integers() -> None:
+    a, b = torch.rand(64, 37, requires_grad=True), torch.rand(64, 37)
+    for kernel in kernels_of(bins, a, b):
+        ptx = triton_kernel(kernel, TARGETS["sm_90"])[1].asm["ptx"]
+        assert "div.rn.f32" in ptx and "div.full.f32" not in ptx
