@@ -31,6 +31,8 @@ from autogen.errors import (
 from autogen.policies import Policy, policy, set_policy
 
 if TYPE_CHECKING:
+    from autogen import functional as functional
+    from autogen import losses as losses
     from autogen.decorator import autogen_loss, trace_count
     from autogen.options import retracing
     from autogen.report import DirectionReport, Report, explain
@@ -71,6 +73,8 @@ _LAZY = {
     "DirectionReport": "autogen.report",
     "Report": "autogen.report",
     "explain": "autogen.report",
+    "functional": "autogen.functional",
+    "losses": "autogen.losses",
     "retracing": "autogen.options",
     "trace_count": "autogen.decorator",
 }
@@ -81,6 +85,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    value = getattr(importlib.import_module(_LAZY[name]), name)
+    module = importlib.import_module(_LAZY[name])
+    value = module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
     globals()[name] = value
     return value

@@ -103,16 +103,23 @@ class ValueBranchError(AutogenError):
 
 
 class TraceError(AutogenError):
-    """Running `loss` on symbolic tensors raised `cause`, which is chained to this error."""
+    """Running `loss` on symbolic tensors raised `cause`, which is chained to this error; `operation` is what of Python
+    was done with a value that no symbol has, where that is known.
+    """
 
-    def __init__(self, loss: str, *, cause: BaseException, where: SourceLine | None = None) -> None:
+    def __init__(
+        self, loss: str, *, cause: BaseException, where: SourceLine | None = None, operation: str = ""
+    ) -> None:
         self.loss = loss
-        super().__init__(
-            f"{loss} could not be traced ({_summary(cause)})",
-            remedy="Check that the loss runs in torch with these arguments and calls nothing but torch on "
-            f"its tensors. {_USE_DEFAULT_POLICY}",
-            where=where,
-        )
+        if operation:
+            reason = f"{loss} takes a tensor's value into Python by {operation}"
+            remedy = "Do that outside of the loss, with what it returns, or use operations of torch."
+        else:
+            reason = f"{loss} could not be traced ({_summary(cause)})"
+            remedy = (
+                "Check that the loss runs in torch with these arguments and calls nothing but torch on its tensors."
+            )
+        super().__init__(reason, remedy=f"{remedy} {_USE_DEFAULT_POLICY}", where=where)
         self.__cause__ = cause
 
 

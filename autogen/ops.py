@@ -66,12 +66,11 @@ class Precedence(IntEnum):
     OR = 2
     XOR = 3
     AND = 4
-    SHIFT = 5
-    SUM = 6
-    PRODUCT = 7
-    UNARY = 8
-    POWER = 9
-    ATOM = 10
+    SUM = 5
+    PRODUCT = 6
+    UNARY = 7
+    POWER = 8
+    ATOM = 9
 
 
 _PRECEDENCE: Mapping[type[ast.AST], Precedence] = MappingProxyType({

@@ -36,7 +36,7 @@ PLANS_VARIABLE = "AUTOGEN_PLANS"
 """Set to 0, no plan is kept on disk, and none looked for."""
 
 TUNE_VARIABLE = "AUTOGEN_TUNE"
-"""Set to 1 (or "first_valid") when a loss is decorated, it is tuned unless its own `tune` says how."""
+"""Set to 1 ("profile") or "first_valid" when a loss is decorated, it is tuned unless its own `tune` says how."""
 
 _TUNED_BY: dict[Any, Tuning] = {True: "profile", "profile": "profile", "first_valid": "first_valid"}
 _TUNED_BY_ENVIRONMENT: dict[str, Tuning | None] = {

@@ -102,6 +102,9 @@ class FocalLoss(_LabelLoss):
         counted = target != self.ignore_index
         loss = cross_entropy * power(-torch.expm1(-cross_entropy), self.gamma)
         if self.alpha is not None:
+            classes = input.shape[min(1, input.dim() - 1)]
+            if self.alpha.shape[0] != classes:
+                raise ValueError(f"alpha must have the shape ({classes},); got {tuple(self.alpha.shape)}")
             loss = loss * self.alpha[torch.where(counted, target, 0)].to(loss.dtype)
         return self.reduce(loss, counted)
 
@@ -202,7 +205,8 @@ class ArcFaceLoss(ReducedLoss):
 
     Raises:
         ValueError: an argument out of its range, one of `in_features` and `num_classes` alone, or wrong shapes.
-        IndexError: a label that is no class, on the CPU; on a GPU the loss is nan.
+        RuntimeError: embeddings of another length than `in_features`, or a label that is no class, on the CPU; on a GPU
+            the loss is nan for such a label.
     """
 
     weight: Tensor | None

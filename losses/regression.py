@@ -22,8 +22,11 @@ class LogCoshLoss(ReducedLoss):
 
     Shapes: `input` and `target` (...), floating point; the loss (), or (...) without reduction.
 
+    Args:
+        reduction: "none", "mean" or "sum".
+
     Raises:
-        ValueError: the shapes differ.
+        ValueError: another reduction, or the shapes differ.
     """
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:

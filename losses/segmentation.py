@@ -64,7 +64,8 @@ class DiceLoss(_OverlapLoss):
     segmentation", arXiv:1606.04797, there with squares in the denominator.
 
     Shapes: `input` (N, C, ...), floating point; `target` likewise, or with the activation "softmax" also class labels
-    (N, ...). The loss is (), without reduction (N, C), or (C,) with `batch`.
+    (N, ...). The loss is (), without reduction (N, C), or (C,) with `batch`. A label that is no class is no error: its
+    place is of no class, so that all probability there is false positive.
 
     Args:
         activation: what makes probabilities of the input: "sigmoid", "softmax" over the classes, or "none".

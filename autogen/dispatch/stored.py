@@ -54,14 +54,20 @@ class Shelf:
     def find(self, binding: Binding) -> tuple[CompiledLoss, Bound] | None:
         """The kernels of an earlier process that are made for the call, and the call on them."""
         for file in self._files():
-            content = _read(file)
+            try:
+                content = _pickled(file.read_bytes())
+            except OSError:  # another user's, or this process has too many open, or another one clears the cache now
+                continue
             if content is None:
                 with contextlib.suppress(OSError):
                     file.unlink()
                 continue
             try:
                 found: CompiledLoss = pickle.loads(content)[-1]
-            except (AttributeError, ImportError):  # a class of what the loss returns is not there in this process
+            except Exception as error:
+                # A class of what the loss returns is not there in this process, or is another version of itself: its
+                # own code makes it again, and may raise anything.
+                logger.debug("the plan %s is of no use here: %r", file, error)
                 continue
             found.kept_as = self._name_of(content)
             bound = found.bind(binding.tensors, tuple(binding.floats.values()))
@@ -85,6 +91,8 @@ class Shelf:
         file = self._folder / f"{digest(compiled.trace.domain.key)[:16]}{build.PLAN}"
         content = buffer.getvalue()
         compiled.kept_as = self._name_of(content)
+        if file.exists() and not os.access(file, os.R_OK):  # another user's, who would not read ours either
+            return
         with contextlib.suppress(OSError):  # a full disk; another process that clears the cache
             build.write_whole(file, hashlib.sha256(content).digest() + content)
 
@@ -97,12 +105,8 @@ class Shelf:
         return [] if self._folder is None else build.plans_in(self._folder)
 
 
-def _read(file: Path) -> bytes | None:
+def _pickled(content: bytes) -> bytes | None:
     """What was pickled, if it is all there."""
-    try:
-        content = file.read_bytes()
-    except OSError:  # another process may clear the cache now
-        return None
     size = hashlib.sha256().digest_size
     return content[size:] if hashlib.sha256(content[size:]).digest() == content[:size] else None
 

@@ -121,7 +121,8 @@ class _Lowerer:
             result = None
         if result is None:
             return self.torch.run(node)
-        origin = Origin(where, node.meta["backward"])
+        # A kernel shows the text of the line: one without is none to it.
+        origin = Origin(where if where is not None and where.code else None, node.meta["backward"])
         variable = self.variables.get(node)
         if isinstance(result, tuple):
             return tuple(self._located(each, origin, variable) for each in result)

@@ -57,17 +57,38 @@ def cache_folder() -> Path:
     It is not there if no folder can be made: writers find that out.
     """
     chosen = os.environ.get(CACHE_VARIABLE)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(chosen) if chosen else Path(base) / "autogen-loss"
+    folder = Path(os.devnull, "autogen-loss")  # which nobody can make
+    reason = "it cannot be written"
     try:
+        folder = Path(chosen).expanduser() if chosen else _users_folder() / "autogen-loss"
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
             return folder
-    except OSError:
-        pass
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except RuntimeError as error:  # nobody knows where a user's folder is
+        reason = str(error)
     with contextlib.suppress(OSError):
-        return _temporary_folder()
+        temporary = _temporary_folder()
+        if chosen:
+            _say_unused(chosen, temporary, reason)
+        return temporary
     return folder
+
+
+def _users_folder() -> Path:
+    """Where the user keeps what can be made again.
+
+    Raises:
+        RuntimeError: neither the environment nor the system knows the user.
+    """
+    base = os.environ.get("XDG_CACHE_HOME")
+    return Path(base) if base else Path.home() / ".cache"
+
+
+@functools.cache
+def _say_unused(chosen: str, folder: Path, reason: str) -> None:
+    logger.warning("the cache is in %s, as %s=%s cannot be used: %s", folder, CACHE_VARIABLE, chosen, reason)
 
 
 def _temporary_folder() -> Path:

@@ -4,8 +4,8 @@ A `TorchDispatchMode` sees the ops below autograd, so what it records of a forwa
 `torch.autograd.grad` that follows is torch's own derivative. Sizes need no proxies here (as they would under
 `make_fx`): a `SymInt` in an argument already is a sympy expression.
 
-Ops that write in place are recorded as their functional twin; reading another view of a tensor after it was
-written is refused, never guessed.
+Ops that write in place are recorded as their functional twin. Another view of what was written is taken anew when it
+is read; a view that cannot be is refused, never guessed.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import linecache
 import re
 import sys
 import textwrap
+import tokenize
 import traceback
 from collections.abc import Iterable
 from types import CodeType, FrameType
@@ -47,39 +48,50 @@ def statement_that_raised(error: BaseException) -> SourceLine | None:
 
 
 def _innermost(frames: Iterable[tuple[FrameType, int]]) -> SourceLine | None:
-    """Of some frames with line numbers, innermost first: the first one outside torch, else inside `torch.nn`."""
+    """Of some frames with line numbers, innermost first: the first one outside torch, else inside `torch.nn`.
+
+    One whose text can be read is better than one that has none, such as that of `python -c`.
+    """
     inside_torch: tuple[CodeType, int] | None = None
+    without_text: tuple[CodeType, int] | None = None
     for frame, lineno in frames:
         filename = frame.f_code.co_filename
         if filename.startswith(f"{_TORCH}/nn/"):
             inside_torch = inside_torch or (frame.f_code, lineno)
         elif filename == _TRACER:  # what called the loss is none of it
             break
-        elif is_users(filename) and filename not in _WRAPPERS and linecache.getline(filename, lineno):
-            return statement_at(frame.f_code, lineno)
-    return statement_at(*inside_torch) if inside_torch else None
+        elif is_users(filename) and filename not in _WRAPPERS and not filename.startswith("<frozen "):
+            if linecache.getline(filename, lineno):
+                return statement_at(frame.f_code, lineno)
+            without_text = without_text or (frame.f_code, lineno)
+    found = without_text or inside_torch
+    return statement_at(*found) if found else None
+
+
+def statement_at(code: CodeType, lineno: int) -> SourceLine:
+    """The statement at a line of a function, whole and on one line however it is broken over several."""
+    return _statement_at(code.co_filename, code, lineno)  # code of two files may be equal
 
 
 @functools.lru_cache(maxsize=4096)
-def statement_at(code: CodeType, lineno: int) -> SourceLine:
-    """The statement at a line of a function, whole and on one line however it is broken over several."""
-    filename = code.co_filename
-    statement = _statements(code).get(lineno)
+def _statement_at(filename: str, code: CodeType, lineno: int) -> SourceLine:
+    statement = _statements(filename, code).get(lineno)
     if statement is None or statement.lineno == statement.end_lineno:
         return SourceLine(filename, lineno, _without_comment(linecache.getline(filename, lineno)))
     return SourceLine(filename, statement.lineno, ast.unparse(statement))
 
 
 @functools.lru_cache(maxsize=256)
-def _statements(code: CodeType) -> dict[int, ast.stmt]:
+def _statements(filename: str, code: CodeType) -> dict[int, ast.stmt]:
     """The simple statements of a function by every line that they extend over."""
     first = code.co_firstlineno
-    lines = linecache.getlines(code.co_filename)[first - 1 :]
-    if code.co_name != "<module>":
-        lines = inspect.getblock(lines)
+    lines = linecache.getlines(filename)[first - 1 :]
     try:
+        if code.co_name != "<module>":
+            lines = inspect.getblock(lines)
         tree = ast.increment_lineno(ast.parse(textwrap.dedent("".join(lines))), first - 1)
-    except SyntaxError:  # part of a statement, such as a lambda in a call
+    except (SyntaxError, tokenize.TokenError, ValueError):
+        # Part of a statement, such as a lambda in a call; or the file is another than was imported (the last: a null).
         return {}
     simple = (node for node in ast.walk(tree) if isinstance(node, ast.stmt) and not hasattr(node, "body"))
     return {line: each for each in simple for line in range(each.lineno, (each.end_lineno or each.lineno) + 1)}

@@ -37,6 +37,12 @@ from autogen.tracing.trace import Domain, NumberLeaf, TensorLeaf, Trace, TracedT
 
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
+# What Python or torch says of a symbol or a fake tensor where a value is needed, and what the user has done.
+_OPERATIONS = {
+    ".numpy() is not supported": "making a numpy array of a tensor",
+    "SymFloat.__format__": 'formatting a number, as in f"{loss.item():.3f}"',
+}
+
 
 @contextlib.contextmanager
 def _without_hooks_on_saving() -> Iterator[None]:
@@ -255,7 +261,8 @@ class _Tracing:
         floats = [entry for entry in self.recorder.ahead.numbers if isinstance(entry.symbolic, torch.SymFloat)]
         for entry in floats:
             if self._shapes.replace(entry.symbolic.node._expr).is_number:
-                raise ValueBranchError("float()", where=entry.line)
+                # Which of them it was is not known: Python asks a symbol for a float in all of them.
+                raise ValueBranchError("float(), int() or a function of numbers such as math.log()", where=entry.line)
 
     def found(self, domain: Domain) -> list[TracedTensor]:
         """What is found ahead, as inputs of the kernels."""
@@ -303,7 +310,8 @@ class _Tracing:
             return error
         if isinstance(error, GuardOnDataDependentSymNode):
             return ValueBranchError("a size that depends on values", where=where)
-        return TraceError("the loss", cause=error, where=where)
+        operation = next((done for said, done in _OPERATIONS.items() if said in str(error)), "")
+        return TraceError("the loss", cause=error, where=where, operation=operation)
 
     def backward(
         self, names: Sequence[str], results: Sequence[torch.Tensor]

@@ -75,6 +75,10 @@ CALLS: tuple[tuple[str, dict[str, Any], tuple[Any, ...], str], ...] = (
     ("DistillationLoss", {}, (X, X, LABELS), "labels must be given if, and only if, their weight `hard` is not 0"),
     ("DistillationLoss", {"hard": 0.5}, (X, X), "labels must be given if"),
     ("FocalLoss", {}, (X, X), "target must hold class labels; got torch.float32"),
+    ("FocalLoss", {"alpha": torch.ones(3)}, (X, LABELS), "alpha must have the shape (4,); got (3,)"),
+    ("FocalLoss", {"alpha": torch.ones(5)}, (X, LABELS), "alpha must have the shape (4,); got (5,)"),
+    ("FocalLoss", {"alpha": torch.ones(1)}, (X, LABELS), "alpha must have the shape (4,); got (1,)"),
+    ("FocalLoss", {"alpha": torch.ones(3)}, (X[0], LABELS[0]), "alpha must have the shape (4,); got (3,)"),
     ("GIoULoss", {}, (X[:, :3], X[:, :3]), "boxes must have the shape (..., 4); got (3, 3)"),
     ("GRPOLoss", {}, (X, X, X, X), "input and advantage must have the shapes (N, T) and (N,)"),
     ("GRPOLoss", {"beta": 0.1}, (X, X, X[:, 0], X), "a reference must be given if, and only if, its weight"),
@@ -108,3 +112,16 @@ def test_inputs(name: str, options: dict[str, Any], inputs: tuple[Any, ...], mes
 def test_a_label_that_is_no_class(name: str, use_autogen: bool) -> None:
     with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
         getattr(losses, name)(use_autogen=use_autogen)(X, LABELS + 4)
+
+
+@pytest.mark.parametrize("use_autogen", [True, False])
+def test_embeddings_of_another_length(use_autogen: bool) -> None:
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        losses.ArcFaceLoss(in_features=3, num_classes=4, use_autogen=use_autogen)(X, LABELS)
+
+
+def test_labels_that_are_no_class_belong_to_none() -> None:
+    input, labels = torch.randn(2, 3, 4), torch.tensor([[0, 1, 2, 9], [0, -1, -100, 2]])
+    target = torch.stack([labels == each for each in range(3)], 1).float()
+    loss = losses.DiceLoss("softmax")
+    torch.testing.assert_close(loss(input, labels), loss(input, target))

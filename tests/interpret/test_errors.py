@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -116,6 +117,24 @@ def number_loss(x: Tensor, t: Tensor) -> Tensor:
     return (x * scale).mean()
 
 
+def whole_number_loss(x: Tensor, t: Tensor) -> Tensor:
+    return x.mean() * (1.0, 2.0, 3.0)[int(t.sum()) % 3]  # here
+
+
+def logarithm_loss(x: Tensor, t: Tensor) -> Tensor:
+    return x.mean() * math.log(t.sum())  # here
+
+
+def formatting_loss(x: Tensor, t: Tensor) -> Tensor:
+    error = (x - t).abs().mean()
+    assert f"{error.item():.3f}"  # here
+    return error
+
+
+def array_loss(x: Tensor, t: Tensor) -> Tensor:
+    return x.mean() * float(np.asarray(t).max())  # here
+
+
 def kept_loss(x: Tensor, t: Tensor) -> Tensor:
     HISTORY.append(x)
     return (x - t).abs().mean()
@@ -129,8 +148,12 @@ def numpy_loss(x: Tensor, t: Tensor) -> Tensor:
 HISTORY: list[Tensor] = []
 UNSUPPORTED = {
     drawn_loss: "a value that is not known before the loss runs",
-    number_loss: "float()",
-    numpy_loss: "numpy",
+    number_loss: "by float(), int() or a function of numbers such as math.log()",
+    whole_number_loss: "by float(), int() or a function of numbers such as math.log()",
+    logarithm_loss: "by float(), int() or a function of numbers such as math.log()",
+    numpy_loss: "takes a tensor's value into Python by making a numpy array of a tensor",
+    array_loss: "takes a tensor's value into Python by making a numpy array of a tensor",
+    formatting_loss: 'takes a tensor\'s value into Python by formatting a number, as in f"{loss.item():.3f}"',
 }
 
 
@@ -166,6 +189,16 @@ def test_unsupported_raises_when_mandatory(function: Callable[..., Tensor], laun
     assert code in str(caught.value) and UNSUPPORTED[function].removeprefix("aten.") in str(caught.value)
     assert caught.value.remedy
     assert launches.take() == 0
+
+
+def test_a_size_that_is_formatted_is_known(launches: Launches) -> None:
+    def loss(x: Tensor) -> Tensor:
+        assert len(f"{x.shape[0] / 2:.1f}") == 3
+        return x.exp().sum()
+
+    decorated = autogen_loss(loss, policy="mandatory")
+    torch.testing.assert_close(decorated(X), loss(X))
+    assert launches.take() == 1
 
 
 def test_a_loss_that_keeps_something_runs_as_torch(launches: Launches) -> None:

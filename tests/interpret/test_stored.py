@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import os
 import pickle
 import signal
@@ -306,6 +307,61 @@ def test_a_damaged_file_is_none(damage: bytes | None, folder: Path) -> None:
     whole = plan.read_bytes()
     plan.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]) if damage is None else damage)
     for traces in (1, 0):
+        loss = again(Scaled)
+        agrees(loss, Scaled(), X, Y)
+        assert trace_count(loss) == traces and plans(folder) == [plan]
+
+
+def test_a_file_that_cannot_be_read_is_left(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another user's, or where too many files are open."""
+    agrees(again(Scaled), Scaled(), X, Y)
+    (plan,) = plans(folder)
+    written, read, access = plan.stat().st_mtime_ns, Path.read_bytes, os.access
+
+    def refuse(path: Path) -> bytes:
+        if path == plan:
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", refuse)
+        patch.setattr(os, "access", lambda path, mode: path != plan and access(path, mode))
+        loss = again(Scaled)
+        agrees(loss, Scaled(), X, Y)
+        assert trace_count(loss) == 1
+    assert plan.stat().st_mtime_ns == written
+    loss = again(Scaled)
+    agrees(loss, Scaled(), X, Y)
+    assert trace_count(loss) == 0
+
+
+class OwnError(Exception):
+    """What a class of the user's raises."""
+
+
+def refuse_to_be_made(error: type[Exception]) -> Any:
+    raise error("another version")
+
+
+class Changed:
+    """What another version of its class has pickled."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        self.error = error
+
+    def __reduce__(self) -> Any:
+        return refuse_to_be_made, (self.error,)
+
+
+@pytest.mark.parametrize(
+    "error", [TypeError, ValueError, KeyError, IndexError, pickle.UnpicklingError, EOFError, RuntimeError, OwnError]
+)
+def test_a_plan_that_cannot_be_made_again_is_none(error: type[Exception], folder: Path) -> None:
+    agrees(again(Scaled), Scaled(), X, Y)
+    (plan,) = plans(folder)
+    content = pickle.dumps((Changed(error),))
+    plan.write_bytes(hashlib.sha256(content).digest() + content)
+    for traces in (1, 0):  # and the next one takes its place
         loss = again(Scaled)
         agrees(loss, Scaled(), X, Y)
         assert trace_count(loss) == traces and plans(folder) == [plan]

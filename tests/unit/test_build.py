@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import linecache
 import os
+import pwd
 import py_compile
 import stat
 import subprocess
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -154,6 +156,42 @@ def test_the_folder_is_the_users_cache_by_default(tmp_path: Path, monkeypatch: p
     assert build.cache_folder() == tmp_path / "xdg" / "autogen-loss"
 
 
+@pytest.fixture
+def homeless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user whom neither the environment nor the system knows, with a temporary folder."""
+
+    def unknown(uid: int) -> Any:
+        raise KeyError(uid)
+
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_user_without_a_home(homeless: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert build.cache_folder() == folder
+    monkeypatch.delenv(build.CACHE_VARIABLE)
+    assert build.cache_folder().parent == homeless
+    assert build.load_function("answer", TEXT)() == 42
+    monkeypatch.setenv("XDG_CACHE_HOME", str(homeless / "xdg"))
+    assert build.cache_folder() == homeless / "xdg" / "autogen-loss"
+
+
+def test_a_user_without_a_home_where_no_folder_can_be_made(homeless: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(build.CACHE_VARIABLE)
+    monkeypatch.setattr(build.tempfile, "tempdir", str(unusable(homeless / "temporary")))
+    assert build.load_function("answer", TEXT.replace("42", "44"))() == 44
+    assert not build.cache_folder().exists()
+
+
+def test_a_tilde_is_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv(build.CACHE_VARIABLE, "~/kernels")
+    assert build.cache_folder() == tmp_path / "kernels"
+
+
 def unusable(path: Path) -> Path:
     """A place where no folder can be made, whoever asks: below a file."""
     path.write_text("")
@@ -169,6 +207,21 @@ def test_an_unusable_folder_falls_back_to_a_private_temporary_one(
     (fallback,) = (path for path in tmp_path.iterdir() if path.is_dir())
     assert stat.S_IMODE(fallback.stat().st_mode) & 0o077 == 0
     assert len(files(fallback)) == 1
+
+
+@pytest.mark.parametrize("place", ["below a file", "of nobody"])
+def test_a_chosen_folder_that_is_not_used_is_said_once(
+    place: str, homeless: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    chosen = "~/kernels" if place == "of nobody" else str(unusable(homeless / "file"))
+    monkeypatch.setenv(build.CACHE_VARIABLE, chosen)
+    folders = {build.cache_folder() for _ in range(3)}
+    assert [folder.parent for folder in folders] == [homeless]
+    (said,) = caplog.messages
+    assert f"{build.CACHE_VARIABLE}={chosen} cannot be used" in said and str(*folders) in said
+    monkeypatch.delenv(build.CACHE_VARIABLE)
+    caplog.clear()
+    assert build.cache_folder() in folders and not caplog.messages  # nobody chose one
 
 
 def test_a_temporary_folder_that_others_may_write_to_is_not_used(

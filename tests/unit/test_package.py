@@ -31,6 +31,18 @@ def test_import_loads_no_heavy_module() -> None:
     assert run.stdout.split() == []
 
 
+def test_losses_are_there_once_the_package_is_imported() -> None:
+    program = """
+import sys, autogen
+assert "torch" not in sys.modules
+autogen.losses.FocalLoss, autogen.functional.mse_loss
+assert autogen.losses is sys.modules["autogen.losses"]
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+    with pytest.raises(AttributeError, match="no attribute 'loses'"):
+        _ = autogen.loses
+
+
 def test_policy_is_callable_whatever_was_imported_before() -> None:
     program = "import autogen.policies, autogen\nwith autogen.policy('mandatory'): pass"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
