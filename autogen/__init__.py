@@ -25,6 +25,7 @@ from autogen.errors import (
     TooManyValuesError,
     TraceError,
     UnavailableError,
+    UnknownCallError,
     UnsupportedOpError,
     ValueBranchError,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "TooManyValuesError",
     "TraceError",
     "UnavailableError",
+    "UnknownCallError",
     "UnsupportedOpError",
     "ValueBranchError",
     "__version__",

@@ -23,8 +23,20 @@ _Loss = TypeVar("_Loss", bound=Callable[..., Any])
 _DISPATCHER = "__autogen_dispatcher__"
 
 
+_NOT_GIVEN: Any = object()
+
+
 @overload
-def autogen_loss(loss: _Loss) -> _Loss: ...
+def autogen_loss(
+    loss: _Loss,
+    *,
+    policy: Policy | str | None = None,
+    gradient: Gradient = "backward",
+    static_graph: bool = False,
+    retrace: Retrace = "changes",
+    handwritten: Callable[[], Handwritten] | None = None,
+    tune: Tune | None = None,
+) -> _Loss: ...
 @overload
 def autogen_loss(
     *,
@@ -36,7 +48,7 @@ def autogen_loss(
     tune: Tune | None = None,
 ) -> Callable[[_Loss], _Loss]: ...
 def autogen_loss(
-    loss: Any = None,
+    loss: Any = _NOT_GIVEN,
     *,
     policy: Policy | str | None = None,
     gradient: Gradient = "backward",
@@ -48,7 +60,7 @@ def autogen_loss(
     """Run a loss on generated Triton kernels, one forward and one backward, wherever that is possible.
 
     Works on a `torch.nn.Module` class (whose instances then also take `use_autogen=`, true by default), on an instance,
-    and on a plain function of tensors, with or without options::
+    and on a plain function of tensors or a method, with or without options::
 
         @autogen_loss
         class Charbonnier(nn.Module):
@@ -83,11 +95,11 @@ def autogen_loss(
 
     Raises:
         TypeError: `loss` is not a module class, a module or a function.
-        ValueError: an unknown policy, or another value of `gradient`, `retrace` or `tune`.
+        ValueError: an unknown policy, or another value of an option than those above.
         GraphChangedError: from calls of a loss with a static graph.
     """
     options = Options(None if policy is None else Policy(policy), gradient, static_graph, retrace, handwritten, tune)
-    return functools.partial(_decorate, options=options) if loss is None else _decorate(loss, options)
+    return functools.partial(_decorate, options=options) if loss is _NOT_GIVEN else _decorate(loss, options)
 
 
 def _decorate(loss: Any, options: Options) -> Any:
@@ -97,20 +109,45 @@ def _decorate(loss: Any, options: Options) -> Any:
         return _decorate_class(loss, options)
     if isinstance(loss, torch.nn.Module):
         return _decorate_instance(loss, options)
+    if isinstance(loss, (staticmethod, classmethod)):
+        return type(loss)(_decorate_function(loss.__func__, options))
+    if _is_forward(loss):
+        return InstanceForward(_owner(loss), options)
     if not callable(loss):
         raise TypeError(f"autogen_loss takes a module class, a module or a function, not {type(loss).__name__}")
     return _decorate_function(loss, options)
 
 
-def dispatcher_of(loss: Any) -> tuple[Dispatcher, torch.nn.Module | None] | None:
-    """The dispatcher of a decorated loss, and its module if it is one; None if it is not decorated."""
-    if isinstance(loss, torch.nn.Module):
-        method = type(loss).__call__ if entry_of(type(loss)) == "__call__" else loss.forward
-        found = getattr(method, _DISPATCHER, None)
-        bound = isinstance(method, InstanceForward) and method.is_bound
-        return None if found is None else (found, None if bound else loss)
-    found = getattr(loss, _DISPATCHER, None)
-    return None if found is None else (found, None)
+def dispatcher_of(loss: Any) -> tuple[Dispatcher, Any] | None:
+    """The dispatcher of a decorated loss, and its `self` if it is a module or a method; None if it is not decorated."""
+    method = _method_in(loss)
+    found = _dispatcher_in(method)
+    return None if found is None else (found, _owner(method))
+
+
+def call_of(loss: Any, args: tuple[Any, ...]) -> tuple[Dispatcher, torch.nn.Module | None, tuple[Any, ...]]:
+    """The dispatcher of a loss, and the module and the arguments that a call of the loss gives it.
+
+    One that is not decorated has the dispatcher that `autogen_loss` would make, and stays as it is.
+
+    Raises:
+        TypeError: it is no loss, or a class.
+    """
+    if isinstance(loss, type):
+        raise TypeError(f"pass an instance of {loss.__name__}, not the class")
+    found = dispatcher_of(loss)
+    if found is None and isinstance(loss, torch.nn.Module):
+        if (entry := entry_of(type(loss))) == "__call__":
+            return Dispatcher(_method_of(type(loss), entry), type(loss).__name__, Options()), loss, args
+        loss = InstanceForward(loss, Options())
+    elif found is None:
+        loss = _decorate(loss, Options())
+    found = found or dispatcher_of(loss)
+    assert found is not None, "a decorated loss has a dispatcher"
+    dispatcher, owner = found
+    if owner is None:
+        return dispatcher, None, args
+    return (dispatcher, owner, args) if owner is loss or _is_forward(loss) else (dispatcher, None, (owner, *args))
 
 
 def trace_count(loss: Any) -> int:
@@ -119,10 +156,44 @@ def trace_count(loss: Any) -> int:
     Raises:
         TypeError: `loss` is not decorated.
     """
-    found = dispatcher_of(loss)
+    found = getattr(_method_in(loss), _DISPATCHER, None)  # which `functools.wraps` gives to a wrapper of it as well
     if found is None:
         raise TypeError(f"{getattr(loss, '__name__', type(loss).__name__)} is not decorated with autogen_loss")
-    return found[0].compilations.traces
+    return found.compilations.traces
+
+
+def _method_in(loss: Any) -> Any:
+    """What computes a loss: of a module its method, of a module class a function that takes `self`."""
+    if isinstance(loss, type):
+        return _method_of(loss, entry_of(loss)) if issubclass(loss, torch.nn.Module) else loss
+    if not isinstance(loss, torch.nn.Module):
+        return loss
+    entry = entry_of(type(loss))
+    return loss.forward if entry == "forward" else types.MethodType(_method_of(type(loss), entry), loss)
+
+
+def _dispatcher_in(function: Any) -> Dispatcher | None:
+    """The dispatcher of a function that was made here; `functools.wraps` gives it to the wrappers of others as well."""
+    found = getattr(function, _DISPATCHER, None)
+    if found is None or isinstance(function, InstanceForward):
+        return found
+    return found if getattr(function, "__wrapped__", None) is found.function else None
+
+
+def _owner(method: Any) -> Any:
+    """The `self` of a method."""
+    if isinstance(method, InstanceForward):
+        return None if method.is_bound else method._module
+    return method.__self__ if isinstance(method, types.MethodType) else None
+
+
+def _is_forward(loss: Any) -> bool:
+    """Whether a loss is the decorated `forward` of a module."""
+    if isinstance(loss, InstanceForward):
+        return not loss.is_bound
+    owner = _owner(loss)
+    is_of_module = isinstance(owner, torch.nn.Module) and entry_of(type(owner)) == "forward"
+    return is_of_module and _dispatcher_in(loss) is not None and owner.forward == loss
 
 
 def entry_of(cls: type) -> str:
@@ -131,12 +202,59 @@ def entry_of(cls: type) -> str:
     return "forward" if own is torch.nn.Module.__call__ else "__call__"
 
 
+def _method_of(cls: type, entry: str) -> Callable[..., Any]:
+    """A method of a class as a function that takes `self`, also where it is a static or a class method."""
+    found = inspect.getattr_static(cls, entry)
+    if isinstance(found, _WithoutSelf):
+        return found.__func__
+    if not _is_without_self(found):
+        return getattr(cls, entry)
+    is_of_class = isinstance(found, classmethod)
+    plain: Any = getattr(found, "__func__", found)
+
+    @functools.wraps(plain)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return plain(type(self), *args, **kwargs) if is_of_class else plain(*args, **kwargs)
+
+    if isinstance(plain, types.BuiltinFunctionType):
+        del method.__wrapped__  # which does not say what it takes
+    else:
+        signature = inspect.signature(getattr(cls, entry))
+        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        method.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[own, *signature.parameters.values()]
+        )
+    return method
+
+
+def _is_without_self(method: Any) -> bool:
+    """Whether what a class has for a method is not given the object that it is called of."""
+    return isinstance(method, (staticmethod, classmethod)) or not hasattr(method, "__get__")
+
+
+class _WithoutSelf(staticmethod):  # type: ignore[type-arg]
+    """A static or class method of a decorated class. Its modules call `method`, which takes `self` and so knows their
+    `use_autogen`; of the class itself it is called as before.
+    """
+
+    def __init__(self, method: Callable[..., Any], plain: Any) -> None:
+        super().__init__(method)
+        self._plain = plain
+
+    def __get__(self, module: Any, owner: type | None = None) -> Any:
+        if module is not None:
+            return types.MethodType(self.__func__, module)
+        return self._plain.__get__(None, owner) if hasattr(self._plain, "__get__") else self._plain
+
+
 def _undecorated(function: Callable[..., Any], options: Options) -> tuple[Callable[..., Any], Options]:
     """What a decorated function was made of, which keeps its handwritten kernels; another function as it is."""
-    found = getattr(function, _DISPATCHER, None)
+    found = _dispatcher_in(function)
     if found is None:
         return function, options
-    return inspect.unwrap(function), replace(options, handwritten=options.handwritten or found.options.handwritten)
+    if isinstance(function, types.MethodType):  # handwritten kernels are given what a module is made with by that alone
+        return types.MethodType(found.function, function.__self__), options
+    return found.function, replace(options, handwritten=options.handwritten or found.options.handwritten)
 
 
 def _in_python(builtin: Callable[..., Any]) -> Callable[..., Any]:
@@ -153,6 +271,8 @@ def _decorate_function(function: Callable[..., Any], options: Options) -> Callab
     function, options = _undecorated(function, options)
     if isinstance(function, types.BuiltinFunctionType):
         function = _in_python(function)
+    if isinstance(function, torch.jit.ScriptFunction):
+        raise TypeError(f"autogen_loss decorates {function.name} before torch.jit.script does, not after that")
     dispatcher = Dispatcher(function, getattr(function, "__name__", type(function).__name__), options)
     call = dispatcher.__call__  # which Python calls faster than an object
 
@@ -166,7 +286,7 @@ def _decorate_function(function: Callable[..., Any], options: Options) -> Callab
 
 def _decorate_class(cls: Any, options: Options) -> Any:
     entry = entry_of(cls)
-    original = getattr(cls, entry)
+    original, plain = _method_of(cls, entry), inspect.getattr_static(cls, entry)
     dispatcher = Dispatcher(original, cls.__name__, options)
     call = dispatcher.__call__  # which Python calls faster than an object
 
@@ -177,7 +297,7 @@ def _decorate_class(cls: Any, options: Options) -> Any:
         return call(self, args, kwargs, type(self).__name__)
 
     setattr(method, _DISPATCHER, dispatcher)
-    setattr(cls, entry, method)
+    setattr(cls, entry, _WithoutSelf(method, plain) if _is_without_self(plain) else method)
     return takes_use_autogen(cls)
 
 
@@ -220,8 +340,8 @@ def _decorate_instance(module: torch.nn.Module, options: Options) -> torch.nn.Mo
 def _with_own_call(cls: Any, options: Options) -> type:
     """A subclass, for one instance, whose `__call__` is dispatched; Python looks it up on the class alone."""
     cls = getattr(cls, "__autogen_original__", cls)
-    original = inspect.unwrap(cls.__call__)
-    dispatcher = Dispatcher(original, cls.__name__, options)
+    original, inherited = _undecorated(_method_of(cls, "__call__"), options)
+    dispatcher = Dispatcher(original, cls.__name__, inherited)
 
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -251,10 +371,11 @@ class InstanceForward:
         self._connect()
 
     def _connect(self) -> None:
-        function = self._own or type(self._module).forward
+        function = _method_of(type(self._module), "forward") if self._own is None else self._own
+        taken = types.MethodType(function, self._module) if self._own is None else function
+        self.__signature__ = inspect.signature(taken)  # which a user's wrapper of this object says is its own
         function, options = _undecorated(function, self._options)
         setattr(self, _DISPATCHER, Dispatcher(function, type(self._module).__name__, options))
-        self.__signature__ = inspect.signature(function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return getattr(self, _DISPATCHER)(None if self.is_bound else self._module, args, kwargs)

@@ -229,6 +229,18 @@ class RefusedError(AutogenError):
         super().__init__(f"the handwritten kernel of {loss} is not made for {what}", remedy=_USE_DEFAULT_POLICY)
 
 
+class UnknownCallError(AutogenError):
+    """A call of `loss` cannot be told from others, because of `cause`, which is chained to this error."""
+
+    def __init__(self, loss: str, *, cause: BaseException) -> None:
+        self.loss = loss
+        super().__init__(
+            f"nothing tells a call of {loss} from others ({_summary(cause)})",
+            remedy=f"Give it arguments, and attributes, that Python can compare. {_USE_DEFAULT_POLICY}",
+        )
+        self.__cause__ = cause
+
+
 class InternalError(AutogenError):
     """The compiler failed on `loss` with `cause`, which is chained to this error: a defect of autogen itself."""
 

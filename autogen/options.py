@@ -86,6 +86,10 @@ class Options:
     fault: str = field(default="", init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if self.static_graph not in (True, False):
+            raise ValueError(f"static_graph is True or False, not {self.static_graph!r}")
+        if not (self.handwritten is None or callable(self.handwritten)):
+            raise ValueError(f"handwritten is a function that makes kernels, not {self.handwritten!r}")
         if self.gradient not in get_args(Gradient):
             raise ValueError(f'gradient is computed in "backward" or in "forward", not in {self.gradient!r}')
         if self.retrace not in get_args(Retrace):

@@ -10,12 +10,11 @@ import sympy
 import torch
 
 from autogen import ir
-from autogen.calls.binding import Binding
-from autogen.decorator import autogen_loss, dispatcher_of, entry_of
+from autogen.calls.binding import ArgumentsError, Binding
+from autogen.decorator import call_of
 from autogen.dispatch.compilations import Decision, needs_gradient
-from autogen.dispatch.dispatcher import Dispatcher
 from autogen.emission.source import KernelSource
-from autogen.errors import SourceLine
+from autogen.errors import SourceLine, UnknownCallError
 from autogen.frozen import frozen
 from autogen.parts import PARTS, Parts
 from autogen.policies import Policy, resolve
@@ -102,23 +101,25 @@ def explain(loss: Any, *args: Any, **kwargs: Any) -> Report:
         **kwargs: likewise.
 
     Raises:
-        TypeError: the arguments do not fit the loss's signature.
+        TypeError: the arguments do not fit the loss's signature, or `loss` is a class: pass an instance.
     """
-    parts = getattr(loss, PARTS, None)
+    parts = None if isinstance(loss, type) else getattr(loss, PARTS, None)
     if parts is not None and getattr(loss, "use_autogen", True):
         name = getattr(loss, "__name__", type(loss).__name__)
         taken = parts(*args, **kwargs)
         return Report(name, "eager", taken) if isinstance(taken, str) else _of_parts(name, taken)
-    found = dispatcher_of(loss)
-    if found is None:
-        found = _as_if_decorated(loss)
-    dispatcher, module = found
+    dispatcher, module, args = call_of(loss, args)
     name = type(module).__name__ if module is not None else dispatcher.name
     if resolve(dispatcher.options.policy) is Policy.DISABLED:
         return Report(name, "eager", "the policy is disabled")
     if module is not None and not getattr(module, "use_autogen", True):
         return Report(name, "eager", "the loss was made with use_autogen=False")
-    binding, decision = dispatcher.prepare(module, args, kwargs, name, is_call=False)
+    try:
+        binding, decision = dispatcher.prepare(module, args, kwargs, name, is_call=False)
+    except ArgumentsError:
+        raise
+    except TypeError as fault:
+        return Report(name, "eager", UnknownCallError(name, cause=fault).reason)
     forward, backward = _directions(decision, binding)
     return Report(name, decision.path, decision.reason, forward, backward)
 
@@ -167,14 +168,6 @@ def _of_launches(launches: Sequence[Launch], necessary: Iterable[torch.Tensor]) 
         bytes_minimum=sum(map(bytes_in_memory, necessary)),
         kernels=tuple(launch.name for launch in launches),
     )
-
-
-def _as_if_decorated(loss: Any) -> tuple[Dispatcher, torch.nn.Module | None]:
-    if isinstance(loss, torch.nn.Module):
-        return Dispatcher(getattr(type(loss), entry_of(type(loss))), type(loss).__name__), loss
-    found = dispatcher_of(autogen_loss(loss))
-    assert found is not None
-    return found
 
 
 def describe(steps: Sequence[Step], sizes: Mapping[str, int]) -> DirectionReport:

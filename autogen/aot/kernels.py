@@ -5,7 +5,6 @@ Nothing here imports torch until a loss is traced, so that a process that only c
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -89,25 +88,23 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
 
     Raises:
         AutogenError: some part of the loss has no kernel.
-        TypeError: the arguments do not fit the loss's signature.
+        TypeError: the arguments do not fit the loss's signature, or `loss` is a class: pass an instance.
         ValueError: torch computes the whole of this call.
     """
     from autogen.calls.binding import bind
     from autogen.compiler import compile_loss
-    from autogen.decorator import autogen_loss, dispatcher_of
+    from autogen.decorator import call_of
     from autogen.dispatch.compilations import needs_gradient
     from autogen.parts import PARTS
     from autogen.runtime.backwards import kernels_in
 
-    parts = getattr(loss, PARTS, None)
+    parts = None if isinstance(loss, type) else getattr(loss, PARTS, None)
     if parts is not None:
         taken = parts(*args, **kwargs)
         if isinstance(taken, str):
             raise ValueError(taken)
         return kernels_of(taken.call.function, *taken.call.args, **taken.call.kwargs)
-    found = dispatcher_of(loss) or dispatcher_of(autogen_loss(copy.copy(loss)))
-    assert found is not None, "a decorated loss has a dispatcher"
-    dispatcher, module = found
+    dispatcher, module, args = call_of(loss, args)
     name = dispatcher.name if module is None else type(module).__name__
     binding = bind(dispatcher.function, dispatcher.signature, module, args, kwargs)
     needs = needs_gradient(binding)

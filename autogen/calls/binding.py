@@ -7,6 +7,7 @@ belong to the key, which makes a changed attribute another trace.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import threading
 import types
@@ -55,6 +56,10 @@ def run_again(
             return call()
     finally:
         _replaying.depth -= 1
+
+
+class ArgumentsError(TypeError):
+    """The arguments of a call do not fit the signature."""
 
 
 @frozen
@@ -133,12 +138,12 @@ def bind(
     looked into whose code is `executed`, if that is known. A walk that `is_wide` looks at much more, and takes seconds.
 
     Raises:
-        TypeError: the arguments do not fit the signature.
+        ArgumentsError: the arguments do not fit the signature.
     """
     given = ((module, *args) if module is not None else args, kwargs)
     leaves, structure = pytree.tree_flatten(given)
     spots = [k for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    arguments = signature.bind(*given[0], **kwargs).arguments
+    arguments = _arguments(function, signature, *given)
     labels = _labels(arguments, kwargs)
     names = [next(labels[id(leaves[k])]) for k in spots]
     state = Reachable(varying, leaves, executed, is_wide=is_wide)
@@ -166,6 +171,18 @@ def bind(
     if module is not None:
         arguments = dict(list(arguments.items())[1:])
     return Binding(tuple(_unique(names)), tuple(tensors), tuple(statics), arguments, run, state)
+
+
+def _arguments(
+    function: Callable[..., Any], signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments of a call by name. A wrapper that says it is what it wraps may take others."""
+    try:
+        return signature.bind(*args, **kwargs).arguments
+    except TypeError as fault:
+        with contextlib.suppress(TypeError):
+            return inspect.signature(function, follow_wrapped=False).bind(*args, **kwargs).arguments
+        raise ArgumentsError(str(fault)) from None
 
 
 def _labels(arguments: Mapping[str, Any], kwargs: Mapping[str, Any]) -> dict[int, Iterator[str]]:

@@ -303,9 +303,10 @@ class Reachable:
         of_library = is_library(scope.get("__name__"))
         if of_library and function.__closure__ is None:
             return self._of_library(function)
-        if hasattr(function, "__autogen_dispatcher__"):
-            own = self._entries(function.__dict__, function.__name__, _OF_WRAPPERS)
-            return self.visit(function.__wrapped__), own  # type: ignore[attr-defined]
+        dispatcher = function.__dict__.get("__autogen_dispatcher__")
+        # Wrappers of others have it too, by `functools.wraps`.
+        if dispatcher is not None and function.__dict__.get("__wrapped__") is dispatcher.function:
+            return self.visit(dispatcher.function), self._entries(function.__dict__, function.__name__, _OF_WRAPPERS)
         self._codes.append(function.__code__)
         outside, self._attributes = self._attributes, attributes_in(function.__code__)
         for attribute in ("__code__", "__defaults__", "__kwdefaults__"):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from autogen import availability
-from autogen.calls.binding import Binding, Bound, bind, is_replaying
+from autogen.calls.binding import ArgumentsError, Binding, Bound, bind, is_replaying
 from autogen.calls.executed import is_profiled
 from autogen.calls.places import MISSING
 from autogen.dispatch.autograd import apply_short, run
@@ -35,6 +35,7 @@ from autogen.errors import (
     StateChangeError,
     TooLargeError,
     TraceError,
+    UnknownCallError,
     UnsupportedOpError,
     ValueBranchError,
 )
@@ -107,8 +108,10 @@ class Dispatcher:
                     return result
         try:
             binding, decision = self.prepare(module, args, kwargs, name or self.name)
-        except TypeError:
-            return self._eager(module, args, kwargs)  # which raises it as the user expects
+        except TypeError as fault:  # of arguments that do not fit, or that cannot be looked up
+            decision = Decision(error=UnknownCallError(name or self.name, cause=fault))
+            if not isinstance(fault, ArgumentsError):
+                self.say(name or self.name, decision.reason)
         error = decision.error
         if decision.kernels is not None:
             needs = needs_gradient(binding)
@@ -119,7 +122,7 @@ class Dispatcher:
             except (CompileError, InternalError) as refused:
                 error = failed(refused)
         if policy is Policy.MANDATORY and error is not None:
-            if isinstance(error, (TraceError, RefusedError)):
+            if isinstance(error, (TraceError, RefusedError, UnknownCallError)):
                 self._eager(module, args, kwargs)  # a fault of the call itself is torch's to report
             raise error.with_traceback(None)  # that of an earlier call would keep its tensors alive
         return self._eager(module, args, kwargs)
@@ -157,7 +160,8 @@ class Dispatcher:
         """Take a call apart, and decide how it is to run.
 
         Raises:
-            TypeError: the arguments do not fit the signature.
+            ArgumentsError: the arguments do not fit the signature.
+            TypeError: some of them, or of what the loss reads, cannot be looked up.
             ValueError: a variable of the environment is not understood.
         """
         if self.options.fault:

@@ -25,6 +25,7 @@ from autogen.errors import (
     TooManyValuesError,
     TraceError,
     UnavailableError,
+    UnknownCallError,
     UnsupportedOpError,
     ValueBranchError,
 )
@@ -54,6 +55,7 @@ UNLOCATED = [
     UnavailableError("Triton is not installed", remedy="Install it."),
     GraphError("Contrastive", "a result is a view of an input"),
     RefusedError("CTCLoss", "an empty target"),
+    UnknownCallError("BCELoss", cause=CAUSE),
     InternalError("BCELoss", cause=KeyError("x")),
     StorageError("bce_forward", cause=OSError(28, "No space left on device")),
     CompileError("bce_forward", cause=CAUSE),

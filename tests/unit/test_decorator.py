@@ -1,0 +1,96 @@
+"""What `autogen_loss`, `explain` and `trace_count` refuse, and that they leave it as it was."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autogen
+import autogen.losses
+from autogen import autogen_loss, explain, trace_count
+from autogen.aot import kernels_of
+
+X, T = torch.rand(6, 5), torch.rand(6, 5)
+
+
+def raw(prediction: Tensor, target: Tensor) -> Tensor:
+    return (prediction - target).abs().mean()
+
+
+@pytest.mark.parametrize("ask", [explain, kernels_of])
+@pytest.mark.parametrize("cls", [nn.L1Loss, autogen.losses.L1Loss, autogen.losses.LinearCrossEntropyLoss, int])
+def test_a_class_is_not_explained(ask: Any, cls: type) -> None:
+    before = dict(vars(cls))
+    with pytest.raises(TypeError, match=f"pass an instance of {cls.__name__}"):
+        ask(cls, X, T)
+    assert dict(vars(cls)) == before
+
+
+@pytest.mark.parametrize("ask", [explain, kernels_of])
+def test_an_instance_is_left_as_it_is(ask: Any) -> None:
+    module = nn.L1Loss()
+    before = dict(vars(module))
+    ask(module, X, T)
+    assert vars(module) == before and not hasattr(nn.L1Loss, "use_autogen")
+
+
+@pytest.mark.parametrize("wrong", [None, 3, torch.rand(2), property(raw)])
+def test_what_is_no_loss(wrong: Any) -> None:
+    for decorate in (autogen_loss, autogen_loss(policy="default"), lambda loss: autogen_loss(loss, policy="default")):
+        with pytest.raises(TypeError, match=f"not {type(wrong).__name__}"):
+            decorate(wrong)
+
+
+def test_a_scripted_function() -> None:
+    scripted = torch.jit.script(raw)
+    for ask in (autogen_loss, lambda loss: explain(loss, X, T)):
+        with pytest.raises(TypeError, match=r"before torch\.jit\.script"):
+            ask(scripted)
+    torch.testing.assert_close(torch.jit.script(autogen_loss(raw))(X, T), raw(X, T))
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("static_graph", "yes"), ("static_graph", None), ("handwritten", True), ("tune", "fast")]
+)
+def test_options_of_another_type(option: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=repr(value)):
+        autogen_loss(**{option: value})
+
+
+def test_the_traces_of_a_class() -> None:
+    cls = autogen_loss(type("Loss", (nn.L1Loss,), {}))
+    assert trace_count(cls) == 0
+    explain(cls(), X, T)
+    assert trace_count(cls) == trace_count(cls()) == 1
+    for wrong in (nn.L1Loss, nn.L1Loss(), int, raw):
+        with pytest.raises(TypeError, match="is not decorated"):
+            trace_count(wrong)
+
+
+CALLS = """
+from torch import Tensor, nn
+from autogen import autogen_loss
+
+huber: nn.HuberLoss = autogen_loss(nn.HuberLoss(), policy="mandatory")
+plain: nn.HuberLoss = autogen_loss(nn.HuberLoss())
+
+@autogen_loss(policy="mandatory", tune=True)
+def loss(x: Tensor, t: Tensor) -> Tensor:
+    return (x - t).abs().mean()
+
+value: Tensor = autogen_loss(loss, static_graph=True)(huber(loss, loss), plain(loss, loss))
+"""
+
+
+def test_calls_are_typed(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    (tmp_path / "calls.py").write_text(CALLS)
+    checker = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", str(tmp_path / "calls.py")]
+    run = subprocess.run(checker, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert run.returncode == 0, run.stdout
