@@ -48,16 +48,16 @@ def rsqrt(x: tl.tensor) -> tl.tensor:
 
 
 @device
-def nearest_power_of_two(t: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """`-n` and `2^n` for the integer `n` nearest to `t`, which is the exponent of a normal number."""
+def nearest_power_of_two(x: tl.tensor, factor: tl.constexpr = 1.0) -> tuple[tl.tensor, tl.tensor]:
+    """`-n` and `2^n` for the integer `n` nearest to `x * factor`, which is the exponent of a normal number."""
     # 1.5 * 2^23 (2^52) added, the integer is in the low bits, from where it is shifted into an exponent. It is negated
     # by a subtraction, as Triton's negation is one too.
-    if t.dtype == tl.float64:
-        shifted = t + 6755399441055744.0
+    if x.dtype == tl.float64:
+        shifted = x * factor + 6755399441055744.0
         power = ((shifted.to(tl.int64, bitcast=True) << 52) + 0x3FF0000000000000).to(tl.float64, bitcast=True)
         return 6755399441055744.0 - shifted, power
     else:
-        shifted = t + 12582912.0
+        shifted = product_plus(x, factor, 12582912.0)
         power = ((shifted.to(tl.int32, bitcast=True) << 23) + 0x3F800000).to(tl.float32, bitcast=True)
         return 12582912.0 - shifted, power
 
@@ -68,7 +68,7 @@ def _plus_ln2(x: tl.tensor, n: tl.tensor) -> tl.tensor:
     if x.dtype == tl.float64:
         return (x + n * 0.6931471805598903) + n * 5.497923018708371e-14
     else:
-        return (x + n * 0.693145751953125) + n * 1.4286068203094173e-06
+        return product_plus(n, 1.4286068203094173e-06, product_plus(n, 0.693145751953125, x))
 
 
 @device
@@ -86,7 +86,7 @@ def exp_factors(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     """Two factors of `e^x`, the second a power of 2."""
     # What is beyond the normal powers of 2 stays in the first factor.
     limit: tl.constexpr = 708.0 if x.dtype == tl.float64 else 87.0
-    minus_n, power = nearest_power_of_two(tl.minimum(tl.maximum(x, -limit), limit) * 1.4426950408889634)
+    minus_n, power = nearest_power_of_two(tl.minimum(tl.maximum(x, -limit), limit), 1.4426950408889634)
     return _exp_fraction(x, minus_n), power
 
 
@@ -106,7 +106,7 @@ def exp_nonpositive(x: tl.tensor) -> tl.tensor:
     if x.dtype == tl.float64:
         return tl.exp(x)
     else:
-        minus_n, power = nearest_power_of_two(tl.maximum(x, -87.0) * 1.4426950408889634)
+        minus_n, power = nearest_power_of_two(tl.maximum(x, -87.0), 1.4426950408889634)
         return _exp_fraction(x, minus_n) * power
 
 

@@ -58,7 +58,7 @@ def log1p_finite(x: tl.tensor) -> tl.tensor:
     else:
         e_bits = _exponent_bits(u)
         scale = (0x40800000 - e_bits).to(tl.float32, bitcast=True)  # 4 * 2^-e, normal even if 2^-e is not
-        return _log_of_parts(e_bits, x * scale * 0.25 + (scale * 0.25 - 1.0))
+        return _log_of_parts(e_bits, product_plus(x * scale, 0.25, product_plus(scale, 0.25, -1.0)))
 
 
 @device
@@ -69,7 +69,7 @@ def log1p_unit(x: tl.tensor) -> tl.tensor:
     else:
         # 1 + x or half of it is in [0.75, 1.5].
         halved = x > 0.5
-        m = tl.where(halved, x * 0.5 - 0.5, x)
+        m = tl.where(halved, product_plus(x, 0.5, -0.5), x)
         return tl.where(halved, 0.6931471805599453, 0.0) + product_plus(m * m, polynomial(m, _LOG1P_32), m)
 
 
