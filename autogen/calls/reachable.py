@@ -15,11 +15,9 @@ import functools
 import gc
 import importlib.util
 import math
-import os
 import random
 import re
 import sys
-import sysconfig
 import threading
 import types
 import weakref
@@ -29,6 +27,7 @@ from typing import Any
 import torch
 
 from autogen.calls.answers import Answer, question_of, questions_in
+from autogen.calls.libraries import is_library, is_of_library, is_replaced
 from autogen.calls.mentions import attributes_in, globals_in, imports_in
 from autogen.calls.places import (
     MISSING,
@@ -200,7 +199,7 @@ class Reachable:
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict) and "__autogen_dispatcher__" in attributes:  # what decorates a module
             return kind, self.visit(attributes["__autogen_dispatcher__"].function)
-        if _is_of_library(kind):
+        if is_of_library(kind):
             is_torchs = str(kind.__module__).partition(".")[0] == "torch"
             is_open = kind in _OPEN or (is_torchs and not callable(value) and question_of(value) is None)
             if not is_open:
@@ -282,10 +281,10 @@ class Reachable:
     def _class(self, owner: Any) -> Hashable:
         """What a class and its bases have, but for those of libraries, which do not change."""
         parts: list[Hashable] = [Identity(owner)]
-        if not _is_of_library(owner):
+        if not is_of_library(owner):
             self.spots.append(Fixed(owner, "__mro__", owner.__mro__))
         for base in owner.__mro__:
-            if not _is_of_library(base):
+            if not is_of_library(base):
                 skipped = frozenset(key for key, item in vars(base).items() if _is_about_class(key, item))
                 parts.append(self._entries(vars(base), "", skipped, base))
         return tuple(parts)
@@ -360,7 +359,7 @@ class Reachable:
             if not noted.issuperset(names):
                 self.spots.append(Names.of(scope, [name for name in names if name not in noted]))
                 noted.update(names)
-            names = [name for name in names if _is_replaced(module, name)]
+            names = [name for name in names if is_replaced(module, name)]
             if not names:
                 return self._of_library(module)
         return Identity(module), tuple(self._global(scope, each) for each in names)
@@ -383,50 +382,12 @@ def _is_memo(value: Any) -> bool:
     return isinstance(value, MEMO) and not is_library(value.__module__)
 
 
-def is_foreign(value: Any) -> bool:
-    """Whether someone has put a function of their own into a library."""
-    return isinstance(value, types.FunctionType) and not is_library(value.__globals__.get("__name__"))
-
-
-def _is_replaced(module: types.ModuleType, name: str) -> bool:
-    """Whether something in a library is the user's, or not what it was."""
-    value = vars(module)[name]
-    return is_foreign(value) or _FIRST.setdefault((module.__name__, name), value) is not value
-
-
 def _is_about_class(key: str, item: Any) -> bool:
     """Whether an entry of a class is Python's own, such as its name."""
     if key.startswith("__") and key.endswith("__"):
         return not isinstance(item, (types.FunctionType, int, float, torch.Tensor))
     return isinstance(item, (types.MemberDescriptorType, types.GetSetDescriptorType))
 
-
-@functools.lru_cache(maxsize=4096)
-def is_library(module: Any) -> bool:
-    """Whether a module, given its name, does not change while a program runs. The classes of Cython 3.0 have no name
-    there, but a descriptor; what `exec` makes may have none at all, and is the user's.
-    """
-    if not isinstance(module, str):
-        return module is not None
-    root = module.partition(".")[0]
-    return root in _LIBRARIES and not (root in sys.stdlib_module_names and _is_namesake(module))
-
-
-def _is_namesake(module: str) -> bool:
-    """Whether a module that is named as one of Python's is another."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return isinstance(file, str) and (not file.startswith(_STANDARD_LIBRARY) or "site-packages" in file)
-
-
-def _is_of_library(owner: type) -> bool:
-    """Whether a class is: one that `exec` makes without a name for its module is said to be Python's own."""
-    is_made_by_exec = owner.__module__ == "builtins" and bool(owner.__flags__ & _HEAP_TYPE)
-    return is_library(owner.__module__) and not is_made_by_exec
-
-
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE, of classes that are not written in C
-_STANDARD_LIBRARY = (os.path.dirname(os.__file__), sysconfig.get_path("platstdlib"))
-_LIBRARIES = frozenset({"torch", "autogen", "numpy", "typing_extensions", *sys.stdlib_module_names}) - {"__main__"}
 
 # What functions written in C are of; others are methods.
 _HOMES = (types.ModuleType, type, types.NoneType, type(datetime.datetime_CAPI))
@@ -435,8 +396,6 @@ _VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()))
 MEMO: Any = type(functools.lru_cache(len))
 _WRAPPERS = (staticmethod, classmethod, property)
 _MAY_KEEP = frozenset({MEMO, *_WRAPPERS})
-
-_FIRST: dict[tuple[str, str], Any] = {}  # what libraries have under the names that losses mention
 
 # Classes of Python's library whose objects hold nothing but what others put there.
 _OPEN = frozenset({
