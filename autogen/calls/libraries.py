@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import os
 import sys
@@ -47,3 +48,10 @@ def is_replaced(module: types.ModuleType, name: str) -> bool:
     """Whether something in a library is the user's, or not what it was."""
     value = vars(module)[name]
     return is_foreign(value) or _FIRST.setdefault((module.__name__, name), value) is not value
+
+
+# The names that code finds without a scope, but for those that the user has put there.
+BUILTINS = frozenset({
+    "__debug__", "Ellipsis", "NotImplemented",
+    *(name for name, value in vars(builtins).items() if is_library(getattr(value, "__module__", None))),
+})  # fmt: skip
