@@ -40,6 +40,11 @@ def is_derived_constant(value: Any) -> bool:
     return owner not in _EXACT and isinstance(value, NUMBERS_AND_TEXTS) and not is_of_library(owner)
 
 
+def keeps_more(owner: type) -> bool:
+    """Whether objects of a class of the user's hold something that is no attribute, such as a decimal number."""
+    return any(isinstance(vars(base).get("__new__"), types.BuiltinMethodType) for base in owner.__mro__[:-1])
+
+
 def pythons_own(owner: type) -> frozenset[str]:
     """The entries of a class that are not the user's, such as its name."""
     is_named_tuple = issubclass(owner, tuple) and "_field_defaults" in vars(owner)

@@ -66,12 +66,18 @@ def entries(container: Mapping[Any, Any]) -> dict[Any, Any]:
 
 def _assign(owner: Any, name: str, value: Any) -> None:
     """Assign an attribute where it is kept, whatever its class makes of that: a frozen one would raise."""
-    (type if isinstance(owner, type) else object).__setattr__(owner, name, value)
+    try:
+        (type if isinstance(owner, type) else object).__setattr__(owner, name, value)
+    except TypeError:  # one that is written in C, and keeps them in its own way
+        setattr(owner, name, value)
 
 
 def _remove(owner: Any, name: str) -> None:
     """Delete an attribute where it is kept."""
-    (type if isinstance(owner, type) else object).__delattr__(owner, name)
+    try:
+        (type if isinstance(owner, type) else object).__delattr__(owner, name)
+    except TypeError:
+        delattr(owner, name)
 
 
 def _has_items(container: Any) -> bool:

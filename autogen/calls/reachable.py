@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from autogen.calls.answers import Answer, question_of, questions_in
-from autogen.calls.classes import NUMBERS_AND_TEXTS, is_derived, is_derived_constant, pythons_own, slots
+from autogen.calls.classes import NUMBERS_AND_TEXTS, is_derived, is_derived_constant, keeps_more, pythons_own, slots
 from autogen.calls.libraries import BUILTINS, is_library, is_of_library, is_replaced
 from autogen.calls.mentions import attributes_in, globals_in, imports_in
 from autogen.calls.places import (
@@ -172,7 +172,11 @@ class Reachable:
                 self.places.append(Items(value, list(value)))
             return type(value), frozenset(map(self.visit, value)), *self._beside(value, name)
         if isinstance(value, (dict, types.MappingProxyType)):
-            return type(value), self._entries(value, name, is_ordered=True), self._object(value, name)
+            made: Hashable = ()
+            if isinstance(value, collections.defaultdict):
+                self.spots.append(Fixed(value, "default_factory", value.default_factory))
+                made = self.visit(value.default_factory)
+            return type(value), self._entries(value, name, is_ordered=True), self._object(value, name), made
         if isinstance(value, torch.nn.Module):
             return self._module(value, name)
         if isinstance(value, types.FunctionType):
@@ -238,7 +242,8 @@ class Reachable:
                 self._note_opaque(value, name)
                 return kind if isinstance(value, dict) else self._of_library(value)
         parts = self._own(value, name)
-        if attributes is None and len(parts) == 2 and not isinstance(value, dict):
+        is_empty = attributes is None and len(parts) == 2
+        if (is_empty or (keeps_more(kind) and not isinstance(value, tuple(_OPEN)))) and not isinstance(value, dict):
             return Identity(value), *parts
         return parts
 

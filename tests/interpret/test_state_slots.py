@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import threading
 import weakref
 from typing import Any
 
@@ -36,7 +37,14 @@ class Immutable:
         raise AttributeError(name)
 
 
-@pytest.mark.parametrize("kind", [Frozen, Immutable])
+class OfThread(threading.local):
+    __slots__ = ("scale", "weight")
+
+    def __init__(self, weight: Any, scale: float = 2.0) -> None:
+        self.weight, self.scale = weight, scale
+
+
+@pytest.mark.parametrize("kind", [Frozen, Immutable, OfThread])
 def test_frozen_objects_hold_tensors_and_floats_that_vary(kind: Any) -> None:
     held = kind(torch.rand(5))
 

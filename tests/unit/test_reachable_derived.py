@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import collections
 import configparser
+import decimal
 import enum
 import functools
 import sys
@@ -66,6 +67,9 @@ class OfArray(np.ndarray): ...  # type: ignore[type-arg]
 
 
 class OfPartial(functools.partial[Any]): ...
+
+
+class OfDecimal(decimal.Decimal): ...
 
 
 class Mode(str, enum.Enum):
@@ -147,6 +151,8 @@ FLOAT, INT, STR, BYTES = OfFloat(1.0), OfInt(1), OfStr("a"), OfBytes(b"a")
 MODE, OPTIONS = Mode.A, Options()
 ARRAY = np.ones(2).view(OfArray)
 PARTIAL, OWN_PARTIAL = functools.partial(max, 1.0), OfPartial(max, 1.0)
+DECIMAL = OfDecimal(1)
+MAKING = collections.defaultdict(lambda: SCALE)
 HELD = Named()
 WEAK = weakref.WeakValueDictionary({"held": HELD})
 BY_OBJECT, ALIKE = {HELD: 1.0}, {Named(): 1.0}
@@ -193,6 +199,9 @@ REACHED: dict[str, tuple[Any, Callable[[Patch], None]]] = {
     "attribute of an object in an array": (lambda x: x * OBJECTS[0].scale, lambda m: m.setattr(HELD, "scale", 2.0)),
     "item of a list in an array": (lambda x: x * LISTS[0][0], lambda m: m.setattr(THIS, "LISTS", _other_lists())),
     "a string that can be changed": (lambda x: x * len(TEXT), lambda m: m.setattr(TEXT, "data", "ab")),
+    "number that is no attribute": (lambda x: x * DECIMAL, lambda m: m.setattr(THIS, "DECIMAL", OfDecimal(2))),
+    "what makes an item": (lambda x: x * MAKING["a"], lambda m: m.setattr(THIS, "SCALE", 2.0)),
+    "another that makes items": (lambda x: x * MAKING["a"], lambda m: m.setattr(MAKING, "default_factory", float)),
     "a parser": (
         lambda x: x * PARSER.getfloat("loss", "scale"),
         lambda m: m.setitem(PARSER._sections["loss"], "scale", "2"),  # type: ignore[attr-defined]
