@@ -148,6 +148,7 @@ def bind(
     names = [next(labels[id(leaves[k])]) for k in spots]
     state = Reachable(varying, leaves, executed, is_wide=is_wide)
     statics: list[Hashable] = [str(structure), tuple(spots)]
+    statics += [state.visit(each) for each in _beside_leaves(structure)]
     if module is not None:
         statics.append(state.visit_self(module))
     for position, leaf in enumerate(leaves):
@@ -183,6 +184,19 @@ def _arguments(
         with contextlib.suppress(TypeError):
             return inspect.signature(function, follow_wrapped=False).bind(*args, **kwargs).arguments
         raise ArgumentsError(str(fault)) from None
+
+
+def _beside_leaves(structure: pytree.TreeSpec) -> Iterator[Any]:
+    """What the arguments hold that are no plain lists and dictionaries: keys, and classes, such as of named tuples."""
+    if structure.is_leaf():
+        return
+    if structure.type is dict:
+        yield from (key for key in structure.context if type(key) is not str)
+    elif structure.type not in (list, tuple):
+        yield structure.type
+        yield structure.context
+    for child in structure.children():
+        yield from _beside_leaves(child)
 
 
 def _labels(arguments: Mapping[str, Any], kwargs: Mapping[str, Any]) -> dict[int, Iterator[str]]:

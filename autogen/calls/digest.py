@@ -26,8 +26,9 @@ from typing import Any
 import torch
 
 from autogen.calls.answers import QUESTIONS
+from autogen.calls.libraries import is_library
 from autogen.calls.places import MISSING
-from autogen.calls.reachable import Identity, is_library
+from autogen.calls.reachable import Identity
 
 _PLAIN = (str, bytes, int, float, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
 _CODE = (
@@ -200,6 +201,9 @@ def _name_of(value: Any) -> str:
     if isinstance(value, types.ModuleType) and (_is_pure(value.__name__) or not is_library(value.__name__)):
         return value.__name__
     home, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    if isinstance(value, (types.BuiltinMethodType, types.WrapperDescriptorType)):  # a class's, such as `tuple.__new__`
+        owner = getattr(value, "__objclass__", getattr(value, "__self__", None))
+        home = home or getattr(owner, "__module__", None)
     if isinstance(home, str) and is_library(home) and _is_pure(home):
         for path in (name, name.rpartition(".")[2]):  # torch's functions in C name a class that is not there
             found: Any = sys.modules.get(home)

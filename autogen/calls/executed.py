@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from autogen.calls.reachable import is_library
+from autogen.calls.libraries import is_library
 
 
 def is_profiled() -> bool:

@@ -46,7 +46,7 @@ class Kept:
         else:
             own = isinstance(self.container, type)  # where reading a method does more
             before = vars(self.container)[self.key] if own else getattr(self.container, self.key)
-            setattr(self.container, self.key, value)
+            _assign(self.container, self.key, value)
         return before
 
     def text(self, name: Namer) -> str:
@@ -62,6 +62,22 @@ def entries(container: Mapping[Any, Any]) -> dict[Any, Any]:
     if isinstance(container, collections.OrderedDict):
         return dict(collections.OrderedDict.items(container))
     return dict(dict.items(container)) if isinstance(container, dict) else dict(container)
+
+
+def _assign(owner: Any, name: str, value: Any) -> None:
+    """Assign an attribute where it is kept, whatever its class makes of that: a frozen one would raise."""
+    try:
+        (type if isinstance(owner, type) else object).__setattr__(owner, name, value)
+    except TypeError:  # one that is written in C, and keeps them in its own way
+        setattr(owner, name, value)
+
+
+def _remove(owner: Any, name: str) -> None:
+    """Delete an attribute where it is kept."""
+    try:
+        (type if isinstance(owner, type) else object).__delattr__(owner, name)
+    except TypeError:
+        delattr(owner, name)
 
 
 def _has_items(container: Any) -> bool:
@@ -249,13 +265,13 @@ class Entries(Place):
 
     def _put(self, key: Any, value: Any) -> None:
         if self.owner is not None:
-            setattr(self.owner, key, value)
+            _assign(self.owner, key, value)
         else:
             self.container[key] = value  # type: ignore[index]
 
     def _delete(self, key: Any) -> None:
         if self.owner is not None:
-            delattr(self.owner, key)
+            _remove(self.owner, key)
         else:
             del self.container[key]  # type: ignore[attr-defined]
 
@@ -263,7 +279,7 @@ class Entries(Place):
         container = name(self.container)
         if type(self.container) not in (dict, collections.OrderedDict, types.MappingProxyType):
             container = f"{name(entries)}({container})"  # of which any method may do anything
-        if self.is_ordered and len(self.before) > 1:
+        if self.is_ordered and (len(self.before) > 1 or not all(type(key) in (int, str) for key in self.before)):
             yield _has_keys(container, list(self.before), name)
         else:
             yield f"len({container}) == {len(self.before)}" if self.before else f"not {container}"
@@ -367,15 +383,15 @@ class Attribute(Place):
         if now is self.before or (self.before is HELD and now is not MISSING):
             return
         if self.before is MISSING:
-            delattr(self.owner, self.name)
+            _remove(self.owner, self.name)
         else:
-            setattr(self.owner, self.name, self.before)
+            _assign(self.owner, self.name, self.before)
 
     def without(self, kept: Collection[tuple[int, Any]]) -> Attribute:
         return replace(self, before=HELD) if (id(self.owner), self.name) in kept else self
 
     def assign(self, key: Any, value: Any) -> None:
-        setattr(self.owner, self.name, value)
+        _assign(self.owner, self.name, value)
 
     def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
         owner = name(self.owner)

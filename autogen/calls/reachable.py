@@ -7,6 +7,7 @@ everything else, which changes when anything changes that the loss may read; and
 from __future__ import annotations
 
 import argparse
+import builtins
 import collections
 import contextlib
 import contextvars
@@ -15,11 +16,9 @@ import functools
 import gc
 import importlib.util
 import math
-import os
 import random
 import re
 import sys
-import sysconfig
 import threading
 import types
 import weakref
@@ -29,6 +28,8 @@ from typing import Any
 import torch
 
 from autogen.calls.answers import Answer, question_of, questions_in
+from autogen.calls.classes import NUMBERS_AND_TEXTS, is_derived, is_derived_constant, keeps_more, pythons_own, slots
+from autogen.calls.libraries import BUILTINS, is_library, is_of_library, is_replaced
 from autogen.calls.mentions import attributes_in, globals_in, imports_in
 from autogen.calls.places import (
     MISSING,
@@ -54,6 +55,7 @@ _MOST_BYTES = 4096  # of an array whose contents are part of the key
 
 SHORTCUTS = "_autogen_shortcuts"  # an attribute of modules that keep their own
 
+_PLAIN = frozenset({bool, int, str, bytes, complex, types.NoneType})
 _CONSTANTS = (int, str, bytes, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
@@ -114,9 +116,12 @@ class Reachable:
     def visit(self, value: Any, name: str = "", container: Any = None, key: Any = None) -> Hashable:
         """A key for a value; the tensors below it are noted, if they are in a `container`."""
         self._count += 1
+        if type(value) in _PLAIN:
+            return type(value), value
         if isinstance(value, torch.Tensor):
             return self._tensor(value, name, container, key)
-        if isinstance(value, float):
+        has_more = is_derived_constant(value)
+        if isinstance(value, float) and not has_more:
             if container is None:
                 return float, repr(value)
             name = unique(name, self.fixed.keys() | {each.name for each in self.floats})
@@ -125,7 +130,7 @@ class Reachable:
                 return float
             self.fixed[name] = value
             return float, repr(value)  # nan equals itself here, and 0.0 differs from -0.0
-        if value is None or value is MISSING or isinstance(value, _CONSTANTS):
+        if value is MISSING or (isinstance(value, _CONSTANTS) and not has_more):
             return type(value), value
         if type(value) in _MAY_KEEP and container is not None and _is_memo(value):
             self.memos.append(Kept(name, value, container, key))
@@ -148,19 +153,30 @@ class Reachable:
             return self._python_module(value)
         if isinstance(value, types.FunctionType) and self._is_idle(value):
             return Identity(value)
-        if isinstance(value, tuple):
+        if isinstance(value, tuple) and not is_derived(type(value)):
             return type(value), tuple(self.visit(item, f"{name}_{k}") for k, item in enumerate(value))
         self._seen[id(value)] = len(self._seen)
         self._alive.append(value)
+        if isinstance(value, NUMBERS_AND_TEXTS):
+            content = next(each for each in NUMBERS_AND_TEXTS if isinstance(value, each)).__repr__(value)
+            return content, *self._beside(value, name)
+        if isinstance(value, tuple):
+            items = tuple(self.visit(item, f"{name}_{k}") for k, item in enumerate(value))
+            return items, *self._beside(value, name)
         if isinstance(value, (list, collections.deque)):
             self.places.append(Items(value, list(value)))
-            return type(value), tuple(self.visit(item, f"{name}_{k}", value, k) for k, item in enumerate(value))
+            items = tuple(self.visit(item, f"{name}_{k}", value, k) for k, item in enumerate(value))
+            return type(value), items, *self._beside(value, name)
         if isinstance(value, (set, frozenset)):
             if isinstance(value, set):
                 self.places.append(Items(value, list(value)))
-            return type(value), frozenset(map(self.visit, value))
+            return type(value), frozenset(map(self.visit, value)), *self._beside(value, name)
         if isinstance(value, (dict, types.MappingProxyType)):
-            return type(value), self._entries(value, name, is_ordered=True), self._object(value, name)
+            made: Hashable = ()
+            if isinstance(value, collections.defaultdict):
+                self.spots.append(Fixed(value, "default_factory", value.default_factory))
+                made = self.visit(value.default_factory)
+            return type(value), self._entries(value, name, is_ordered=True), self._object(value, name), made
         if isinstance(value, torch.nn.Module):
             return self._module(value, name)
         if isinstance(value, types.FunctionType):
@@ -172,11 +188,16 @@ class Reachable:
         if isinstance(value, _VIEWS):
             return type(value), self.visit(gc.get_referents(value)[0], name)
         if isinstance(value, functools.partial):
-            return self.visit(value.func, name), self.visit(value.args, name), self.visit(value.keywords, name)
+            called = self.visit(value.func, name), self.visit(value.args, name), self.visit(value.keywords, name)
+            is_own = type(value) is not functools.partial
+            return *called, *(self._beside(value, name) if is_own else self._entries(vars(value), name))
         if isinstance(value, type):
             return self._class(value)
+        if isinstance(value, weakref.KeyedRef):  # of a dictionary that keeps nothing alive
+            self.is_plain = False  # nor would a shortcut
+            return type(value), self.visit(value(), name)
         if isinstance(value, MEMO):
-            return Identity(value), self.visit(getattr(value, "__wrapped__", None), name)
+            return Identity(value), self.visit(getattr(value, "__wrapped__", None), name), self._of_memo(value)
         if isinstance(value, (staticmethod, classmethod)):
             return type(value), self.visit(value.__func__, name)
         if isinstance(value, property):
@@ -187,12 +208,22 @@ class Reachable:
             return self._array(value)
         return self._object(value, name)
 
+    def _of_memo(self, memo: Any) -> tuple[Hashable, ...]:
+        """The attributes of a function that keeps what it returns: no others can be put there, as it has a stand-in."""
+        if is_library(memo.__module__):
+            return ()
+        self.places.append(Entries(vars(memo), entries(vars(memo)), _OF_MEMOS))
+        return tuple((key, self.visit(item)) for key, item in vars(memo).items() if key not in _OF_MEMOS)
+
     def _array(self, value: Any) -> Hashable:
         self.is_plain = False
+        own = self._beside(value, "")
+        if getattr(getattr(value, "dtype", None), "kind", "") == "O":  # of which the bytes are addresses
+            return type(value), value.shape, tuple(map(self.visit, value.flat)), *own
         content = bytes(value) if isinstance(value, bytearray) else value.tobytes()
         if len(content) > _MOST_BYTES:
-            return Identity(value)
-        return type(value), str(getattr(value, "dtype", "")), getattr(value, "shape", ()), content
+            return Identity(value), *own
+        return type(value), str(getattr(value, "dtype", "")), getattr(value, "shape", ()), content, *own
 
     def _object(self, value: Any, name: str) -> Hashable:
         """The attributes of an object and of its class, if it is not one with a life of its own."""
@@ -200,25 +231,47 @@ class Reachable:
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict) and "__autogen_dispatcher__" in attributes:  # what decorates a module
             return kind, self.visit(attributes["__autogen_dispatcher__"].function)
-        if _is_of_library(kind):
+        if is_of_library(kind):
             is_torchs = str(kind.__module__).partition(".")[0] == "torch"
-            is_open = kind in _OPEN or (is_torchs and not callable(value) and question_of(value) is None)
+            is_open = (
+                kind in _OPEN
+                or kind.__module__ in _OPEN_MODULES
+                or (is_torchs and not callable(value) and question_of(value) is None)
+            )
             if not is_open:
                 self._note_opaque(value, name)
                 return kind if isinstance(value, dict) else self._of_library(value)
+        parts = self._own(value, name)
+        is_empty = attributes is None and len(parts) == 2
+        if (is_empty or (keeps_more(kind) and not isinstance(value, tuple(_OPEN)))) and not isinstance(value, dict):
+            return Identity(value), *parts
+        return parts
+
+    def _beside(self, value: Any, name: str) -> tuple[Hashable, ...]:
+        """What an object has beside its content, whose class may be Python's, or the user's and derived from it."""
+        return self._own(value, name) if is_derived(type(value)) else ()
+
+    def _own(self, value: Any, name: str) -> tuple[Hashable, ...]:
+        """The class of an object, and its attributes."""
+        kind: Any = type(value)
+        attributes = getattr(value, "__dict__", None)
         parts: list[Hashable] = [kind, self.visit(kind)]
         if not isinstance(value, torch.nn.Module):
             self.spots.append(Fixed(value, "__class__", kind))
         if isinstance(attributes, dict):
             self.spots.append(Fixed(value, "__dict__", attributes))
             parts.append(self._entries(attributes, name))
-        for slot in _slots(kind):
+        return *parts, *self._in_slots(value, name)
+
+    def _in_slots(self, value: Any, name: str) -> tuple[Hashable, ...]:
+        """The attributes of an object that are not in its `__dict__`."""
+        found: list[Hashable] = []
+        kind: Any = type(value)
+        for slot in slots(kind):
             item = getattr(value, slot, MISSING)
             self.places.append(Attribute(value, slot, item))
-            parts.append((slot, self.visit(item, f"{name}.{slot}" if name else slot, value, slot)))
-        if attributes is None and len(parts) == 2:
-            return Identity(value), *parts
-        return tuple(parts)
+            found.append((slot, self.visit(item, f"{name}.{slot}" if name else slot, value, slot)))
+        return tuple(found)
 
     def _note_opaque(self, value: Any, name: str) -> None:
         """Note what a library's object will give next, which nothing tells."""
@@ -227,7 +280,9 @@ class Reachable:
             self._opaque.append((name.rpartition(".")[2], type(value)))
         elif isinstance(value, random.Random) or str(kind.__module__).startswith("numpy.random"):
             self.streams.append(value)
-        elif isinstance(value, contextvars.ContextVar) or (hasattr(kind, "__next__") and not hasattr(kind, "readline")):
+        elif isinstance(value, (contextvars.ContextVar, weakref.ref)) or (
+            hasattr(kind, "__next__") and not hasattr(kind, "readline")
+        ):
             self._opaque.append((name.rpartition(".")[2], type(value)))
 
     @property
@@ -255,7 +310,7 @@ class Reachable:
         prefix = f"{name}." if name else ""
         owner = owner or (items if isinstance(items, dict) else None)
         return tuple(
-            (key if isinstance(key, str) else (type(key), repr(key)), self.visit(item, f"{prefix}{key}", owner, key))
+            (key if type(key) is str else self.visit(key), self.visit(item, f"{prefix}{key}", owner, key))
             for key, item in held.items()
             if key not in skipped
         )
@@ -277,17 +332,18 @@ class Reachable:
         self.places.append(Items(module._non_persistent_buffers_set, list(module._non_persistent_buffers_set)))
         prefix = f"{name}." if name else ""
         inner = tuple((key, self.visit(child, f"{prefix}{key}")) for key, child in module._modules.items())
-        return owner, self.visit(owner), *stores, rest, hooked, inner
+        return owner, self.visit(owner), *stores, rest, hooked, inner, self._in_slots(module, name)
 
     def _class(self, owner: Any) -> Hashable:
         """What a class and its bases have, but for those of libraries, which do not change."""
         parts: list[Hashable] = [Identity(owner)]
-        if not _is_of_library(owner):
+        if not is_of_library(type(owner)):
+            parts.append(self.visit(type(owner)))
+        if not is_of_library(owner):
             self.spots.append(Fixed(owner, "__mro__", owner.__mro__))
         for base in owner.__mro__:
-            if not _is_of_library(base):
-                skipped = frozenset(key for key, item in vars(base).items() if _is_about_class(key, item))
-                parts.append(self._entries(vars(base), "", skipped, base))
+            if not is_of_library(base):
+                parts.append(self._entries(vars(base), "", pythons_own(base), base))
         return tuple(parts)
 
     def _is_idle(self, function: types.FunctionType) -> bool:
@@ -347,12 +403,15 @@ class Reachable:
     def _global(self, scope: dict[str, Any], name: str) -> Hashable:
         value = scope.get(name, MISSING)
         self.places.append(Name(scope, name, value))
+        if value is MISSING and name not in BUILTINS and scope is not vars(builtins):
+            return self._global(vars(builtins), name)
         return self.visit(value, name, scope, name)
 
     def _python_module(self, module: types.ModuleType) -> Hashable:
         """What the function that is being looked at may read of a module."""
         scope = vars(module)
-        names = sorted(self._attributes & scope.keys())
+        mentioned = self._attributes if is_library(module.__name__) else self._attributes | {"__getattr__"}
+        names = sorted(mentioned & scope.keys())
         if not names or (id(module), self._attributes) in self._modules_seen:
             return self._of_library(module)
         self._modules_seen.add((id(module), self._attributes))
@@ -361,20 +420,10 @@ class Reachable:
             if not noted.issuperset(names):
                 self.spots.append(Names.of(scope, [name for name in names if name not in noted]))
                 noted.update(names)
-            names = [name for name in names if _is_replaced(module, name)]
+            names = [name for name in names if is_replaced(module, name)]
             if not names:
                 return self._of_library(module)
         return Identity(module), tuple(self._global(scope, each) for each in names)
-
-
-@functools.lru_cache(maxsize=4096)
-def _slots(owner: Any) -> tuple[str, ...]:
-    """The attributes of an object that are not in its `__dict__`."""
-    found: list[str] = []
-    for base in owner.__mro__:
-        if "__slots__" in vars(base):  # else they are those of a class written in C
-            found += (name for name, item in vars(base).items() if isinstance(item, types.MemberDescriptorType))
-    return tuple(found)
 
 
 def _is_memo(value: Any) -> bool:
@@ -384,51 +433,6 @@ def _is_memo(value: Any) -> bool:
     return isinstance(value, MEMO) and not is_library(value.__module__)
 
 
-def is_foreign(value: Any) -> bool:
-    """Whether someone has put a function of their own into a library."""
-    return isinstance(value, types.FunctionType) and not is_library(value.__globals__.get("__name__"))
-
-
-def _is_replaced(module: types.ModuleType, name: str) -> bool:
-    """Whether something in a library is the user's, or not what it was."""
-    value = vars(module)[name]
-    return is_foreign(value) or _FIRST.setdefault((module.__name__, name), value) is not value
-
-
-def _is_about_class(key: str, item: Any) -> bool:
-    """Whether an entry of a class is Python's own, such as its name."""
-    if key.startswith("__") and key.endswith("__"):
-        return not isinstance(item, (types.FunctionType, int, float, torch.Tensor))
-    return isinstance(item, (types.MemberDescriptorType, types.GetSetDescriptorType))
-
-
-@functools.lru_cache(maxsize=4096)
-def is_library(module: Any) -> bool:
-    """Whether a module, given its name, does not change while a program runs. The classes of Cython 3.0 have no name
-    there, but a descriptor; what `exec` makes may have none at all, and is the user's.
-    """
-    if not isinstance(module, str):
-        return module is not None
-    root = module.partition(".")[0]
-    return root in _LIBRARIES and not (root in sys.stdlib_module_names and _is_namesake(module))
-
-
-def _is_namesake(module: str) -> bool:
-    """Whether a module that is named as one of Python's is another."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return isinstance(file, str) and (not file.startswith(_STANDARD_LIBRARY) or "site-packages" in file)
-
-
-def _is_of_library(owner: type) -> bool:
-    """Whether a class is: one that `exec` makes without a name for its module is said to be Python's own."""
-    is_made_by_exec = owner.__module__ == "builtins" and bool(owner.__flags__ & _HEAP_TYPE)
-    return is_library(owner.__module__) and not is_made_by_exec
-
-
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE, of classes that are not written in C
-_STANDARD_LIBRARY = (os.path.dirname(os.__file__), sysconfig.get_path("platstdlib"))
-_LIBRARIES = frozenset({"torch", "autogen", "numpy", "typing_extensions", *sys.stdlib_module_names}) - {"__main__"}
-
 # What functions written in C are of; others are methods.
 _HOMES = (types.ModuleType, type, types.NoneType, type(datetime.datetime_CAPI))
 _VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()))
@@ -436,14 +440,14 @@ _VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()))
 MEMO: Any = type(functools.lru_cache(len))
 _WRAPPERS = (staticmethod, classmethod, property)
 _MAY_KEEP = frozenset({MEMO, *_WRAPPERS})
-
-_FIRST: dict[tuple[str, str], Any] = {}  # what libraries have under the names that losses mention
+_OF_MEMOS = frozenset(vars(functools.lru_cache(lambda: None)))  # what each of them has of Python
 
 # Classes of Python's library whose objects hold nothing but what others put there.
 _OPEN = frozenset({
     types.SimpleNamespace, argparse.Namespace, threading.local, collections.ChainMap, collections.UserDict,
-    collections.UserList, weakref.WeakKeyDictionary, weakref.WeakValueDictionary,
+    collections.UserList, collections.UserString, weakref.WeakKeyDictionary, weakref.WeakValueDictionary,
 })  # fmt: skip
+_OPEN_MODULES = frozenset({"configparser"})  # the same, of modules that are not imported for this
 
 # What every module keeps for torch's own use.
 _INTERNALS = frozenset({*vars(torch.nn.Module()), SHORTCUTS}) - {"training"}

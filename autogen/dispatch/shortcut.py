@@ -15,6 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from autogen.calls.binding import Binding, run_again
+from autogen.calls.libraries import is_of_library
 from autogen.calls.surroundings import Surroundings
 from autogen.dispatch.plans import Key, Plan, Plans
 from autogen.frozen import frozen
@@ -213,7 +214,8 @@ class _Writer:
 
     def _equals(self, text: str, value: Any) -> str:
         """That an argument is a number or a string that equals `value` in all."""
-        if isinstance(value, (bool, type(None))) or value != value or not value:
+        is_own = not is_of_library(type(value))  # which may have attributes
+        if isinstance(value, (bool, type(None))) or is_own or value != value or not value:
             return f"{text} is {self._name(value)}"
         kind = self._name(type(value))
         return f"({text} is {self._name(value)} or type({text}) is {kind} and {text} == {self._name(value)})"

@@ -32,7 +32,7 @@ from torch.utils import _pytree as pytree
 
 from autogen import ir
 from autogen.calls.digest import UnstableKeyError, digest
-from autogen.calls.reachable import is_foreign
+from autogen.calls.libraries import is_foreign
 from autogen.options import Options, keeps_plans
 from autogen.runtime import build
 

@@ -1,0 +1,69 @@
+"""Classes of the user's: what they have of their own, and where their objects keep attributes."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import types
+from typing import Any
+
+import torch
+
+from autogen.calls.libraries import is_of_library
+
+# Of which there are classes with attributes, and what is always the library's.
+NUMBERS_AND_TEXTS: Any = (int, float, str, bytes, complex)
+_EXACT = frozenset({*NUMBERS_AND_TEXTS, bool, tuple, list, dict, set, frozenset})
+
+_FIELDS: Any = (
+    types.MemberDescriptorType,
+    types.GetSetDescriptorType,
+    type(vars(collections.namedtuple("_", "a"))["a"]),
+)
+
+# What Python puts into classes of enumerations and named tuples, beside what the user names.
+_MADE = frozenset({
+    "_member_names_", "_value2member_map_", "_unhashable_values_", "_member_type_", "_value_repr_", "_use_args_",
+    "_new_member_", "__new__", "_fields", "_make", "_replace", "_asdict", "__getnewargs__",
+})  # fmt: skip
+
+
+def is_derived(owner: type) -> bool:
+    """Whether a class, which is one of Python's or derived from it, is the user's."""
+    return owner not in _EXACT and not is_of_library(owner)
+
+
+def is_derived_constant(value: Any) -> bool:
+    """Whether a number or a string may have attributes."""
+    owner = type(value)
+    return owner not in _EXACT and isinstance(value, NUMBERS_AND_TEXTS) and not is_of_library(owner)
+
+
+def keeps_more(owner: type) -> bool:
+    """Whether objects of a class of the user's hold something that is no attribute, such as a decimal number."""
+    return any(isinstance(vars(base).get("__new__"), types.BuiltinMethodType) for base in owner.__mro__[:-1])
+
+
+def pythons_own(owner: type) -> frozenset[str]:
+    """The entries of a class that are not the user's, such as its name."""
+    is_named_tuple = issubclass(owner, tuple) and "_field_defaults" in vars(owner)
+    made = _MADE if is_named_tuple or isinstance(owner, enum.EnumMeta) else ()
+    return frozenset(key for key, item in vars(owner).items() if key in made or _is_about_class(key, item))
+
+
+def _is_about_class(key: str, item: Any) -> bool:
+    """Whether an entry of a class is Python's own, such as its name."""
+    if key.startswith("__") and key.endswith("__"):
+        return not isinstance(item, (types.FunctionType, int, float, torch.Tensor))
+    return isinstance(item, _FIELDS)
+
+
+@functools.lru_cache(maxsize=4096)
+def slots(owner: Any) -> tuple[str, ...]:
+    """The attributes of an object that are not in its `__dict__`."""
+    found: list[str] = []
+    for base in owner.__mro__:
+        if "__slots__" in vars(base):  # else they are those of a class written in C
+            found += (name for name, item in vars(base).items() if isinstance(item, types.MemberDescriptorType))
+    return tuple(found)

@@ -1,0 +1,57 @@
+"""Libraries: what is theirs is taken not to change while a program runs."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import os
+import sys
+import sysconfig
+import types
+from typing import Any
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE, of classes that are not written in C
+_STANDARD_LIBRARY = (os.path.dirname(os.__file__), sysconfig.get_path("platstdlib"))
+_LIBRARIES = frozenset({"torch", "autogen", "numpy", "typing_extensions", *sys.stdlib_module_names}) - {"__main__"}
+_FIRST: dict[tuple[str, str], Any] = {}  # what libraries have under the names that losses mention
+
+
+@functools.lru_cache(maxsize=4096)
+def is_library(module: Any) -> bool:
+    """Whether a module, given its name, does not change while a program runs. The classes of Cython 3.0 have no name
+    there, but a descriptor; what `exec` makes may have none at all, and is the user's.
+    """
+    if not isinstance(module, str):
+        return module is not None
+    root = module.partition(".")[0]
+    return root in _LIBRARIES and not (root in sys.stdlib_module_names and _is_namesake(module))
+
+
+def _is_namesake(module: str) -> bool:
+    """Whether a module that is named as one of Python's is another."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return isinstance(file, str) and (not file.startswith(_STANDARD_LIBRARY) or "site-packages" in file)
+
+
+def is_of_library(owner: type) -> bool:
+    """Whether a class is: one that `exec` makes without a name for its module is said to be Python's own."""
+    is_made_by_exec = owner.__module__ == "builtins" and bool(owner.__flags__ & _HEAP_TYPE)
+    return is_library(owner.__module__) and not is_made_by_exec
+
+
+def is_foreign(value: Any) -> bool:
+    """Whether someone has put a function of their own into a library."""
+    return isinstance(value, types.FunctionType) and not is_library(value.__globals__.get("__name__"))
+
+
+def is_replaced(module: types.ModuleType, name: str) -> bool:
+    """Whether something in a library is the user's, or not what it was."""
+    value = vars(module)[name]
+    return is_foreign(value) or _FIRST.setdefault((module.__name__, name), value) is not value
+
+
+# The names that code finds without a scope, but for those that the user has put there.
+BUILTINS = frozenset({
+    "__debug__", "Ellipsis", "NotImplemented",
+    *(name for name, value in vars(builtins).items() if is_library(getattr(value, "__module__", None))),
+})  # fmt: skip
