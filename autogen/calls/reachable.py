@@ -229,7 +229,8 @@ class Reachable:
         """The attributes of an object and of its class, if it is not one with a life of its own."""
         kind: Any = type(value)
         attributes = getattr(value, "__dict__", None)
-        if isinstance(attributes, dict) and "__autogen_dispatcher__" in attributes:  # what decorates a module
+        # What decorates a module; `functools.update_wrapper` gives a dispatcher to objects of the user's, too.
+        if isinstance(attributes, dict) and "__autogen_dispatcher__" in attributes and is_library(kind.__module__):
             return kind, self.visit(attributes["__autogen_dispatcher__"].function)
         if is_of_library(kind):
             is_torchs = str(kind.__module__).partition(".")[0] == "torch"

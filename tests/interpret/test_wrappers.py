@@ -382,3 +382,12 @@ class TestArguments:
         assert report.path == "eager" and "'mode'" in report.reason
         with policy("mandatory"), pytest.raises(UnknownCallError, match="'mode'"):
             loss(X, T, image)
+
+
+def test_an_object_that_passes_for_what_it_calls() -> None:
+    wrapper: Any = Scaled(autogen_loss(raw))
+    wrapper.factor = 2.0
+    outer = autogen_loss(lambda prediction, target: wrapper(prediction, target) * wrapper.factor)
+    for factor in (2.0, 3.0, 4.0, 5.0):
+        wrapper.factor = factor
+        torch.testing.assert_close(outer(X, T), BASE * 2 * factor)

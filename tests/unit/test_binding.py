@@ -201,7 +201,7 @@ class TestModules:
 
     def test_a_submodules_tensors_are_named_by_their_path(self) -> None:
         outer = nn.Sequential(Loss())
-        assert "0_temperature" in binding_of(outer, T).names
+        assert "_0_temperature" in binding_of(outer, T).names
 
     def test_replay_puts_other_tensors_in_their_place_and_takes_them_out_again(self) -> None:
         module = Loss()

@@ -60,7 +60,7 @@ class Kernel:
         self.through_triton: list[tuple[Any, ...]] = []
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
-        def launched(*args: Any, num_warps: int) -> Any:
+        def launched(*args: Any, num_warps: int, enable_fp_fusion: bool) -> Any:
             self.through_triton.append(args)
             return self
 
