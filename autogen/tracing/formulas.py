@@ -237,6 +237,8 @@ _SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
 _PROPERTIES = ("_backward_hooks", "_base", "_version", "grad", "grad_fn", "is_leaf", "retains_grad")
 _UNKNOWN = {getattr(Tensor, name).__get__: name for name in _PROPERTIES}
 _UNKNOWN |= {Tensor._is_view: "_is_view", Tensor.data_ptr: "data_ptr"}
+# A hook on an input stays there, and is for the gradient that others give it, too.
+_UNKNOWN |= {getattr(Tensor, name): name for name in ("register_hook", "register_post_accumulate_grad_hook")}
 _UNKNOWN |= {Tensor.grad.__set__: "grad", Tensor.grad.__delete__: "grad"}  # type: ignore[attr-defined]
 
 
