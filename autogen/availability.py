@@ -62,6 +62,11 @@ def require(tensors: Sequence[torch.Tensor]) -> None:
                 f"an argument is a {type(tensor).__name__}, not a plain tensor",
                 remedy="Pass plain tensors.",
             )
+        if is_wrapped(tensor):
+            raise UnavailableError(
+                "a tensor is one that torch.func has wrapped, and has no memory",
+                remedy="A call after the transform sets it anew if the loss does.",
+            )
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.dtype not in _DTYPES:
             kind = "quantized" if tensor.is_quantized else f"{str(tensor.dtype)[6:]}, {str(tensor.layout)[6:]}"
             raise UnavailableError(f"no kernel reads a tensor that is {kind}", remedy="Convert it first.")
@@ -87,6 +92,7 @@ def require(tensors: Sequence[torch.Tensor]) -> None:
         raise UnavailableError(f"no kernels for the device {device.type}", remedy="Move the tensors to a GPU.")
 
 
+is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # also one that has outlived its transform
 _functorch = torch._C._functorch.peek_interpreter_stack
 _function_modes = torch._C._len_torch_function_stack
 _dispatch_modes = torch._C._len_torch_dispatch_stack

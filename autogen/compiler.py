@@ -19,8 +19,7 @@ from typing import Any
 
 import torch
 
-from autogen.calls.binding import Binding
-from autogen.calls.surroundings import Change
+from autogen.calls.binding import Binding, Then
 from autogen.errors import (
     AutogenError,
     CollectiveError,
@@ -96,17 +95,15 @@ def _compile(
     static: bool = False,
 ) -> CompiledLoss:
     """`compile_loss`; the values that the loss `reads` are known ahead, and sizes are taken as they are if `static`."""
-    changes: list[Change] = []
-
     opaque = binding.state.opaque
     if opaque is not None:
         raise UnsupportedOpError(f"{opaque}, of which nothing tells what it gives in the next call")
 
-    def run(tensors: Sequence[torch.Tensor], floats: Sequence[Any]) -> Any:
+    def run(tensors: Sequence[torch.Tensor], floats: Sequence[Any], then: Then) -> Any:
         for each in binding.state.answers.values():
             if each.has_changed():  # as a trace has modes of its own
                 raise UnsupportedOpError(f"a loss that reads {each.question} where that is {each.before}")
-        return binding.replay(tensors, floats, changes, stand_in)
+        return binding.replay(tensors, floats, stand_in=stand_in, then=then)
 
     with _python_streams(binding.state.streams) as drawn:
         traced = trace(
@@ -118,7 +115,6 @@ def _compile(
             floats=binding.floats,
             reads=reads,
             static=static,
-            changes=changes,
             is_once=options.retraces,
             made=made,
         )

@@ -34,6 +34,10 @@ class _Replaying(threading.local):
 
 _replaying = _Replaying()
 
+Then = Callable[[Any, Callable[[], list[Change]]], Any]
+"""What is done with what a loss has returned while it is still in other surroundings: makes of it something else. It
+is given a function that tells what has been changed there so far."""
+
 Replay = Callable[..., Any]
 """Runs a loss on other tensors; takes a list as well, for what it changes."""
 
@@ -44,16 +48,21 @@ def is_replaying() -> bool:
 
 
 def run_again(
-    surroundings: Surroundings, values: Sequence[Any], call: Callable[[], Any], changes: list[Change] | None = None
+    surroundings: Surroundings,
+    values: Sequence[Any],
+    call: Callable[[], Any],
+    changes: list[Change] | None = None,
+    then: Then | None = None,
 ) -> Any:
-    """Run a loss as torch would, by a `call` of it, with other `values` in its surroundings.
+    """Run a loss as torch would, by a `call` of it, `then` something more, with other `values` in its surroundings.
 
-    What it changes there, but for the values of tensors, is put back, and noted in `changes`.
+    What is changed there, but for the values of tensors, is put back, and noted in `changes`.
     """
     _replaying.depth += 1
     try:
-        with replaced.replacing(), surroundings.swapped(values, changes):
-            return call()
+        with replaced.replacing(), surroundings.swapped(values, changes) as changed:
+            returned = call()
+            return returned if then is None else then(returned, changed)
     finally:
         _replaying.depth -= 1
 
@@ -92,6 +101,7 @@ class Binding:
         floats: Sequence[Any] | None = None,
         changes: list[Change] | None = None,
         stand_in: Callable[[Any], Any] | None = None,
+        then: Then | None = None,
     ) -> Any:
         """Run the loss as torch would, on the given tensors, and floats, in the place of its own; see `run_again`.
 
@@ -103,7 +113,7 @@ class Binding:
             memos = self.state.memos
             values += [stand_in(each.value) for each in memos]
             surroundings = Surroundings((*surroundings.kept, *memos), surroundings.places)
-        return self._run(surroundings, values, changes)
+        return self._run(surroundings, values, changes, then)
 
     def remember(self) -> Replay:
         """`replay`, which then keeps none of the tensors alive that the loss reaches beside its arguments."""
@@ -159,7 +169,12 @@ def bind(
     tensors = [*(leaves[k] for k in spots), *(each.value for each in state.tensors)]
     names += [each.name for each in state.tensors]
 
-    def run(surroundings: Surroundings, values: Sequence[Any], changes: list[Change] | None = None) -> Any:
+    def run(
+        surroundings: Surroundings,
+        values: Sequence[Any],
+        changes: list[Change] | None = None,
+        then: Then | None = None,
+    ) -> Any:
         def call() -> Any:
             filled = list(leaves)
             for spot, tensor in zip(spots, values, strict=False):
@@ -167,7 +182,7 @@ def bind(
             new_args, new_kwargs = pytree.tree_unflatten(filled, structure)
             return function(*new_args, **new_kwargs)
 
-        return run_again(surroundings, values[len(spots) :], call, changes)
+        return run_again(surroundings, values[len(spots) :], call, changes, then)
 
     if module is not None:
         arguments = dict(list(arguments.items())[1:])

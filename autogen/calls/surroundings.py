@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -29,10 +29,12 @@ class Surroundings:
     places: tuple[Place, ...]
 
     @contextmanager
-    def swapped(self, values: Sequence[Any], changes: list[Change] | None = None) -> Iterator[None]:
+    def swapped(
+        self, values: Sequence[Any], changes: list[Change] | None = None
+    ) -> Iterator[Callable[[], list[Change]]]:
         """All places as they were found, with other values for what is kept; then as they are now.
 
-        What the loss changes there meanwhile is noted in `changes`, and undone.
+        What the loss changes there meanwhile is noted in `changes`, and undone; a function tells what it has so far.
         """
         outside = [place.look() for place in self.places]
         for place in self.places:
@@ -42,11 +44,15 @@ class Surroundings:
             if isinstance(former, torch.nn.Parameter):
                 value._is_param = True  # by which `isinstance` tells
         inside = [place.look() for place in self.places]
+
+        def changed() -> list[Change]:
+            return [Change(k, each) for k, place in enumerate(inside) for each in place.differences()]
+
         try:
-            yield
+            yield changed
         finally:
             if changes is not None:
-                changes += [Change(k, each) for k, place in enumerate(inside) for each in place.differences()]
+                changes += changed()
             for place in inside:
                 place.put_back()
             for each, value in reversed(list(zip(self.kept, arguments, strict=True))):

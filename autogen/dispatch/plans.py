@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from autogen.availability import is_wrapped
 from autogen.dispatch.state import copy_of
 from autogen.frozen import frozen
 from autogen.runtime import geometry
@@ -171,15 +172,22 @@ class Plans:
         self.latest: tuple[Any, geometry.Alike, Plan] | tuple[None, None, None] = (None, None, None)
 
     def find(self, key: Key, tensors: Sequence[torch.Tensor]) -> Plan | Key:
-        """The plan for a key, the first part of which holds for all tensors; the key if there is none."""
-        plan = self._plans.get(key)
+        """The plan for a key, the first part of which holds for all tensors; the key if there is none.
+
+        Raises:
+            ValueError: a tensor is one that torch.func has wrapped, as a loss may have kept it.
+        """
+        plan, same = self._plans.get(key), self._tests.get(key)
+        # Their geometry may be that of others, but no test takes one for the other.
+        is_like = same is not None and same(*tensors)
+        if not is_like and any(map(is_wrapped, tensors)):
+            raise ValueError("a tensor without memory")
         if plan is None:
             if self._newest is None or self._newest[0] != key:
                 return key
             plan = self._newest[1]
             self.keep(key, plan)
-        same = self._tests.get(key)
-        if same is None or not same(*tensors):  # made in another inference mode
+        if same is None or not is_like:  # made in another inference mode
             same = geometry.alike(tensors)
             if same is None:
                 return plan

@@ -238,6 +238,8 @@ _PROPERTIES = ("_backward_hooks", "_base", "_version", "grad", "grad_fn", "is_le
 _UNKNOWN = {getattr(Tensor, name).__get__: name for name in _PROPERTIES}
 _UNKNOWN |= {Tensor._is_view: "_is_view", Tensor.data_ptr: "data_ptr"}
 _UNKNOWN |= {getattr(Tensor.grad, name): "grad" for name in ("__set__", "__delete__")}
+# A hook on an input stays there, and is for the gradient that others give it, too.
+_UNKNOWN |= {getattr(Tensor, name): name for name in ("register_hook", "register_post_accumulate_grad_hook")}
 
 
 def _retain_grad(input: Tensor) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
+from autogen.calls.binding import Replay
 from autogen.calls.surroundings import Change
 from autogen.errors import (
     AutogenError,
@@ -22,6 +23,7 @@ from autogen.errors import (
     UnsupportedOpError,
     ValueBranchError,
 )
+from autogen.frozen import frozen
 from autogen.ir import contiguous_strides
 from autogen.names import of_input, unique
 from autogen.tracing.collectives import function_that_raised
@@ -75,7 +77,7 @@ def _without_log() -> Iterator[None]:
 
 
 def trace(
-    run: Callable[[Sequence[torch.Tensor], Sequence[Any]], Any],
+    run: Replay,
     names: Sequence[str],
     tensors: Sequence[torch.Tensor],
     needs_gradient: Sequence[bool],
@@ -84,14 +86,13 @@ def trace(
     floats: Mapping[str, float] | None = None,
     reads: Reads | None = None,
     static: bool = False,
-    changes: Sequence[Change] = (),
     is_once: bool = False,
     made: Made | None = None,
 ) -> Trace:
     """Record `run(tensors)` and the gradients of its results.
 
     Args:
-        run: the loss, as a function of its tensors and of `floats`.
+        run: the loss, as a function of its tensors, of `floats`, and of what is `then` done with what it returns.
         names: what the user calls each tensor.
         tensors: the tensors of this call; only their metadata is looked at.
         needs_gradient: which of them are differentiated.
@@ -99,7 +100,6 @@ def trace(
         floats: numbers that differ from call to call.
         reads: which of the values that the code reads are known ahead.
         static: whether sizes are taken as they are.
-        changes: has, after `run`, what that has changed, but for the values of its tensors.
         is_once: whether the trace is for this call alone; then numbers that it assigns are what they are.
         made: is told of all tensors that the trace makes.
 
@@ -126,19 +126,14 @@ def trace(
             _without_hooks_on_saving(),
             _without_log(),
         ):
-            leaves, structure = pytree.tree_flatten(tracing.forward(run))
-            results = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-            outputs = [_output_name(k, len(results)) for k in range(len(results))]
-            reached = [frozenset(inputs_of(result, tracing.fakes)) for result in results]
-            if any(result.requires_grad and not inputs for result, inputs in zip(results, reached, strict=True)):
-                raise UnsupportedOpError("a result that requires a gradient, but of no input")
-            upstream, gradients = tracing.backward(outputs, results)
+            recorded = tracing.record(run)
+            leaves, results, outputs, upstream = recorded.leaves, recorded.results, recorded.names, recorded.upstream
             if any(isinstance(leaf, _SYMBOLS) for leaf in leaves):
                 results += tracing.numbers()
                 outputs += [f"number_{k}" for k in range(len(results) - len(outputs))]
                 upstream += [None] * (len(results) - len(upstream))
             tracing.refuse_fixed_floats()
-            collector = tracing.collect(results, changes, is_once)
+            collector = tracing.collect(results, recorded.changes, is_once)
             domain = tracing.domain()
             state = collector.state(domain.guards)
             others = [TensorLeaf if isinstance(leaf, torch.Tensor) else _number(leaf, domain.guards) for leaf in leaves]
@@ -178,14 +173,31 @@ def trace(
         ],
         outputs=all_of(outputs, results),
         upstream=[traced(f"grad_{name}", each) for name, each in zip(outputs, upstream, strict=True)],
-        reached=reached,
-        gradients=[traced(f"grad_{name}", each) for name, each in zip(names, gradients, strict=True)],
-        structure=structure,
+        reached=recorded.reached,
+        gradients=[traced(f"grad_{name}", each) for name, each in zip(names, recorded.gradients, strict=True)],
+        structure=recorded.structure,
         others=others,
         numbers={symbol: tracing.recorder.node_of(each) for symbol, each in tracing.recorder.numbers.items()},
         unknown=tracing.recorder.unknown,
         state=state,
     )
+
+
+@frozen
+class _Recorded:
+    """What a loss returned: its `leaves`, and the `results` among them, by `names`; and what it has changed.
+
+    `reached` are the inputs that each result is connected with, `upstream` its own gradient.
+    """
+
+    leaves: list[Any]
+    structure: Any
+    results: list[torch.Tensor]
+    names: list[str]
+    reached: list[frozenset[int]]
+    upstream: list[torch.Tensor | None]
+    gradients: list[torch.Tensor | None]
+    changes: list[Change]
 
 
 class _Tracing:
@@ -228,7 +240,7 @@ class _Tracing:
     def collect(self, results: Sequence[torch.Tensor], changes: Sequence[Change], is_once: bool) -> Collector:
         """What the loss has changed that outlives the call."""
         for name, fake, tensor in zip(self._names, self.fakes, self._tensors, strict=True):
-            if fake.requires_grad and not tensor.requires_grad:
+            if fake.requires_grad != tensor.requires_grad:
                 raise StateChangeError(f"requires_grad of {name}")
             if fake.grad is not None:  # by a `backward` of its own
                 raise StateChangeError(f"the gradient of {name}")
@@ -273,18 +285,25 @@ class _Tracing:
                 tensors.append(TracedTensor(name, fake.dtype, shape, contiguous_strides(shape), node))
         return tensors
 
-    def forward(self, run: Callable[[Sequence[torch.Tensor], Sequence[Any]], Any]) -> Any:
-        """Record the loss; returns what it returns."""
+    def record(self, run: Replay) -> _Recorded:
+        """Record the loss and its gradients, both while it finds fakes in its surroundings: hooks read these, too."""
         from autogen.tracing.formulas import FormulaMode, symbolic_lengths
 
+        forward = contextlib.ExitStack()
+
+        def then(returned: Any, changed: Callable[[], list[Change]]) -> _Recorded:
+            forward.close()
+            changes, memory = changed(), self._memory()
+            recorded = self._differentiated(returned, changes)
+            self._refuse_changes(changes, changed(), memory)
+            return recorded
+
         try:
-            with (
-                self._mode,
-                self.recorder,
-                FormulaMode(self.recorder.set_data, self.recorder.refuse_read),
-                symbolic_lengths(),
-            ):
-                returned = run(self.fakes, [number for _, number in self._floats])
+            with symbolic_lengths(), forward:
+                forward.enter_context(self._mode)
+                forward.enter_context(self.recorder)
+                forward.enter_context(FormulaMode(self.recorder.set_data, self.recorder.refuse_read))
+                recorded: _Recorded = run(self.fakes, [number for _, number in self._floats], then=then)
         except Exception as error:
             self._streams.put_back()
             refused = self._reason(error)
@@ -294,9 +313,35 @@ class _Tracing:
         self._streams.refuse_seeds()
         if self.recorder.collective is not None:
             raise self.recorder.collective
-        if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(returned)):
+        return recorded
+
+    def _differentiated(self, returned: Any, changes: list[Change]) -> _Recorded:
+        """What the loss has returned, with its gradients."""
+        leaves, structure = pytree.tree_flatten(returned)
+        results = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        if not results:
             raise TraceError("the loss", cause=TypeError(f"it returned {type(returned).__name__}, not a tensor"))
-        return returned
+        names = [_output_name(k, len(results)) for k in range(len(results))]
+        reached = [frozenset(inputs_of(result, self.fakes)) for result in results]
+        if any(result.requires_grad and not inputs for result, inputs in zip(results, reached, strict=True)):
+            raise UnsupportedOpError("a result that requires a gradient, but of no input")
+        upstream, gradients = self.backward(names, results)
+        return _Recorded(leaves, structure, results, names, reached, upstream, gradients, changes)
+
+    def _memory(self) -> list[Any]:
+        """Where the values of the inputs are."""
+        return [each.untyped_storage() for each in self.fakes]
+
+    def _refuse_changes(self, before: Sequence[Change], now: Sequence[Change], memory: Sequence[Any]) -> None:
+        """Raise if a hook has changed something: what it changes is changed in backward, where no kernel does that."""
+        for each in now:
+            if not any(_is_same(each, other) for other in before):
+                raise StateChangeError(f"{each.difference.name} in backward")
+        if len(now) < len(before):  # what the loss has changed was put back
+            raise StateChangeError(f"{before[0].difference.name} in backward")
+        for name, storage, own in zip(self._names, memory, self._memory(), strict=True):
+            if own._cdata != storage._cdata:
+                raise StateChangeError(f"the data of {name} in backward")
 
     def _reason(self, error: Exception) -> AutogenError:
         """Why a loss that has raised `error` has no trace."""
@@ -343,6 +388,11 @@ class _Tracing:
         for k, gradient in zip(wanted, found, strict=True):
             gradients[k] = gradient
         return upstream, gradients
+
+
+def _is_same(change: Change, other: Change) -> bool:
+    a, b = change.difference, other.difference
+    return change.place == other.place and a.key is b.key and a.now is b.now
 
 
 def _number(leaf: Any, guards: Guards) -> Any:
