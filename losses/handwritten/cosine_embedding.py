@@ -288,7 +288,8 @@ class CosineEmbedding(Handwritten):
         """See `Handwritten.backward`."""
         common, matrices = _common(arguments)
         n_rows, n_cols = matrices[0].shape
-        own: dict[str, Any] = dict(_sums(*saved, compute_dtype(arguments["input1"], arguments["input2"]), n_rows))
+        (sums,) = saved
+        own: dict[str, Any] = {**_sums(sums, compute_dtype(arguments["input1"], arguments["input2"]), n_rows)}
         own |= {"grad_loss_ptr": upstream, "grad_loss_stride": upstream.expand(n_rows).stride(0)}
         gradients = {}
         for name in ("input1", "input2"):
