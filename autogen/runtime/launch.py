@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Protocol
@@ -39,7 +40,8 @@ class Results:
     def __init__(self, buffers: Iterable[ir.Buffer]) -> None:
         self._buffers = tuple(buffers)
         self.names = tuple(buffer.name for buffer in self._buffers)
-        self._geometry = Evaluator([each for buffer in self._buffers for each in (*buffer.shape, *buffer.strides)])
+        laid = [(*each.shape, *(each.allocated or each.strides)) for each in self._buffers]
+        self._geometry = Evaluator(list(itertools.chain(*laid)))
 
     def geometry(self, sizes: Mapping[str, int]) -> dict[str, Geometry]:
         """Shape, strides and dtype of the results for given sizes, by name."""
