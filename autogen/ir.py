@@ -87,6 +87,9 @@ class Buffer:
     `role` is "input", "upstream" (the gradient that autograd hands to backward), "saved" (a
     statistic that forward keeps for backward), "scratch" (what one kernel stores for the next step),
     "torch" (made by torch between kernels), "view" (of one of these, or of an input) or "output".
+
+    Where a dimension has size 1, its stride is 0, as it is never stepped. `allocated` are the strides that torch would
+    give the tensor, if it is for the user.
     """
 
     name: str
@@ -94,6 +97,7 @@ class Buffer:
     shape: tuple[sympy.Expr, ...]
     strides: tuple[sympy.Expr, ...]
     role: str
+    allocated: tuple[sympy.Expr, ...] | None = None
 
     def offset(self, index: Sequence[sympy.Expr]) -> sympy.Expr:
         """Elements between the first element and the one at `index`."""

@@ -214,7 +214,7 @@ def _stored(buffer: ir.Buffer) -> Value:
 
 
 def _buffer(tensor: TracedTensor, role: str) -> ir.Buffer:
-    return ir.Buffer(tensor.name, tensor.dtype, tensor.shape, tensor.strides, role)
+    return ir.Buffer(tensor.name, tensor.dtype, tensor.shape, tensor.strides, role, tensor.allocated)
 
 
 def _needed(trace: Trace) -> set[torch.fx.Node]:

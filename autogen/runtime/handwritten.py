@@ -127,7 +127,11 @@ def stand_in(tensor: torch.Tensor) -> torch.Tensor:
 
 @frozen
 class Forward:
-    """Forward, planned: `launches` fill `output` and the tensors `saved` for backward."""
+    """Forward, planned: `launches` fill `output` and the tensors `saved` for backward.
+
+    These have memory of their own, each all of it, so that every way to run the plan saves the same tensors. One of
+    several parts is of bytes.
+    """
 
     output: torch.Tensor
     saved: tuple[torch.Tensor, ...]

@@ -101,10 +101,9 @@ class PreparedHandwritten:
         self.sizes = dict(sizes)
         planned = call.loss.forward(self._arguments)
         self._saved = planned.saved
-        known = set(map(_memory, self._inputs))
-        kept = {_memory(each): each for each in planned.saved if _memory(each) not in known}
-        self._kept = list(kept.values())  # one tensor for each memory
-        self.forward = self._direction(self._inputs, [planned.output, *self._kept], planned.launches)
+        own = {_memory(each) for each in self._saved if each.nbytes == each.untyped_storage().nbytes()}
+        assert len(own.difference(map(_memory, self._inputs))) == len(self._saved), "memory of something else is saved"
+        self.forward = self._direction(self._inputs, [planned.output, *self._saved], planned.launches)
         self._backwards: dict[tuple[int, ...], Direction] = {}
         self._latest: tuple[Alike, Direction] | None = None
 
@@ -133,7 +132,7 @@ class PreparedHandwritten:
         """Backward for one layout of its upstream gradient."""
         planned = self.call.loss.backward(self._arguments, self._saved, upstream, self.call.wanted)
         wanted = [planned.gradients.get(name) for name in self.call.inputs]
-        return self._direction([*self._inputs, *self._kept, upstream], wanted, planned.launches)
+        return self._direction([*self._inputs, *self._saved, upstream], wanted, planned.launches)
 
     def _direction(
         self, given: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor | None], launches: Iterable[Launch]

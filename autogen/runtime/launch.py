@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import traceback
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Protocol
@@ -39,7 +41,8 @@ class Results:
     def __init__(self, buffers: Iterable[ir.Buffer]) -> None:
         self._buffers = tuple(buffers)
         self.names = tuple(buffer.name for buffer in self._buffers)
-        self._geometry = Evaluator([each for buffer in self._buffers for each in (*buffer.shape, *buffer.strides)])
+        laid = [(*each.shape, *(each.allocated or each.strides)) for each in self._buffers]
+        self._geometry = Evaluator(list(itertools.chain(*laid)))
 
     def geometry(self, sizes: Mapping[str, int]) -> dict[str, Geometry]:
         """Shape, strides and dtype of the results for given sizes, by name."""
@@ -207,8 +210,7 @@ class Launch:
         Returns how many registers per thread are spilled; 0 where kernels are interpreted.
 
         Raises:
-            CompileError: Triton refused the kernel, or could not keep it (a StorageError).
-            triton.OutOfResources: the device cannot run it.
+            CompileError: Triton refused the kernel, or could not keep it (a StorageError), or the device cannot run it.
         """
         from triton import JITFunction
 
@@ -233,11 +235,26 @@ def triton_around(device: torch.device, name: str) -> Iterator[None]:
             yield
         except Exception as error:
             scratch.forget()
-            if type(error).__module__.startswith("triton.compiler"):
-                raise CompileError(name, cause=error) from error
             if isinstance(error, OSError):  # such as a full disk
                 raise StorageError(name, cause=error) from error
+            if _is_refusal(error):
+                raise CompileError(name, cause=error) from error
             raise
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether a kernel is refused: by Triton, the assembler, or the device, which has no room for it or cannot load it.
+
+    MLIR, LLVM and the driver raise errors of no class of their own. While a kernel is compiled or loaded, they come out
+    of Triton's compiler; those of a launch, and of the interpreter, do not.
+    """
+    from triton.compiler import CompilationError
+    from triton.runtime.errors import InterpreterError, OutOfResources, PTXASError
+
+    if isinstance(error, (CompilationError, OutOfResources, PTXASError)):
+        return True
+    frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return not isinstance(error, InterpreterError) and any(name.startswith("triton.compiler") for name in frames)
 
 
 @contextlib.contextmanager

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import torch
 
 from autogen.runtime.direct import ALIGNMENT
+
+T = TypeVar("T")
 
 
 class Scratch:
@@ -45,8 +48,26 @@ def scratches_of(device: torch.device) -> dict[int, Scratch]:
 
 def make_scratch(device: torch.device, stream: int, room: int) -> Scratch:
     """More memory for a stream."""
-    made = scratches_of(device)[stream] = Scratch(2 * room, device)
+    made = scratches_of(device)[stream] = to_keep(lambda: Scratch(2 * room, device), device)
     return made
+
+
+def to_keep(make: Callable[[], T], device: torch.device) -> T:
+    """What `make` returns for the current stream, in memory that is nobody else's as long as it is kept.
+
+    What a thread allocates while it warms up for a CUDA graph, as Inductor has it do, is in a pool of that graph's: it
+    is handed out again once the graph is there. Another thread allocates as always.
+    """
+    if device.type != "cuda":
+        return make()
+    stream = torch.cuda.current_stream(device)
+
+    def on_stream() -> T:
+        with torch.cuda.stream(stream):
+            return make()
+
+    with ThreadPoolExecutor(1) as another:
+        return another.submit(on_stream).result()
 
 
 def ticket_counter(device: torch.device) -> torch.Tensor:
@@ -62,7 +83,7 @@ def ticket_counter(device: torch.device) -> torch.Tensor:
         key = (device, torch.cuda.current_stream(device).cuda_stream)
     counter = _counters.get(key)
     if counter is None:
-        counter = _counters[key] = torch.zeros(1, dtype=torch.int32, device=device)
+        counter = _counters[key] = to_keep(lambda: torch.zeros(1, dtype=torch.int32, device=device), device)
     return counter
 
 

@@ -20,13 +20,17 @@ from autogen.tracing.guards import Guards
 
 @frozen
 class TracedTensor:
-    """A tensor at the edge of the graph; shape and strides are sympy expressions over the trace's sizes."""
+    """A tensor at the edge of the graph; shape and strides are sympy expressions over the trace's sizes.
+
+    `allocated` are the strides of a result, also where its `strides` are 0, as its size is 1.
+    """
 
     name: str
     dtype: torch.dtype
     shape: tuple[sympy.Expr, ...]
     strides: tuple[sympy.Expr, ...]
     node: torch.fx.Node
+    allocated: tuple[sympy.Expr, ...] | None = None
 
 
 @frozen

@@ -150,14 +150,13 @@ def trace(
         if tensor is None:
             return None
         shape = tuple(map(domain.guards.expression, tensor.shape))
-        strides = tuple(
-            sympy.S.Zero if size == 1 else domain.guards.expression(stride)
-            for size, stride in zip(shape, tensor.stride(), strict=True)
-        )
-        if not is_input and any(stride == 0 for size, stride in zip(shape, strides, strict=True) if size != 1):
-            strides = contiguous_strides(shape)
+        laid = tuple(map(domain.guards.expression, tensor.stride()))
+        if not is_input and any(stride == 0 for size, stride in zip(shape, laid, strict=True) if size != 1):
+            laid = _dense_strides(shape)
+        strides = tuple(sympy.S.Zero if size == 1 else each for size, each in zip(shape, laid, strict=True))
         node = tracing.placeholder_of(tensor) if is_input else tracing.recorder.node_of(tensor)
-        return TracedTensor(name, tensor.dtype, shape, strides, node)
+        is_known = all(each.free_symbols <= domain.guards.symbols.keys() for each in laid)
+        return TracedTensor(name, tensor.dtype, shape, strides, node, laid if is_known and not is_input else None)
 
     def all_of(names: Sequence[str], tensors: Sequence[torch.Tensor], *, is_input: bool = False) -> list[TracedTensor]:
         found = [traced(*each, is_input=is_input) for each in zip(names, tensors, strict=True)]
@@ -404,6 +403,16 @@ def _number(leaf: Any, guards: Guards) -> Any:
 
 def _integers(sizes: Sequence[int]) -> tuple[sympy.Expr, ...]:
     return tuple(map(sympy.Integer, sizes))
+
+
+def _dense_strides(shape: Sequence[sympy.Expr]) -> tuple[sympy.Expr, ...]:
+    """The strides of a new tensor in torch, those of dimensions of size 1 too."""
+    strides: list[sympy.Expr] = []
+    step: sympy.Expr = sympy.S.One
+    for size in reversed(shape):
+        strides.append(step)
+        step = step if size == 0 else step * size
+    return tuple(reversed(strides))
 
 
 def _output_name(position: int, count: int) -> str:

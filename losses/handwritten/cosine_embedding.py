@@ -272,11 +272,11 @@ class CosineEmbedding(Handwritten):
         )
         # Each begins at a multiple of 16 bytes: Triton compiles a kernel for every other pattern of alignment.
         room = -(-n_rows // ALIGNMENT) * ALIGNMENT
-        dot, square1, square2 = torch.empty((3, room), dtype=dtype, device=device)[:, :n_rows]
-        own = {"loss_ptr": loss, "dot_ptr": dot, "square1_ptr": square1, "square2_ptr": square2}
+        sums = torch.empty(3 * room * dtype.itemsize, dtype=torch.uint8, device=device)
+        own = {"loss_ptr": loss, **_sums(sums, dtype, n_rows)}
         summing = sum_arguments(grid[0], dtype, device) if is_reduced else NO_SUM
         launch = Launch(cosine_embedding_loss_forward, grid, {**common, **own, **summing, **tile}, _WARPS)
-        return Forward(loss, (dot, square1, square2), (launch,))
+        return Forward(loss, (sums,), (launch,))
 
     def backward(
         self,
@@ -288,7 +288,8 @@ class CosineEmbedding(Handwritten):
         """See `Handwritten.backward`."""
         common, matrices = _common(arguments)
         n_rows, n_cols = matrices[0].shape
-        own: dict[str, Any] = dict(zip(("dot_ptr", "square1_ptr", "square2_ptr"), saved, strict=True))
+        (sums,) = saved
+        own: dict[str, Any] = {**_sums(sums, compute_dtype(arguments["input1"], arguments["input2"]), n_rows)}
         own |= {"grad_loss_ptr": upstream, "grad_loss_stride": upstream.expand(n_rows).stride(0)}
         gradients = {}
         for name in ("input1", "input2"):
@@ -304,6 +305,12 @@ class CosineEmbedding(Handwritten):
         grid = (triton.cdiv(n_rows, tile["ROWS"]) * triton.cdiv(n_cols + tile["GROUP"] - 1, tile["COLS"]),)
         launch = Launch(cosine_embedding_loss_backward, grid, {**common, **own, **tile}, _WARPS)
         return Backward(gradients, (launch,))
+
+
+def _sums(sums: torch.Tensor, dtype: torch.dtype, n_rows: int) -> dict[str, torch.Tensor]:
+    """The three sums of each row, which are one tensor of bytes, by the names of the kernels' parameters."""
+    of_rows = sums.view(dtype).view(3, -1)[:, :n_rows]
+    return dict(zip(("dot_ptr", "square1_ptr", "square2_ptr"), of_rows, strict=True))
 
 
 def _common(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[torch.Tensor]]:

@@ -124,13 +124,12 @@ class CTC(Handwritten):
         device, n_batch = log_probs.device, _batched(log_probs).shape[1]
         n_steps, targets = len(log_probs), arguments["targets"]
         n_labels = arguments["n_labels"] if "n_labels" in arguments else targets.shape[1]
-        lengths = [arguments[name] for name in ("input_lengths", "target_lengths", "starts") if name in arguments]
         dtype = compute_dtype(log_probs)
         nll = torch.empty(n_batch, dtype=dtype, device=device)
         alpha = torch.empty(n_batch, n_steps, 2, n_labels + 1, dtype=dtype, device=device)
         shape = (n_batch,) if reduction == "none" and log_probs.dim() == 3 else ()
         loss = torch.empty(shape, dtype=result_dtype(log_probs), device=device)
-        saved = (nll, alpha, targets, *lengths)
+        saved = nll, alpha
         summed = NO_SUM if reduction == "none" else sum_arguments(n_batch, dtype, device)
         both = _common(arguments, saved)
         launch = Launch(ctc_loss_forward, (n_batch,), {**both, "loss_ptr": loss, **summed}, _num_warps(both["BLOCK"]))
@@ -165,16 +164,16 @@ class CTC(Handwritten):
 
 def _common(arguments: Mapping[str, Any], saved: Sequence[torch.Tensor]) -> dict[str, Any]:
     """The kernel arguments that forward and backward share."""
-    nll, alpha, targets, input_lengths, target_lengths, *starts = saved
-    log_probs = _batched(arguments["log_probs"])
+    nll, alpha = saved
+    log_probs, targets = _batched(arguments["log_probs"]), arguments["targets"]
     n_labels = alpha.shape[-1] - 1
     step_stride, sequence_stride, class_stride = log_probs.stride()
     return {
         "log_probs_ptr": log_probs,
         "targets_ptr": targets,
-        "starts_ptr": starts[0] if starts else None,
-        "input_lengths_ptr": input_lengths,
-        "target_lengths_ptr": target_lengths,
+        "starts_ptr": arguments.get("starts"),
+        "input_lengths_ptr": arguments["input_lengths"],
+        "target_lengths_ptr": arguments["target_lengths"],
         "nll_ptr": nll,
         "alpha_ptr": alpha,
         "n_steps": log_probs.shape[0],

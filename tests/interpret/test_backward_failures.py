@@ -11,13 +11,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 
 import autogen.emission.emit
 import autogen.scheduling.schedule
 from autogen import CompileError, autogen_loss, explain, policy
 from autogen.errors import InternalError
 from autogen.runtime import build
-from autogen.runtime.launch import Launcher
+from autogen.runtime.launch import Launch, Launcher
 from tests.interpret.agreement import draw
 from tests.interpret.launches import Launches
 
@@ -42,6 +43,22 @@ def refuse_backward(monkeypatch: pytest.MonkeyPatch) -> None:
         launch(self, *args)
 
     monkeypatch.setattr(Launcher, "__call__", refused)
+
+
+def lack_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device has not enough shared memory for a kernel of a gradient."""
+    original = Launch.__call__
+
+    class Refused:
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            raise OutOfResources(300_000, 232_448, "shared memory")
+
+    def launch(self: Launch, *args: Any) -> None:
+        if "backward" in self._source.name:
+            self._function = Refused()
+        original(self, *args)
+
+    monkeypatch.setattr(Launch, "__call__", launch)
 
 
 def break_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +95,7 @@ def break_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 FAILURES: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], type[Exception]]] = {
     "Triton": (refuse_backward, CompileError),
+    "device": (lack_memory, CompileError),
     "planning": (break_layouts, InternalError),
     "text": (break_text, CompileError),
 }

@@ -254,8 +254,7 @@ def test_labels_out_of_range_of_a_gpu() -> None:
     arguments = with_what_is_read(arguments_of(probs, targets, *lengths, reduction="none"))
     forward = make_ctc().forward(arguments)
     wrong = torch.tensor([[1, 4, 2, 1], [3, 1, 2, 0], [-1, 9, 9, 9], [9, 9, 9, 9]])
-    saved = [wrong if each is forward.launches[0].arguments["targets_ptr"] else each for each in forward.saved]
-    backward = make_ctc().backward(arguments, saved, torch.ones(4), ("log_probs",))
+    backward = make_ctc().backward({**arguments, "targets": wrong}, forward.saved, torch.ones(4), ("log_probs",))
     for launch in (*forward.launches, *backward.launches):
         replace(launch, arguments={**launch.arguments, "targets_ptr": wrong})(probs.device)
     assert forward.output.isinf().tolist() == [True, False, True, False]

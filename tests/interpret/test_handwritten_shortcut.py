@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import autogen.losses
 from autogen import policy
@@ -307,3 +308,35 @@ def test_second_derivatives(binds: list[str]) -> None:
             (first,) = torch.autograd.grad(loss(x, y, SIGNS), x, create_graph=True)
             found.append(torch.autograd.grad(first.pow(2).sum(), x)[0])
     torch.testing.assert_close(found[:4], found[4:])
+
+
+def _checkpointed(loss: Any) -> Any:
+    return lambda *inputs: checkpoint(loss, *inputs, use_reentrant=False)
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_checkpoints_of_cosine_save_the_same_when_they_run_again(before: int, binds: list[str]) -> None:
+    """Whether forward takes the long way or the short one, and whether its sizes come again."""
+    ours, theirs = autogen.losses.CosineEmbeddingLoss(), nn.CosineEmbeddingLoss()
+    for _ in range(before):
+        gradients(ours, *pairs(), SIGNS)
+    for rows in (4, 4, 3, 2, 2, 4, 1, 3):
+        inputs = *pairs(rows), SIGNS[:rows]
+        torch.testing.assert_close(gradients(_checkpointed(ours), *inputs), gradients(theirs, *inputs))
+    assert len(binds) == 2
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+@pytest.mark.parametrize(("kind", "are_joined"), [(list, True), (torch.tensor, False)])
+def test_checkpoints_of_ctc_save_the_same_when_they_run_again(
+    kind: Any, are_joined: bool, before: int, binds: list[str]
+) -> None:
+    ours, theirs = autogen.losses.CTCLoss(), nn.CTCLoss()
+    for call, rows in enumerate((3,) * before + (3, 2, 2, 1, 3, 1)):
+        labels = [3, 1, 2][:rows]
+        taken = [row[:length] for row, length in zip(TARGETS, labels, strict=False)]
+        x = probabilities(call)[:, :rows].detach().requires_grad_()
+        given = x, torch.cat(taken) if are_joined else TARGETS[:rows], kind([7, 8, 6][:rows]), kind(labels)
+        run = ours if call < before else _checkpointed(ours)
+        torch.testing.assert_close(gradients(run, *given), gradients(theirs, *given))
+    assert len(binds) == 2

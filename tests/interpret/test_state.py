@@ -326,3 +326,41 @@ def test_a_tensor_that_is_not_read_is_not_connected() -> None:
         results.append((x.grad, y.grad))
     for got, wanted in zip(*results, strict=True):
         torch.testing.assert_close(got, wanted)
+
+
+class KeepsDimensions(torch.nn.Module):
+    """A mean over the batch, and results of several layouts that have dimensions of size 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(1, 8))
+        self.row, self.column = torch.nn.Parameter(torch.ones(1, 8)), torch.nn.Parameter(torch.ones(8, 1))
+
+    def forward(self, x: Tensor, image: Tensor) -> tuple[Tensor, ...]:
+        loss = (x - self.centre).mul(self.row).pow(2).mean() + (x @ self.column).mean()
+        self.centre = self.centre * 0.9 + x.detach().mean(0, keepdim=True) * 0.1
+        rows = (
+            x.sum(0, keepdim=True),
+            x[:1] * 2,
+            x.view(1, *x.shape) * 2,
+            x.sum().expand(2, 1, 3),
+        )
+        return loss, *rows, x.exp().mean(1, keepdim=True), x[:, :1] * 2, image * 2, image.mean(2, keepdim=True)
+
+
+def test_dimensions_of_size_1_have_the_strides_of_torch() -> None:
+    """What stays of a loss is for other code, which may ask for them: DDP does of buffers that it sends."""
+    ours, theirs = autogen_loss(KeepsDimensions()), KeepsDimensions()
+    found: list[list[tuple[int, ...]]] = []
+    for rows in (6, 6, 6, 5):
+        for loss in (ours, theirs):
+            x = torch.linspace(-1, 1, rows * 8).view(rows, 8).requires_grad_()
+            image = torch.rand(2, 1, 4, rows).contiguous(memory_format=torch.channels_last).requires_grad_()
+            results = loss(x, image)
+            sum(each.sum() for each in results).backward()
+            left = *results, loss.centre, loss.row.grad, loss.column.grad, x.grad, image.grad
+            found.append([each.stride() for each in left])
+        found[-1][4] = found[-2][4]  # expanded in torch, and contiguous here
+    assert found[::2] == found[1::2]
+    assert found[0][4] == (3, 3, 1)
+    ours.centre.copy_(ours.centre.contiguous())

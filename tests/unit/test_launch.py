@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 import sympy
 import torch
+from triton.runtime.errors import InterpreterError, OutOfResources, PTXASError
 
 from autogen import ir
 from autogen.emission.source import KernelSource, Partial
+from autogen.errors import CompileError, StorageError
 from autogen.runtime import build, direct, launch, scratch
-from autogen.runtime.launch import Launch, Written
+from autogen.runtime.launch import Launch, Written, triton_around
 from autogen.runtime.packing import PACK
 from autogen.runtime.prepared import Direction
 from autogen.runtime.route import Route
@@ -393,3 +395,41 @@ def test_a_thread_that_needs_a_text_while_another_makes_it(monkeypatch: pytest.M
         first = other.submit(launcher.prepare, sizes, CPU)
         is_emitted.wait()
         assert launcher.prepare(sizes, CPU).names == first.result().names
+
+
+def fail(error: Exception, module: str) -> None:
+    """Raise an error out of a module of Triton's."""
+    scope: dict[str, Any] = {"__name__": module, "error": error}
+    exec("def run():\n    raise error", scope)
+    scope["run"]()
+
+
+PASS = RuntimeError("PassManager::run failed")
+NO_ROOM = OutOfResources(300_000, 232_448, "shared memory")
+COMPILER, LAUNCHER, INTERPRETER = (
+    "triton.compiler.compiler",
+    "triton.backends.nvidia.driver",
+    "triton.runtime.interpreter",
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "module", "expected"),
+    [
+        (NO_ROOM, COMPILER, CompileError),
+        (NO_ROOM, LAUNCHER, CompileError),
+        (PTXASError("Internal Triton PTX codegen error"), "triton.backends.nvidia.compiler", CompileError),
+        (PASS, COMPILER, CompileError),
+        (RuntimeError("Triton Error [CUDA]: device kernel image is invalid"), COMPILER, CompileError),
+        (RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"), LAUNCHER, RuntimeError),
+        (OSError("No space left on device"), COMPILER, StorageError),
+        (InterpreterError("IndexError()"), "triton.runtime.interpreter", InterpreterError),
+        (ValueError("of a hook"), LAUNCHER, ValueError),
+    ],
+    ids=str,
+)
+def test_what_is_a_refusal(error: Exception, module: str, expected: type[Exception]) -> None:
+    with pytest.raises(expected) as raised, triton_around(CPU, "k"):
+        fail(error, module)
+    assert raised.type is expected
+    assert raised.value is error or raised.value.__cause__ is error
