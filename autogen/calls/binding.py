@@ -19,7 +19,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from autogen.calls.reachable import Reachable
-from autogen.calls.surroundings import Change, Surroundings
+from autogen.calls.surroundings import Change, Surroundings, make_alike
 from autogen.frozen import frozen
 from autogen.locks import replaced
 from autogen.names import of_input, unique
@@ -178,6 +178,7 @@ def bind(
         def call() -> Any:
             filled = list(leaves)
             for spot, tensor in zip(spots, values, strict=False):
+                make_alike(tensor, leaves[spot])
                 filled[spot] = tensor
             new_args, new_kwargs = pytree.tree_unflatten(filled, structure)
             return function(*new_args, **new_kwargs)

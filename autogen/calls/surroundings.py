@@ -13,6 +13,12 @@ from autogen.calls.places import Difference, Kept, Place
 from autogen.frozen import frozen
 
 
+def make_alike(value: torch.Tensor, former: Any) -> None:
+    """Have what stands for a parameter be one to `isinstance`."""
+    if isinstance(former, torch.nn.Parameter):
+        value._is_param = True  # by which `isinstance` tells
+
+
 @frozen
 class Change:
     """What a loss has changed: a difference at the place of a number."""
@@ -41,8 +47,7 @@ class Surroundings:
             place.put_back()
         arguments = [each.put(value) for each, value in zip(self.kept, values, strict=True)]
         for former, value in zip(arguments, values, strict=True):
-            if isinstance(former, torch.nn.Parameter):
-                value._is_param = True  # by which `isinstance` tells
+            make_alike(value, former)
         inside = [place.look() for place in self.places]
 
         def changed() -> list[Change]:

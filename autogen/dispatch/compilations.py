@@ -195,9 +195,15 @@ def key_of(
 ) -> tuple[Hashable, ...]:
     """What calls have in common that may run on the same kernels; `is_enabled` says if gradients were, if not now."""
     # Sizes 0 and 1 are constants of a trace, all others are its symbols. A loss may ask what requires a gradient, too,
-    # where gradients are not enabled.
+    # where gradients are not enabled, and whether it is a parameter.
     kinds = tuple(
-        [(t.dtype, t.device, t.requires_grad, tuple([size if size < 2 else 2 for size in t.shape])) for t in tensors]
+        [
+            (
+                *(t.dtype, t.device, t.requires_grad, type(t) is torch.nn.Parameter),
+                tuple([size if size < 2 else 2 for size in t.shape]),
+            )
+            for t in tensors
+        ]
     )
     is_enabled = torch.is_grad_enabled() if is_enabled is None else is_enabled
     device = tensors[0].device.type

@@ -296,7 +296,10 @@ class Dispatcher:
         """What has been compiled for calls that have the sizes, only, of their own; None if there is nothing."""
         needs = _needs_of_plain(tensors)
         compiled = () if needs is None else self.compilations.of(key_of(shortcut, tensors))
-        return Family(compiled, needs, Settings()) if needs is not None and compiled else None
+        if needs is None or not compiled:
+            return None
+        parameters = tuple([k for k, each in enumerate(tensors) if type(each) is torch.nn.Parameter])
+        return Family(compiled, needs, Settings(), parameters)
 
     def _plan(
         self,
@@ -376,6 +379,8 @@ class Dispatcher:
         """Run, as torch would, the loss of a call that took a shortcut."""
         own = tensors[: len(shortcut.names)]  # without what was found ahead
         given = apart(plan.loss.state, own, len(own))
+        for k in plan.parameters:
+            given[k]._is_param = True  # by which `isinstance` tells
         return shortcut.replay(given, values, functools.partial(self._eager, module))
 
     def decide(self, binding: Binding, module: torch.nn.Module | None, name: str) -> Decision:

@@ -43,6 +43,7 @@ class Family:
     compiled: Sequence[CompiledLoss]
     needs: tuple[bool, ...]
     settings: Settings
+    parameters: tuple[int, ...] = ()  # tensors that are such
 
 
 @frozen
@@ -61,6 +62,7 @@ class Plan:
     copied: tuple[int, ...] = ()  # those that the loss writes to, and backward may read
     state: State | None = None  # what a call changes, if anything
     holds: Holds | None = None  # where values decide which branches a loss takes: whether they are these
+    parameters: tuple[int, ...] = ()  # tensors that are such, as the loss may ask
     by_values: bool = False  # whether values decide if a call runs on the plan
     settings: Settings = field(default_factory=Settings)
     is_found: bool = False  # the loss is given what is found ahead; there is a plan for each of its sizes
@@ -94,9 +96,8 @@ class Plan:
 
             holds = checks_of(domain, sizes)
         by_values = common["is_found"] or holds is not None
-        return cls(
-            loss, prepared, holds=holds, by_values=by_values, settings=family.settings, branches=branches, **common
-        )
+        own: dict[str, Any] = {"settings": family.settings, "parameters": family.parameters, "branches": branches}
+        return cls(loss, prepared, holds=holds, by_values=by_values, **own, **common)
 
     @classmethod
     def of_handwritten(
