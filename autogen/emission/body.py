@@ -344,7 +344,9 @@ class Body:
             # A size may be a Python number when Triton specialises on it.
             one = "1.0" if node.dtype == torch.float32 else f"tl.full((), 1, {TRITON_DTYPES[node.dtype]})"
             return f"{self._style.sizes.factor(arg.attrs[0])} * {one}", Precedence.PRODUCT
-        return f"{self.operand(arg)}.to({TRITON_DTYPES[node.dtype]})", Precedence.ATOM
+        # As torch does it: straight to 8 bits, a GPU would have 0 for what is negative.
+        by = ".to(tl.int64)" if node.dtype == torch.uint8 and arg.dtype.is_floating_point else ""
+        return f"{self.operand(arg)}{by}.to({TRITON_DTYPES[node.dtype]})", Precedence.ATOM
 
     def _say_where(self, node: Node) -> None:
         origin = self._style.provenance.origins.get(node)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import autogen.scheduling.kernel
-from autogen import autogen_loss
+from autogen import autogen_loss, explain
 from autogen.dispatch.dispatcher import Dispatcher
 from autogen.runtime.backwards import kernels_in
 from autogen.runtime.compiled import CompiledLoss
@@ -120,3 +120,14 @@ def test_the_number_of_elements_of_a_large_tensor() -> None:
         variant = step.tiling(huge).variant
         sizes = dict(step.source(variant).sizes)
         assert variant.wide and Evaluator([sizes["n_elements"]])(huge) == (2**32,)
+
+
+def test_floats_out_of_range_of_bytes() -> None:
+    """They become integers first, of which the last eight bits stay, also where a GPU's own cast would saturate."""
+
+    def loss(x: Tensor) -> Tensor:
+        return x.to(torch.uint8).float() * 2.0
+
+    x = torch.tensor([-1.0, -1.5, -0.5, 0.0, 1.7, 255.0, 256.0, 300.0, -300.0, 70000.0])
+    torch.testing.assert_close(autogen_loss(loss)(x), loss(x), rtol=0, atol=0)
+    assert ".to(tl.int64).to(tl.uint8)" in explain(autogen_loss(loss), x).forward.source
