@@ -12,7 +12,9 @@ from typing import Any
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE, of classes that are not written in C
 _STANDARD_LIBRARY = (os.path.dirname(os.__file__), sysconfig.get_path("platstdlib"))
-_LIBRARIES = frozenset({"torch", "autogen", "numpy", "typing_extensions", *sys.stdlib_module_names}) - {"__main__"}
+# The caches of SymPy and the records of pytest, whose functions are in what is asserted, a trace itself fills.
+_OWN = {"torch", "autogen", "numpy", "sympy", "pytest", "_pytest", "typing_extensions"}
+_LIBRARIES = frozenset({*_OWN, *sys.stdlib_module_names}) - {"__main__"}
 _FIRST: dict[tuple[str, str], Any] = {}  # what libraries have under the names that losses mention
 
 

@@ -311,10 +311,16 @@ class Reachable:
         prefix = f"{name}." if name else ""
         owner = owner or (items if isinstance(items, dict) else None)
         return tuple(
-            (key if type(key) is str else self.visit(key), self.visit(item, f"{prefix}{key}", owner, key))
+            (key if type(key) is str else self._key(key), self.visit(item, f"{prefix}{key}", owner, key))
             for key, item in held.items()
             if key not in skipped
         )
+
+    def _key(self, key: Any) -> Hashable:
+        """What something is asked by. A class or a function is only that there: nothing is called of it."""
+        if type(key) is tuple:
+            return tuple(map(self._key, key))
+        return Identity(key) if isinstance(key, (type, types.FunctionType, types.ModuleType)) else self.visit(key)
 
     def _module(self, module: Any, name: str) -> Hashable:
         owner: Any = type(module)

@@ -108,7 +108,7 @@ class Dispatcher:
                     return result
         try:
             binding, decision = self.prepare(module, args, kwargs, name or self.name)
-        except TypeError as fault:  # of arguments that do not fit, or that cannot be looked up
+        except (TypeError, RecursionError) as fault:  # of what does not fit, cannot be looked up, or is nested too deep
             decision = Decision(error=UnknownCallError(name or self.name, cause=fault))
             if not isinstance(fault, ArgumentsError):
                 self.say(name or self.name, decision.reason)
@@ -162,6 +162,7 @@ class Dispatcher:
         Raises:
             ArgumentsError: the arguments do not fit the signature.
             TypeError: some of them, or of what the loss reads, cannot be looked up.
+            RecursionError: what the loss reads is nested too deep.
             ValueError: a variable of the environment is not understood.
         """
         if self.options.fault:
