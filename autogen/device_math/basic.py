@@ -63,10 +63,16 @@ def product_plus(x: tl.tensor, y: tl.tensor, z: tl.tensor) -> tl.tensor:
 @device
 def polynomial(x: tl.tensor, coefficients: tl.constexpr) -> tl.tensor:
     """Horner's rule, highest power first."""
-    y = tl.full((), coefficients.value[0], x.dtype)
-    for i in tl.static_range(1, len(coefficients.value)):
-        y = product_plus(y, x, tl.full((), coefficients.value[i], x.dtype))
-    return y
+    if INTERPRETED:  # where each call of a function takes as long as many operations
+        y = x * coefficients.value[0] + coefficients.value[1]
+        for i in tl.static_range(2, len(coefficients.value)):
+            y = y * x + coefficients.value[i]
+        return y
+    else:
+        y = tl.full((), coefficients.value[0], x.dtype)
+        for i in tl.static_range(1, len(coefficients.value)):
+            y = tl.fma(y, x, tl.full((), coefficients.value[i], x.dtype))
+        return y
 
 
 @device

@@ -96,11 +96,11 @@ def test_no_thread_sees_what_a_trace_has_put_in_a_module(is_short: bool, monkeyp
     swapped = Surroundings.swapped
 
     @contextlib.contextmanager
-    def slowly(state: Surroundings, *args: Any) -> Iterator[None]:
-        with swapped(state, *args):
+    def slowly(state: Surroundings, *args: Any) -> Iterator[Any]:
+        with swapped(state, *args) as changed:
             found.append(other.submit(loss, x, y))
             time.sleep(0.3)
-            yield
+            yield changed
 
     found: list[Future[Tensor]] = []
     monkeypatch.setattr(Surroundings, "swapped", slowly)
