@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 
+from autogen.calls.places import MISSING
 from autogen.dispatch.dispatcher import Dispatcher
 from autogen.options import PLAIN, Gradient, Options, Retrace, Tune
 from autogen.policies import Policy
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 _Loss = TypeVar("_Loss", bound=Callable[..., Any])
 
 _DISPATCHER = "__autogen_dispatcher__"
-
-
-_NOT_GIVEN: Any = object()
 
 
 @overload
@@ -48,7 +46,7 @@ def autogen_loss(
     tune: Tune | None = None,
 ) -> Callable[[_Loss], _Loss]: ...
 def autogen_loss(
-    loss: Any = _NOT_GIVEN,
+    loss: Any = MISSING,
     *,
     policy: Policy | str | None = None,
     gradient: Gradient = "backward",
@@ -99,7 +97,7 @@ def autogen_loss(
         GraphChangedError: from calls of a loss with a static graph.
     """
     options = Options(None if policy is None else Policy(policy), gradient, static_graph, retrace, handwritten, tune)
-    return functools.partial(_decorate, options=options) if loss is _NOT_GIVEN else _decorate(loss, options)
+    return functools.partial(_decorate, options=options) if loss is MISSING else _decorate(loss, options)
 
 
 def _decorate(loss: Any, options: Options) -> Any:

@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from autogen import ir
-from autogen.calls.binding import ArgumentsError, Binding
+from autogen.calls.binding import Binding
 from autogen.decorator import call_of
 from autogen.dispatch.compilations import Decision, needs_gradient
 from autogen.emission.source import KernelSource
@@ -116,10 +116,8 @@ def explain(loss: Any, *args: Any, **kwargs: Any) -> Report:
         return Report(name, "eager", "the loss was made with use_autogen=False")
     try:
         binding, decision = dispatcher.prepare(module, args, kwargs, name, is_call=False)
-    except ArgumentsError:
-        raise
-    except TypeError as fault:
-        return Report(name, "eager", UnknownCallError(name, cause=fault).reason)
+    except UnknownCallError as error:
+        return Report(name, "eager", error.reason)
     forward, backward = _directions(decision, binding)
     return Report(name, decision.path, decision.reason, forward, backward)
 

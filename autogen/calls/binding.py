@@ -19,7 +19,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from autogen.calls.reachable import Reachable
-from autogen.calls.surroundings import Change, Surroundings, make_alike
+from autogen.calls.surroundings import Change, Surroundings, make_parameter
 from autogen.frozen import frozen
 from autogen.locks import replaced
 from autogen.names import of_input, unique
@@ -35,11 +35,11 @@ class _Replaying(threading.local):
 _replaying = _Replaying()
 
 Then = Callable[[Any, Callable[[], list[Change]]], Any]
-"""What is done with what a loss has returned while it is still in other surroundings: makes of it something else. It
-is given a function that tells what has been changed there so far."""
+"""What is made of what a loss has returned, while it is still in other surroundings; a function tells what has been
+changed there so far."""
 
 Replay = Callable[..., Any]
-"""Runs a loss on other tensors; takes a list as well, for what it changes."""
+"""Runs a loss on other tensors, and something `then`."""
 
 
 def is_replaying() -> bool:
@@ -51,16 +51,15 @@ def run_again(
     surroundings: Surroundings,
     values: Sequence[Any],
     call: Callable[[], Any],
-    changes: list[Change] | None = None,
     then: Then | None = None,
 ) -> Any:
     """Run a loss as torch would, by a `call` of it, `then` something more, with other `values` in its surroundings.
 
-    What is changed there, but for the values of tensors, is put back, and noted in `changes`.
+    What is changed there, but for the values of tensors, is put back.
     """
     _replaying.depth += 1
     try:
-        with replaced.replacing(), surroundings.swapped(values, changes) as changed:
+        with replaced.replacing(), surroundings.swapped(values) as changed:
             returned = call()
             return returned if then is None else then(returned, changed)
     finally:
@@ -99,7 +98,6 @@ class Binding:
         self,
         tensors: Sequence[torch.Tensor],
         floats: Sequence[Any] | None = None,
-        changes: list[Change] | None = None,
         stand_in: Callable[[Any], Any] | None = None,
         then: Then | None = None,
     ) -> Any:
@@ -113,12 +111,12 @@ class Binding:
             memos = self.state.memos
             values += [stand_in(each.value) for each in memos]
             surroundings = Surroundings((*surroundings.kept, *memos), surroundings.places)
-        return self._run(surroundings, values, changes, then)
+        return self._run(surroundings, values, then)
 
     def remember(self) -> Replay:
         """`replay`, which then keeps none of the tensors alive that the loss reaches beside its arguments."""
         run, surroundings, floats = self._run, self.state.surroundings.released(), tuple(self.floats.values())
-        return lambda tensors, changes=None: run(surroundings, (*tensors, *floats), changes)
+        return lambda tensors, then=None: run(surroundings, (*tensors, *floats), then)
 
     @property
     def floats(self) -> dict[str, float]:
@@ -169,21 +167,17 @@ def bind(
     tensors = [*(leaves[k] for k in spots), *(each.value for each in state.tensors)]
     names += [each.name for each in state.tensors]
 
-    def run(
-        surroundings: Surroundings,
-        values: Sequence[Any],
-        changes: list[Change] | None = None,
-        then: Then | None = None,
-    ) -> Any:
+    def run(surroundings: Surroundings, values: Sequence[Any], then: Then | None = None) -> Any:
         def call() -> Any:
             filled = list(leaves)
             for spot, tensor in zip(spots, values, strict=False):
-                make_alike(tensor, leaves[spot])
+                if isinstance(leaves[spot], torch.nn.Parameter):
+                    make_parameter(tensor)
                 filled[spot] = tensor
             new_args, new_kwargs = pytree.tree_unflatten(filled, structure)
             return function(*new_args, **new_kwargs)
 
-        return run_again(surroundings, values[len(spots) :], call, changes, then)
+        return run_again(surroundings, values[len(spots) :], call, then)
 
     if module is not None:
         arguments = dict(list(arguments.items())[1:])

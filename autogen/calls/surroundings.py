@@ -13,10 +13,9 @@ from autogen.calls.places import Difference, Kept, Place
 from autogen.frozen import frozen
 
 
-def make_alike(value: torch.Tensor, former: Any) -> None:
-    """Have what stands for a parameter be one to `isinstance`."""
-    if isinstance(former, torch.nn.Parameter):
-        value._is_param = True  # by which `isinstance` tells
+def make_parameter(value: torch.Tensor) -> None:
+    """Have a tensor be a parameter to `isinstance`, as what it stands for is."""
+    value._is_param = True
 
 
 @frozen
@@ -35,19 +34,18 @@ class Surroundings:
     places: tuple[Place, ...]
 
     @contextmanager
-    def swapped(
-        self, values: Sequence[Any], changes: list[Change] | None = None
-    ) -> Iterator[Callable[[], list[Change]]]:
+    def swapped(self, values: Sequence[Any]) -> Iterator[Callable[[], list[Change]]]:
         """All places as they were found, with other values for what is kept; then as they are now.
 
-        What the loss changes there meanwhile is noted in `changes`, and undone; a function tells what it has so far.
+        What the loss changes there meanwhile is undone; a function tells what it has changed so far.
         """
         outside = [place.look() for place in self.places]
         for place in self.places:
             place.put_back()
         arguments = [each.put(value) for each, value in zip(self.kept, values, strict=True)]
         for former, value in zip(arguments, values, strict=True):
-            make_alike(value, former)
+            if isinstance(former, torch.nn.Parameter):
+                make_parameter(value)
         inside = [place.look() for place in self.places]
 
         def changed() -> list[Change]:
@@ -56,8 +54,6 @@ class Surroundings:
         try:
             yield changed
         finally:
-            if changes is not None:
-                changes += changed()
             for place in inside:
                 place.put_back()
             for each, value in reversed(list(zip(self.kept, arguments, strict=True))):

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autogen.availability import is_batched
-from autogen.calls.binding import Binding
-from autogen.calls.surroundings import Change
+from autogen.calls.binding import Binding, Then
 from autogen.dispatch.compilations import key_of
 from autogen.dispatch.state import Connector, apart, keep
 from autogen.dynamo import graphs
@@ -46,8 +45,8 @@ def run(
     given = apart(state, tensors, own)
     again = binding.remember() if state else binding.replay
 
-    def replay(tensors: Sequence[torch.Tensor], changes: list[Change] | None = None) -> Any:
-        return again(apart(state, tensors[:own], own), changes=changes)
+    def replay(tensors: Sequence[torch.Tensor], then: Then | None = None) -> Any:
+        return again(apart(state, tensors[:own], own), then=then)
 
     replayed = Replayed(functools.partial(_tensors_of, replay), stream)
     # What the loss has not read may have a graph that is not its own.

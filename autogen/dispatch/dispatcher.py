@@ -6,10 +6,11 @@ A call like an earlier one takes a shortcut to its launches. Any other is taken 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,6 +20,7 @@ from autogen import availability
 from autogen.calls.binding import ArgumentsError, Binding, Bound, bind, is_replaying
 from autogen.calls.executed import is_profiled
 from autogen.calls.places import MISSING
+from autogen.calls.surroundings import make_parameter
 from autogen.dispatch.autograd import apply_short, run
 from autogen.dispatch.compilations import Compilations, Decision, key_of, needs_gradient
 from autogen.dispatch.plans import Family, Key, Plan, Taken
@@ -53,6 +55,17 @@ logger = logging.getLogger("autogen")
 
 # What is wrong with the loss's operations, not with its tensors or with what was made of it.
 _UNTRACED = (StateChangeError, TooLargeError, TraceError, UnsupportedOpError, ValueBranchError)
+
+
+@contextlib.contextmanager
+def _telling_apart(name: str) -> Iterator[None]:
+    """What cannot be part of the key of a call is an error of ours."""
+    try:
+        yield
+    except ArgumentsError:
+        raise
+    except (TypeError, RecursionError) as fault:
+        raise UnknownCallError(name, cause=fault) from fault
 
 
 class Dispatcher:
@@ -108,10 +121,11 @@ class Dispatcher:
                     return result
         try:
             binding, decision = self.prepare(module, args, kwargs, name or self.name)
-        except (TypeError, RecursionError) as fault:  # of what does not fit, cannot be looked up, or is nested too deep
+        except ArgumentsError as fault:
             decision = Decision(error=UnknownCallError(name or self.name, cause=fault))
-            if not isinstance(fault, ArgumentsError):
-                self.say(name or self.name, decision.reason)
+        except UnknownCallError as fault:
+            decision = Decision(error=fault)
+            self.say(name or self.name, fault.reason)
         error = decision.error
         if decision.kernels is not None:
             needs = needs_gradient(binding)
@@ -161,18 +175,19 @@ class Dispatcher:
 
         Raises:
             ArgumentsError: the arguments do not fit the signature.
-            TypeError: some of them, or of what the loss reads, cannot be looked up.
-            RecursionError: what the loss reads is nested too deep.
+            UnknownCallError: some of them, or of what the loss reads, cannot be looked up, or is nested too deep.
             ValueError: a variable of the environment is not understood.
         """
         if self.options.fault:
             raise ValueError(self.options.fault)
         while True:
             before = replaced.settled()
-            binding = self.bind(module, args, kwargs, is_call=is_call)
+            with _telling_apart(name):
+                binding = self.bind(module, args, kwargs, is_call=is_call)
             if replaced.begun != before:  # some of what was found may be another thread's
                 continue
-            decision = self.decide(binding, module, name)
+            with _telling_apart(name):
+                decision = self.decide(binding, module, name)
             if binding.ran <= self._executed:
                 if is_call and self.options.static_graph:
                     self._require_graph(decision, binding, name, module, args, kwargs)
@@ -381,7 +396,7 @@ class Dispatcher:
         own = tensors[: len(shortcut.names)]  # without what was found ahead
         given = apart(plan.loss.state, own, len(own))
         for k in plan.parameters:
-            given[k]._is_param = True  # by which `isinstance` tells
+            make_parameter(given[k])
         return shortcut.replay(given, values, functools.partial(self._eager, module))
 
     def decide(self, binding: Binding, module: torch.nn.Module | None, name: str) -> Decision:

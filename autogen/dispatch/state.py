@@ -105,7 +105,7 @@ class Connector:
     """Gives tensors that a loss has assigned the graph that they have in torch; nothing runs until it is asked for.
 
     Args:
-        replay: the loss, on other tensors and with a list for what it changes.
+        replay: the loss, on other tensors.
         stream: where torch's random stream was when it ran.
         tensors: what it ran on.
     """
@@ -119,9 +119,11 @@ class Connector:
         inputs, replay = each.value.inputs, self._replay
 
         def assigned(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-            changes: list[Change] = []
-            replay(tensors, changes)
-            return [c.difference.now for c in changes if (c.place, c.difference.key) == (each.place, each.key)]
+            def then(returned: Any, changed: Callable[[], list[Change]]) -> list[torch.Tensor]:
+                return [c.difference.now for c in changed() if (c.place, c.difference.key) == (each.place, each.key)]
+
+            found: list[torch.Tensor] = replay(tensors, then)
+            return found
 
         # Others must not be kept connected: it may be what was assigned by the call before, and so on.
         tensors = [own if k in inputs else own.detach() for k, own in enumerate(self._tensors)]

@@ -54,11 +54,12 @@ def promoted(*arguments: Any) -> torch.dtype:
 
 def rounded_once(node: ir.Node) -> ir.Node:
     """`node` with quotients as a processor divides, which is not the fastest way of a GPU: `6 / 3` is 2 exactly."""
-    if node.op == "div" and node.dtype.is_floating_point:
-        return ir.apply("div_rn", *node.args)
-    if node.op == "reciprocal":
-        return ir.apply("div_rn", ir.const(1, node.dtype), *node.args)
-    return ir.apply(node.op, *map(rounded_once, node.args)) if node.op in _ON_THE_WAY else node
+    met = ir.downward([node], lambda each: each.op not in _ON_THE_WAY)
+    quotients = {each: ir.apply("div_rn", *each.args) for each in met if each.op == "div"}
+    for each in met:
+        if each.op == "reciprocal":
+            quotients[each] = ir.apply("div_rn", ir.const(1, each.dtype), *each.args)
+    return ir.replace([node], quotients)[0] if quotients else node
 
 
 def apply_op(context: Context, name: str, *arguments: Any) -> Value:

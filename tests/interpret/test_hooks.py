@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from autogen import autogen_loss, explain, policy
 from autogen.decorator import dispatcher_of
 from tests.interpret.launches import Launches
+from tests.interpret.steps import C, N, compare, inputs
 
-N, C = 4, 3
 SCHEDULE = types.SimpleNamespace(scale=0.1)
 
 
@@ -131,26 +131,10 @@ class _Reversal(torch.autograd.Function):
         return -SCHEDULE.scale * gradient
 
 
-def inputs(seed: int, rows: int = N) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(rows, C, generator=generator, requires_grad=True), torch.randn(rows, C, generator=generator)
-
-
 def set_scale(loss: Loss, value: float) -> None:
     """Everything that a hook of these losses may read, but for sizes."""
     loss.scale = loss.scales[0] = SCHEDULE.scale = value
     loss.factor.fill_(value)
-
-
-def compare(ours: nn.Module, theirs: nn.Module, seed: int, rows: int = N) -> None:
-    """A call of both."""
-    found = []
-    for each in (ours, theirs):
-        x, t = inputs(seed, rows)
-        value = each(x, t)
-        value.backward()
-        found.append((value, x.grad))
-    torch.testing.assert_close(*found)
 
 
 READING = [
@@ -378,3 +362,62 @@ def test_a_hook_that_branches_on_the_gradient_is_left_to_torch() -> None:
     for step in range(4):
         compare(ours, theirs, step)
     assert explain(ours, *inputs(0)).path == "eager"
+
+
+class Backward(nn.Module):
+    """A loss that sets gradients itself."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.weight = how, nn.Parameter(torch.ones(C))
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        loss = F.mse_loss(x * self.weight, t)
+        if self.how == "backward":
+            loss.backward(retain_graph=True)
+        elif self.how == "function":
+            torch.autograd.backward([loss], inputs=[self.weight], retain_graph=True)
+        elif self.how == "None":
+            self.weight.grad = None
+        elif self.how == "tensor":
+            self.weight.grad = torch.ones(C)
+        else:
+            del x.grad
+        return loss * 2
+
+
+@pytest.mark.parametrize("how", ["backward", "function", "None", "tensor", "deleted"])
+def test_a_loss_that_sets_gradients(how: str) -> None:
+    theirs = Backward(how)
+    ours = autogen_loss(copy.deepcopy(theirs))
+    for step in range(3):
+        compare(ours, theirs, step)
+        torch.testing.assert_close(ours.weight.grad, theirs.weight.grad)
+    assert explain(ours, *inputs(0)).path == "eager"
+
+
+def test_a_gradient_that_is_kept() -> None:
+    kept: list[Tensor] = []
+
+    def loss(x: Tensor, t: Tensor) -> Tensor:
+        difference = x - t
+        difference.retain_grad()
+        kept.append(difference)
+        return difference.square().sum()
+
+    x, t = inputs(0)
+    autogen_loss(loss)(x, t).backward()
+    torch.testing.assert_close(kept[0].grad, 2 * (x - t).detach())
+
+
+def test_a_gradient_of_its_own_is_no_change() -> None:
+    """Of a tensor that the loss has made, as where a direction is searched for."""
+
+    def loss(x: Tensor, t: Tensor) -> Tensor:
+        direction = torch.ones_like(t).requires_grad_()
+        (gradient,) = torch.autograd.grad((direction * t).square().sum(), direction)
+        return F.mse_loss(x + gradient.detach(), t)
+
+    x, t = inputs(0)
+    torch.testing.assert_close(autogen_loss(loss)(x, t), loss(x, t))
+    assert explain(autogen_loss(loss), x, t).path == "generated"

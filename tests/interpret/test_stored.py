@@ -267,6 +267,19 @@ def test_a_loss_that_warns_is_not_kept(folder: Path) -> None:
     assert not plans(folder)
 
 
+def test_a_defect_in_keeping_a_plan(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(stored.Shelf, "keep", broken)
+    loss, x = autogen_loss(lambda x: x.square().sum()), torch.ones(3)
+    assert loss(x).item() == 3 and loss(x).item() == 3
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and "runs in torch" in record.getMessage()
+
+
 def test_losses_that_other_processes_cannot_know_are_not_kept(folder: Path) -> None:
     held = object()
 

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from autogen import autogen_loss, explain
-
-N, C = 4, 3
+from tests.interpret.steps import N, compare, inputs
 
 
 class Logging(nn.Module):
@@ -79,11 +78,6 @@ TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Any]] = {
 }
 
 
-def inputs(seed: int, rows: int = N) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(rows, C, generator=generator, requires_grad=True), torch.randn(rows, C, generator=generator)
-
-
 @pytest.mark.parametrize("name", TRANSFORMS)
 @pytest.mark.parametrize("kind", [Logging, LoggingAll, Moving, Once])
 @pytest.mark.parametrize("calls", [0, 3])
@@ -91,17 +85,8 @@ def test_calls_after_a_transform(kind: type[Logging], name: str, calls: int) -> 
     theirs = kind()
     ours = autogen_loss(copy.deepcopy(theirs))
 
-    def compare(seed: int, rows: int = N) -> None:
-        found = []
-        for each in (ours, theirs):
-            x, t = inputs(seed, rows)
-            value = each(x, t)
-            value.backward()
-            found.append((value, x.grad))
-        torch.testing.assert_close(*found)
-
     for seed in range(calls):
-        compare(seed)
+        compare(ours, theirs, seed)
     for rows in (N, N + 1):  # of the second, no call has come yet
         for each in (ours, theirs):
             x, t = inputs(9)
@@ -109,7 +94,7 @@ def test_calls_after_a_transform(kind: type[Logging], name: str, calls: int) -> 
             TRANSFORMS[name](lambda x, each=each, t=t: each(x, t), x.detach())  # type: ignore[misc]
             each.train()
         for seed in range(3):
-            compare(seed, rows)
+            compare(ours, theirs, seed, rows)
             if kind is not Once:
                 torch.testing.assert_close(ours.last, theirs.last)
     if kind is not Once:

@@ -383,6 +383,25 @@ class TestArguments:
         with policy("mandatory"), pytest.raises(UnknownCallError, match="'mode'"):
             loss(X, T, image)
 
+    def test_what_is_nested_too_deep(self) -> None:
+        class Link:
+            def __init__(self, before: Any) -> None:
+                self.before = before
+
+        class Chained(nn.Module):
+            head: Any = None
+
+            def forward(self, prediction: Tensor, target: Tensor) -> Tensor:
+                return raw(prediction, target) if self.head is not None else prediction.sum()
+
+        loss = Chained()
+        for _ in range(2000):
+            loss.head = Link(loss.head)
+        autogen_loss(loss)
+        torch.testing.assert_close(loss(X, T), BASE)
+        report = explain(loss, X, T)
+        assert report.path == "eager" and "recursion" in report.reason
+
 
 def test_an_object_that_passes_for_what_it_calls() -> None:
     wrapper: Any = Scaled(autogen_loss(raw))

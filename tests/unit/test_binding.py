@@ -333,8 +333,7 @@ class TestCaptured:
 
         loss = Loss()
         binding = bind(Loss.forward, inspect.signature(Loss.forward), loss, (T,), {})
-        changes: list[Change] = []
-        binding.replay(binding.tensors, changes=changes)
+        changes: list[Change] = binding.replay(binding.tensors, then=lambda returned, changed: changed())
         assert changes
         assert loss.last == 0 and not history and not table and count == 0 and not loss.mean.any()
 

@@ -308,6 +308,17 @@ class TestDepth:
 
         assert deep(140).at(()) is one
 
+    def test_sums_of_a_quotient_that_become_an_integer(self) -> None:
+        """Each is looked at once, however many ways lead to it."""
+
+        def doubled(x: Tensor, y: Tensor) -> Tensor:
+            total = x / y
+            for _ in range(200):
+                total = (total + total) * 0.5
+            return (x * total.floor()).sum()
+
+        check(doubled, floats(6, 7), torch.full((6, 7), 3.0))
+
     def test_what_torch_computes_of_it(self) -> None:
         def loss(x: Tensor) -> Tensor:
             return self.long(x).flip(0).cumprod(1).mean()

@@ -222,8 +222,7 @@ def counts(x: Any) -> Any:
 
 def test_what_the_loss_changes_is_put_back_and_named() -> None:
     binding = binding_of(counts, T)
-    changes: list[Change] = []
-    binding.replay(binding.tensors, changes=changes)
+    changes: list[Change] = binding.replay(binding.tensors, then=lambda returned, changed: changed())
     assert {each.difference.name for each in changes} == {"CALLS", "is_on", "margin", "table", "a set", "a deque"}
     assert CALLS == 0 and not Flags.is_on and SLOTTED.margin == 1.0 and len(SET) == 1 and list(QUEUE) == [1]
     assert getattr(SLOTTED, "table", MISSING) is MISSING

@@ -1,0 +1,25 @@
+"""Steps of training: a loss of a prediction and a target, and its gradient, beside torch's."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+N, C = 4, 3
+
+
+def inputs(seed: int, rows: int = N) -> tuple[Tensor, Tensor]:
+    """A prediction that asks for its gradient, and a target."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, C, generator=generator, requires_grad=True), torch.randn(rows, C, generator=generator)
+
+
+def compare(ours: nn.Module, theirs: nn.Module, seed: int, rows: int = N) -> None:
+    """A step of both: the loss, and the gradient of the prediction."""
+    found = []
+    for each in (ours, theirs):
+        x, t = inputs(seed, rows)
+        value = each(x, t)
+        value.backward()
+        found.append((value, x.grad))
+    torch.testing.assert_close(*found)
