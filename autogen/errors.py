@@ -32,7 +32,7 @@ class AutogenError(RuntimeError):
 
     `reason` is one sentence that names the source line where there is one, `where` is that line, and
     `remedy` is what the user can do. The message is the reason, then the remedy on a line of its own.
-    `domain` are the calls for which the error would come again (an `autogen.tracing.trace.Domain`), None if unknown;
+    `domain` are the calls for which the error would come again (an `autogen.tracing.domain.Domain`), None if unknown;
     `unknown` are the values that the loss had read without knowing them (an `autogen.tracing.entries.Reads`).
     """
 

@@ -7,13 +7,10 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from autogen.frozen import frozen
 from autogen.policies import Policy
-
-if TYPE_CHECKING:
-    from autogen.runtime.handwritten import Handwritten
 
 T = TypeVar("T")
 
@@ -70,8 +67,8 @@ def _asked_for(variable: str, meanings: Mapping[str, T]) -> T:
 class Options:
     """How a loss is to run; see `autogen_loss`.
 
-    `fault` says what in the environment is not understood. Calls report it, so that it does not keep the package from
-    being imported.
+    `handwritten` makes an `autogen.runtime.handwritten.Handwritten`. `fault` says what in the environment is not
+    understood. Calls report it, so that it does not keep the package from being imported.
 
     Raises:
         ValueError: another value than those of the type.
@@ -81,7 +78,7 @@ class Options:
     gradient: Gradient = "backward"
     static_graph: bool = False
     retrace: Retrace = "changes"
-    handwritten: Callable[[], Handwritten] | None = None
+    handwritten: Callable[[], Any] | None = None
     tune: Tune | None = None
     fault: str = field(default="", init=False, repr=False)
 

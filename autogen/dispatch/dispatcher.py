@@ -49,7 +49,7 @@ from autogen.runtime.replays import Settings
 if TYPE_CHECKING:
     from autogen.dispatch.compilations import Kernels
     from autogen.runtime.compiled import CompiledLoss
-    from autogen.runtime.handwritten import BoundHandwritten
+    from autogen.runtime.handwritten import BoundHandwritten, Handwritten
 
 logger = logging.getLogger("autogen")
 
@@ -87,7 +87,7 @@ class Dispatcher:
         self.name = name
         self.options = options
         self.signature = inspect.signature(function)
-        self._handwritten = options.handwritten
+        self._handwritten: Callable[[], Handwritten] | None = options.handwritten
         self._label = graphs.label(name, options)
         self.compilations = Compilations(options)
         self._said: set[str] = set()

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from autogen.runtime.handwritten import BoundHandwritten
     from autogen.runtime.handwritten_prepared import PreparedHandwritten, UnpreparedHandwritten
     from autogen.runtime.prepared import Prepared
-    from autogen.tracing.ahead_code import Holds
+    from autogen.tracing.domain import Holds
+
+    Preparation = Prepared | PreparedHandwritten | UnpreparedHandwritten
 
 Key = tuple[Any, ...]
 
@@ -51,7 +53,7 @@ class Plan:
     """A compiled loss, prepared for one geometry of its tensors."""
 
     loss: CompiledLoss | BoundHandwritten
-    prepared: Prepared | PreparedHandwritten | UnpreparedHandwritten
+    prepared: Preparation
     needs_gradient: bool
     is_early: bool  # forward computes gradients
     is_random: bool
@@ -90,14 +92,11 @@ class Plan:
                 "state": loss.state or None,
                 "is_found": loss.is_found,
             }
-        prepared, domain, holds = loss.prepared((), sizes), loss.trace.domain, None
-        if domain.ahead and not common["is_found"]:
-            from autogen.tracing.ahead_code import checks_of  # imports sympy
-
-            holds = checks_of(domain, sizes)
+        domain = loss.trace.domain
+        holds = domain.checks(sizes) if domain.ahead and not common["is_found"] else None
         by_values = common["is_found"] or holds is not None
         own: dict[str, Any] = {"settings": family.settings, "parameters": family.parameters, "branches": branches}
-        return cls(loss, prepared, holds=holds, by_values=by_values, **own, **common)
+        return cls(loss, _prepared(loss, (), sizes), holds=holds, by_values=by_values, **own, **common)
 
     @classmethod
     def of_handwritten(
@@ -106,7 +105,7 @@ class Plan:
         """Prepare a handwritten loss for calls like one, if such have come before: that takes a while."""
         return cls(
             call,
-            call.prepared(tensors, {}, is_again=is_again and not call.is_found),
+            _prepared(call, tensors, {}, is_again=is_again and not call.is_found),
             bool(call.wanted),
             is_early=False,
             is_random=False,
@@ -134,7 +133,7 @@ class Plan:
         if plan is None or plan.prepared.is_for_once:
             if plan is None and not self.loss.holds(sizes):
                 return None
-            prepared = self.loss.prepared((*tensors, *bound.found), sizes, is_again=plan is not None)
+            prepared = _prepared(self.loss, (*tensors, *bound.found), sizes, is_again=plan is not None)
             if plan is None:
                 _make_room(_MOST_ALIKE, self.alike)
             plan = replace(self, prepared=prepared)
@@ -225,6 +224,25 @@ class Plans:
             self.example = key[0], plan
         else:
             self._newest = key, plan
+
+
+def _prepared(
+    loss: CompiledLoss | BoundHandwritten,
+    tensors: Sequence[torch.Tensor],
+    sizes: dict[str, Any],
+    *,
+    is_again: bool = True,
+) -> Preparation:
+    """A loss for some sizes. To plan a handwritten one for tensors takes long: only for such as come again."""
+    from autogen.runtime.handwritten import BoundHandwritten
+
+    if isinstance(loss, BoundHandwritten):
+        from autogen.runtime.handwritten_prepared import PreparedHandwritten, UnpreparedHandwritten
+
+        return PreparedHandwritten(loss, tensors, sizes) if is_again else UnpreparedHandwritten(loss, sizes)
+    from autogen.runtime.prepared import Prepared
+
+    return Prepared(loss, sizes)
 
 
 def _both(*conditions: Sequence[bool]) -> tuple[int, ...]:

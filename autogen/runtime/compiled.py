@@ -9,7 +9,7 @@ import functools
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -19,15 +19,12 @@ from autogen.calls.changes import State
 from autogen.runtime.backwards import Backwards, Sizes, Step, kernels_in, launchers_of, results_of
 from autogen.runtime.launch import Launcher, Tuner, empty
 from autogen.runtime.packing import Packing, packed
+from autogen.runtime.route import Route
 from autogen.scheduling.plan import Plan
 from autogen.sizes import evaluator_of
 from autogen.torch_step import TorchStep
 from autogen.tracing.static_graph import Graph
 from autogen.tracing.trace import Trace
-
-if TYPE_CHECKING:
-    from autogen.runtime.prepared import Prepared
-    from autogen.runtime.route import Route
 
 
 @dataclass(eq=False, repr=False)
@@ -160,12 +157,6 @@ class CompiledLoss:
         if bound is None or not self.holds(bound.sizes):
             return None
         return bound
-
-    def prepared(self, tensors: Sequence[torch.Tensor], sizes: Sizes, *, is_again: bool = True) -> Prepared:
-        """The loss for some sizes, whatever the tensors are, and whether they have come before."""
-        from autogen.runtime.prepared import Prepared
-
-        return Prepared(self, sizes)
 
     def known(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> Bound | None:
         """`bind`, where it is known whether the kernels are made for the sizes."""

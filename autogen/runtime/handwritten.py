@@ -13,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -22,9 +22,6 @@ from autogen.calls.changes import State
 from autogen.frozen import frozen
 from autogen.runtime import build, direct, scratch
 from autogen.runtime.launch import triton_around
-
-if TYPE_CHECKING:
-    from autogen.runtime.handwritten_prepared import PreparedHandwritten, UnpreparedHandwritten
 
 # The parameters of a kernel that adds up over its programs: what each of them has, and how many have come.
 PARTIALS, COUNTER = "partials_ptr", "counter_ptr"
@@ -277,14 +274,6 @@ class BoundHandwritten:
         if self.loss.refuse(arguments, wanted) is not None:
             return None
         return replace(self, wanted=wanted, found=self.loss.reads(arguments))
-
-    def prepared(
-        self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int], *, is_again: bool
-    ) -> PreparedHandwritten | UnpreparedHandwritten:
-        """The loss for tensors like some, found ones included; all worked out, which takes long, if such come again."""
-        from autogen.runtime.handwritten_prepared import PreparedHandwritten, UnpreparedHandwritten
-
-        return PreparedHandwritten(self, tensors, sizes) if is_again else UnpreparedHandwritten(self, sizes)
 
     def planned(self, tensors: Sequence[torch.Tensor], numbers: Mapping[str, int]) -> tuple[Forward, Backward | None]:
         """Both directions for tensors like these, planned on the meta device, where nothing runs."""

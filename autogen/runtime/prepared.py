@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from autogen.availability import is_batched
 from autogen.runtime import direct
+from autogen.runtime.compiled import CompiledLoss
 from autogen.runtime.geometry import Alike, alike
 from autogen.runtime.hostcode import HostCode, host_code
 from autogen.runtime.launch import Geometry, empty
 from autogen.runtime.packing import part
 from autogen.runtime.procedure import Procedure, Seen
 from autogen.runtime.route import Route
-
-if TYPE_CHECKING:
-    from autogen.runtime.compiled import CompiledLoss
 
 Sizes = Mapping[str, Any]
 

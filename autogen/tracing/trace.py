@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sympy
 import torch
 from torch.utils import _pytree as pytree
 
-from autogen.calls.binding import Bound
 from autogen.calls.changes import State
 from autogen.frozen import frozen
-from autogen.tracing.ahead_code import Binder, binder_of
-from autogen.tracing.entries import Entry, Found, Predicate, Reads
-from autogen.tracing.guards import Guards
+from autogen.tracing.domain import Domain
+from autogen.tracing.entries import Reads
 
 
 @frozen
@@ -31,54 +28,6 @@ class TracedTensor:
     strides: tuple[sympy.Expr, ...]
     node: torch.fx.Node
     allocated: tuple[sympy.Expr, ...] | None = None
-
-
-@frozen
-class Domain:
-    """The calls that a trace holds for: sizes and strides that pass its guards, and the same branches taken.
-
-    `ahead` is what has to be known for that, and for the kernels, over the tensors of `inputs` and the `constants` of
-    the trace.
-    """
-
-    guards: Guards
-    ahead: list[Entry]
-    inputs: list[torch.fx.Node]
-    constants: dict[torch.fx.Node, torch.Tensor]
-
-    @property
-    def predicates(self) -> list[Predicate]:
-        """The numbers that the code took into Python."""
-        return [entry for entry in self.ahead if isinstance(entry, Predicate)]
-
-    @property
-    def found(self) -> list[Found]:
-        """The tensors that torch computes ahead."""
-        return [entry for entry in self.ahead if isinstance(entry, Found)]
-
-    @property
-    def key(self) -> tuple[Hashable, ...]:
-        """What tells the traces of one kind of call apart."""
-        return self.guards.texts, tuple(repr(each.value) for each in self.predicates)
-
-    def sizes(self, tensors: Sequence[torch.Tensor], floats: Sequence[float] = ()) -> dict[str, Any] | None:
-        """The sizes and floats of a call by name, or None if the trace does not hold for it."""
-        bound = self.bind(tensors, floats)
-        return None if bound is None else bound.sizes
-
-    def bind(self, tensors: Sequence[torch.Tensor], floats: Sequence[float] = ()) -> Bound | None:
-        """A call with all that is known ahead, or None if the trace does not hold for it."""
-        if self.ahead:
-            return self._binder(tensors, floats)
-        known = self.guards.read(tensors, floats)
-        return None if known is None else Bound(known)
-
-    @functools.cached_property
-    def _binder(self) -> Binder:
-        return binder_of(self)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_binder"}
 
 
 @frozen

@@ -27,6 +27,7 @@ from autogen.frozen import frozen
 from autogen.ir import contiguous_strides
 from autogen.names import of_input, unique
 from autogen.tracing.collectives import function_that_raised
+from autogen.tracing.domain import Domain
 from autogen.tracing.entries import Found, Number, Reads
 from autogen.tracing.guards import Guards, Known, settle_factors
 from autogen.tracing.recorder import Recorder
@@ -35,7 +36,7 @@ from autogen.tracing.state import Collector, inputs_of
 from autogen.tracing.strays import Made
 from autogen.tracing.streams import Streams
 from autogen.tracing.symbols import Symbols
-from autogen.tracing.trace import Domain, NumberLeaf, TensorLeaf, Trace, TracedTensor
+from autogen.tracing.trace import NumberLeaf, TensorLeaf, Trace, TracedTensor
 
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 

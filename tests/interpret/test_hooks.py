@@ -397,17 +397,17 @@ def test_a_loss_that_sets_gradients(how: str) -> None:
 
 
 def test_a_gradient_that_is_kept() -> None:
-    kept: list[Tensor] = []
+    class Loss(nn.Module):
+        def forward(self, x: Tensor, t: Tensor) -> Tensor:
+            self.difference = x - t
+            self.difference.retain_grad()
+            return self.difference.square().sum()
 
-    def loss(x: Tensor, t: Tensor) -> Tensor:
-        difference = x - t
-        difference.retain_grad()
-        kept.append(difference)
-        return difference.square().sum()
-
+    loss = autogen_loss(Loss())
     x, t = inputs(0)
-    autogen_loss(loss)(x, t).backward()
-    torch.testing.assert_close(kept[0].grad, 2 * (x - t).detach())
+    loss(x, t).backward()
+    torch.testing.assert_close(loss.difference.grad, 2 * (x - t).detach())
+    assert explain(loss, x, t).path == "eager"
 
 
 def test_a_gradient_of_its_own_is_no_change() -> None:

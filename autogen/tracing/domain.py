@@ -1,6 +1,7 @@
-"""Ahead code: all that a call computes before its kernels, written out as one function.
+"""Domains: the calls that a trace holds for, and what a call computes before its kernels to find out.
 
-For a loss that reads `n = (y > 0).sum().item()`, and `torch.nonzero(x)` where no `x` is negative::
+That is written out as one function. For a loss that reads `n = (y > 0).sum().item()`, and `torch.nonzero(x)` where no
+`x` is negative::
 
     def bind(tensors, floats):
         if is_autocast():
@@ -35,32 +36,74 @@ known already, and branches are all there is, `holds` is the same without the si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 
 from autogen.calls.binding import Bound
+from autogen.frozen import frozen
 from autogen.torch_step import call_text, constant_text
 from autogen.tracing.entries import Entry, Found, Number, Predicate, Size, tensors_of
+from autogen.tracing.guards import Guards
 
-if TYPE_CHECKING:
-    from autogen.tracing.trace import Domain
-
-Binder = Callable[[Sequence[torch.Tensor], Sequence[float]], Bound | None]
 Holds = Callable[[Sequence[torch.Tensor]], bool]
+"""Whether a call takes the branches of a trace."""
 
 
-def binder_of(domain: Domain) -> Binder:
-    """What is known ahead in a call of a trace, None if the trace does not hold for it."""
-    bind: Binder = _Writer(domain, None).run("bind", "tensors, floats")
-    return bind
+@frozen
+class Domain:
+    """The calls that a trace holds for: sizes and strides that pass its guards, and the same branches taken.
 
+    `ahead` is what has to be known for that, and for the kernels, over the tensors of `inputs` and the `constants` of
+    the trace.
+    """
 
-def checks_of(domain: Domain, sizes: Mapping[str, Any]) -> Holds:
-    """Whether a call of certain `sizes` takes the branches of a trace that has nothing else ahead."""
-    holds: Holds = _Writer(domain, sizes).run("holds", "tensors")
-    return holds
+    guards: Guards
+    ahead: list[Entry]
+    inputs: list[torch.fx.Node]
+    constants: dict[torch.fx.Node, torch.Tensor]
+
+    @property
+    def predicates(self) -> list[Predicate]:
+        """The numbers that the code took into Python."""
+        return [entry for entry in self.ahead if isinstance(entry, Predicate)]
+
+    @property
+    def found(self) -> list[Found]:
+        """The tensors that torch computes ahead."""
+        return [entry for entry in self.ahead if isinstance(entry, Found)]
+
+    @property
+    def key(self) -> tuple[Hashable, ...]:
+        """What tells the traces of one kind of call apart."""
+        return self.guards.texts, tuple(repr(each.value) for each in self.predicates)
+
+    def sizes(self, tensors: Sequence[torch.Tensor], floats: Sequence[float] = ()) -> dict[str, Any] | None:
+        """The sizes and floats of a call by name, or None if the trace does not hold for it."""
+        bound = self.bind(tensors, floats)
+        return None if bound is None else bound.sizes
+
+    def bind(self, tensors: Sequence[torch.Tensor], floats: Sequence[float] = ()) -> Bound | None:
+        """A call with all that is known ahead, or None if the trace does not hold for it."""
+        if self.ahead:
+            return self._binder(tensors, floats)
+        known = self.guards.read(tensors, floats)
+        return None if known is None else Bound(known)
+
+    def checks(self, sizes: Mapping[str, Any]) -> Holds:
+        """Whether a call of certain `sizes` takes the branches, where nothing else is known ahead."""
+        holds: Holds = _Writer(self, sizes).run("holds", "tensors")
+        return holds
+
+    @functools.cached_property
+    def _binder(self) -> Callable[[Sequence[torch.Tensor], Sequence[float]], Bound | None]:
+        bind: Callable[..., Bound | None] = _Writer(self, None).run("bind", "tensors, floats")
+        return bind
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_binder"}
 
 
 class _Writer:
