@@ -196,10 +196,10 @@ def cases() -> dict[str, tuple[Any, Any, tuple[Any, ...]]]:
         ),
         "CTC": (losses.CTCLoss(), nn.CTCLoss(), (steps, label, torch.tensor([2]), torch.tensor([1]))),
         "CTC lists": (losses.CTCLoss(), nn.CTCLoss(), (steps, label, [2], [1])),
-        "GIoU": (losses.GIoULoss(), losses.GIoULoss(use_autogen=False), (boxes(), boxes())),  # type: ignore[call-arg]
+        "GIoU": (losses.GIoULoss(), losses.GIoULoss(use_autogen=False), (boxes(), boxes())),
         "InfoNCE": (
             losses.InfoNCELoss(),
-            losses.InfoNCELoss(use_autogen=False),  # type: ignore[call-arg]
+            losses.InfoNCELoss(use_autogen=False),
             (torch.randn(64, 10), torch.randn(64, 10)),
         ),
         "Wasserstein": (autogen_loss(wasserstein), wasserstein, (torch.randn(64, 10), torch.randn(64, 10))),
@@ -210,7 +210,7 @@ def cases() -> dict[str, tuple[Any, Any, tuple[Any, ...]]]:
     most = (1 + SIDE) ** 3
     many = (torch.rand(most, 4), torch.rand(most, 4))
     found[f"BCE, {NEW_SIZES}"] = (losses.BCEWithLogitsLoss(), nn.BCEWithLogitsLoss(), many)
-    giou = losses.GIoULoss(), losses.GIoULoss(use_autogen=False)  # type: ignore[call-arg]
+    giou = losses.GIoULoss(), losses.GIoULoss(use_autogen=False)
     found[f"GIoU, {NEW_SIZES}"] = (*giou, (boxes(most), boxes(most)))
     if hasattr(nn, "LinearCrossEntropyLoss"):  # torch has had it since 2.12
         ours, theirs = losses.LinearCrossEntropyLoss(10, 10), nn.LinearCrossEntropyLoss(10, 10)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.nn.functional as F
 
@@ -12,6 +12,8 @@ from autogen.losses import handwritten
 
 if TYPE_CHECKING:
     from autogen.runtime.handwritten import Handwritten
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 __all__ = [
     "binary_cross_entropy",
@@ -38,7 +40,7 @@ __all__ = [
 ]
 
 
-def _fused(function: Callable[..., Any], kernels: Callable[[], Handwritten] | None = None) -> Callable[..., Any]:
+def _fused(function: _Function, kernels: Callable[[], Handwritten] | None = None) -> _Function:
     fused = autogen_loss(handwritten=kernels)(function)
     fused.__module__ = "autogen.functional"  # where pickle looks for it
     fused.__doc__ = f"`torch.nn.functional.{function.__name__}` on fused kernels.\n\n{function.__doc__ or ''}"

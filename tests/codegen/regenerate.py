@@ -1,4 +1,4 @@
-"""The golden files: whole modules as they are generated. To write them anew:
+"""The golden files: whole modules as they are generated, and the types of the losses. To write them anew:
 
 python -m tests.codegen.regenerate
 """
@@ -12,6 +12,7 @@ import torch
 
 from autogen import losses
 from autogen.aot import SpecializedKernel, kernels_of
+from tests.codegen import stub
 
 FOLDER = Path(__file__).parent / "golden"
 
@@ -40,7 +41,8 @@ def main() -> None:
         (FOLDER / stale).unlink()
     for name, text in texts.items():
         (FOLDER / name).write_text(text, encoding="utf-8")
-    print(f"wrote {len(texts)} files to {FOLDER.relative_to(Path.cwd())}")
+    stub.FILE.write_text(stub.text(), encoding="utf-8")
+    print(f"wrote {len(texts)} files to {FOLDER.relative_to(Path.cwd())}, and {stub.FILE.relative_to(Path.cwd())}")
 
 
 if __name__ == "__main__":

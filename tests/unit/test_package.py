@@ -120,6 +120,7 @@ WANTED = {
     "autogen/_version.py",
     "autogen/py.typed",
     "autogen/losses/__init__.py",
+    "autogen/losses/__init__.pyi",
     "autogen/templates/__init__.py",
     "autogen/templates/probe.jinja",
 }
