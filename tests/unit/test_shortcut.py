@@ -15,7 +15,7 @@ from torch import nn
 import autogen.dispatch.plans
 from autogen.calls.binding import Binding, bind
 from autogen.dispatch.compilations import key_of
-from autogen.dispatch.plans import Plan, Plans
+from autogen.dispatch.plans import Family, Plan, Plans
 from autogen.dispatch.shortcut import Shortcut, shortcut
 from autogen.runtime import geometry
 from tests.unit import test_binding, test_reachable
@@ -287,6 +287,15 @@ def test_plans_of_geometries_that_come_once_are_not_kept() -> None:
         assert plans.comes_again((None, k))
         plans.keep((None, k), kept[k])
     assert [plans.find((None, k), [torch.zeros(k)]) for k in range(4)] == kept
+
+
+def test_the_oldest_family_is_forgotten_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autogen.dispatch.plans, "_MOST_FAMILIES", 3)
+    plans, known = Plans(), [cast("Family", object()) for _ in range(5)]
+    keys = [(k, *(eval(f"t.{name}", {"t": T}) for name in geometry.ATTRIBUTES)) for k in range(5)]
+    for key, family in zip(keys, known, strict=True):
+        plans.know(plans.family(key)[0], family)
+    assert [plans.family(key)[1] for key in keys] == [None, None, *known[2:]]
 
 
 def test_there_is_room_for_hundreds_of_sizes_that_come_again() -> None:
