@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
 import torch
+import autogen
 import autogen.functional as F
 from autogen.losses import CrossEntropyLoss, FocalLoss
 
@@ -28,13 +29,15 @@ reveal_type(Mine().gamma)
 reveal_type(F.mse_loss(torch.ones(3), torch.ones(3)))
 CrossEntropyLoss(label_smooth=0.1)
 FocalLoss(use_autogen=None)
+autogen.explian
 """
 SEEN = {
-    10: 'Revealed type is "autogen.losses.CrossEntropyLoss"',
-    11: 'Revealed type is "float"',
-    12: 'Revealed type is "torch._tensor.Tensor"',
-    13: 'Unexpected keyword argument "label_smooth"',
-    14: 'Argument "use_autogen" to "FocalLoss" has incompatible type "None"; expected "bool"',
+    11: 'Revealed type is "autogen.losses.CrossEntropyLoss"',
+    12: 'Revealed type is "float"',
+    13: 'Revealed type is "torch._tensor.Tensor"',
+    14: 'Unexpected keyword argument "label_smooth"',
+    15: 'Argument "use_autogen" to "FocalLoss" has incompatible type "None"; expected "bool"',
+    16: 'Module has no attribute "explian"',
 }
 
 
