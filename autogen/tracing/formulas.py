@@ -233,6 +233,14 @@ def _corrcoef(input: Tensor) -> Tensor:
     return (covariance / deviation[:, None] / deviation).clamp(-1, 1)
 
 
+def _fill_diagonal(input: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
+    """`Tensor.fill_diagonal_` of a matrix, by a view of the diagonal: torch's own takes its sizes as they are."""
+    if input.dim() != 2 or wrap:
+        return input.fill_diagonal_(fill_value, wrap)
+    input.diagonal().fill_(fill_value)
+    return input
+
+
 _SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
 _PROPERTIES = ("_backward_hooks", "_base", "_version", "grad", "grad_fn", "is_leaf", "retains_grad")
 _UNKNOWN = {getattr(Tensor, name).__get__: name for name in _PROPERTIES}
@@ -253,6 +261,7 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     Tensor.masked_select: _masked_select,
     torch.cov: _cov,
     Tensor.cov: _cov,
+    Tensor.fill_diagonal_: _fill_diagonal,
     torch.corrcoef: _corrcoef,
     Tensor.corrcoef: _corrcoef,
     F.gaussian_nll_loss: gaussian_nll_loss,

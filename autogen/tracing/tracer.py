@@ -313,7 +313,16 @@ class _Tracing:
         self._streams.refuse_seeds()
         if self.recorder.collective is not None:
             raise self.recorder.collective
+        self._refuse_unchecked()
         return recorded
+
+    def _refuse_unchecked(self) -> None:
+        """Raise if torch has taken for granted what no call would look at: that a number which it does not know is
+        another one, as where what a mask chooses meets a tensor of so many elements.
+        """
+        for symbol, asserted in self._shapes.deferred_runtime_asserts.items():
+            if any(each.expr != sympy.Le(0, symbol) for each in asserted):
+                raise ValueBranchError("a size that depends on values")
 
     def _differentiated(self, returned: Any, changes: list[Change]) -> _Recorded:
         """What the loss has returned, with its gradients."""

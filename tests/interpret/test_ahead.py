@@ -298,6 +298,50 @@ def test_values_for_as_many_places_as_a_mask_chooses(compiled: list[str]) -> Non
         ours(draw("real", ROWS, COLUMNS), rows(4, 0), draw("real", ROWS, COLUMNS))
 
 
+@pytest.mark.parametrize("columns", [COLUMNS, 1])
+def test_what_a_mask_chooses_beside_a_tensor_of_as_many_rows(columns: int) -> None:
+    """The tensor's rows are those that are chosen, not those of the mask's places."""
+
+    def loss(x: Tensor, mask: Tensor, values: Tensor) -> Tensor:
+        return (x[mask] * values).sum()
+
+    ours = autogen_loss(loss)
+    for chosen in (3, 1, ROWS, 0, 5):
+        x, values = draw("real", ROWS, COLUMNS), draw("real", chosen, columns, seed=3).detach()
+        agree(ours, loss, x, rows(chosen, chosen), values)
+        with torch.no_grad():
+            torch.testing.assert_close(ours(x, rows(chosen, 0), values), loss(x, rows(chosen, 0), values))
+    with pytest.raises(RuntimeError, match="must match"):
+        ours(draw("real", ROWS, COLUMNS), rows(4, 0), draw("real", ROWS, COLUMNS))
+
+
+def test_what_two_masks_choose_side_by_side() -> None:
+    def loss(x: Tensor, mask: Tensor, other: Tensor) -> Tensor:
+        return (x[mask] - x[other]).pow(2).sum()
+
+    ours = autogen_loss(loss)
+    for chosen in (3, 1, ROWS, 0, 5):
+        x = draw("real", ROWS, COLUMNS)
+        agree(ours, loss, x, rows(chosen, 0), rows(chosen, 1))
+        with torch.no_grad():
+            torch.testing.assert_close(
+                ours(x, rows(chosen, 0), rows(chosen, 1)), loss(x, rows(chosen, 0), rows(chosen, 1))
+            )
+    with pytest.raises(RuntimeError, match="must match"):
+        ours(draw("real", ROWS, COLUMNS), rows(4, 0), rows(3, 1))
+
+
+def test_a_number_that_torch_is_told_to_check() -> None:
+    def loss(x: Tensor) -> Tensor:
+        torch._check(x.sum().item() > 0, lambda: "not positive")
+        return x.pow(2).mean()
+
+    ours = autogen_loss(loss)
+    agree(ours, loss, draw("real", ROWS, COLUMNS).abs())
+    with pytest.raises(RuntimeError, match="not positive"):
+        ours(-draw("real", ROWS, COLUMNS).abs())
+
+
 def test_what_is_found_is_a_tensor_of_its_own(compiled: list[str]) -> None:
     def loss(x: Tensor, mask: Tensor) -> Tensor:
         first, second = mask.nonzero().squeeze(1), mask.nonzero().squeeze(1)

@@ -393,3 +393,19 @@ def test_a_module_that_refers_to_itself_is_freed(binds: list[str]) -> None:
     del ours, theirs, each
     gc.collect()
     assert [each() for each in references] == [None] * 12
+
+
+REGISTRY = [[each] for each in range(2000)]
+
+
+def test_a_loss_that_reaches_thousands_of_values(binds: list[str]) -> None:
+    def theirs(x: Tensor, y: Tensor) -> Tensor:
+        return (x - y).pow(REGISTRY[2][0]).mean()
+
+    ours = autogen_loss(theirs)
+    for _ in range(4):
+        torch.testing.assert_close(gradients(ours, X, Y), gradients(theirs, X, Y))
+    assert len(binds) == 2
+    REGISTRY[2][0] = 4
+    torch.testing.assert_close(gradients(ours, X, Y), gradients(theirs, X, Y))
+    REGISTRY[2][0] = 2

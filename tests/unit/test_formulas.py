@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autogen import autogen_loss
+from autogen import autogen_loss, explain, trace_count
 from autogen.tracing import formulas
 from tests.unit.pipeline import check, floats
 
@@ -128,7 +128,24 @@ def test_covariances(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(formulas._cov(x, correction=0), torch.cov(x, correction=0))
 
 
+@pytest.mark.parametrize("shape", [(4, 4), (3, 5), (5, 2), (7, 2), (1, 4), (3, 3, 3)], ids=str)
+@pytest.mark.parametrize("wrap", [False, True])
+def test_diagonals_that_are_filled(shape: tuple[int, ...], wrap: bool) -> None:
+    x = torch.randn(shape).double()
+    theirs = with_gradients(lambda x: x.mul(2).fill_diagonal_(0.5, wrap), x)
+    torch.testing.assert_close(with_gradients(lambda x: formulas._fill_diagonal(x.mul(2), 0.5, wrap), x), theirs)
+
+
+def test_a_diagonal_is_filled_in_matrices_of_any_size() -> None:
+    loss = autogen_loss(lambda x: (x[:, None] - x[None]).exp().sum(2).fill_diagonal_(0).sum())
+    for rows in (4, 7, 5):
+        assert explain(loss, floats(rows, 3)).path == "generated"
+    assert trace_count(loss) == 1
+
+
 def test_what_torch_refuses_or_warns_of_stays_its_own() -> None:
+    with pytest.raises(RuntimeError, match="larger than 1"):
+        formulas._fill_diagonal(torch.randn(3), 0.0)
     with pytest.raises(RuntimeError, match="two or fewer dimensions"):
         formulas._cov(torch.randn(2, 3, 4))
     with pytest.warns(UserWarning, match="degrees of freedom"):
