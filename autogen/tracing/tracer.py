@@ -134,6 +134,7 @@ def trace(
                 outputs += [f"number_{k}" for k in range(len(results) - len(outputs))]
                 upstream += [None] * (len(results) - len(upstream))
             tracing.refuse_fixed_floats()
+            tracing.refuse_assumed_sizes()
             collector = tracing.collect(results, recorded.changes, is_once)
             domain = tracing.domain()
             state = collector.state(domain.guards)
@@ -275,6 +276,15 @@ class _Tracing:
             if self._shapes.replace(entry.symbolic.node._expr).is_number:
                 # Which of them it was is not known: Python asks a symbol for a float in all of them.
                 raise ValueBranchError("float(), int() or a function of numbers such as math.log()", where=entry.line)
+
+    def refuse_assumed_sizes(self) -> None:
+        """Raise if a size that only values know was taken for another one, as in `x[mask] + y`: no call is asked
+        whether it is, and lowering would read `y` where it reads `x`, also where the mask leaves places out.
+        """
+        for assumed in self._shapes.deferred_runtime_asserts.values():
+            for each in assumed:
+                if isinstance(each.expr, sympy.Eq):
+                    raise ValueBranchError("a size that depends on values")
 
     def found(self, domain: Domain) -> list[TracedTensor]:
         """What is found ahead, as inputs of the kernels."""

@@ -298,6 +298,32 @@ def test_values_for_as_many_places_as_a_mask_chooses(compiled: list[str]) -> Non
         ours(draw("real", ROWS, COLUMNS), rows(4, 0), draw("real", ROWS, COLUMNS))
 
 
+# By name: what is chosen beside a tensor of as many rows, or as a constant has.
+BESIDE: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "a weight": lambda x, mask, values: (x[mask] * values).sum(),
+    "of repeated rows": lambda x, mask, values: (x[:1].expand_as(x)[mask] * values).sum(),
+    "a target": lambda x, mask, values: (x[mask] - values).pow(2).mean(),
+    "a constant": lambda x, mask, values: (x[mask] * torch.arange(5.0)[:, None]).sum(),
+    "another mask": lambda x, mask, values: (x[mask] * x.exp()[mask.flip(0)]).sum(),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_as_many_values_as_a_mask_chooses(name: str, launches: Launches) -> None:
+    """The two have one size; but only one is walked with the places that the mask leaves out."""
+    loss = BESIDE[name]
+    ours = autogen_loss(loss)
+    for seed, chosen in enumerate((5, 3, ROWS, 5) if name != "a constant" else (5, 5)):
+        x, mask, values = draw("real", ROWS, COLUMNS, seed=seed), rows(chosen, seed), draw("real", chosen, COLUMNS)
+        agree(ours, loss, x, mask, values.detach())
+        with torch.no_grad():
+            torch.testing.assert_close(ours(x, mask, values), loss(x, mask, values))
+        launches.take()
+    if name not in ("a constant", "another mask"):
+        with pytest.raises(RuntimeError, match="must match the size"):
+            ours(x, rows(4, 0), draw("real", ROWS, COLUMNS))
+
+
 def test_what_is_found_is_a_tensor_of_its_own(compiled: list[str]) -> None:
     def loss(x: Tensor, mask: Tensor) -> Tensor:
         first, second = mask.nonzero().squeeze(1), mask.nonzero().squeeze(1)
