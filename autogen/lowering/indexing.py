@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import sympy
 import torch
@@ -69,10 +70,10 @@ class _NLL:
     Classes are dimension 1 (0 of an unbatched input); every other dimension belongs to the target.
     """
 
-    def __init__(self, context: Context, target: Value, weight: Value | None, rank: int, ignore_index: int) -> None:
+    def __init__(self, context: Context, target: Value, weight: Value | None, rank: int, ignore_index: Any) -> None:
         self.context, self.target, self.weight = context, target, weight
         self.dim = 1 if rank > 1 else 0
-        self.ignore_index = ignore_index
+        self.ignored = context.value(ignore_index).at(())  # which may be a size
 
     def outer(self, index: Index) -> Index:
         """The target's index for an index of the input. An unbatched target may have shape () or (1,)."""
@@ -84,7 +85,7 @@ class _NLL:
 
     def counted(self, outer: Index, value: ir.Node) -> ir.Node:
         """`value`, or 0 where the target is to be ignored."""
-        kept = ir.apply("ne", self.label(outer), ir.const(self.ignore_index, torch.int64))
+        kept = ir.apply("ne", self.label(outer), self.ignored)
         return ir.apply("where", self.context.name(kept, "is_counted"), value, ir.const(0, value.dtype))
 
     def class_weight(self, outer: Index) -> ir.Node:
@@ -99,7 +100,7 @@ class _NLL:
 
 @lowers("nll_loss_forward.default", "nll_loss2d_forward.default")
 def nll_loss_forward(
-    context: Context, value: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int
+    context: Context, value: Value, target: Value, weight: Value | None, reduction: int, ignore_index: Any
 ) -> tuple[Value, Value]:
     """`-weight[y] * value[y]` of each row, ignored rows 0; the mean divides by the total weight."""
     nll = _NLL(context, target, weight, len(value.shape), ignore_index)
@@ -134,7 +135,7 @@ def nll_loss_backward(
     target: Value,
     weight: Value | None,
     reduction: int,
-    ignore_index: int,
+    ignore_index: Any,
     total_weight: Value,
 ) -> Value:
     """A row that is `-weight[y] * grad` (over the total weight, for the mean) at its target and 0 elsewhere."""

@@ -298,37 +298,30 @@ def test_values_for_as_many_places_as_a_mask_chooses(compiled: list[str]) -> Non
         ours(draw("real", ROWS, COLUMNS), rows(4, 0), draw("real", ROWS, COLUMNS))
 
 
-@pytest.mark.parametrize("columns", [COLUMNS, 1])
-def test_what_a_mask_chooses_beside_a_tensor_of_as_many_rows(columns: int) -> None:
-    """The tensor's rows are those that are chosen, not those of the mask's places."""
+# By name: what is chosen beside a tensor of as many rows, or as a constant has.
+BESIDE: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "a weight": lambda x, mask, values: (x[mask] * values).sum(),
+    "of repeated rows": lambda x, mask, values: (x[:1].expand_as(x)[mask] * values).sum(),
+    "a target": lambda x, mask, values: (x[mask] - values).pow(2).mean(),
+    "a constant": lambda x, mask, values: (x[mask] * torch.arange(5.0)[:, None]).sum(),
+    "another mask": lambda x, mask, values: (x[mask] * x.exp()[mask.flip(0)]).sum(),
+}
 
-    def loss(x: Tensor, mask: Tensor, values: Tensor) -> Tensor:
-        return (x[mask] * values).sum()
 
+@pytest.mark.parametrize("name", BESIDE)
+def test_as_many_values_as_a_mask_chooses(name: str, launches: Launches) -> None:
+    """The two have one size; but only one is walked with the places that the mask leaves out."""
+    loss = BESIDE[name]
     ours = autogen_loss(loss)
-    for chosen in (3, 1, ROWS, 0, 5):
-        x, values = draw("real", ROWS, COLUMNS), draw("real", chosen, columns, seed=3).detach()
-        agree(ours, loss, x, rows(chosen, chosen), values)
+    for seed, chosen in enumerate((5, 3, 1, ROWS, 0, 5) if name != "a constant" else (5, 5)):
+        x, mask, values = draw("real", ROWS, COLUMNS, seed=seed), rows(chosen, seed), draw("real", chosen, COLUMNS)
+        agree(ours, loss, x, mask, values.detach())
         with torch.no_grad():
-            torch.testing.assert_close(ours(x, rows(chosen, 0), values), loss(x, rows(chosen, 0), values))
-    with pytest.raises(RuntimeError, match="must match"):
-        ours(draw("real", ROWS, COLUMNS), rows(4, 0), draw("real", ROWS, COLUMNS))
-
-
-def test_what_two_masks_choose_side_by_side() -> None:
-    def loss(x: Tensor, mask: Tensor, other: Tensor) -> Tensor:
-        return (x[mask] - x[other]).pow(2).sum()
-
-    ours = autogen_loss(loss)
-    for chosen in (3, 1, ROWS, 0, 5):
-        x = draw("real", ROWS, COLUMNS)
-        agree(ours, loss, x, rows(chosen, 0), rows(chosen, 1))
-        with torch.no_grad():
-            torch.testing.assert_close(
-                ours(x, rows(chosen, 0), rows(chosen, 1)), loss(x, rows(chosen, 0), rows(chosen, 1))
-            )
-    with pytest.raises(RuntimeError, match="must match"):
-        ours(draw("real", ROWS, COLUMNS), rows(4, 0), rows(3, 1))
+            torch.testing.assert_close(ours(x, mask, values), loss(x, mask, values), equal_nan=True)
+        launches.take()
+    if name not in ("a constant", "another mask"):
+        with pytest.raises(RuntimeError, match="must match the size"):
+            ours(x, rows(4, 0), draw("real", ROWS, COLUMNS))
 
 
 def test_a_number_that_torch_is_told_to_check() -> None:

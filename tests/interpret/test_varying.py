@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autogen.compiler
@@ -214,6 +215,21 @@ def test_arithmetic_on_sizes_is_that_of_python(case: str, dtype: torch.dtype, co
         rtol = 2e-7 if dtype == torch.float32 else 1e-15
         torch.testing.assert_close(ours(x).item(), formula(size), rtol=rtol, atol=0)
     assert len(compiled) <= 2
+
+
+@pytest.mark.parametrize("option", [{}, {"label_smoothing": 0.1}, {"reduction": "none"}])
+def test_a_size_as_the_class_to_ignore(option: dict[str, Any], compiled: list[str]) -> None:
+    def loss(x: Tensor, label: Tensor) -> Tensor:
+        classes = x.shape[1]
+        return F.cross_entropy(x, label.clamp(0, classes), ignore_index=classes, **option).sum()
+
+    ours = autogen_loss(loss)
+    for rows, classes in ((6, 5), (6, 9), (4, 3)):
+        x, label = draw("real", rows, classes), torch.arange(rows) % (classes + 2)
+        for own, their in zip(gradient(ours, x, label), gradient(loss, x, label), strict=True):
+            torch.testing.assert_close(own, their)
+    assert len(compiled) == 1
+    assert explain(ours, x, label).path == "generated"
 
 
 def test_of_a_number_in_both_precisions_a_launch_of_several_parts_has_one(compiled: list[str]) -> None:
