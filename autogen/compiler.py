@@ -160,11 +160,13 @@ def _python_streams(others: Sequence[Any]) -> Iterator[list[str]]:
         streams.append(("NumPy", numpy.random.get_state, numpy.random.set_state))
     streams += [(f"a {type(each).__name__}", *_access(each)) for each in others]
     before = [get() for _, get, _ in streams]
-    yield drawn
-    for (name, get, put), state in zip(streams, before, strict=True):
-        if pickle.dumps(get()) != pickle.dumps(state):
-            put(state)
-            drawn.append(name)
+    try:
+        yield drawn
+    finally:  # also of a loss that cannot be traced: torch then runs it from where the streams were
+        for (name, get, put), state in zip(streams, before, strict=True):
+            if pickle.dumps(get()) != pickle.dumps(state):
+                put(state)
+                drawn.append(name)
 
 
 def _access(stream: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]]:

@@ -311,9 +311,10 @@ def _in_dtype_of_target(input: Tensor, target: Tensor, *rest: Any) -> Any:
     return aten.binary_cross_entropy_with_logits(*given).to(target.dtype)
 
 
-def _in_unit_interval(input: Tensor, *_: Any) -> Any:
+def _in_unit_interval(input: Tensor, target: Tensor, *_: Any) -> Any:
     if input.device.type == "cpu":
-        _refuse(not ((input >= 0) & (input <= 1)).all(), "all elements of input should be between 0 and 1")
+        are_probabilities = (input >= 0) & (input <= 1) & (target >= 0) & (target <= 1)
+        _refuse(not are_probabilities.all(), "all elements of input and target should be between 0 and 1")
     return NotImplemented
 
 
@@ -391,6 +392,23 @@ def _constant_pad_nd(input: Tensor, pad: Sequence[Any], value: float = 0) -> Any
     return aten.constant_pad_nd.default(kept, rest, value) if any(rest) else kept.clone()
 
 
+def _reflection_pad_backward(grad: Tensor, input: Tensor, padding: Sequence[Any]) -> Any:
+    """One dimension after the other, what was mirrored is folded back: torch's formula looks at all corners together,
+    which takes seconds to trace.
+    """
+    if not any(padding) or any(width < 0 for width in padding):
+        return NotImplemented
+    for place, (before, after) in enumerate(zip(padding[::2], padding[1::2], strict=True)):
+        dim = input.dim() - 1 - place
+        size, whole = input.shape[dim], grad
+        grad = whole.narrow(dim, before, size)
+        for width, start, first in ((before, 0, 1), (after, before + size, size - 1 - after)):
+            if width:
+                folded = whole.narrow(dim, start, width).flip(dim)
+                grad = grad + aten.slice_backward.default(folded, grad.shape, dim, first, first + width, 1)
+    return grad
+
+
 def _bernoulli(self: Tensor, p: float = 0.5, *, generator: torch.Generator | None = None) -> Tensor:
     """Draws for elements in the order in which they lie in memory; what torch has to return them, in that of places."""
     if self.is_contiguous():
@@ -435,6 +453,9 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.nll_loss2d_forward.default: _all(_of_one_dtype(0, 2), _of_class_index(torch.int64)),
     aten.index_add.default: _index_add(aten.index_add.default),
     aten.index_add_.default: _index_add(aten.index_add_.default),
+    aten.reflection_pad1d_backward.default: _reflection_pad_backward,
+    aten.reflection_pad2d_backward.default: _reflection_pad_backward,
+    aten.reflection_pad3d_backward.default: _reflection_pad_backward,
     aten.rrelu_with_noise.default: _rrelu,
     aten.rrelu_with_noise_.default: _rrelu_,
     aten.smooth_l1_loss.default: _positive_beta,

@@ -32,6 +32,8 @@ REFUSED: list[tuple[str, dict[str, Any], tuple[Any, ...]]] = [
     ("BCELoss", {}, (T, torch.rand(5, 7).double())),
     ("BCELoss", {"weight": torch.rand(3)}, (T, T)),
     ("BCELoss", {}, (T + 1, T)),
+    ("BCELoss", {}, (T, T + 1)),
+    ("BCELoss", {}, (T, -T)),
     ("BCELoss", {}, (T, LABEL)),
     ("BCEWithLogitsLoss", {}, (X, torch.rand(5, 6))),
     ("BCEWithLogitsLoss", {"weight": torch.rand(3)}, (X, T)),

@@ -238,6 +238,17 @@ def test_a_number_drawn_outside_of_torch_is_never_baked_in(draw_one: Callable[[]
     assert "random numbers of" in explain(ours, X).reason
 
 
+@pytest.mark.parametrize("draw_one", [random.random, np.random.random], ids=["Python", "NumPy"])
+def test_a_trace_that_fails_draws_nothing_outside_of_torch(draw_one: Callable[[], float]) -> None:
+    def loss(a: Tensor) -> Tensor:
+        return a.exp().sum() * draw_one() * float(a.sum())
+
+    random.seed(1), np.random.seed(1)
+    expected = loss(X)
+    random.seed(1), np.random.seed(1)
+    assert autogen_loss(loss)(X).equal(expected)
+
+
 X = x(5, 4)
 
 

@@ -128,6 +128,22 @@ def test_covariances(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(formulas._cov(x, correction=0), torch.cov(x, correction=0))
 
 
+@pytest.mark.parametrize("pad", [(1, 2), (2, 0, 1, 3), (0, 0, 2, 1), (1, 2, 0, 1, 2, 3)], ids=str)
+def test_what_is_mirrored_is_folded_back(pad: tuple[int, ...]) -> None:
+    x = torch.randn(2, 4, 5, 6, 7)[(slice(None),) + (0,) * (3 - len(pad) // 2)].double()
+    grad, op = F.pad(x, pad, mode="reflect").cos(), f"reflection_pad{len(pad) // 2}d_backward"
+    expected = getattr(torch.ops.aten, op)(grad, x, pad)
+    torch.testing.assert_close(formulas._reflection_pad_backward(grad, x, pad), expected)
+
+
+def test_images_of_any_size_are_mirrored() -> None:
+    loss = autogen_loss(lambda x: F.pad(x, (2, 1, 1, 0), mode="reflect").exp().sum())
+    for rows in (4, 7, 5):
+        report = explain(loss, floats(2, 2, rows, 5))
+        assert report.path == "generated" and report.backward is not None and report.backward.launches == 1
+    assert trace_count(loss) == 1
+
+
 @pytest.mark.parametrize("shape", [(4, 4), (3, 5), (5, 2), (7, 2), (1, 4), (3, 3, 3)], ids=str)
 @pytest.mark.parametrize("wrap", [False, True])
 def test_diagonals_that_are_filled(shape: tuple[int, ...], wrap: bool) -> None:
