@@ -69,7 +69,8 @@ class HuberLoss(nn.HuberLoss):
 class BCELoss(nn.BCELoss):
     """`-w * (t * log(x) + (1 - t) * log(1 - x))`, both logarithms at least -100; see `torch.nn.BCELoss`.
 
-    An input outside [0, 1] raises on the CPU, as in torch; on a GPU nothing waits for a check, and the loss is nan.
+    An input or target outside [0, 1] raises on the CPU, as in torch; on a GPU nothing waits for a check, and the loss
+    of such an input is nan.
     """
 
 
