@@ -24,6 +24,7 @@ from autogen.errors import (
     AutogenError,
     CollectiveError,
     StateChangeError,
+    TooLargeError,
     TraceError,
     UnsupportedOpError,
     ValueBranchError,
@@ -65,7 +66,7 @@ def _compile_any(
     while True:
         try:
             return _compile(name, binding, needs_gradient, options, reads, made)
-        except CollectiveError:  # which knowing more does not make
+        except (CollectiveError, TooLargeError):  # which knowing more does not make
             raise
         except AutogenError as error:
             # What could not be done without knowing a value is tried with it: numbers first, as masks seldom need it.

@@ -164,6 +164,7 @@ def bind(
             name = next((each for each, value in arguments.items() if value is leaf), f"argument_{position}")
             statics.append(state.visit(leaf, name, leaves, position))
     statics.append(state.visit(function))
+    statics.append(state.visit_rest())
     tensors = [*(leaves[k] for k in spots), *(each.value for each in state.tensors)]
     names += [each.name for each in state.tensors]
 

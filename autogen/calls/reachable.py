@@ -29,6 +29,7 @@ import torch
 
 from autogen.calls.answers import Answer, question_of, questions_in
 from autogen.calls.classes import NUMBERS_AND_TEXTS, is_derived, is_derived_constant, keeps_more, pythons_own, slots
+from autogen.calls.identity import Identity
 from autogen.calls.libraries import BUILTINS, is_library, is_of_library, is_replaced
 from autogen.calls.mentions import attributes_in, globals_in, imports_in
 from autogen.calls.places import (
@@ -51,6 +52,7 @@ from autogen.names import unique
 
 MOST_VALUES = 20_000  # that a loss reaches
 MOST_AT_ONCE = 1_000_000  # the same, to be looked at a single time
+_DEEPEST = 50  # levels that are looked at at once: each takes up to six of the calls that Python has room for
 _MOST_BYTES = 4096  # of an array whose contents are part of the key
 
 SHORTCUTS = "_autogen_shortcuts"  # an attribute of modules that keep their own
@@ -102,6 +104,8 @@ class Reachable:
         self._noted: dict[int, set[str]] = {}  # names of libraries, which somebody may replace
         self._outermost: torch.nn.Module | None = None
         self._count = 0
+        self._depth = 0
+        self._later: list[tuple[Any, str, frozenset[str]]] = []
 
     @property
     def surroundings(self) -> Surroundings:
@@ -140,7 +144,21 @@ class Reachable:
         if self._count > (MOST_AT_ONCE if self.is_wide else MOST_VALUES):
             self.is_endless = True
             return Identity(value)
-        return self._composite(value, name)
+        if self._depth >= _DEEPEST:
+            self._later.append((value, name, self._attributes))
+            return "later", len(self._later)
+        self._depth += 1
+        found = self._composite(value, name)
+        self._depth -= 1
+        return found
+
+    def visit_rest(self) -> Hashable:
+        """Keys for what was too deep to be looked at where it was found."""
+        found = []
+        for value, name, attributes in self._later:  # of which there may be more with each
+            self._attributes = attributes
+            found.append(self.visit(value, name))
+        return tuple(found)
 
     def _tensor(self, tensor: torch.Tensor, name: str, container: Any, key: Any) -> Hashable:
         if container is None:
@@ -461,31 +479,3 @@ _INTERNALS = frozenset({*vars(torch.nn.Module()), SHORTCUTS}) - {"training"}
 _OF_WRAPPERS = frozenset({"__autogen_dispatcher__", "__wrapped__"})
 _HOOKS_OF_ALL = ("_global_forward_pre_hooks", "_global_forward_hooks")
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-
-
-class Identity:
-    """Any other object: equal to itself only. Holding it keeps its identity from being given to another, but what takes
-    much memory is not kept alive: once it is gone, nothing is equal to it.
-    """
-
-    __slots__ = ("_id", "_reference", "_value")
-
-    def __init__(self, value: Any) -> None:
-        is_large = isinstance(value, torch.Tensor) or hasattr(type(value), "tobytes")
-        self._id = id(value)
-        self._reference = weakref.ref(value) if is_large and type(value).__weakrefoffset__ else None
-        self._value = value if self._reference is None else None
-
-    @property
-    def value(self) -> Any:
-        """The object; None if it is gone."""
-        return self._value if self._reference is None else self._reference()
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Identity) or other._id != self._id:
-            return False
-        value = self.value
-        return other is self or (value is not None and other.value is value)
-
-    def __hash__(self) -> int:
-        return self._id

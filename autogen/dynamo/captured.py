@@ -22,7 +22,7 @@ from torch.fx import GraphModule, Node
 
 from autogen.calls.binding import is_replaying
 from autogen.calls.digest import Portable
-from autogen.calls.reachable import Identity
+from autogen.calls.identity import Identity
 from autogen.dynamo import graphs
 from autogen.dynamo.opaque import forward, register
 from autogen.errors import AutogenError, GraphError

@@ -55,4 +55,5 @@ def _reaches_tensors(memo: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     walk = Reachable()
     for each in (memo.__wrapped__, *args, *kwargs.values()):
         walk.visit(each)
+    walk.visit_rest()
     return walk.is_endless or any(isinstance(each.value, _TRACED) for each in walk.tensors)

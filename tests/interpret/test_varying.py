@@ -346,6 +346,25 @@ def test_a_loop_over_many_elements_is_not_compiled() -> None:
     torch.testing.assert_close(autogen_loss(loss)(X), loss(X))
 
 
+def test_what_is_too_long_is_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Knowing ahead what a mask chooses makes no loss shorter."""
+    traces, trace = [], autogen.compiler.trace
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        traces.append(kwargs["reads"])
+        return trace(*args, **kwargs)
+
+    def loss(x: Tensor) -> Tensor:
+        total = x[x > 0].sum()
+        for _ in range(2000):
+            total = total * 0.5 + x.mean()
+        return total
+
+    monkeypatch.setattr(autogen.compiler, "trace", traced)
+    assert "more than 2500 operations" in explain(autogen_loss(loss), X).reason
+    assert len(traces) == 1
+
+
 def test_instances_do_not_share_what_varies(compiled: list[str]) -> None:
     cls = autogen_loss(type("Shared", (Annealed,), {}))
     one, other = cls(), cls()

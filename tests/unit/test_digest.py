@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import autogen.calls.digest
 from autogen.calls.binding import bind
 from autogen.calls.digest import UnstableKeyError, digest
-from autogen.calls.reachable import Identity
+from autogen.calls.identity import Identity
 from tests.unit import test_binding, test_reachable
 
 T = torch.zeros(3)

@@ -234,6 +234,32 @@ def test_too_much_to_look_at_is_given_up() -> None:
     assert state.is_endless
 
 
+class Link:
+    """One of a list, each of which is kept by the one before."""
+
+    def __init__(self, following: Link | None, scale: Any) -> None:
+        self.following, self.scale = following, scale
+
+
+def test_what_lies_deeper_than_python_calls() -> None:
+    last = first = Link(None, torch.tensor(2.0))
+    for _ in range(2000):
+        first = Link(first, 1)
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        link = first
+        while link.following is not None:
+            link = link.following
+        return (x * link.scale).sum()
+
+    x = torch.ones(2)
+    before = binding_of(loss, x)
+    assert before.tensors[1] is last.scale and before.statics == binding_of(loss, x).statics
+    assert before.replay([x, torch.tensor(3.0)]) == 6
+    last.scale = 4.0
+    assert binding_of(loss, x).statics != before.statics
+
+
 class Lazy(dict[str, list[int]]):
     """Makes what it is asked for, as registries do that import what they name."""
 
