@@ -93,15 +93,19 @@ class Provenance:
             return _WITH_NUMBER[node.op]
         return _NOUNS.get(node.op, node.op)
 
-    def qualified(self, node: ir.Node) -> str:
-        """`called`, with the tensors that the value comes from if they are two: for values that are called alike."""
-        names: dict[str, None] = {}
-        for below in ir.topological([node]):
+    def qualified(self, node: ir.Node, known: dict[ir.Node, tuple[str, ...]]) -> str:
+        """`called`, with the tensors that the value comes from if they are two: for values that are called alike.
+
+        From which tensors what is below it comes is `known` to further calls.
+        """
+        for below in ir.topological([node], known):
+            names = dict.fromkeys(name for arg in below.args for name in known[arg])
             if below.op == "load":
                 buffer = below.attrs[0]
                 own = (buffer.name,) if buffer.role == "input" else self.sources.get(buffer.name, ())
                 names |= dict.fromkeys(own)
-        return "_".join([self.called(node), *names]) if len(names) == 2 else self.called(node)
+            known[below] = tuple(names)[:3]  # more than two are not told
+        return "_".join([self.called(node), *known[node]]) if len(known[node]) == 2 else self.called(node)
 
     def moved(self, old: ir.Node, new: ir.Node) -> None:
         """A pass made `new` out of `old`: it inherits what is known."""

@@ -149,6 +149,7 @@ class Style:
         self.has_landings: set[Node] = set()  # the nodes above any
         depths: dict[Node, int] = {}
         self._wanted: Counter[str] = Counter()
+        self._came_from: dict[Node, tuple[str, ...]] = {}
         targets = list(roots)
         for node in ir.topological(targets):
             self.uses.update(node.args)
@@ -165,7 +166,7 @@ class Style:
         """A new identifier for a node. Where several would be called alike, the tensors they come from tell which."""
         called = wanted or self.provenance.called(node)
         if not wanted and self._wanted[called] > 1 and node.op != "load":
-            called = self.provenance.qualified(node)
+            called = self.provenance.qualified(node, self._came_from)
         return self.names.new(called)
 
     def helper(self, name: str) -> str:

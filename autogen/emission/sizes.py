@@ -109,7 +109,7 @@ class Sizes:
         size = product / sympy.Mul(*variables)
         found: list[sympy.Expr] = []
         for known in sorted(self._known, key=lambda e: -e.count_ops()):
-            while size not in (1, known):
+            while size not in (1, known) and known.free_symbols <= size.free_symbols:  # cancelling takes ms
                 quotient = sympy.cancel(size / known)
                 if quotient.as_numer_denom()[1] != 1:
                     break

@@ -108,8 +108,9 @@ def coordinates_apart(root: Root) -> list[Root]:
     once.
     """
     few = [axis for axis in sorted(root.index_axes, key=str) if axis.size.is_Integer and 1 < axis.size <= MOST]
+    below = _axes_below(root) if few else {}
     for axis in few:
-        if not any(axis in node.axes and _is_of_pairs_around(node, axis) for node in _reductions(root)):
+        if not any(axis in node.axes and _is_of_pairs_around(node, axis, below) for node in below):
             continue
         found = []
         for place in map(sympy.Integer, range(axis.size)):
@@ -122,14 +123,22 @@ def coordinates_apart(root: Root) -> list[Root]:
     return [root]
 
 
-def _reductions(root: Root) -> list[Node]:
-    return [node for node in ir.topological([root.node]) if node.op == "reduce"]
+_Kinds = frozenset[frozenset[Axis]]
 
 
-def _is_of_pairs_around(node: Node, axis: Axis) -> bool:
-    """Whether a reduction is of values per pair, which no tensor has, and which are the same all along an axis."""
-    pair = (node.axes | set(node.attrs[1])) - {axis}
-    below = ir.topological(node.args)
-    return any(pair <= each.axes and axis not in each.axes for each in below) and not any(
-        pair <= each.axes for each in below if each.op == "load"
-    )
+def _axes_below(root: Root) -> dict[Node, tuple[_Kinds, _Kinds]]:
+    """What axes the values have from which each node of a result is computed; the same, of its loads alone."""
+    found: dict[Node, tuple[_Kinds, _Kinds]] = {}
+    for node in ir.topological([root.node]):
+        values = [frozenset([arg.axes]) | found[arg][0] for arg in node.args]
+        loads = [found[arg][1] | ({arg.axes} if arg.op == "load" else set()) for arg in node.args]
+        found[node] = frozenset().union(*values), frozenset().union(*loads)
+    return found
+
+
+def _is_of_pairs_around(node: Node, axis: Axis, below: Mapping[Node, tuple[_Kinds, _Kinds]]) -> bool:
+    """Whether a node reduces values per pair, which no tensor has, and which are the same all along an axis."""
+    if node.op != "reduce":
+        return False
+    pair, (values, loads) = (node.axes | set(node.attrs[1])) - {axis}, below[node]
+    return any(pair <= own and axis not in own for own in values) and not any(pair <= own for own in loads)

@@ -215,7 +215,7 @@ def _statistics(
     taken.update(name for step in (*forward.steps, *backward.steps) for name in (*step.reads, *step.writes))
     for node in dict.fromkeys(ordered):
         alike = called[provenance.called(node)] > 1
-        name = unique(provenance.qualified(node) if alike else provenance.called(node), taken)
+        name = unique(provenance.qualified(node, {}) if alike else provenance.called(node), taken)
         taken.add(name)
         provenance.names[node] = name  # both kernels call it so
         provenance.sources[name] = tuple(dict.fromkeys(names_of([node])))

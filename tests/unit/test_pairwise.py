@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,13 +12,14 @@ from torch import Tensor
 
 from autogen import ir
 from autogen.scheduling.kernel import Kernel
+from autogen.scheduling.pairwise import coordinates_apart
 from autogen.scheduling.plan import Plan
 from autogen.scheduling.schedule import backward_of
 from autogen.sizes import evaluator_of
 from autogen.tiling.space import Space
 from autogen.tiling.tiler import Tiler
 from tests.formulas import chamfer, discrepancy, ranked
-from tests.unit.pipeline import Loss, Reference, floats, plan_of
+from tests.unit.pipeline import Loss, Reference, floats, plan_of, program_of
 
 
 def kernels(plan: Plan) -> list[Kernel]:
@@ -157,3 +159,35 @@ def test_a_last_block_has_registers_for_all_that_it_adds_up() -> None:
     for rows, is_small in ((16, True), (64, False)):
         (kernel,) = plan_of(soft_ranks, floats(rows, 256), floats(rows, 256, seed=1))[0].forward
         assert isinstance(kernel, Kernel) and (kernel.last_block is not None) is is_small
+
+
+def balanced(x: Tensor) -> Tensor:
+    x = x.narrow(1, 0, 4).narrow(2, 0, 4)
+    for _ in range(12):
+        x = x / x.sum(1, keepdim=True)
+        x = x / x.sum(2, keepdim=True)
+    return x
+
+
+def test_a_result_is_walked_once_however_many_reductions_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    (root,) = program_of(balanced, floats(2, 5, 5))[0].outputs
+    walks: list[list[ir.Node]] = []
+    topological = ir.topological
+
+    def counted(roots: Sequence[ir.Node]) -> list[ir.Node]:
+        walks.append(topological(roots))
+        return walks[-1]
+
+    monkeypatch.setattr(ir, "topological", counted)
+    assert coordinates_apart(root) == [root]
+    assert len(walks) == 1 and sum(node.op == "reduce" for node in walks[0]) == 24
+
+
+def test_what_a_value_comes_from_is_looked_up_once() -> None:
+    program, _ = program_of(lambda a, b: (a.exp() + b).log().sum(), floats(5), floats(5))
+    known: dict[ir.Node, tuple[str, ...]] = {}
+    order = ir.topological([program.outputs[0].node])
+    found = [program.provenance.qualified(node, known) for node in order]
+    assert set(known) == set(order)
+    assert found == [program.provenance.qualified(node, {}) for node in order]
+    assert any(name.endswith("_a_b") for name in found)
