@@ -409,6 +409,16 @@ def _reflection_pad_backward(grad: Tensor, input: Tensor, padding: Sequence[Any]
     return grad
 
 
+def _repeat(input: Tensor, repeats: Sequence[Any]) -> Any:
+    """Copies in the order of memory of torch's own; those of its formula may be transposed, and have no views."""
+    shape = [1] * (len(repeats) - input.dim()) + list(input.shape)
+    if len(repeats) < input.dim() or not repeats:
+        return NotImplemented
+    pairs = list(zip(repeats, shape, strict=True))
+    copies = input.reshape([each for size in shape for each in (1, size)]).expand([each for p in pairs for each in p])
+    return copies.clone(memory_format=torch.contiguous_format).view([count * size for count, size in pairs])
+
+
 def _bernoulli(self: Tensor, p: float = 0.5, *, generator: torch.Generator | None = None) -> Tensor:
     """Draws for elements in the order in which they lie in memory; what torch has to return them, in that of places."""
     if self.is_contiguous():
@@ -456,6 +466,7 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.reflection_pad1d_backward.default: _reflection_pad_backward,
     aten.reflection_pad2d_backward.default: _reflection_pad_backward,
     aten.reflection_pad3d_backward.default: _reflection_pad_backward,
+    aten.repeat.default: _repeat,
     aten.rrelu_with_noise.default: _rrelu,
     aten.rrelu_with_noise_.default: _rrelu_,
     aten.smooth_l1_loss.default: _positive_beta,

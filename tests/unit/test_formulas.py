@@ -128,6 +128,21 @@ def test_covariances(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(formulas._cov(x, correction=0), torch.cov(x, correction=0))
 
 
+@pytest.mark.parametrize("repeats", [(1, 3), (2, 1), (2, 3, 2), (0, 2)], ids=str)
+def test_copies_lie_in_memory_as_those_of_torch(repeats: tuple[int, ...]) -> None:
+    for x in (torch.randn(4, 1), torch.randn(3, 5).t()):
+        ours, theirs = formulas._repeat(x, repeats), x.repeat(repeats)
+        assert ours.equal(theirs) and ours.stride() == theirs.stride()
+
+
+def test_copies_are_viewed_in_any_size() -> None:
+    loss = autogen_loss(lambda x: (x.view(-1, 1).repeat(1, 3).view(-1) - x.repeat(3)).square().sum())
+    for rows in (4, 7, 5):
+        assert explain(loss, floats(rows)).path == "generated"
+    assert trace_count(loss) == 1
+    check(lambda x: (x[:, None].repeat(1, 3).view(-1) * x.repeat(3)).exp(), floats(4))
+
+
 @pytest.mark.parametrize("pad", [(1, 2), (2, 0, 1, 3), (0, 0, 2, 1), (1, 2, 0, 1, 2, 3)], ids=str)
 def test_what_is_mirrored_is_folded_back(pad: tuple[int, ...]) -> None:
     x = torch.randn(2, 4, 5, 6, 7)[(slice(None),) + (0,) * (3 - len(pad) // 2)].double()
