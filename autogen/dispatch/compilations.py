@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from autogen import availability
 from autogen.calls import reachable
 from autogen.calls.binding import Binding, Bound
 from autogen.calls.executed import is_profiled, noted
@@ -105,6 +106,16 @@ class Compilations:
     def every(self) -> Iterator[CompiledLoss]:
         """All that has been compiled."""
         return itertools.chain.from_iterable(self._compiled.values())
+
+    def refuses(self, key: Hashable, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> bool:
+        """Whether all calls of a kind, of the geometry of some tensors, run in torch where the floats are these."""
+        if self._compiled.get(key):
+            return False
+        domains = [refused.domain for refused in self._refused.get(key, ())]
+        return any(
+            domain is None or (not domain.is_by_values and domain.guards.read(tensors, floats) is not None)
+            for domain in domains
+        )
 
     def refuse(self, key: Hashable, error: AutogenError) -> None:
         """Have a kind of calls run in torch from now on, whatever was compiled for it."""
@@ -215,6 +226,20 @@ def needs_gradient(binding: Binding) -> list[bool]:
     """Which tensors of a call are to be differentiated."""
     enabled = torch.is_grad_enabled()
     return [enabled and tensor.requires_grad for tensor in binding.tensors]
+
+
+def needs_of_plain(
+    tensors: Sequence[torch.Tensor], on_device: Sequence[torch.Tensor] | None = None
+) -> tuple[bool, ...] | None:
+    """Which tensors are to be differentiated; None if kernels cannot run on them, which is said on the long way. Only
+    those `on_device` have to be there, if not all.
+    """
+    try:
+        availability.require(tensors if on_device is None else on_device)
+    except AutogenError:
+        return None
+    is_enabled = torch.is_grad_enabled()
+    return tuple([is_enabled and tensor.requires_grad for tensor in tensors])
 
 
 def _attempt(

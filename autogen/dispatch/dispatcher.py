@@ -22,8 +22,8 @@ from autogen.calls.executed import is_profiled
 from autogen.calls.places import MISSING
 from autogen.calls.surroundings import make_parameter
 from autogen.dispatch.autograd import apply_short, run
-from autogen.dispatch.compilations import Compilations, Decision, key_of, needs_gradient
-from autogen.dispatch.plans import Family, Key, Plan, Taken
+from autogen.dispatch.compilations import Compilations, Decision, key_of, needs_gradient, needs_of_plain
+from autogen.dispatch.plans import IN_TORCH, Family, InTorch, Key, Plan, Taken
 from autogen.dispatch.shortcut import Shortcut
 from autogen.dispatch.sites import Site, Sites
 from autogen.dispatch.state import apart, keep, shared_memory
@@ -37,6 +37,7 @@ from autogen.errors import (
     StateChangeError,
     TooLargeError,
     TraceError,
+    UnavailableError,
     UnknownCallError,
     UnsupportedOpError,
     ValueBranchError,
@@ -47,7 +48,6 @@ from autogen.policies import Policy, resolve
 from autogen.runtime.replays import Settings
 
 if TYPE_CHECKING:
-    from autogen.dispatch.compilations import Kernels
     from autogen.runtime.compiled import CompiledLoss
     from autogen.runtime.handwritten import BoundHandwritten, Handwritten
 
@@ -117,8 +117,10 @@ class Dispatcher:
             except (CompileError, InternalError):  # which is dealt with below
                 site.shortcuts.clear()
             else:
-                if result is not MISSING:
+                if result is not MISSING and result is not IN_TORCH:
                     return result
+                if result is IN_TORCH and policy is not Policy.MANDATORY:
+                    return self._eager(module, args, kwargs)
         try:
             binding, decision = self.prepare(module, args, kwargs, name or self.name)
         except ArgumentsError as fault:
@@ -126,11 +128,12 @@ class Dispatcher:
         except UnknownCallError as fault:
             decision = Decision(error=fault)
             self.say(name or self.name, fault.reason)
+        else:
+            self._learn(binding, decision, module, args, kwargs)  # from what has not been changed yet
         error = decision.error
         if decision.kernels is not None:
             needs = needs_gradient(binding)
             failed = functools.partial(self.refuse, key_of(binding, binding.tensors), policy)
-            self._learn(binding, decision.kernels, module, args, kwargs)  # from what has not been changed yet
             try:
                 return run(decision.kernels, binding, decision.sizes, needs, failed, decision.found)
             except (CompileError, InternalError) as refused:
@@ -259,7 +262,7 @@ class Dispatcher:
         return True
 
     def _short(self, site: Site, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the loss if it is known from an earlier call how; else `MISSING`."""
+        """Run the loss if it is known from an earlier call how; `IN_TORCH` if torch has to, and else `MISSING`."""
         before = replaced.begun
         for each in site.shortcuts:
             reading = each.read(module, args, kwargs)
@@ -268,13 +271,11 @@ class Dispatcher:
             if not before == replaced.begun == replaced.ended:
                 return MISSING  # another thread replays: the long way waits for it
             tensors, known, values = reading
-            plan: Plan | None
-            if isinstance(known, tuple):
-                plan = self._plan_geometry(each, known, tensors, values, site)
-                if plan is None:
-                    return MISSING
-            else:
-                plan = known
+            plan = self._plan_geometry(each, known, tensors, values, site) if isinstance(known, tuple) else known
+            if plan is None:
+                return MISSING
+            if isinstance(plan, InTorch):
+                return plan
             sizes: dict[str, Any] | None = None
             found: tuple[torch.Tensor, ...] = ()
             if values or plan.by_values:
@@ -304,13 +305,14 @@ class Dispatcher:
             taken = other.taken(tensors, values) if other is not plan else None
             if taken is not None:
                 return taken
-        family = self._family(shortcut, tensors)
+        family = self._family(shortcut, tensors, needs_of_plain(tensors))
         new = None if family is None else self._plan(family, tensors, values, site, plan.branches)
         return None if new is None else new.taken(tensors, values)
 
-    def _family(self, shortcut: Shortcut, tensors: Sequence[torch.Tensor]) -> Family | None:
+    def _family(
+        self, shortcut: Shortcut, tensors: Sequence[torch.Tensor], needs: tuple[bool, ...] | None
+    ) -> Family | None:
         """What has been compiled for calls that have the sizes, only, of their own; None if there is nothing."""
-        needs = _needs_of_plain(tensors)
         compiled = () if needs is None else self.compilations.of(key_of(shortcut, tensors))
         if needs is None or not compiled:
             return None
@@ -339,14 +341,19 @@ class Dispatcher:
 
     def _plan_geometry(
         self, shortcut: Shortcut, key: Key, tensors: Sequence[torch.Tensor], values: tuple[Any, ...], site: Site
-    ) -> Plan | None:
+    ) -> Plan | InTorch | None:
         """What a call of a geometry runs that has no plan yet; on handwritten kernels, if another has one."""
         if self._handwritten is None:
             kinds, family = shortcut.plans.family(key)
             if family is None:
-                family = self._family(shortcut, tensors)
+                needs = needs_of_plain(tensors)
+                family = self._family(shortcut, tensors, needs)
                 if family is None:
-                    return None
+                    if needs is not None and not self.compilations.refuses(key_of(shortcut, tensors), tensors, values):
+                        return None
+                    if not values:
+                        shortcut.plans.keep(key, IN_TORCH)
+                    return IN_TORCH
                 shortcut.plans.know(kinds, family)
             plan = self._plan(family, tensors, values, site, [])
             if plan is not None:
@@ -355,16 +362,16 @@ class Dispatcher:
         state, example = shortcut.plans.example or (None, None)
         if example is None or state != key[0] or not _is_autocast_known(tensors):
             return None
-        needs = _needs_of_plain(tensors, self._on_device(shortcut.names, tensors))
+        needs = needs_of_plain(tensors, self._on_device(shortcut.names, tensors))
         if needs is None:
             return None
-        bound = cast("BoundHandwritten", example.loss).like(tensors, needs)
+        bound = cast("BoundHandwritten", cast("Plan", example).loss).like(tensors, needs)
         return None if bound is None else shortcut.handwritten(key, bound, tensors, needs)
 
     def _learn(
         self,
         binding: Binding,
-        kernels: Kernels,
+        decision: Decision,
         module: torch.nn.Module | None,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -372,8 +379,11 @@ class Dispatcher:
         """Find a shortcut for the next calls like this one."""
         if self.options.retraces:
             return
-        site = self._sites.of(module)
-        if self._handwritten is None:
+        site, kernels = self._sites.of(module), decision.kernels
+        if kernels is None:
+            if self._is_for_good(binding, decision.error):
+                site.learn(binding, module, args, kwargs)
+        elif self._handwritten is None:
             if cast("CompiledLoss", kernels).is_short:
                 site.learn(binding, module, args, kwargs)
         elif kernels.path == "handwritten" and not binding.floats and _is_autocast_known(binding.tensors):
@@ -383,6 +393,17 @@ class Dispatcher:
                 reading = each.read(module, args, kwargs)
                 if reading is not None and isinstance(reading[1], tuple):
                     each.handwritten(reading[1], bound, binding.tensors, needs_gradient(binding))
+
+    def _is_for_good(self, binding: Binding, error: AutogenError | None) -> bool:
+        """Whether calls like one that is refused are refused as well."""
+        if self._handwritten is not None or self.options.static_graph or not binding.tensors:
+            return False
+        if isinstance(error, StateChangeError):  # what torch changes makes each call another
+            return False
+        if isinstance(error, UnavailableError):
+            return True
+        key, floats = key_of(binding, binding.tensors), tuple(binding.floats.values())
+        return self.compilations.refuses(key, binding.tensors, floats)
 
     def replay_again(
         self,
@@ -459,20 +480,6 @@ class Dispatcher:
 
     def _eager(self, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.function(*args, **kwargs) if module is None else self.function(module, *args, **kwargs)
-
-
-def _needs_of_plain(
-    tensors: Sequence[torch.Tensor], on_device: Sequence[torch.Tensor] | None = None
-) -> tuple[bool, ...] | None:
-    """Which tensors are to be differentiated; None if kernels cannot run on them, which is said on the long way. Only
-    those `on_device` have to be there, if not all.
-    """
-    try:
-        availability.require(tensors if on_device is None else on_device)
-    except AutogenError:
-        return None
-    is_enabled = torch.is_grad_enabled()
-    return tuple([is_enabled and tensor.requires_grad for tensor in tensors])
 
 
 def _is_autocast_known(tensors: Sequence[torch.Tensor]) -> bool:

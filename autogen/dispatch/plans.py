@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 
 Key = tuple[Any, ...]
 
+
+class InTorch:
+    """The plan of calls that run in torch, whatever their values are."""
+
+
+IN_TORCH = InTorch()
+
 Taken = tuple["Plan", "dict[str, Any] | None", tuple[torch.Tensor, ...]]
 """How a call runs: its plan, its sizes if floats among them vary, and the tensors that were found ahead."""
 
@@ -162,16 +169,18 @@ class Plans:
     """
 
     def __init__(self) -> None:
-        self._plans: dict[Key, Plan] = {}
-        self._newest: tuple[Key, Plan] | None = None  # which has come once
+        self._plans: dict[Key, Plan | InTorch] = {}
+        self._newest: tuple[Key, Plan | InTorch] | None = None  # which has come once
         self._noted: dict[int, None] = {}  # what has come, by hash
         self._tests: dict[Key, geometry.Alike] = {}
         self._families: dict[Key, Family] = {}
-        self.example: tuple[Any, Plan] | None = None  # the last that was kept, after what held for all tensors
+        self.example: tuple[Any, Plan | InTorch] | None = (
+            None  # the last that was kept, after what held for all tensors
+        )
         # What holds for all tensors, a test for their geometry, and the plan.
-        self.latest: tuple[Any, geometry.Alike, Plan] | tuple[None, None, None] = (None, None, None)
+        self.latest: tuple[Any, geometry.Alike, Plan | InTorch] | tuple[None, None, None] = (None, None, None)
 
-    def find(self, key: Key, tensors: Sequence[torch.Tensor]) -> Plan | Key:
+    def find(self, key: Key, tensors: Sequence[torch.Tensor]) -> Plan | InTorch | Key:
         """The plan for a key, the first part of which holds for all tensors; the key if there is none.
 
         Raises:
@@ -216,7 +225,7 @@ class Plans:
         self._noted[noted] = None
         return is_first
 
-    def keep(self, key: Key, plan: Plan) -> None:
+    def keep(self, key: Key, plan: Plan | InTorch) -> None:
         """Remember the plan of a geometry: if that comes again, for good."""
         if self.comes_again(key):
             _make_room(MOST_PLANS, self._plans, self._tests)

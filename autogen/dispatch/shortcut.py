@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from autogen.calls.binding import Binding, run_again
 from autogen.calls.libraries import is_of_library
 from autogen.calls.surroundings import Surroundings
-from autogen.dispatch.plans import Key, Plan, Plans
+from autogen.dispatch.plans import InTorch, Key, Plan, Plans
 from autogen.frozen import frozen
 from autogen.runtime import geometry
 from autogen.runtime.replays import read_autocast
@@ -25,7 +25,7 @@ from autogen.runtime.replays import read_autocast
 if TYPE_CHECKING:
     from autogen.runtime.handwritten import BoundHandwritten
 
-Reading = tuple[tuple[torch.Tensor, ...], Plan | Key, tuple[Any, ...]]
+Reading = tuple[tuple[torch.Tensor, ...], Plan | InTorch | Key, tuple[Any, ...]]
 """The tensors of a call, their plan, or a key of their geometry if there is none yet, and the values that vary: floats,
 or lists of which a handwritten loss makes what it finds ahead."""
 

@@ -80,6 +80,11 @@ class Domain:
         """What tells the traces of one kind of call apart."""
         return self.guards.texts, tuple(repr(each.value) for each in self.predicates)
 
+    @property
+    def is_by_values(self) -> bool:
+        """Whether values in tensors decide, too, if a call is one of these."""
+        return bool(self.predicates) or self.guards.is_staged
+
     def sizes(self, tensors: Sequence[torch.Tensor], floats: Sequence[float] = ()) -> dict[str, Any] | None:
         """The sizes and floats of a call by name, or None if the trace does not hold for it."""
         bound = self.bind(tensors, floats)

@@ -35,7 +35,8 @@ class Guards:
     """Names for the sizes of a trace, and the check that a later call may use it.
 
     `symbols` maps every free size to where it is read. Tensors and floats that are found only when others are known
-    have a *stage* of their own: relations are checked as early as they can be.
+    have a *stage* of their own: relations are checked as early as they can be, and those of a later stage are why it
+    `is_staged`.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Guards:
         def stage(relation: sympy.Basic) -> int:
             return max((stages.get(symbol, 0) for symbol in relation.free_symbols), default=0)
 
+        self.is_staged = any(map(stage, relations))
         self._read = {
             k: _reader(
                 {symbol: place for symbol, place in symbols.items() if stages.get(symbol, 0) == k},
@@ -74,8 +76,14 @@ class Guards:
         shapes: Any,
         tensors: Sequence[Known],
         floats: Sequence[Known] = (),
+        *,
+        is_refused: bool = False,
     ) -> Guards:
-        """Collect what a `ShapeEnv` learned while symbolic `tensors` and `floats` were traced."""
+        """Collect what a `ShapeEnv` learned while symbolic `tensors` and `floats` were traced.
+
+        A loss that `is_refused` is so whatever the floats are that it has found in tensors, and has then taken for
+        granted: this is a reason to refuse it.
+        """
         home: dict[sympy.Symbol, Place] = {}
         stages: dict[sympy.Symbol, int] = {}
         geometry: list[tuple[Place, sympy.Expr]] = []
@@ -93,6 +101,7 @@ class Guards:
         solved = {old: shapes.replace(old) for old in home}
         names = _name_symbols(home, solved, tensors)
         renamed = {old: sympy.Symbol(name, integer=True, positive=True) for old, name in names.items()}
+        granted = []
         for position, known in enumerate(floats):
             old = known.value.node._expr
             home[old], solved[old] = (position, 0, "float"), shapes.replace(old)
@@ -100,6 +109,8 @@ class Guards:
             name = unique(identifier(known.name) + NUMBER, {str(new) for new in renamed.values()})
             is_size = isinstance(known.value, torch.SymInt)
             renamed[old] = sympy.Symbol(name, integer=True, positive=True) if is_size else sympy.Symbol(name, real=True)
+            if is_refused and known.stage and not is_size:
+                granted.append(sympy.Eq(renamed[old], solved[old], evaluate=False))
         free = {old: place for old, place in home.items() if solved[old] == old}
         relations = [
             sympy.Eq(renamed[old], expression.xreplace(renamed), evaluate=False)
@@ -110,6 +121,7 @@ class Guards:
             relation = guard.expr.xreplace(renamed)
             if relation not in (sympy.true, *relations):
                 relations.append(relation)
+        relations = [each for each in relations if each not in granted]
         mapping = {old: expression.xreplace(renamed) for old, expression in solved.items()}
         read_as = dict(renamed)
         for (position, dim, kind), expression in geometry:

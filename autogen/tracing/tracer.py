@@ -139,7 +139,7 @@ def trace(
             state = collector.state(domain.guards)
             others = [TensorLeaf if isinstance(leaf, torch.Tensor) else _number(leaf, domain.guards) for leaf in leaves]
     except AutogenError as error:
-        error.domain = tracing.domain()
+        error.domain = tracing.domain(is_refused=True)
         error.unknown = tracing.recorder.unknown
         raise
 
@@ -253,8 +253,10 @@ class _Tracing:
         """The node of an input, with the value that it came with."""
         return next(node for node, own in zip(self._placeholders, self.fakes, strict=True) if own is fake)
 
-    def domain(self) -> Domain:
-        """The calls that take the way recorded so far."""
+    def domain(self, *, is_refused: bool = False) -> Domain:
+        """The calls that take the way recorded so far; of one that `is_refused`, also those with other floats that
+        `refuse_fixed_floats` would refuse.
+        """
         settle_factors(self._shapes, self.fakes, self._tensors)
         tensors = [Known(*each) for each in zip(self._names, self.fakes, strict=True)]
         floats = [Known(*each) for each in self._floats]
@@ -265,7 +267,7 @@ class _Tracing:
                 tensors += [Known(name, fake, stage, is_computed=not entry.fresh) for name, fake in each]
             elif isinstance(entry, Number):
                 floats.append(Known(entry.name, entry.symbolic, stage))
-        guards = Guards.of(self._shapes, tensors, floats)
+        guards = Guards.of(self._shapes, tensors, floats, is_refused=is_refused)
         return Domain(guards, list(entries), self._placeholders, self.recorder.constants)
 
     def refuse_fixed_floats(self) -> None:

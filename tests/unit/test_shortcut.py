@@ -332,8 +332,8 @@ def test_sizes_that_keep_changing_are_looked_at_once(monkeypatch: pytest.MonkeyP
     from autogen.dispatch import dispatcher
 
     asked: list[Any] = []
-    original = dispatcher._needs_of_plain
-    monkeypatch.setattr(dispatcher, "_needs_of_plain", lambda *given: asked.append(given) or original(*given))
+    original = dispatcher.needs_of_plain
+    monkeypatch.setattr(dispatcher, "needs_of_plain", lambda *given: asked.append(given) or original(*given))
     loss = autogen_loss(lambda x, y: ((x - y) ** 2).mean())
     for n in (3, 4, 5, 6, 7, 8, 6):
         loss(torch.zeros(n), torch.ones(n))
