@@ -33,10 +33,12 @@ class AutogenError(RuntimeError):
     `reason` is one sentence that names the source line where there is one, `where` is that line, and
     `remedy` is what the user can do. The message is the reason, then the remedy on a line of its own.
     `domain` are the calls for which the error would come again (an `autogen.tracing.domain.Domain`), None if unknown;
+    `wider` are these with any other floats in the place of those that the loss has taken for granted, if it has;
     `unknown` are the values that the loss had read without knowing them (an `autogen.tracing.entries.Reads`).
     """
 
     domain: Any = None
+    wider: Any = None
     unknown: Any = None
 
     def __init__(self, reason: str, *, remedy: str, where: SourceLine | None = None) -> None:
@@ -47,7 +49,7 @@ class AutogenError(RuntimeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # BaseException would call the class with the message alone, which no subclass here accepts.
-        state = {name: value for name, value in self.__dict__.items() if name not in ("domain", "unknown")}
+        state = {name: value for name, value in self.__dict__.items() if name not in ("domain", "wider", "unknown")}
         return _rebuild, (type(self), self.args), state
 
 

@@ -126,7 +126,11 @@ class Compilations:
         """Remember that a kind of calls is refused, and forget the oldest such kind if there are too many."""
         while key not in self._refused and len(self._refused) >= MOST_KEYS:
             del self._refused[next(iter(self._refused))]
-        self._refused.setdefault(key, []).append(without_frames(error))
+        refused = self._refused.setdefault(key, [])
+        before = [each.wider.key for each in refused if each.wider is not None]
+        if error.wider is not None and error.wider.key in before:
+            error.domain = error.wider  # another float has come to the same
+        refused.append(without_frames(error))
 
     def _known(self, binding: Binding, key: Hashable) -> Decision | None:
         """What was found before for calls like this one."""

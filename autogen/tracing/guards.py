@@ -77,12 +77,11 @@ class Guards:
         tensors: Sequence[Known],
         floats: Sequence[Known] = (),
         *,
-        is_refused: bool = False,
+        is_wider: bool = False,
     ) -> Guards:
         """Collect what a `ShapeEnv` learned while symbolic `tensors` and `floats` were traced.
 
-        A loss that `is_refused` is so whatever the floats are that it has found in tensors, and has then taken for
-        granted: this is a reason to refuse it.
+        If it `is_wider`, floats that were found in tensors need not be what they are in this call.
         """
         home: dict[sympy.Symbol, Place] = {}
         stages: dict[sympy.Symbol, int] = {}
@@ -109,7 +108,7 @@ class Guards:
             name = unique(identifier(known.name) + NUMBER, {str(new) for new in renamed.values()})
             is_size = isinstance(known.value, torch.SymInt)
             renamed[old] = sympy.Symbol(name, integer=True, positive=True) if is_size else sympy.Symbol(name, real=True)
-            if is_refused and known.stage and not is_size:
+            if is_wider and known.stage and not is_size:
                 granted.append(sympy.Eq(renamed[old], solved[old], evaluate=False))
         free = {old: place for old, place in home.items() if solved[old] == old}
         relations = [

@@ -139,7 +139,8 @@ def trace(
             state = collector.state(domain.guards)
             others = [TensorLeaf if isinstance(leaf, torch.Tensor) else _number(leaf, domain.guards) for leaf in leaves]
     except AutogenError as error:
-        error.domain = tracing.domain(is_refused=True)
+        error.domain = tracing.domain()
+        error.wider = tracing.domain(is_wider=True) if tracing.fixed_floats else None
         error.unknown = tracing.recorder.unknown
         raise
 
@@ -253,10 +254,8 @@ class _Tracing:
         """The node of an input, with the value that it came with."""
         return next(node for node, own in zip(self._placeholders, self.fakes, strict=True) if own is fake)
 
-    def domain(self, *, is_refused: bool = False) -> Domain:
-        """The calls that take the way recorded so far; of one that `is_refused`, also those with other floats that
-        `refuse_fixed_floats` would refuse.
-        """
+    def domain(self, *, is_wider: bool = False) -> Domain:
+        """The calls that take the way recorded so far; if it `is_wider`, whatever the `fixed_floats` are."""
         settle_factors(self._shapes, self.fakes, self._tensors)
         tensors = [Known(*each) for each in zip(self._names, self.fakes, strict=True)]
         floats = [Known(*each) for each in self._floats]
@@ -267,16 +266,20 @@ class _Tracing:
                 tensors += [Known(name, fake, stage, is_computed=not entry.fresh) for name, fake in each]
             elif isinstance(entry, Number):
                 floats.append(Known(entry.name, entry.symbolic, stage))
-        guards = Guards.of(self._shapes, tensors, floats, is_refused=is_refused)
+        guards = Guards.of(self._shapes, tensors, floats, is_wider=is_wider)
         return Domain(guards, list(entries), self._placeholders, self.recorder.constants)
+
+    @property
+    def fixed_floats(self) -> list[Number]:
+        """The floats that the loss has read, and then taken for what they are in this call."""
+        floats = [entry for entry in self.recorder.ahead.numbers if isinstance(entry.symbolic, torch.SymFloat)]
+        return [entry for entry in floats if self._shapes.replace(entry.symbolic.node._expr).is_number]
 
     def refuse_fixed_floats(self) -> None:
         """Raise if the trace holds for one value of a float that it has read: that would rarely come again."""
-        floats = [entry for entry in self.recorder.ahead.numbers if isinstance(entry.symbolic, torch.SymFloat)]
-        for entry in floats:
-            if self._shapes.replace(entry.symbolic.node._expr).is_number:
-                # Which of them it was is not known: Python asks a symbol for a float in all of them.
-                raise ValueBranchError("float(), int() or a function of numbers such as math.log()", where=entry.line)
+        fixed = self.fixed_floats
+        if fixed:  # which of these it was is not known: Python asks a symbol for a float in all of them
+            raise ValueBranchError("float(), int() or a function of numbers such as math.log()", where=fixed[0].line)
 
     def found(self, domain: Domain) -> list[TracedTensor]:
         """What is found ahead, as inputs of the kernels."""

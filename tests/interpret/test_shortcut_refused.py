@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autogen import UnsupportedOpError, autogen_loss, availability, explain, policy
+from autogen import UnsupportedOpError, autogen_loss, availability, explain, policy, trace_count
 from tests.interpret.conftest import Launches
 
 
@@ -101,7 +101,20 @@ def test_a_number_that_is_read_decides_nothing(binds: list[str]) -> None:
     ours = autogen_loss(theirs)
     for rows, offset in ((3, 0.0), (3, 1.0), (3, 2.0), (4, 1.0), (7, 0.0), (3, 3.0)):
         agree(ours, theirs, *pair(rows, offset=offset))
-    assert len(binds) == 2
+    assert len(binds) == 3 and trace_count(ours) == 2
+
+
+def test_a_number_that_is_a_case_of_its_own(launches: Launches) -> None:
+    def theirs(x: Tensor, y: Tensor) -> Tensor:
+        if y.sum().item() == 0.0:
+            return x.sum() * 0.0
+        return (x - y).abs().mean()
+
+    ours = autogen_loss(theirs)
+    for step, scale in enumerate((0.0, 1.0, 2.0, 0.0, 3.0, 0.0, 0.0, 1.0)):
+        x, y = pair(3)
+        torch.testing.assert_close(ours(x, y * scale), theirs(x, y * scale))
+        assert launches.take() == (scale != 0), step
 
 
 def test_tensors_that_no_kernel_reads(binds: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
