@@ -48,8 +48,8 @@ BOUNDS = {
     "GIoU": (0.2, 0.2),
     "CosineEmbedding": (0.4, 0.4),
     "MultiLabelMargin": (3.0, 1.9),
-    "CTC": (1.4, 0.85),
-    "CTC lists": (3.3, 1.4),
+    "CTC": (1.4, 1.2),  # what eager's backward takes is 20 or 90 µs, on one machine or another
+    "CTC lists": (3.3, 2.0),
     "InfoNCE": (0.35, 0.45),
     "Wasserstein": (1.75, 1.45),
     "LinearCrossEntropy": (1.05, 1.25),
@@ -259,6 +259,7 @@ def measure(seconds: float, *, compiled: bool = True) -> dict[str, dict[str, dic
             columns["compile"] = torch.compile(eager)
         with policy("default" if name == REFUSED else "mandatory"):
             ours(first, *rest)
+            ours(first * 2, *rest)  # in training, too, what a loss reads of its tensors differs
         if name not in CHECKED:
             without_checks(ours)
         if name.endswith(NEW_SIZES):
