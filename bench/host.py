@@ -48,8 +48,8 @@ BOUNDS = {
     "GIoU": (0.2, 0.2),
     "CosineEmbedding": (0.4, 0.4),
     "MultiLabelMargin": (3.0, 1.9),
-    "CTC": (1.4, 1.2),  # what eager's backward takes is 20 or 90 µs, on one machine or another
-    "CTC lists": (3.3, 2.0),
+    "CTC": (1.4, 0.85),
+    "CTC lists": (3.3, 1.4),
     "InfoNCE": (0.35, 0.45),
     "Wasserstein": (1.75, 1.45),
     "LinearCrossEntropy": (1.05, 1.25),

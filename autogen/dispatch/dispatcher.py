@@ -117,10 +117,11 @@ class Dispatcher:
             except (CompileError, InternalError):  # which is dealt with below
                 site.shortcuts.clear()
             else:
-                if result is not MISSING and result is not IN_TORCH:
+                if result is IN_TORCH:
+                    if policy is not Policy.MANDATORY:
+                        return self._eager(module, args, kwargs)
+                elif result is not MISSING:
                     return result
-                if result is IN_TORCH and policy is not Policy.MANDATORY:
-                    return self._eager(module, args, kwargs)
         try:
             binding, decision = self.prepare(module, args, kwargs, name or self.name)
         except ArgumentsError as fault:

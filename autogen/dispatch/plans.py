@@ -174,9 +174,8 @@ class Plans:
         self._noted: dict[int, None] = {}  # what has come, by hash
         self._tests: dict[Key, geometry.Alike] = {}
         self._families: dict[Key, Family] = {}
-        self.example: tuple[Any, Plan | InTorch] | None = (
-            None  # the last that was kept, after what held for all tensors
-        )
+        # The last that was kept, after what held for all tensors.
+        self.example: tuple[Any, Plan | InTorch] | None = None
         # What holds for all tensors, a test for their geometry, and the plan.
         self.latest: tuple[Any, geometry.Alike, Plan | InTorch] | tuple[None, None, None] = (None, None, None)
 

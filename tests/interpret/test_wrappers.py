@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -401,6 +403,18 @@ class TestArguments:
         torch.testing.assert_close(loss(X, T), BASE)
         report = explain(loss, X, T)
         assert report.path == "generated"
+
+    def test_python_has_no_room_to_look_at_it(self) -> None:
+        nested: list[Any] = []
+        for _ in range(60):
+            nested = [nested]
+        loss = autogen_loss(lambda x, t: raw(x, t) + len(nested) - 1)
+
+        def called(levels: int) -> Tensor:
+            return called(levels - 1) if levels else loss(X, T)
+
+        torch.testing.assert_close(called(sys.getrecursionlimit() - len(inspect.stack()) - 70), BASE)
+        assert explain(loss, X, T).path == "generated"
 
 
 def test_an_object_that_passes_for_what_it_calls() -> None:
