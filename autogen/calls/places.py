@@ -192,6 +192,9 @@ class Items(Place):
 
     def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
         container = name(self.container)
+        if not self.before and type(self.container) in (list, set):
+            yield f"not {container}"
+            return
         yield f"len({container}) == {len(self.before)}"
         free = [(id(self.container), k) in kept for k in range(len(self.before))]
         if isinstance(self.container, set) or (len(self.before) > _FEW and not any(free)):

@@ -105,14 +105,19 @@ class _Short(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: tuple[Any, ...], *tensors: torch.Tensor) -> Any:
         plan = call[0]
+        if plan.is_simple:
+            output, *kept = plan.prepared.forward(tensors, call[1])
+            ctx.call = call
+            _save(ctx, (*tensors, *kept))
+            return output
         if plan.is_random:
             ctx.stream = stream_of(tensors[0].device)
         results = plan.prepared.forward(tensors, call[1])
-        saved = results[plan.outputs :]
+        kept = results[plan.outputs :]
         ctx.call = call
         if plan.is_early:
-            saved, ctx.early = _split(saved, plan.loss.early)
-        _save(ctx, (*tensors, *saved))
+            kept, ctx.early = _split(kept, plan.loss.early)
+        _save(ctx, (*tensors, *kept))
         if plan.constant:
             ctx.mark_non_differentiable(*[results[k] for k in plan.constant])
         if plan.outputs > 1:
@@ -123,22 +128,20 @@ class _Short(torch.autograd.Function):
     @graphs.unseen
     def backward(ctx: Any, *upstream: torch.Tensor | None) -> Any:
         plan, sizes, values, shortcut, module, dispatcher = ctx.call
-        everything = _saved(ctx)
-        count = len(ctx.needs_input_grad) - 1
-        tensors = everything[:count]
+        saved = _saved(ctx)
         if not torch.is_grad_enabled():
-            kept = (*everything[count:], *_taken(ctx)) if plan.is_early else everything[count:]
             try:
-                gradients = plan.prepared.backward(tensors, kept, upstream, sizes)
+                gradients = plan.prepared.backward((*saved, *_taken(ctx)) if plan.is_early else saved, upstream, sizes)
                 if gradients is not None:
                     return None, *gradients
             except (CompileError, InternalError) as error:  # of a kernel for another layout of upstream
-                key = key_of(shortcut, tensors[: len(shortcut.names)], is_enabled=True)
+                key = key_of(shortcut, saved[: len(shortcut.names)], is_enabled=True)
                 dispatcher.refuse(key, resolve(dispatcher.options.policy), error)
         replay = functools.partial(dispatcher.replay_again, plan, shortcut, module, values)
         stream = ctx.stream if plan.is_random else None
         replayed = Replayed(functools.partial(_tensors_of, replay), stream, plan.settings)
-        return None, *replayed.gradients(tensors, ctx.needs_input_grad[1:], upstream)
+        wanted = ctx.needs_input_grad[1:]
+        return None, *replayed.gradients(saved[: len(wanted)], wanted, upstream)
 
 
 def _split(kept: list[torch.Tensor], early: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

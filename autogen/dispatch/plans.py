@@ -67,6 +67,7 @@ class Plan:
     outputs: int
     constant: tuple[int, ...]  # outputs without a gradient
     returns_tensor: bool  # and makes nothing else
+    is_simple: bool  # and autograd need be told of nothing more
     cut: tuple[int, ...] = ()  # tensors that autograd comes to from no output, whose graph may not be the loss's own
     copied: tuple[int, ...] = ()  # those that the loss writes to, and backward may read
     state: State | None = None  # what a call changes, if anything
@@ -99,6 +100,8 @@ class Plan:
                 "state": loss.state or None,
                 "is_found": loss.is_found,
             }
+            is_more = any(common[each] for each in ("is_early", "is_random", "constant", "cut"))
+            common["is_simple"] = common["returns_tensor"] and not is_more
         domain = loss.trace.domain
         holds = domain.checks(sizes) if domain.ahead and not common["is_found"] else None
         by_values = common["is_found"] or holds is not None
@@ -106,9 +109,7 @@ class Plan:
         return cls(loss, _prepared(loss, (), sizes), holds=holds, by_values=by_values, **own, **common)
 
     @classmethod
-    def of_handwritten(
-        cls, call: BoundHandwritten, tensors: Sequence[torch.Tensor], needs: Sequence[bool], *, is_again: bool
-    ) -> Plan:
+    def of_handwritten(cls, call: BoundHandwritten, tensors: Sequence[torch.Tensor], *, is_again: bool) -> Plan:
         """Prepare a handwritten loss for calls like one, if such have come before: that takes a while."""
         return cls(
             call,
@@ -119,7 +120,7 @@ class Plan:
             outputs=1,
             constant=(),
             returns_tensor=True,
-            cut=_both(call.unconnected[: len(needs)], needs),
+            is_simple=True,  # what asks for a gradient has one
             by_values=call.is_found,
             is_found=call.is_found,
         )

@@ -95,12 +95,10 @@ class Shortcut:
         ]
         self._varying = [*binding.floats, *values]
 
-    def handwritten(
-        self, key: Key, call: BoundHandwritten, tensors: Sequence[torch.Tensor], needs: Sequence[bool]
-    ) -> Plan:
+    def handwritten(self, key: Key, call: BoundHandwritten, tensors: Sequence[torch.Tensor]) -> Plan:
         """A plan for a `call` on handwritten kernels, which is kept for calls of its geometry if that comes again."""
         is_again = self.plans.comes_again(key)
-        plan = Plan.of_handwritten(call, tensors, needs, is_again=is_again)
+        plan = Plan.of_handwritten(call, tensors, is_again=is_again)
         if is_again:
             self.plans.keep(key, plan)
         return plan

@@ -19,6 +19,10 @@ _MOST_SHORTCUTS = 4  # of a site: those of training and of evaluation, say
 _MOST_WRITTEN = 16  # of a site in all; one that needs more changes with every call
 
 
+def _nothing() -> None:
+    """What the site of a function refers to."""
+
+
 @dataclass
 class History:
     """The floats of the calls of one module, or of a function: last values and changes by name, and those that vary."""
@@ -49,16 +53,12 @@ class Site:
     """What is remembered of one module, or of a function."""
 
     def __init__(self, module: torch.nn.Module | None, forget: Callable[[Any], object]) -> None:
-        self.module = None if module is None else weakref.ref(module, forget)
+        self.module: Callable[[], torch.nn.Module | None] = _nothing if module is None else weakref.ref(module, forget)
         self.history = History()
         self.shortcuts: list[Shortcut] = []
         self.graphs: dict[Hashable, Graph] = {}  # the first ones, of a loss whose graph is to be static
         self._calls = 0
         self._written = 0
-
-    def is_of(self, module: torch.nn.Module | None) -> bool:
-        """Whether this is the site of a module; one that is gone may have had the same id."""
-        return module is None if self.module is None else self.module() is module
 
     def learn(
         self,
@@ -104,7 +104,8 @@ class Sites:
     def known(self, module: torch.nn.Module | None) -> Site | None:
         """The site of a module, if it has one."""
         site = self._sites.get(id(module))
-        return site if site is not None and site.is_of(module) else None
+        # A module that is gone may have had the same id.
+        return site if site is not None and site.module() is module else None
 
     def of(self, module: torch.nn.Module | None) -> Site:
         """The site of a module."""
@@ -123,5 +124,5 @@ class Sites:
 
     def _forget(self, key: int) -> None:
         site = self._sites.get(key)
-        if site is not None and site.module is not None and site.module() is None:
+        if site is not None and site.module is not _nothing and site.module() is None:
             del self._sites[key]

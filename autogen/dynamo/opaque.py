@@ -68,7 +68,7 @@ class OpaqueLoss:
         gradients: list[Tensor | None] | None = None
         if self._can_launch(tensors):
             try:
-                gradients = self._launches(tensors).backward(tensors, kept, upstream, None)
+                gradients = self._launches(tensors).backward([*tensors, *kept], upstream, None)
             except (CompileError, InternalError) as error:
                 self._give_up(error)
         if gradients is not None:

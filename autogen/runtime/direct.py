@@ -89,16 +89,17 @@ def compiled_of(kernel: Any) -> Compiled | None:
 
 def is_watched() -> bool:
     """Whether a profiler wants to be told of launches, which Triton does."""
-    runtime = _knobs().runtime
+    runtime = _runtime()
     enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
     return bool((enter is not None and enter.calls) or (leave is not None and leave.calls))
 
 
 @functools.cache
-def _knobs() -> Any:
+def _runtime() -> Any:
+    """Triton's settings of its runtime."""
     from triton import knobs
 
-    return knobs
+    return knobs.runtime
 
 
 @functools.cache

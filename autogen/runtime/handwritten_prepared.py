@@ -75,14 +75,13 @@ class UnpreparedHandwritten:
         return [*outputs, *kept]
 
     def backward(
-        self,
-        tensors: Sequence[torch.Tensor],
-        kept: Sequence[torch.Tensor],
-        upstream: Sequence[torch.Tensor],
-        sizes: Mapping[str, Any] | None,
+        self, saved: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor], sizes: Mapping[str, Any] | None
     ) -> list[torch.Tensor | None] | None:
         """Launch backward; returns a gradient or None for every tensor, None for batched upstream gradients."""
-        return None if is_batched(upstream) else self.call.run_backward(tensors, kept, upstream, self.sizes)
+        if is_batched(upstream):
+            return None
+        count = len(self.call.inputs)
+        return self.call.run_backward(saved[:count], saved[count:], upstream, self.sizes)
 
 
 class PreparedHandwritten:
@@ -108,16 +107,12 @@ class PreparedHandwritten:
         self._latest: tuple[Alike, Direction] | None = None
 
     def backward(
-        self,
-        tensors: Sequence[torch.Tensor],
-        kept: Sequence[torch.Tensor],
-        upstream: Sequence[torch.Tensor],
-        sizes: Mapping[str, Any] | None,
+        self, saved: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor], sizes: Mapping[str, Any] | None
     ) -> list[torch.Tensor | None] | None:
         """Launch backward; returns a gradient or None for every tensor, None for batched upstream gradients."""
         latest = self._latest
         if latest is not None and latest[0](*upstream):
-            return latest[1]((*tensors, *kept, *upstream))
+            return latest[1]((*saved, *upstream))
         if is_batched(upstream):
             return None
         (gradient,) = upstream = [each.resolve_neg() for each in upstream]  # kernels read memory as it is
@@ -126,7 +121,7 @@ class PreparedHandwritten:
             direction = self._backwards[gradient.stride()] = self._plan_backward(stand_in(gradient))
         same = alike(upstream)
         self._latest = None if same is None else (same, direction)
-        return direction((*tensors, *kept, *upstream))
+        return direction((*saved, *upstream))
 
     def _plan_backward(self, upstream: torch.Tensor) -> Direction:
         """Backward for one layout of its upstream gradient."""

@@ -34,6 +34,7 @@ class Direction:
         """`strides` are those among the sizes that no call knows: of the upstream gradients."""
         self._procedure = procedure
         self._written: dict[tuple[bool, ...], HostCode] = {}  # by which tensors are aligned
+        self._codes: tuple[HostCode, ...] = ()  # all of it
         self._seen: dict[tuple[bool, ...], Seen] = {}  # the calls by Triton
         self._strides = strides
 
@@ -41,8 +42,8 @@ class Direction:
         """Allocate, and go through the steps; `sizes` are given where floats among them differ from call to call."""
         if sizes is not None and self._strides:
             sizes = {**sizes, **self._strides}
-        for written in self._written.values():
-            returned = written(given, sizes)
+        for code in self._codes:
+            returned = code(given, sizes)
             if returned is not None:
                 return returned
         device = self._procedure.device
@@ -61,7 +62,8 @@ class Direction:
             return None
         written = host_code(self._procedure, alignment, seen, varies=varies)
         if written is not None:
-            self._written = {**self._written, alignment: written}  # a new one: other threads go through it
+            self._written[alignment] = written
+            self._codes = tuple(self._written.values())  # a new one: other threads go through it
         return written
 
     def _through_triton(
@@ -115,7 +117,7 @@ class Prepared:
             functools.partial(_apart, forward, loss.shared) if loss.shared else forward
         )
         self._backwards: dict[tuple[Any, ...], Direction | None] = {}
-        self._latest: tuple[Alike, bool, tuple[int, ...], Direction] | None = None
+        self._latest: tuple[Alike, int, tuple[int, ...], Direction] | None = None
 
     @property
     def _inputs(self) -> list[str]:
@@ -133,41 +135,51 @@ class Prepared:
         return Direction(procedure, {name: stride for name, stride in sizes.items() if name not in self.sizes})
 
     def backward(
-        self,
-        tensors: Sequence[torch.Tensor],
-        kept: Sequence[torch.Tensor],
-        upstream: Sequence[torch.Tensor | None],
-        sizes: Sizes | None,
+        self, saved: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor | None], sizes: Sizes | None
     ) -> list[torch.Tensor | None] | None:
         """Launch backward; returns a gradient or None for every tensor. See `CompiledLoss.run_backward`.
 
-        Batched upstream gradients are torch's to differentiate: then it returns None.
+        Saved are the tensors of the loss, and after them what forward has kept. Batched upstream gradients are torch's
+        to differentiate: then it returns None.
         """
         arrived: tuple[int, ...] = _FIRST
         present: Sequence[Any] = upstream
         if len(upstream) > 1:
             arrived = tuple([k for k, gradient in enumerate(upstream) if gradient is not None])
             present = [upstream[k] for k in arrived]
-        is_early = len(kept) > len(self._packing.kept)
-        latest = self._latest
-        if latest is not None and is_early is latest[1] and arrived == latest[2] and latest[0](*present):
-            return latest[3]((*tensors, *kept, *present), sizes)
-        given = [gradient for gradient in present if gradient is not None]
+        if self._latest is not None:
+            same, count, places, direction = self._latest
+            if len(saved) == count and arrived == places and same(*present):
+                return direction((*saved, *present), sizes)
+        return self._backward_of(saved, upstream, arrived, sizes)
+
+    def _backward_of(
+        self,
+        saved: Sequence[torch.Tensor],
+        upstream: Sequence[torch.Tensor | None],
+        arrived: tuple[int, ...],
+        sizes: Sizes | None,
+    ) -> list[torch.Tensor | None] | None:
+        """The same for another layout of the upstream gradients that have `arrived` than that of the latest."""
+        count = len(self._inputs)
+        given = [gradient for gradient in upstream if gradient is not None]
         if not given:
-            return [None] * len(tensors)
+            return [None] * count
         if is_batched(given):  # never like those of a call before
             return None
+        is_early = len(saved) > count + len(self._packing.kept)
         layout = (is_early, arrived, *[gradient.stride() for gradient in given])
         is_new = layout not in self._backwards
         if is_new:
             self._backwards[layout] = self._plan_backward(upstream, arrived, is_early)
         direction = self._backwards[layout]
         if direction is None or any(gradient.is_neg() for gradient in given):
-            return self._loss.run_backward(tensors, kept, upstream, dict(sizes or self.sizes), self._packing)
+            known = dict(sizes or self.sizes)
+            return self._loss.run_backward(saved[:count], saved[count:], upstream, known, self._packing)
         same = None if is_new else alike(given)  # many layouts come once
         if same is not None:
-            self._latest = same, is_early, arrived, direction
-        return direction((*tensors, *kept, *given), sizes)
+            self._latest = same, len(saved), arrived, direction
+        return direction((*saved, *given), sizes)
 
     def _plan_backward(
         self, upstream: Sequence[torch.Tensor | None], arrived: Sequence[int], is_early: bool

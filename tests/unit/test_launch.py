@@ -335,7 +335,7 @@ def test_a_launch_that_fails_leaves_no_counter(kernel: Kernel) -> None:
 def test_profilers_are_told_by_triton(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     run, given = prepared(), tensors(0, 0)
     run(given)
-    hook = direct._knobs().runtime.launch_enter_hook
+    hook = direct._runtime().launch_enter_hook
     monkeypatch.setattr(hook, "calls", [print])
     run(given)
     assert len(kernel.through_triton) == 2 and not kernel.run.calls
