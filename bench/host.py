@@ -104,6 +104,7 @@ class _Kernel:
 
 def pretend() -> None:
     """Make tensors on the CPU pass for those of a GPU whose driver does nothing."""
+    torch.set_flush_denormal(True)  # which are slow to multiply: what no kernel has written may be full of them
     availability.has_interpreter = lambda: True  # type: ignore[assignment]
     build.load_function = lambda name, text, key="": _Kernel()
     streams = direct.Streams(lambda: None, lambda index: 0, lambda: False)

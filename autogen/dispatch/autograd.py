@@ -174,6 +174,9 @@ def _taken(ctx: Any) -> list[torch.Tensor]:
 
 # `Function.apply` looks first whether torch.func transforms the call, which dispatch has done.
 apply_short = super(torch.autograd.Function, _Short).apply
+# What autograd calls would look each time whether the class has a `backward` or a `vjp`.
+if hasattr(_Short, "_backward_cls"):
+    _Short._backward_cls.apply = _Short.backward  # type: ignore[attr-defined]
 
 
 def _tensors_of(loss: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -170,11 +170,11 @@ class Handwritten(ABC):
         """
         return None
 
-    def read(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | str:
-        """What forward and backward are given as well, or in the place of arguments, by name: new tensors on the
-        device, those that `reads` names, and integers. Or why there is no kernel for the call.
+    def read(self, arguments: Mapping[str, Any]) -> Bound | str:
+        """What forward and backward are given as well, or in the place of arguments: integers by name, and new tensors
+        on the device, those that `reads` names. Or why there is no kernel for the call.
         """
-        return {}
+        return Bound({})
 
     @abstractmethod
     def forward(self, arguments: Mapping[str, Any]) -> Forward:
@@ -265,7 +265,7 @@ class BoundHandwritten:
         """What is read in a call; None if there is no kernel for it."""
         given = zip((*self.names, *self.values), (*tensors, *values), strict=True)
         read = self.loss.read({**self.options, **dict(given)})
-        return None if isinstance(read, str) else _bound(read, self.found)
+        return None if isinstance(read, str) else read
 
     def like(self, tensors: Sequence[torch.Tensor], needs_gradient: Sequence[bool]) -> BoundHandwritten | None:
         """Calls on tensors of another geometry, if there are kernels for them."""
@@ -326,24 +326,17 @@ def bind_handwritten(
     if refusal is not None:
         return refusal
     found = loss.reads(arguments)
-    read = {} if found is None else loss.read(arguments)
+    read = Bound({}) if found is None else loss.read(arguments)
     if isinstance(read, str):
         return read
     values = values_among(given, loss.on_host)
     options = {name: each for name, each in arguments.items() if name not in values and name not in binding.names}
-    return BoundHandwritten(loss, options, binding.names, values, found, wanted), _bound(read, found)
+    return BoundHandwritten(loss, options, binding.names, values, found, wanted), read
 
 
 def values_among(arguments: Mapping[str, Any], on_host: Collection[str]) -> tuple[str, ...]:
     """Which arguments are lists of numbers on the host."""
     return tuple(name for name, each in arguments.items() if name in on_host and isinstance(each, (list, tuple)))
-
-
-def _bound(read: Mapping[str, Any], found: tuple[str, ...] | None) -> Bound:
-    names = found or ()
-    return Bound(
-        {name: each for name, each in read.items() if name not in names}, tuple([read[name] for name in names])
-    )
 
 
 @functools.cache

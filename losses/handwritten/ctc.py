@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import triton
 
+from autogen.calls.binding import Bound
 from autogen.losses.handwritten._reduction import (
     NO_SUM,
     compute_dtype,
@@ -17,6 +18,7 @@ from autogen.losses.handwritten._reduction import (
     sum_arguments,
 )
 from autogen.losses.handwritten.ctc_kernels import ctc_loss_backward, ctc_loss_forward
+from autogen.runtime.direct import ALIGNMENT
 from autogen.runtime.handwritten import Backward, Forward, Handwritten, Launch
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -70,16 +72,18 @@ class CTC(Handwritten):
         """See `Handwritten.reads`: lengths on the host; and what is on another device, or not contiguous, is copied."""
         targets, device = arguments["targets"], arguments["log_probs"].device
         lengths = arguments["input_lengths"], arguments["target_lengths"]
-        is_copied = targets.device != device or not targets.is_contiguous()
-        are_ready = targets.dim() == 2 and not any(map(self._is_on_host, lengths))
-        if are_ready and not is_copied and all(each.is_contiguous() and each.device == device for each in lengths):
-            return None
-        names = ("targets",) * is_copied + ("input_lengths", "target_lengths")
-        return (*names, "starts") if targets.dim() == 1 else names
+        copied = ("targets",) if targets.device != device or not targets.is_contiguous() else ()
+        are_on_host = list(map(self._is_on_host, lengths))
+        if all(are_on_host):
+            return *copied, "lengths"
+        if targets.dim() == 1:
+            return *copied, "input_lengths", "target_lengths", "starts"
+        are_ready = not any(are_on_host) and all(each.is_contiguous() and each.device == device for each in lengths)
+        return None if are_ready and not copied else (*copied, "input_lengths", "target_lengths")
 
-    def read(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | str:
+    def read(self, arguments: Mapping[str, Any]) -> Bound | str:
         """See `Handwritten.read`: contiguous targets and lengths; `n_labels`, a bound of the labels of a target; and
-        `starts`, where each target begins, if they are one after the other.
+        `starts`, where each target begins, if they are one after the other. `lengths` are all of these, from the host.
         """
         log_probs, targets = arguments["log_probs"], arguments["targets"]
         device, are_joined = log_probs.device, targets.dim() == 1
@@ -101,16 +105,15 @@ class CTC(Handwritten):
                 used = used[torch.arange(targets.shape[1]) < torch.as_tensor(given[1]).reshape(-1, 1)]
             if ((used < 0) | (used >= log_probs.shape[-1]) | (used == arguments["blank"])).any():
                 return "a label that is the blank or none of the classes"
-        found: dict[str, Any] = {"n_labels": n_labels}
+        found = []
         if targets.device != device or not targets.is_contiguous():
-            found["targets"] = targets.to(device).contiguous()
+            found.append(targets.to(device).contiguous())
         if inputs is not None and labels is not None:
-            rows = [inputs, labels, [0, *accumulate(labels[:-1])]] if are_joined else [inputs, labels]
-            lengths = _copied(rows, device)
+            found.append(_copied(inputs, labels, device, with_starts=are_joined))
         else:
-            lengths = [torch.as_tensor(each).to(device).flatten().contiguous() for each in given]
-            lengths += [torch.empty_like(lengths[1], dtype=torch.int64)] if are_joined else []  # on the meta device
-        return found | dict(zip(("input_lengths", "target_lengths", "starts"), lengths, strict=False))
+            found += [each.to(device).flatten().contiguous() for each in given]
+            found += [torch.empty_like(found[-1], dtype=torch.int64)] if are_joined else []  # on the meta device
+        return Bound({"n_labels": n_labels}, tuple(found))
 
     def _is_on_host(self, lengths: Any) -> bool:
         """Whether lengths are known without waiting for a device."""
@@ -122,18 +125,17 @@ class CTC(Handwritten):
         """See `Handwritten.forward`."""
         log_probs, reduction = arguments["log_probs"], arguments["reduction"]
         device, n_batch = log_probs.device, _batched(log_probs).shape[1]
-        n_steps, targets = len(log_probs), arguments["targets"]
-        n_labels = arguments["n_labels"] if "n_labels" in arguments else targets.shape[1]
+        n_steps = len(log_probs)
+        n_labels = _n_labels(arguments)
         dtype = compute_dtype(log_probs)
-        nll = torch.empty(n_batch, dtype=dtype, device=device)
-        alpha = torch.empty(n_batch, n_steps, 2, n_labels + 1, dtype=dtype, device=device)
+        n_states = n_batch * n_steps * 2 * (n_labels + 1)
+        states = torch.empty(_room(n_batch) + n_states * dtype.itemsize, dtype=torch.uint8, device=device)
         shape = (n_batch,) if reduction == "none" and log_probs.dim() == 3 else ()
         loss = torch.empty(shape, dtype=result_dtype(log_probs), device=device)
-        saved = nll, alpha
         summed = NO_SUM if reduction == "none" else sum_arguments(n_batch, dtype, device)
-        both = _common(arguments, saved)
+        both = _common(arguments, states)
         launch = Launch(ctc_loss_forward, (n_batch,), {**both, "loss_ptr": loss, **summed}, _num_warps(both["BLOCK"]))
-        return Forward(loss, saved, (launch,))
+        return Forward(loss, (states,), (launch,))
 
     def backward(
         self,
@@ -146,7 +148,7 @@ class CTC(Handwritten):
         log_probs = arguments["log_probs"]
         gradient = torch.empty(log_probs.shape, dtype=log_probs.dtype, device=log_probs.device)
         _, n_batch, n_classes = _batched(log_probs).shape
-        both = _common(arguments, saved)
+        both = _common(arguments, saved[0])
         num_warps = _num_warps(both["BLOCK"])
         cols = min(triton.next_power_of_2(n_classes), 128)
         own = {
@@ -162,20 +164,37 @@ class CTC(Handwritten):
         return Backward({"log_probs": gradient}, (Launch(ctc_loss_backward, grid, {**both, **own}, num_warps),))
 
 
-def _common(arguments: Mapping[str, Any], saved: Sequence[torch.Tensor]) -> dict[str, Any]:
-    """The kernel arguments that forward and backward share."""
-    nll, alpha = saved
+def _n_labels(arguments: Mapping[str, Any]) -> int:
+    """A bound of the labels of a target."""
+    return arguments["n_labels"] if "n_labels" in arguments else arguments["targets"].shape[1]
+
+
+def _room(n_batch: int) -> int:
+    """Bytes of a number for each sequence, of 8 bytes at most, up to where another tensor may begin."""
+    return -(-8 * n_batch // ALIGNMENT) * ALIGNMENT
+
+
+def _common(arguments: Mapping[str, Any], states: torch.Tensor) -> dict[str, Any]:
+    """The kernel arguments that forward and backward share; `states` are the bytes of what is saved."""
     log_probs, targets = _batched(arguments["log_probs"]), arguments["targets"]
-    n_labels = alpha.shape[-1] - 1
+    n_batch, n_labels = log_probs.shape[1], _n_labels(arguments)
+    starts = arguments.get("starts")
+    if "lengths" in arguments:
+        rows = arguments["lengths"].view(torch.int64).view(-1, _room(n_batch) // 8)[:, :n_batch]
+        input_lengths, target_lengths = rows[0], rows[1]
+        starts = rows[2] if len(rows) > 2 else None
+    else:
+        input_lengths, target_lengths = arguments["input_lengths"], arguments["target_lengths"]
+    dtype, room = compute_dtype(log_probs), _room(n_batch)
     step_stride, sequence_stride, class_stride = log_probs.stride()
     return {
         "log_probs_ptr": log_probs,
         "targets_ptr": targets,
-        "starts_ptr": arguments.get("starts"),
-        "input_lengths_ptr": arguments["input_lengths"],
-        "target_lengths_ptr": arguments["target_lengths"],
-        "nll_ptr": nll,
-        "alpha_ptr": alpha,
+        "starts_ptr": starts,
+        "input_lengths_ptr": input_lengths,
+        "target_lengths_ptr": target_lengths,
+        "nll_ptr": states[:room].view(dtype)[:n_batch],
+        "alpha_ptr": states[room:].view(dtype),
         "n_steps": log_probs.shape[0],
         "n_classes": log_probs.shape[2],
         "n_labels": n_labels,
@@ -226,11 +245,11 @@ def _refuse_states(n_labels: int) -> str | None:
     return f"a target with more than {_MAX_STATES} states" if 2 * n_labels + 1 > _MAX_STATES else None
 
 
-def _copied(rows: Sequence[Sequence[int]], device: torch.device) -> list[torch.Tensor]:
-    """Integers as tensors on a device, of which each begins at a multiple of 16 bytes."""
-    n = len(rows[0])
-    filling = [0] * (n % 2)
+def _copied(inputs: list[int], labels: list[int], device: torch.device, *, with_starts: bool) -> torch.Tensor:
+    """Lengths on a device, as the bytes of rows of int64, each of which begins at a multiple of 16."""
+    filling = [0] * (len(inputs) % 2)
+    numbers = [*inputs, *filling, *labels, *filling]
+    if with_starts:
+        numbers += [0, *accumulate(labels[:-1]), *filling]
     # One copy, of memory that is nobody else's: the host need not wait for it.
-    numbers = array("q", [number for row in rows for number in (*row, *filling)])
-    copied = torch.frombuffer(numbers, dtype=torch.int64).to(device, non_blocking=True)
-    return list(copied.split_with_sizes([n, n % 2] * len(rows))[::2])
+    return torch.frombuffer(array("q", numbers), dtype=torch.uint8).to(device, non_blocking=True)

@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
+from autogen.calls.binding import Bound
 from autogen.losses.handwritten._reduction import (
     NO_SUM,
     compute_dtype,
@@ -229,11 +230,11 @@ class MultiLabelMargin(Handwritten):
         """See `Handwritten.reads`: labels on the CPU are looked at."""
         return () if self.checks_values and arguments["target"].device.type == "cpu" else None
 
-    def read(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | str:
+    def read(self, arguments: Mapping[str, Any]) -> Bound | str:
         """See `Handwritten.read`."""
         least, greatest = arguments["target"].aminmax()
         is_known = least >= -1 and greatest < _sizes(arguments["input"])[1]
-        return {} if is_known else "targets that are no classes"
+        return Bound({}) if is_known else "targets that are no classes"
 
     def refuse(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
         """See `Handwritten.refuse`."""
