@@ -100,7 +100,11 @@ class _Fused(torch.autograd.Function):
 
 
 class _Short(torch.autograd.Function):
-    """`_Fused` for calls that took a shortcut: the same launches, prepared."""
+    """`_Fused` for calls that took a shortcut: the same launches, prepared.
+
+    Outputs after the first that have no gradient do not go through autograd, for which each takes a µs: they are put in
+    the list that ends the `call`.
+    """
 
     @staticmethod
     def forward(ctx: Any, call: tuple[Any, ...], *tensors: torch.Tensor) -> Any:
@@ -118,6 +122,9 @@ class _Short(torch.autograd.Function):
         if plan.is_early:
             kept, ctx.early = _split(kept, plan.loss.early)
         _save(ctx, (*tensors, *kept))
+        if plan.is_first:  # autograd need not hear of the others
+            call[-1].extend(results[1 : plan.outputs])
+            return results[0]
         if plan.constant:
             ctx.mark_non_differentiable(*[results[k] for k in plan.constant])
         if plan.outputs > 1:
@@ -127,7 +134,7 @@ class _Short(torch.autograd.Function):
     @staticmethod
     @graphs.unseen
     def backward(ctx: Any, *upstream: torch.Tensor | None) -> Any:
-        plan, sizes, values, shortcut, module, dispatcher = ctx.call
+        plan, sizes, values, shortcut, module, dispatcher, _ = ctx.call
         saved = _saved(ctx)
         if not torch.is_grad_enabled():
             try:

@@ -286,13 +286,17 @@ class Dispatcher:
                 plan, sizes, found = taken
             if plan.is_simple:
                 if plan.needs_gradient:
-                    return apply_short((plan, sizes, values, each, module, self), *tensors, *found)
+                    return apply_short((plan, sizes, values, each, module, self, None), *tensors, *found)
                 return plan.prepared.forward((*tensors, *found), sizes)[0]
             if plan.state is not None and shared_memory(plan.state, each.names, tensors) is not None:
                 return MISSING
             given = plan.given(tensors, found) if found or plan.copied or plan.cut else tensors
             if plan.needs_gradient:
-                returned = apply_short((plan, sizes, values, each, module, self), *given)
+                rest: list[torch.Tensor] = []
+                returned = apply_short((plan, sizes, values, each, module, self, rest), *given)
+                if plan.is_first and not plan.returns_tensor:
+                    returned = returned, *rest
+                    rest.clear()  # which the graph keeps
             else:
                 returned = plan.outputs_of(plan.prepared.forward(given, sizes))
             if plan.state is not None:

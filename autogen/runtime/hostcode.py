@@ -1,13 +1,13 @@
 """Host code: all that a warm call does for its launches, written out as one function.
 
-By then everything is known but the tensors, so nothing is left to be looked up. What sizes decide is its first
-argument: the text is the same for all of them, and compiled once. For two inputs, one result, and a kernel that stores
-partial results::
+By then everything is known but the tensors, so nothing is left to be looked up. What sizes decide are parameters that
+nobody passes: there is a function for all sizes of a text that is compiled once, with their defaults. For two inputs,
+one result, and a kernel that stores partial results::
 
-    def launch(known, given, sizes=None):
+    def launch(given, sizes, numbers_0, run_0, function_0, metadata_0, x_0, y_0, z_0, offset_0_0, room, shape_2, \
+strides_2, dtype_2):
         if current_device() != index or is_watched() or sizes is not None or is_capturing():
             return None
-        numbers_0, run_0, function_0, metadata_0, x_0, y_0, z_0, offset_0_0, room, shape_2, strides_2, dtype_2, = known
         t0, t1, = given
         p0 = t0.data_ptr()
         p1 = t1.data_ptr()
@@ -41,7 +41,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -71,7 +71,8 @@ def host_code(procedure: Procedure, alignment: Sequence[bool], seen: Seen, *, va
         for owner, (offset, _) in zip(outline.owners, procedure.parts, strict=True)
     ]
     aligned += seen.alignment
-    known, room = list[Any](), 0  # in the order of `_known`
+    known: list[Any] = []  # in the order of `_known`
+    room = 0
     for step in procedure.steps:
         ready = step if isinstance(step, Called) else step.launch
         known.append(ready.numbers if varies else ready.numbers(None))
@@ -93,7 +94,7 @@ def host_code(procedure: Procedure, alignment: Sequence[bool], seen: Seen, *, va
     written = outline.written.get(key)
     if written is None:
         written = outline.written[key] = _written(outline, aligned, procedure.device, streams, varies=varies)
-    return functools.partial(written, tuple(known))
+    return FunctionType(written.__code__, written.__globals__, "launch", (None, *known))
 
 
 def _known(outline: Outline) -> Iterator[str]:
@@ -113,7 +114,7 @@ def _known(outline: Outline) -> Iterator[str]:
 
 def _written(
     outline: Outline, alignment: Sequence[bool], device: torch.device, streams: direct.Streams, *, varies: bool
-) -> Callable[..., list[Any] | None]:
+) -> FunctionType:
     scope: dict[str, Any] = {
         "index": device.index,
         "device": device,
@@ -131,7 +132,7 @@ def _written(
     }
     text = "\n".join(_lines(outline, alignment, scope, varies=varies))
     exec(_compiled(text), scope)
-    written: Callable[..., list[Any] | None] = scope["launch"]
+    written: FunctionType = scope["launch"]
     return written
 
 
@@ -150,10 +151,10 @@ def _lines(outline: Outline, alignment: Sequence[bool], scope: dict[str, Any], *
     other = ["current_device() != index", "is_watched()"]
     other += [] if varies else ["sizes is not None"]
     other += ["is_capturing()"] if has_scratch else []  # the memory is the graph's own, which Triton's way allocates
-    yield "def launch(known, given, sizes=None):"
+    known = ", ".join(_known(outline))
+    yield f"def launch(given, sizes, {known}):"
     yield f"    if {' or '.join(other)}:"
     yield "        return None"
-    yield f"    {', '.join(_known(outline))}, = known"
     yield f"    {''.join(f't{k}, ' for k in range(outline.given))}= given"
     yield from (f"    p{k} = t{k}.data_ptr()" for k in taken)
     unlike = [f"not p{k} % {direct.ALIGNMENT}" for k in taken if not alignment[k]]
@@ -165,7 +166,7 @@ def _lines(outline: Outline, alignment: Sequence[bool], scope: dict[str, Any], *
     if outline.called:  # the casts of autocast are steps already
         yield "    if is_autocast():"
         yield "        with without_autocast():"
-        yield "            return launch(known, given, sizes)"
+        yield f"            return launch(given, sizes, {known})"
     yield "    stream = current_stream(index)"
     if has_scratch:
         yield "    scratch = scratches.get(stream)"

@@ -174,18 +174,16 @@ class Launch:
         self.grid: tuple[int, ...] = (tiling.programs,)
         self._partials = written.partials(sizes, tiling)
         self.offsets, self.room = scratch.lay_out([count * each.dtype.itemsize for each, count in self._partials])
-        self._source = source = written.source
+        self._source = written.source
         self._device = device
         self._warps = tiling.num_warps
         self._evaluate = written.arguments
         tiles = dict(tiling.tiles)
-        self._tiles = tuple([tiles[tile] for tile in source.tiles])
+        self._tiles = tuple([tiles[tile] for tile in self._source.tiles])
         numbers = written.arguments(sizes)
         self._numbers = (*numbers, *self._tiles)
         kind = (device, self._warps, self._tiles, *map(direct.kind_of, numbers))
         self.compiled = written.compiled.setdefault(kind, {})
-        self._function = build.load_function(source.name, source.text, source.key)
-        self._streams = direct.streams_of(device.type)
 
     def numbers(self, sizes: Mapping[str, int] | None) -> tuple[Any, ...]:
         """The sizes that the kernel is given, and its tiles. `sizes` are None if they are those of the preparation."""
@@ -199,10 +197,14 @@ class Launch:
         if self._partials:
             arguments.append(scratch.ticket_counter(self._device))
         arguments += self.numbers(sizes)
+        function = self._function()
         with triton_around(self._device, self._source.name):
-            kernel = self._function[self.grid](*arguments, num_warps=self._warps, **build.OPTIONS)
-        if self._streams is not None and (compiled := direct.compiled_of(kernel)) is not None:
+            kernel = function[self.grid](*arguments, num_warps=self._warps, **build.OPTIONS)
+        if direct.streams_of(self._device.type) is not None and (compiled := direct.compiled_of(kernel)) is not None:
             self.compiled[tuple(map(direct.is_aligned, tensors))] = compiled
+
+    def _function(self) -> Any:
+        return build.load_function(self._source.name, self._source.text, self._source.key)
 
     def compile(self) -> int:
         """Have Triton compile the kernel for aligned tensors, which it then has for the launch.
@@ -214,14 +216,15 @@ class Launch:
         """
         from triton import JITFunction
 
-        if not isinstance(self._function, JITFunction):
+        function = self._function()
+        if not isinstance(function, JITFunction):
             return 0
         arguments: list[Any] = [buffer.dtype for buffer in self._source.buffers]
         arguments += [partial.dtype for partial, _ in self._partials]
         arguments += [torch.int32] if self._partials else []
         with triton_around(self._device, self._source.name):
             arguments += self._numbers
-            kernel = self._function.warmup(*arguments, grid=self.grid, num_warps=self._warps, **build.OPTIONS)
+            kernel = function.warmup(*arguments, grid=self.grid, num_warps=self._warps, **build.OPTIONS)
             _ = kernel.run  # loads it, and raises what keeps it from running
         return int(kernel.n_spills)
 

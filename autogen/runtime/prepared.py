@@ -139,8 +139,8 @@ class Prepared:
     ) -> list[torch.Tensor | None] | None:
         """Launch backward; returns a gradient or None for every tensor. See `CompiledLoss.run_backward`.
 
-        Saved are the tensors of the loss, and after them what forward has kept. Batched upstream gradients are torch's
-        to differentiate: then it returns None.
+        Saved are the tensors of the loss, and after them what forward has kept. Nothing arrives for outputs beyond the
+        `upstream` gradients. Batched ones are torch's to differentiate: then it returns None.
         """
         arrived: tuple[int, ...] = _FIRST
         present: Sequence[Any] = upstream
@@ -168,6 +168,7 @@ class Prepared:
         if is_batched(given):  # never like those of a call before
             return None
         is_early = len(saved) > count + len(self._packing.kept)
+        upstream = [*upstream, *[None] * (len(self._loss.trace.outputs) - len(upstream))]
         layout = (is_early, arrived, *[gradient.stride() for gradient in given])
         is_new = layout not in self._backwards
         if is_new:

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import field
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -70,7 +71,7 @@ class Outline:
     owners: tuple[int, ...]
     steps: tuple[Launching | Calling, ...]
     wanted: tuple[int | None, ...]
-    written: dict[Hashable, Callable[..., list[Any] | None]] = field(default_factory=dict, repr=False)
+    written: dict[Hashable, FunctionType] = field(default_factory=dict, repr=False)
 
     @property
     def present(self) -> int:

@@ -14,6 +14,7 @@ from autogen.sizes import Script, python_printer
 from autogen.tracing.entries import Size
 
 _LETTERS = ("N", "C")
+_ATTRIBUTES = {"shape": "shape", "stride": "stride()"}
 
 # Where a size is read: tensor, dimension, "shape" or "stride"; a float: its position, 0, "float".
 Place: TypeAlias = tuple[int, int, str]
@@ -236,16 +237,19 @@ def _name_symbols(
 def _reader(symbols: Mapping[sympy.Symbol, Place], relations: Sequence[sympy.Basic]) -> Script:
     """Of tensors, floats and the sizes known before, the sizes and floats by name; None if a relation does not hold."""
     printer = python_printer()
-    places = {
-        "shape": "tensors[{position}].shape[{dim}]",
-        "stride": "tensors[{position}].stride()[{dim}]",
-        "float": "floats[{position}]",
-    }
     lines = ["def run(tensors, floats, sizes):"]
-    lines += [
-        f"    {symbol} = {places[kind].format(position=position, dim=dim)}"
-        for symbol, (position, dim, kind) in symbols.items()
-    ]
+    dims: dict[str, dict[int, str]] = {}  # each shape, and all strides of a tensor, are asked for once
+    again: list[str] = []
+    for symbol, (position, dim, kind) in symbols.items():
+        if kind == "float":
+            lines.append(f"    {symbol} = floats[{position}]")
+            continue
+        names = dims.setdefault(f"tensors[{position}].{_ATTRIBUTES[kind]}", {})
+        if names.setdefault(dim, str(symbol)) != str(symbol):
+            again.append(f"    {symbol} = {names[dim]}")
+    for text, names in dims.items():
+        lines.append(f"    {', '.join(names.get(dim, '_') for dim in range(max(names) + 1))}, *_ = {text}")
+    lines += again
     before = {symbol for relation in relations for symbol in relation.free_symbols} - symbols.keys()
     lines += [f"    {symbol} = sizes[{str(symbol)!r}]" for symbol in sorted(before, key=str)]
     checks = " and ".join(f"({printer.doprint(relation)})" for relation in relations) or "True"
