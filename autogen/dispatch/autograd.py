@@ -122,7 +122,7 @@ class _Short(torch.autograd.Function):
         if plan.is_early:
             kept, ctx.early = _split(kept, plan.loss.early)
         _save(ctx, (*tensors, *kept))
-        if plan.is_first:  # autograd need not hear of the others
+        if plan.only_first:  # autograd need not hear of the others
             call[-1].extend(results[1 : plan.outputs])
             return results[0]
         if plan.constant:

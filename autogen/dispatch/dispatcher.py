@@ -294,7 +294,7 @@ class Dispatcher:
             if plan.needs_gradient:
                 rest: list[torch.Tensor] = []
                 returned = apply_short((plan, sizes, values, each, module, self, rest), *given)
-                if plan.is_first and not plan.returns_tensor:
+                if plan.only_first and not plan.returns_tensor:
                     returned = returned, *rest
                     rest.clear()  # which the graph keeps
             else:

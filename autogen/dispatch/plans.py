@@ -66,7 +66,7 @@ class Plan:
     is_random: bool
     outputs: int
     constant: tuple[int, ...]  # outputs without a gradient
-    is_first: bool  # all that come after the first
+    only_first: bool  # whether the first has one, and no other
     returns_tensor: bool  # and makes nothing else
     is_simple: bool  # and autograd need be told of nothing more
     cut: tuple[int, ...] = ()  # tensors that autograd comes to from no output, whose graph may not be the loss's own
@@ -101,7 +101,7 @@ class Plan:
                 "state": loss.state or None,
                 "is_found": loss.is_found,
             }
-            common["is_first"] = common["constant"] == tuple(range(1, common["outputs"]))
+            common["only_first"] = common["constant"] == tuple(range(1, common["outputs"]))
             is_more = any(common[each] for each in ("is_early", "is_random", "constant", "cut"))
             common["is_simple"] = common["returns_tensor"] and not is_more
         domain = loss.trace.domain
@@ -121,7 +121,7 @@ class Plan:
             is_random=False,
             outputs=1,
             constant=(),
-            is_first=True,
+            only_first=True,
             returns_tensor=True,
             is_simple=True,  # what asks for a gradient has one
             by_values=call.is_found,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import traceback
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -197,13 +198,15 @@ class Launch:
         if self._partials:
             arguments.append(scratch.ticket_counter(self._device))
         arguments += self.numbers(sizes)
-        function = self._function()
+        function = self._function
         with triton_around(self._device, self._source.name):
             kernel = function[self.grid](*arguments, num_warps=self._warps, **build.OPTIONS)
         if direct.streams_of(self._device.type) is not None and (compiled := direct.compiled_of(kernel)) is not None:
             self.compiled[tuple(map(direct.is_aligned, tensors))] = compiled
 
+    @functools.cached_property
     def _function(self) -> Any:
+        """What Triton launches; calls of sizes that it need not tell apart from others do without."""
         return build.load_function(self._source.name, self._source.text, self._source.key)
 
     def compile(self) -> int:
@@ -216,15 +219,14 @@ class Launch:
         """
         from triton import JITFunction
 
-        function = self._function()
-        if not isinstance(function, JITFunction):
+        if not isinstance(self._function, JITFunction):
             return 0
         arguments: list[Any] = [buffer.dtype for buffer in self._source.buffers]
         arguments += [partial.dtype for partial, _ in self._partials]
         arguments += [torch.int32] if self._partials else []
         with triton_around(self._device, self._source.name):
             arguments += self._numbers
-            kernel = function.warmup(*arguments, grid=self.grid, num_warps=self._warps, **build.OPTIONS)
+            kernel = self._function.warmup(*arguments, grid=self.grid, num_warps=self._warps, **build.OPTIONS)
             _ = kernel.run  # loads it, and raises what keeps it from running
         return int(kernel.n_spills)
 
