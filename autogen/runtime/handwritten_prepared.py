@@ -16,7 +16,7 @@ from autogen.runtime import direct, scratch
 from autogen.runtime.geometry import Alike, alike
 from autogen.runtime.handwritten import COUNTER, PARTIALS, BoundHandwritten, Launch, stand_in
 from autogen.runtime.launch import Geometry
-from autogen.runtime.prepared import Direction, Run
+from autogen.runtime.prepared import Direction
 from autogen.runtime.procedure import Launched, Launching, Outline, Procedure
 
 
@@ -102,9 +102,9 @@ class PreparedHandwritten:
         self._saved = planned.saved
         own = {_memory(each) for each in self._saved if each.nbytes == each.untyped_storage().nbytes()}
         assert len(own.difference(map(_memory, self._inputs))) == len(self._saved), "memory of something else is saved"
-        self.forward = self._direction(self._inputs, [planned.output, *self._saved], planned.launches).__call__
+        self.forward = self._direction(self._inputs, [planned.output, *self._saved], planned.launches)
         self._backwards: dict[tuple[int, ...], Direction] = {}
-        self._latest: tuple[Alike, Run] | None = None
+        self._latest: tuple[Alike, Direction] | None = None
 
     def backward(
         self, saved: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor], sizes: Mapping[str, Any] | None
@@ -112,7 +112,7 @@ class PreparedHandwritten:
         """Launch backward; returns a gradient or None for every tensor, None for batched upstream gradients."""
         latest = self._latest
         if latest is not None and latest[0](*upstream):
-            return latest[1]((*saved, *upstream), None)
+            return latest[1]((*saved, *upstream))
         if is_batched(upstream):
             return None
         (gradient,) = upstream = [each.resolve_neg() for each in upstream]  # kernels read memory as it is
@@ -120,7 +120,7 @@ class PreparedHandwritten:
         if direction is None:
             direction = self._backwards[gradient.stride()] = self._plan_backward(stand_in(gradient))
         same = alike(upstream)
-        self._latest = None if same is None else (same, direction.__call__)
+        self._latest = None if same is None else (same, direction)
         return direction((*saved, *upstream))
 
     def _plan_backward(self, upstream: torch.Tensor) -> Direction:

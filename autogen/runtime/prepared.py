@@ -22,7 +22,6 @@ from autogen.runtime.procedure import Procedure, Seen
 from autogen.runtime.route import Route
 
 Sizes = Mapping[str, Any]
-Run = Callable[[Sequence[torch.Tensor], Sizes | None], list[Any]]  # a `Direction`: Python calls a method faster
 
 _FIRST = (0,)  # the outputs of most losses
 _MOST_WRITTEN = 4  # kinds of alignment that have code of their own; tensors of others are launched by Triton
@@ -115,10 +114,10 @@ class Prepared:
             loss.routes["forward", is_apart] = route
         forward = self._direction(route, packing.made, self.sizes)
         self.forward: Callable[..., list[Any]] = (
-            functools.partial(_apart, forward, loss.shared) if loss.shared else forward.__call__
+            functools.partial(_apart, forward, loss.shared) if loss.shared else forward
         )
         self._backwards: dict[tuple[Any, ...], Direction | None] = {}
-        self._latest: tuple[Alike, int, tuple[int, ...], Run] | None = None
+        self._latest: tuple[Alike, int, tuple[int, ...], Direction] | None = None
 
     @property
     def _inputs(self) -> list[str]:
@@ -149,9 +148,9 @@ class Prepared:
             arrived = tuple([k for k, gradient in enumerate(upstream) if gradient is not None])
             present = [upstream[k] for k in arrived]
         if self._latest is not None:
-            same, count, places, run = self._latest
+            same, count, places, direction = self._latest
             if len(saved) == count and arrived == places and same(*present):
-                return run((*saved, *present), sizes)
+                return direction((*saved, *present), sizes)
         return self._backward_of(saved, upstream, arrived, sizes)
 
     def _backward_of(
@@ -180,7 +179,7 @@ class Prepared:
             return self._loss.run_backward(saved[:count], saved[count:], upstream, known, self._packing)
         same = None if is_new else alike(given)  # many layouts come once
         if same is not None:
-            self._latest = same, len(saved), arrived, direction.__call__
+            self._latest = same, len(saved), arrived, direction
         return direction((*saved, *given), sizes)
 
     def _plan_backward(
