@@ -151,6 +151,20 @@ class _Short(torch.autograd.Function):
         return None, *replayed.gradients(saved[: len(wanted)], wanted, upstream)
 
 
+def run_short(call: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> Any:
+    """The outputs of a call by a shortcut; one that is all the loss returns, alone."""
+    plan, sizes = call[:2]
+    if not plan.needs_gradient:
+        return plan.outputs_of(plan.prepared.forward(tensors, sizes))
+    constant: list[torch.Tensor] = []
+    returned = apply_short((*call, constant), *tensors)
+    if not plan.only_first or plan.returns_tensor:
+        return returned
+    outputs = returned, *constant
+    constant.clear()  # which the graph keeps
+    return outputs
+
+
 def _split(kept: list[torch.Tensor], early: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """What is saved for backward, and forward's gradients, which are not: autograd may make them its own."""
     return (kept[:-early], kept[-early:]) if early else (kept, [])

@@ -21,7 +21,7 @@ from autogen.calls.binding import ArgumentsError, Binding, Bound, bind, is_repla
 from autogen.calls.executed import is_profiled
 from autogen.calls.places import MISSING
 from autogen.calls.surroundings import make_parameter
-from autogen.dispatch.autograd import apply_short, run
+from autogen.dispatch.autograd import apply_short, run, run_short
 from autogen.dispatch.compilations import Compilations, Decision, key_of, needs_gradient, needs_of_plain
 from autogen.dispatch.plans import IN_TORCH, Family, InTorch, Key, Plan, Taken
 from autogen.dispatch.shortcut import Shortcut
@@ -291,14 +291,7 @@ class Dispatcher:
             if plan.state is not None and shared_memory(plan.state, each.names, tensors) is not None:
                 return MISSING
             given = plan.given(tensors, found) if found or plan.copied or plan.cut else tensors
-            if plan.needs_gradient:
-                rest: list[torch.Tensor] = []
-                returned = apply_short((plan, sizes, values, each, module, self, rest), *given)
-                if plan.only_first and not plan.returns_tensor:
-                    returned = returned, *rest
-                    rest.clear()  # which the graph keeps
-            else:
-                returned = plan.outputs_of(plan.prepared.forward(given, sizes))
+            returned = run_short((plan, sizes, values, each, module, self), given)
             if plan.state is not None:
                 keep(plan.state, each.places, tensors, returned, sizes or plan.prepared.sizes)
             return returned if plan.returns_tensor else plan.loss.result(returned, sizes or plan.prepared.sizes)

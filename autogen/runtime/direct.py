@@ -63,6 +63,11 @@ launches it. Pointers among the arguments may be integers.
 """
 
 
+def padded(size: int) -> int:
+    """A size up to the next multiple of `ALIGNMENT`: where another tensor may begin in the same memory."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
 def is_aligned(tensor: torch.Tensor) -> bool:
     """Whether Triton takes a tensor's memory for aligned."""
     return tensor.data_ptr() % ALIGNMENT == 0

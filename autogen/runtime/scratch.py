@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from autogen.runtime.direct import ALIGNMENT
+from autogen.runtime.direct import padded
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ def lay_out(sizes: Iterable[int]) -> tuple[tuple[int, ...], int]:
     offsets, room = [], 0
     for size in sizes:
         offsets.append(room)
-        room += -(-size // ALIGNMENT) * ALIGNMENT
+        room += padded(size)
     return tuple(offsets), room
 
 

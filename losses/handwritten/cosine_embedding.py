@@ -19,7 +19,7 @@ from autogen.losses.handwritten._reduction import (
     sum_over_programs,
 )
 from autogen.losses.handwritten._rows import lanes_of, masks_of_lanes, start_of_lanes
-from autogen.runtime.direct import ALIGNMENT
+from autogen.runtime.direct import padded
 from autogen.runtime.handwritten import Backward, Forward, Handwritten, Launch
 
 # torch's 1e-12, a C++ float there.
@@ -271,8 +271,7 @@ class CosineEmbedding(Handwritten):
             () if is_reduced or target.dim() == 0 else n_rows, dtype=result_dtype(input1, input2), device=device
         )
         # Each begins at a multiple of 16 bytes: Triton compiles a kernel for every other pattern of alignment.
-        room = -(-n_rows // ALIGNMENT) * ALIGNMENT
-        sums = torch.empty(3 * room * dtype.itemsize, dtype=torch.uint8, device=device)
+        sums = torch.empty(3 * padded(n_rows) * dtype.itemsize, dtype=torch.uint8, device=device)
         own = {"loss_ptr": loss, **_sums(sums, dtype, n_rows)}
         summing = sum_arguments(grid[0], dtype, device) if is_reduced else NO_SUM
         launch = Launch(cosine_embedding_loss_forward, grid, {**common, **own, **summing, **tile}, _WARPS)

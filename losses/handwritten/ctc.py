@@ -18,7 +18,7 @@ from autogen.losses.handwritten._reduction import (
     sum_arguments,
 )
 from autogen.losses.handwritten.ctc_kernels import ctc_loss_backward, ctc_loss_forward
-from autogen.runtime.direct import ALIGNMENT
+from autogen.runtime.direct import padded
 from autogen.runtime.handwritten import Backward, Forward, Handwritten, Launch
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -124,11 +124,9 @@ class CTC(Handwritten):
     def forward(self, arguments: Mapping[str, Any]) -> Forward:
         """See `Handwritten.forward`."""
         log_probs, reduction = arguments["log_probs"], arguments["reduction"]
-        device, n_batch = log_probs.device, _batched(log_probs).shape[1]
-        n_steps = len(log_probs)
-        n_labels = _n_labels(arguments)
-        dtype = compute_dtype(log_probs)
-        n_states = n_batch * n_steps * 2 * (n_labels + 1)
+        device, dtype = log_probs.device, compute_dtype(log_probs)
+        n_steps, n_batch, _ = _batched(log_probs).shape
+        n_states = n_batch * n_steps * 2 * (_n_labels(arguments) + 1)
         states = torch.empty(_room(n_batch) + n_states * dtype.itemsize, dtype=torch.uint8, device=device)
         shape = (n_batch,) if reduction == "none" and log_probs.dim() == 3 else ()
         loss = torch.empty(shape, dtype=result_dtype(log_probs), device=device)
@@ -171,39 +169,36 @@ def _n_labels(arguments: Mapping[str, Any]) -> int:
 
 def _room(n_batch: int) -> int:
     """Bytes of a number for each sequence, of 8 bytes at most, up to where another tensor may begin."""
-    return -(-8 * n_batch // ALIGNMENT) * ALIGNMENT
+    return padded(8 * n_batch)
 
 
 def _common(arguments: Mapping[str, Any], states: torch.Tensor) -> dict[str, Any]:
     """The kernel arguments that forward and backward share; `states` are the bytes of what is saved."""
     log_probs, targets = _batched(arguments["log_probs"]), arguments["targets"]
-    n_batch, n_labels = log_probs.shape[1], _n_labels(arguments)
-    starts = arguments.get("starts")
+    n_steps, n_batch, n_classes = log_probs.shape
+    n_labels, dtype, room = _n_labels(arguments), compute_dtype(log_probs), _room(n_batch)
+    names = ("input_lengths", "target_lengths", "starts")
     if "lengths" in arguments:
-        rows = arguments["lengths"].view(torch.int64).view(-1, _room(n_batch) // 8)[:, :n_batch]
-        input_lengths, target_lengths = rows[0], rows[1]
-        starts = rows[2] if len(rows) > 2 else None
+        lengths = list(arguments["lengths"].view(torch.int64).view(-1, room // 8)[:, :n_batch])
     else:
-        input_lengths, target_lengths = arguments["input_lengths"], arguments["target_lengths"]
-    dtype, room = compute_dtype(log_probs), _room(n_batch)
+        lengths = [arguments[name] for name in names if name in arguments]
     step_stride, sequence_stride, class_stride = log_probs.stride()
     return {
         "log_probs_ptr": log_probs,
         "targets_ptr": targets,
-        "starts_ptr": starts,
-        "input_lengths_ptr": input_lengths,
-        "target_lengths_ptr": target_lengths,
+        "starts_ptr": None,
+        **{f"{name}_ptr": each for name, each in zip(names, lengths, strict=False)},
         "nll_ptr": states[:room].view(dtype)[:n_batch],
         "alpha_ptr": states[room:].view(dtype),
-        "n_steps": log_probs.shape[0],
-        "n_classes": log_probs.shape[2],
+        "n_steps": n_steps,
+        "n_classes": n_classes,
         "n_labels": n_labels,
         "blank": arguments["blank"],
         "targets_stride": targets.shape[-1],
         "step_stride": step_stride,
         "sequence_stride": sequence_stride,
         "class_stride": class_stride,
-        "divisor": log_probs.shape[1] if arguments["reduction"] == "mean" else 1,
+        "divisor": n_batch if arguments["reduction"] == "mean" else 1,
         "ZERO_INFINITY": arguments["zero_infinity"],
         "PER_LABEL": arguments["reduction"] == "mean",
         "BLOCK": triton.next_power_of_2(n_labels + 1),
