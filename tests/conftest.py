@@ -1,6 +1,7 @@
 """What all tests share: one thread per process, hypothesis profiles, where each folder can run."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +25,26 @@ settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 TESTS = Path(__file__).parent
+_EMULATED = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 NEEDS_INTERPRETER = {"interpret": True, "ptx": False, "gpu": False}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    what = "run tests/interpret on an emulated GPU: kernels are compiled, and their PTX runs on the CPU"
+    parser.addoption("--emulate", action="store_true", help=what)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.option.emulate:
+        return
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        raise pytest.UsageError("--emulate needs TRITON_INTERPRET=0 in the environment: kernels are to be compiled")
+    from tests.emulator.device import Device
+    from tests.interpret.launches import LAUNCHES
+
+    folder = config.stash[_EMULATED] = tempfile.TemporaryDirectory()
+    Device(Path(folder.name), LAUNCHES.note).install()
+    NEEDS_INTERPRETER["interpret"] = False
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> None:

@@ -22,30 +22,26 @@ from tests.interpret.launches import LAUNCHES, Launches
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _counting() -> Iterator[None]:
+def _quiet() -> Iterator[None]:
+    """torch's structured trace, meant for files, would bury every failure report."""
     with pytest.MonkeyPatch.context() as patch:
-        LAUNCHES.patch(patch)
-        # torch's structured trace, meant for files, would bury every failure report.
         patch.setattr(logging.getLogger("torch.__trace"), "disabled", True)
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _launched_directly() -> Iterator[None]:
+def _interpreted(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Launches are counted, made by the host code of GPUs, and looked at, as an emulated GPU does by itself."""
     with pytest.MonkeyPatch.context() as patch:
-        DIRECT.patch(patch)
+        if not request.config.option.emulate:
+            LAUNCHES.patch(patch)
+            DIRECT.patch(patch)
+            Bounds().patch(patch)
+            _patch_device_functions(patch)
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _within_bounds() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        Bounds().patch(patch)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _quick_device_functions() -> Iterator[None]:
+def _patch_device_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     """At each call of a device function Triton patches its language, for half of its time; once is enough.
 
     The launch has patched `tl`, and takes it back. What functions of Triton's own library call, nobody takes back.
@@ -59,9 +55,7 @@ def _quick_device_functions() -> Iterator[None]:
             is_patched = True
         return function.rewrite()(*args, **kwargs)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(InterpretedFunction, "__call__", call)
-        yield
+    monkeypatch.setattr(InterpretedFunction, "__call__", call)
 
 
 @pytest.fixture(autouse=True)

@@ -23,12 +23,16 @@ class Launches:
         modules, self._modules = self._modules, []
         return modules
 
+    def note(self, module: str) -> None:
+        """A kernel of a module is launched."""
+        self._modules.append(module)
+
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Count from now on."""
         launch = GridExecutor.__call__
 
         def counted(executor: GridExecutor, *args: Any, **kwargs: Any) -> Any:
-            self._modules.append(executor.fn.__globals__["__name__"])
+            self.note(executor.fn.__globals__["__name__"])
             return launch(executor, *args, **kwargs)
 
         monkeypatch.setattr(GridExecutor, "__call__", counted)

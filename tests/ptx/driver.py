@@ -15,14 +15,20 @@ import pytest
 COMPILER = shutil.which("gcc") or shutil.which("cc")
 
 
-def run(module: str, folder: Path) -> list[dict[str, Any]]:
-    """Run a module as a program, given the library as its argument; the lines of JSON that it has printed."""
+def build(folder: Path) -> Path:
+    """The driver as a library in a folder, as the linker and Triton look for it; skips the test without a compiler."""
     if COMPILER is None or not sys.platform.startswith("linux"):
         pytest.skip("needs a C compiler")
     library = folder / "libcuda.so.1"
     source = Path(__file__).with_name("libcuda.c")
-    subprocess.run([COMPILER, "-shared", "-fPIC", "-o", library, source], check=True)
+    subprocess.run([COMPILER, "-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-o", library, source], check=True)
     (folder / "libcuda.so").symlink_to(library.name)
+    return library
+
+
+def run(module: str, folder: Path) -> list[dict[str, Any]]:
+    """Run a module as a program, given the library as its argument; the lines of JSON that it has printed."""
+    library = build(folder)
     paths = {
         "TRITON_LIBCUDA_PATH": str(folder),
         "LD_LIBRARY_PATH": str(folder),

@@ -19,12 +19,15 @@ STREAM = 0xABC
 
 def pretend() -> None:
     """Make torch say that there is a GPU, as far as Triton asks."""
-    torch.cuda.is_available = lambda: True
     torch.cuda.current_device = lambda: 0
     torch.cuda.get_device_capability = lambda device=None: (9, 0)  # type: ignore[assignment]
     torch._C._cuda_getCurrentRawStream = lambda device: STREAM
+    from triton.backends.nvidia.driver import CudaDriver
+
     from autogen import availability
     from autogen.runtime import direct
+
+    CudaDriver.is_active = staticmethod(lambda: True)  # type: ignore[assignment]
 
     availability.has_interpreter = lambda: True  # type: ignore[assignment]
     streams = direct.Streams(lambda: None, lambda index: STREAM, lambda: False)

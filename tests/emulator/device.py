@@ -1,0 +1,119 @@
+"""A GPU that is emulated: Triton compiles for sm_90 and launches by its own launcher, and the PTX runs on the CPU.
+
+Tensors on the CPU pass for those of the device. What a test sees is what a GPU would give, from the trace to the text
+of the kernels, their compilation, the host code of their launches and LLVM's PTX. Not run is what ptxas makes of that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from autogen.runtime.scratch import Scratch
+from tests.emulator.translate import MACHINE, translate
+from tests.ptx import driver
+from tests.ptx.launching import pretend
+
+_GRID = ctypes.POINTER(ctypes.c_uint)
+_VALUES = ctypes.POINTER(ctypes.c_void_p)
+_LAUNCHER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, _GRID, ctypes.c_uint, ctypes.c_uint, _VALUES)
+_FLAGS = ("-O1", "-shared", "-fPIC", "-w", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing")
+
+
+class _Region(ctypes.Structure):
+    _fields_ = (("first", ctypes.c_uint64), ("end", ctypes.c_uint64))
+
+
+class Device:
+    """The device of this process. `launched` is called with the name of each kernel that is launched."""
+
+    def __init__(self, folder: Path, launched: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._launched = launched
+        self._texts: dict[int, tuple[str, Path]] = {}
+        self._kernels: dict[int, Any] = {}
+        self._seed = 0
+        self._launcher = _LAUNCHER(self._launch)  # which C does not keep alive
+        self._driver: Any = None
+
+    def install(self) -> None:
+        """Be the device that Triton finds. To be called before Triton asks for one; there is no way back."""
+        library = driver.build(self._folder)
+        os.environ["TRITON_LIBCUDA_PATH"] = str(self._folder)
+        self._driver = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+        self._driver.launch_by(self._launcher)
+        pretend()
+        from triton import knobs
+
+        knobs.runtime.kernel_load_end_hook = self._loaded
+
+    def _loaded(self, module: int, function: int, name: str, files: dict[str, str], hash: str) -> None:
+        self._texts[function] = name, Path(files[f"{name}.ptx"])
+
+    def _launch(self, function: int, grid: Any, threads: int, shared: int, values: Any) -> int:
+        """Run a kernel; 0, or 1 if it failed."""
+        name, _ = self._texts[function]
+        self._launched(name)
+        try:
+            kernel = self._kernels.get(function) or self._kernels.setdefault(function, self._compiled(function))
+            regions = list(_memories(_tensors_of_launch()))
+            message = ctypes.create_string_buffer(512)
+            self._seed += 1
+            spans = (_Region * len(regions))(*regions)
+            failed = kernel.run(
+                *(grid, threads, shared, values, spans, len(regions)),
+                *(ctypes.c_uint64(self._seed), message, len(message)),
+            )
+            why = message.value.decode()
+        except Exception as error:  # which would be lost in C
+            failed, why = 1, f"{type(error).__name__}: {error}"
+        if failed:
+            self._driver.say_failed(f"{name}: {why}".encode())
+        return int(failed)
+
+    def _compiled(self, function: int) -> Any:
+        """What C makes of a kernel."""
+        source = self._folder / f"kernel_{function:x}.c"
+        source.write_text(translate(self._texts[function][1].read_text()))
+        library = source.with_suffix(".so")
+        assert driver.COMPILER is not None
+        command = [driver.COMPILER, *_FLAGS, f"-I{MACHINE.parent}", "-o", library, source, "-lm"]
+        subprocess.run(command, check=True)
+        return ctypes.CDLL(str(library))
+
+
+def _tensors_of_launch() -> Sequence[torch.Tensor]:
+    """The tensors at hand where the launch was made: only who launches knows what there is at an address."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        found = list(_tensors_in(list(frame.f_locals.values())))
+        if found:
+            return found
+        frame = frame.f_back  # type: ignore[assignment]
+    return []
+
+
+def _tensors_in(values: Sequence[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, Scratch):
+            yield from (value._partials, value._counter)
+        elif isinstance(value, (tuple, list)):
+            yield from _tensors_in(value)
+        elif isinstance(value, dict):
+            yield from _tensors_in(list(value.values()))
+
+
+def _memories(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[int, int]]:
+    """Where the memories of tensors begin and end."""
+    storages = {each.data_ptr(): each.nbytes() for each in (tensor.untyped_storage() for tensor in tensors)}
+    for start, size in storages.items():
+        yield start, start + size
