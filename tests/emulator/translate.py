@@ -90,7 +90,7 @@ class _Translator:
                 shown = ", ".join(map(str, values))
                 yield f"static uint8_t {_c_name(name)}[{size}] __attribute__((aligned(16))) = {{{shown}}};"
         yield "typedef struct {"
-        yield "  int block; State state; uint32_t tid;"
+        yield "  int block; State state; uint32_t tid; uint8_t carry;"
         for name, (width, count) in self.kernel.registers.items():
             yield f"  uint{max(width, 8)}_t {_c_name(name)}{f'[{count}]' if count else ''};"
         yield f"  uint8_t local[{self._local}] __attribute__((aligned(16)));" if self._local else ""
@@ -220,6 +220,8 @@ class _Translator:
                 return f"{self._place(to)} = {both} " + (f">> {by};" if each.opcode[1] == "r" else f"<< {by} >> 32;")
         if each.opcode[-1].endswith("x2"):
             return self._halves(each)
+        if each.opcode[0] in ("addc", "madc") or "cc" in each.opcode:
+            return self._carried(each)
         return self._calculate(each, *calculation(each.opcode))
 
     def _sized(self, operand: Operand, kind: str) -> str:
@@ -238,6 +240,21 @@ class _Translator:
         ]
         return f"{{ {' '.join(declared)} {self._place(target)} = {bits(expression, to)}; }}"
 
+    def _carried(self, each: Instruction) -> str:
+        """A sum of numbers of 32 bits, to which the instruction before or after carries."""
+        name, *modifiers, kind = each.opcode
+        target, *operands = each.operands
+        part = next((one for one in modifiers if one in ("lo", "hi")), None)
+        stem = name.removesuffix("c")
+        if stem not in ("add", "mad") or (stem == "mad") != (part is not None) or kind not in ("u32", "b32"):
+            raise UnknownInstructionError(str(each))
+        numbers = [f"(uint64_t){self._number(one, kind)}" for one in operands]
+        product = "(uint32_t)({} * {}{})".format(*numbers[:2], " >> 32" if part == "hi" else "")
+        total = " + ".join([f"(uint64_t){product}" if part else numbers[0], numbers[-1]])
+        total += " + q->carry" if name.endswith("c") else ""
+        kept = " q->carry = sum >> 32;" if "cc" in modifiers else ""
+        return f"{{ uint64_t sum = {total}; {self._place(target)} = sum;{kept} }}"
+
     def _halves(self, each: Instruction) -> str:
         """A calculation with two numbers in each register."""
         kind = each.opcode[-1].removesuffix("x2")
@@ -249,7 +266,7 @@ class _Translator:
                 f"{c_type(of)} {name} = {number(f'{self._bits(operand)} >> {shift}', of)};"
                 for name, operand in zip("abc", operands, strict=False)
             ]
-            done.append(f"{{ {' '.join(declared)} found |= (uint32_t){bits(expression, to)} << {shift}; }}")
+            done.append(f"{{ {' '.join(declared)} found |= (uint32_t)(uint16_t){bits(expression, to)} << {shift}; }}")
         return f"{{ uint32_t found = 0; {' '.join(done)} {self._place(target)} = found; }}"
 
     def _move(self, each: Instruction) -> str:
