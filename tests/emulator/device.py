@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,18 +16,13 @@ from typing import Any
 import torch
 
 from autogen.runtime.scratch import Scratch
-from tests.emulator.translate import MACHINE, translate
+from tests.emulator.program import Program
 from tests.ptx import driver
 from tests.ptx.launching import pretend
 
 _GRID = ctypes.POINTER(ctypes.c_uint)
 _VALUES = ctypes.POINTER(ctypes.c_void_p)
 _LAUNCHER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, _GRID, ctypes.c_uint, ctypes.c_uint, _VALUES)
-_FLAGS = ("-O1", "-shared", "-fPIC", "-w", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing")
-
-
-class _Region(ctypes.Structure):
-    _fields_ = (("first", ctypes.c_uint64), ("end", ctypes.c_uint64))
 
 
 class Device:
@@ -38,7 +32,7 @@ class Device:
         self._folder = folder
         self._launched = launched
         self._texts: dict[int, tuple[str, Path]] = {}
-        self._kernels: dict[int, Any] = {}
+        self._programs: dict[int, Program] = {}
         self._seed = 0
         self._launcher = _LAUNCHER(self._launch)  # which C does not keep alive
         self._driver: Any = None
@@ -62,31 +56,15 @@ class Device:
         name, _ = self._texts[function]
         self._launched(name)
         try:
-            kernel = self._kernels.get(function) or self._kernels.setdefault(function, self._compiled(function))
-            regions = list(_memories(_tensors_of_launch()))
-            message = ctypes.create_string_buffer(512)
+            if function not in self._programs:
+                self._programs[function] = Program(self._texts[function][1].read_text(), self._folder)
             self._seed += 1
-            spans = (_Region * len(regions))(*regions)
-            failed = kernel.run(
-                *(grid, threads, shared, values, spans, len(regions)),
-                *(ctypes.c_uint64(self._seed), message, len(message)),
-            )
-            why = message.value.decode()
+            memories = _memories(_tensors_of_launch())
+            self._programs[function].run(grid[:3], threads, shared, values, memories, self._seed)
         except Exception as error:  # which would be lost in C
-            failed, why = 1, f"{type(error).__name__}: {error}"
-        if failed:
-            self._driver.say_failed(f"{name}: {why}".encode())
-        return int(failed)
-
-    def _compiled(self, function: int) -> Any:
-        """What C makes of a kernel."""
-        source = self._folder / f"kernel_{function:x}.c"
-        source.write_text(translate(self._texts[function][1].read_text()))
-        library = source.with_suffix(".so")
-        assert driver.COMPILER is not None
-        command = [driver.COMPILER, *_FLAGS, f"-I{MACHINE.parent}", "-o", library, source, "-lm"]
-        subprocess.run(command, check=True)
-        return ctypes.CDLL(str(library))
+            self._driver.say_failed(f"{name}: {type(error).__name__}: {error}".encode())
+            return 1
+        return 0
 
 
 def _tensors_of_launch() -> Sequence[torch.Tensor]:

@@ -12,16 +12,21 @@ from typing import Any
 
 import pytest
 
-COMPILER = shutil.which("gcc") or shutil.which("cc")
+_COMPILER = shutil.which("gcc") or shutil.which("cc")
+
+
+def compiler() -> str:
+    """The compiler of C; skips the test where there is none."""
+    if _COMPILER is None or not sys.platform.startswith("linux"):
+        pytest.skip("needs a C compiler")
+    return _COMPILER
 
 
 def build(folder: Path) -> Path:
-    """The driver as a library in a folder, as the linker and Triton look for it; skips the test without a compiler."""
-    if COMPILER is None or not sys.platform.startswith("linux"):
-        pytest.skip("needs a C compiler")
+    """The driver as a library in a folder, as the linker and Triton look for it."""
     library = folder / "libcuda.so.1"
     source = Path(__file__).with_name("libcuda.c")
-    subprocess.run([COMPILER, "-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-o", library, source], check=True)
+    subprocess.run([compiler(), "-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-o", library, source], check=True)
     (folder / "libcuda.so").symlink_to(library.name)
     return library
 
