@@ -5,7 +5,7 @@ RUN    := $(VENV)/bin/python -m
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench-plots clean
+.PHONY: help demo test emulate check bench-plots clean
 
 help:   ## list the targets
 	@sed -nE 's/^([a-z-]+): .*## /make \1\t/p' Makefile
@@ -13,10 +13,14 @@ help:   ## list the targets
 demo: $(STAMP)   ## run the demo, on the GPU or in Triton's interpreter, and write build/demo.html
 	$(RUN) examples.demo
 
-# Triton chooses its interpreter when it is imported, so the tests need two processes.
+# Triton chooses its interpreter when it is imported, so the tests need a process for each.
 test: check   ## run the checks and all tests; GPU tests are skipped where there is no GPU
 	TRITON_INTERPRET=1 $(RUN) pytest -n logical tests/unit tests/interpret tests/codegen
-	TRITON_INTERPRET=0 $(RUN) pytest -n logical tests/ptx tests/gpu
+	TRITON_INTERPRET=0 $(RUN) pytest -n logical tests/ptx tests/gpu tests/emulator
+	TRITON_INTERPRET=0 $(RUN) pytest -n logical --emulate tests/interpret/test_half_casts.py tests/interpret/test_strided.py
+
+emulate: $(STAMP)   ## run the tests of losses on compiled kernels, on an emulated GPU: about an hour
+	TRITON_INTERPRET=0 $(RUN) pytest -n logical --emulate tests/interpret
 
 check: $(STAMP)   ## run the linter, the formatter's check and the type checker
 	$(RUN) ruff check

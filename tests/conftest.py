@@ -26,7 +26,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 TESTS = Path(__file__).parent
 _EMULATED = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
-NEEDS_INTERPRETER = {"interpret": True, "ptx": False, "gpu": False}
+NEEDS_INTERPRETER = {"interpret": True, "ptx": False, "gpu": False, "emulator": False}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,8 +55,10 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> None:
             raise parent.CollectError(f"tests/{folder} needs TRITON_INTERPRET={needed:d} in the environment")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
+        if config.option.emulate and item.get_closest_marker("interpreted"):
+            item.add_marker(pytest.mark.skip(reason="holds in Triton's interpreter alone"))
         if TESTS / "gpu" in item.path.parents:
             item.add_marker("gpu")
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():

@@ -26,7 +26,7 @@ inf, nan = float("inf"), float("nan")
 
 
 @pytest.fixture
-def short_of_room(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def short_of_room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No row of more than STEP elements fits on the chip, and a loop takes as many at a time."""
     monkeypatch.setattr(tiling, "MAX_RESIDENT", STEP)
     cut, launch = tiling.Tiler._cut, GridExecutor.__call__
@@ -46,7 +46,8 @@ def short_of_room(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(tiling.Tiler, "_cut", small)
     monkeypatch.setattr(GridExecutor, "__call__", noted)
     yield
-    assert steps and max(steps) <= STEP, "rows are not walked in steps"
+    if not request.config.option.emulate:
+        assert steps and max(steps) <= STEP, "rows are not walked in steps"
 
 
 def _variables(executor: GridExecutor) -> tuple[str, ...]:
