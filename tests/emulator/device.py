@@ -9,14 +9,14 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from autogen.runtime.scratch import Scratch
 from tests.emulator.program import Program
+from tests.held import memories, tensors_in
 from tests.ptx import driver
 from tests.ptx.launching import pretend
 
@@ -59,8 +59,8 @@ class Device:
             if function not in self._programs:
                 self._programs[function] = Program(self._texts[function][1].read_text(), self._folder)
             self._seed += 1
-            memories = _memories(_tensors_of_launch())
-            self._programs[function].run(grid[:3], threads, shared, values, memories, self._seed)
+            spans = [(start, start + size) for start, size in memories(_tensors_of_launch()).items()]
+            self._programs[function].run(grid[:3], threads, shared, values, spans, self._seed)
         except Exception as error:  # which would be lost in C
             self._driver.say_failed(f"{name}: {type(error).__name__}: {error}".encode())
             return 1
@@ -71,27 +71,8 @@ def _tensors_of_launch() -> Sequence[torch.Tensor]:
     """The tensors at hand where the launch was made: only who launches knows what there is at an address."""
     frame = sys._getframe(2)
     while frame is not None:
-        found = list(_tensors_in(list(frame.f_locals.values())))
+        found = list(tensors_in(list(frame.f_locals.values())))
         if found:
             return found
         frame = frame.f_back  # type: ignore[assignment]
     return []
-
-
-def _tensors_in(values: Sequence[Any]) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, Scratch):
-            yield from (value._partials, value._counter)
-        elif isinstance(value, (tuple, list)):
-            yield from _tensors_in(value)
-        elif isinstance(value, dict):
-            yield from _tensors_in(list(value.values()))
-
-
-def _memories(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[int, int]]:
-    """Where the memories of tensors begin and end."""
-    storages = {each.data_ptr(): each.nbytes() for each in (tensor.untyped_storage() for tensor in tensors)}
-    for start, size in storages.items():
-        yield start, start + size

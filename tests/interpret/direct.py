@@ -20,7 +20,7 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from autogen.runtime import direct
 from autogen.runtime.launch import device_context
-from autogen.runtime.scratch import Scratch
+from tests.held import memories, tensors_in
 
 _CPU = torch.device("cpu")
 _METADATA = ("what", "launchers", "want")
@@ -70,33 +70,23 @@ class CudaLauncher:
         assert metadata is _METADATA and launch_metadata is enter is leave is None
         assert stream == threading.get_ident()
         # Only whoever launches knows what there is at an address.
-        held = list(_tensors_in(list(sys._getframe(1).f_locals.values())))
+        held = list(tensors_in(list(sys._getframe(1).f_locals.values())))
         DIRECT.count += 1
         with device_context(_CPU):
             given = function.given(passed, held)
             _interpret(function.interpreted, *given, grid=(gridX, gridY, gridZ), warmup=False)
 
 
-def _tensors_in(values: Sequence[Any]) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, Scratch):
-            yield from (value._partials, value._counter)
-        elif isinstance(value, (tuple, list)):
-            yield from _tensors_in(value)
-
-
 def _tensor_at(address: int, dtype: torch.dtype, held: Sequence[torch.Tensor]) -> torch.Tensor:
     """A tensor that begins at an address, and ends where the memory ends."""
-    memories = {each.data_ptr(): each.nbytes() for each in (tensor.untyped_storage() for tensor in held)}
-    for start, size in memories.items():
+    found = memories(held)
+    for start, size in found.items():
         rest = start + size - address
         if 0 < rest <= size:
             return torch.frombuffer(
                 (ctypes.c_byte * rest).from_address(address), dtype=dtype, count=rest // dtype.itemsize
             )
-    assert any(address == start + size for start, size in memories.items()), "an address in nobody's memory"
+    assert any(address == start + size for start, size in found.items()), "an address in nobody's memory"
     return torch.empty(0, dtype=dtype)
 
 
