@@ -12,6 +12,7 @@ from hypothesis import settings
 from autogen.options import PLANS_VARIABLE
 from autogen.policies import ENVIRONMENT_VARIABLE, set_policy
 from tests import interpreter
+from tests.ptx import driver
 
 # One process per core is running already.
 torch.set_num_threads(1)
@@ -39,18 +40,20 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise pytest.UsageError("--emulate needs TRITON_INTERPRET=0 in the environment: kernels are to be compiled")
+    if not driver.has_compiler():
+        return  # and all tests are skipped
     from tests.emulator.device import Device
     from tests.interpret.launches import LAUNCHES
 
     folder = config.stash[_EMULATED] = tempfile.TemporaryDirectory()
     Device(Path(folder.name), LAUNCHES.note).install()
-    NEEDS_INTERPRETER["interpret"] = False
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> None:
     """Refuse to collect a folder whose tests could only fail, or pass without testing what they name."""
     is_interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     for folder, needed in NEEDS_INTERPRETER.items():
+        needed = needed and not parent.config.option.emulate
         if TESTS / folder in file_path.parents and needed != is_interpreted:
             raise parent.CollectError(f"tests/{folder} needs TRITON_INTERPRET={needed:d} in the environment")
 
@@ -59,6 +62,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if config.option.emulate and item.get_closest_marker("interpreted"):
             item.add_marker(pytest.mark.skip(reason="holds in Triton's interpreter alone"))
+        if config.option.emulate and not driver.has_compiler():
+            item.add_marker(pytest.mark.skip(reason=driver.NO_COMPILER))
         if TESTS / "gpu" in item.path.parents:
             item.add_marker("gpu")
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():

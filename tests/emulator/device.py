@@ -53,11 +53,11 @@ class Device:
 
     def _launch(self, function: int, grid: Any, threads: int, shared: int, values: Any) -> int:
         """Run a kernel; 0, or 1 if it failed."""
-        name, _ = self._texts[function]
+        name, text = self._texts[function]
         self._launched(name)
         try:
             if function not in self._programs:
-                self._programs[function] = Program(self._texts[function][1].read_text(), self._folder)
+                self._programs[function] = Program(text.read_text(), self._folder)
             self._seed += 1
             spans = [(start, start + size) for start, size in memories(_tensors_of_launch()).items()]
             self._programs[function].run(grid[:3], threads, shared, values, spans, self._seed)

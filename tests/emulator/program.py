@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.emulator.translate import MACHINE, translate
+from tests.emulator.translate import translate
 from tests.ptx import driver
 
 _FLAGS = ("-O1", "-shared", "-fPIC", "-w", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing")
+_HEADERS = Path(__file__).parent
 _COUNT = itertools.count()
 
 
@@ -35,7 +36,7 @@ class Program:
         source = folder / f"kernel_{next(_COUNT)}.c"
         source.write_text(translate(text))
         library = source.with_suffix(".so")
-        command = [driver.compiler(), *_FLAGS, f"-I{MACHINE.parent}", "-o", library, source, "-lm"]
+        command = [driver.compiler(), *_FLAGS, f"-I{_HEADERS}", "-o", library, source, "-lm"]
         subprocess.run(command, check=True)
         self._library = ctypes.CDLL(str(library))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from tests.emulator.instructions import (
     ATOMICS,
@@ -24,7 +23,6 @@ from tests.emulator.instructions import (
 )
 from tests.emulator.ptx import Instruction, Kernel, Operand, parse
 
-MACHINE = Path(__file__).with_name("machine.h")
 _SPECIAL = {
     "%tid.x": "q->tid",
     "%tid.y": "0",
@@ -84,7 +82,7 @@ class _Translator:
             self._blocks.append([])
 
     def program(self) -> Iterator[str]:
-        yield f'#include "{MACHINE}"'
+        yield '#include "machine.h"'
         for name, (space, size, values) in self.kernel.variables.items():
             if space == "global":
                 shown = ", ".join(map(str, values))
@@ -313,22 +311,23 @@ class _Translator:
 
     def _load(self, each: Instruction) -> str:
         to, address = each.operands
-        space, kind, count = self._space(each)
-        targets = to if isinstance(to, tuple) else (to,)
-        assert len(targets) == count, each
-        reached = self._memory(each, address, space, kind, count)
+        kind, registers, declared = self._reached(each, address, to)
         signed = c_type(kind) if kind[0] == "s" else f"uint{bits_of(kind)}_t"
-        done = [f"{self._place(one)} = ({signed})at[{k}];" for k, one in enumerate(targets)]
-        return f"{{ uint{bits_of(kind)}_t *at = {reached}; {' '.join(done)} }}"
+        done = [f"{self._place(one)} = ({signed})at[{k}];" for k, one in enumerate(registers)]
+        return f"{{ {declared} {' '.join(done)} }}"
 
     def _store(self, each: Instruction) -> str:
         address, of = each.operands
+        _, registers, declared = self._reached(each, address, of)
+        done = [f"at[{k}] = {self._bits(one)};" for k, one in enumerate(registers)]
+        return f"{{ {declared} {' '.join(done)} }}"
+
+    def _reached(self, each: Instruction, address: Operand, operand: Operand) -> tuple[str, tuple[str, ...], str]:
+        """Of a load or store: the type, the registers, and the declaration of `at`, the memory."""
         space, kind, count = self._space(each)
-        values = of if isinstance(of, tuple) else (of,)
-        assert len(values) == count, each
-        reached = self._memory(each, address, space, kind, count)
-        done = [f"at[{k}] = {self._bits(one)};" for k, one in enumerate(values)]
-        return f"{{ uint{bits_of(kind)}_t *at = {reached}; {' '.join(done)} }}"
+        registers = operand if isinstance(operand, tuple) else (operand,)
+        assert len(registers) == count, each
+        return kind, registers, f"uint{bits_of(kind)}_t *at = {self._memory(each, address, space, kind, count)};"
 
     def _atomic(self, each: Instruction) -> str:
         name, *modifiers, kind = each.opcode

@@ -12,14 +12,20 @@ from typing import Any
 
 import pytest
 
-_COMPILER = shutil.which("gcc") or shutil.which("cc")
+_COMPILER = (shutil.which("gcc") or shutil.which("cc")) if sys.platform.startswith("linux") else None
+NO_COMPILER = "needs a C compiler"
 
 
 def compiler() -> str:
     """The compiler of C; skips the test where there is none."""
-    if _COMPILER is None or not sys.platform.startswith("linux"):
-        pytest.skip("needs a C compiler")
+    if _COMPILER is None:
+        pytest.skip(NO_COMPILER)
     return _COMPILER
+
+
+def has_compiler() -> bool:
+    """Whether a driver can be built here."""
+    return _COMPILER is not None
 
 
 def build(folder: Path) -> Path:
