@@ -31,7 +31,7 @@ NEEDS_INTERPRETER = {"interpret": True, "ptx": False, "gpu": False, "emulator": 
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    what = "run tests/interpret on an emulated GPU: kernels are compiled, and their PTX runs on the CPU"
+    what = "run tests/interpret or tests/gpu on an emulated GPU: kernels are compiled, and their PTX runs on the CPU"
     parser.addoption("--emulate", action="store_true", help=what)
 
 
@@ -66,7 +66,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=driver.NO_COMPILER))
         if TESTS / "gpu" in item.path.parents:
             item.add_marker("gpu")
-        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        needs_gpu = "hardware" if config.option.emulate else "gpu"
+        if item.get_closest_marker(needs_gpu) and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a GPU: torch.cuda.is_available() is false"))
 
 

@@ -3,7 +3,7 @@
 | kernel                  | tile                                                          | warps |
 |-------------------------|---------------------------------------------------------------|-------|
 | flat                    | 1024 elements up to 2^18, 2048 up to 2^20, then 4096          | 4 - 8 |
-| tiles, short rows       | 2048 elements, as many of them columns as there are           | 4     |
+| tiles, short rows       | 2048 elements, 128 if there are few; of these all columns     | 4     |
 | tiles, others           | one row, up to 32 elements per thread and 4096 columns        | 1 - 4 |
 | rows, columns adjacent  | whole rows while they fit on chip, up to 32 per thread        | 1 - 32|
 |                         | of up to 128 columns several                                  | 4     |
@@ -45,6 +45,7 @@ MOST_PROGRAMS = 2048  # of whole rows that each draw a ticket, one at a time,
 MOST_TILES = 16  # until one of them would have more than this, whose sums would lose digits
 MAX_SHARED = 2**18
 FEW_ELEMENTS = 256  # for a program
+LEAST = 128  # elements of a tile of short rows, one for each thread; Triton cannot compile every kernel of 8 x 8
 SHORT = 128  # columns, of which a warp reads several rows at once
 FEW = 4  # columns, which are never split: they may be a record (`emission.records`)
 WARPS = (1, 2, 4, 8, 16, 32)
@@ -282,7 +283,7 @@ class Tiler:
         elements = 2048 >> self._double
         if self.columns_adjacent:
             cols = min(whole, elements)
-            rows = self._rows_at_once(elements // cols, inner, extents.columns)
+            rows = max(self._rows_at_once(elements // cols, inner, extents.columns), LEAST // cols)
         else:
             rows = min(inner, ROWS_ADJACENT)
             cols = min(whole, max(elements // rows, 1))

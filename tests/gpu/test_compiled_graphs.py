@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import autogen.losses
 
-pytestmark = pytest.mark.gpu
+pytestmark = pytest.mark.hardware
 
 MODES = [None, "reduce-overhead"]
 

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from autogen import autogen_loss
-
-pytestmark = pytest.mark.gpu
+from tests.gpu.device import DEVICE
 
 
 def logits(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).cuda().requires_grad_()
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(DEVICE).requires_grad_()
 
 
 CALLS: dict[str, tuple[Any, tuple[int, ...], Any]] = {
@@ -27,18 +26,18 @@ CALLS: dict[str, tuple[Any, tuple[int, ...], Any]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_every_upstream_gradient(name: str) -> None:
     loss, shape, target = CALLS[name]
-    x, t = logits(*shape), target().cuda()
+    x, t = logits(*shape), target().to(DEVICE)
     ours = autogen_loss(type(loss)(), gradient="forward", policy="mandatory")
     for upstream in (1.0, 3.0, 1.0):
-        found = torch.autograd.grad(ours(x, t), x, torch.tensor(upstream, device="cuda"))
-        wanted = torch.autograd.grad(loss(x, t), x, torch.tensor(upstream, device="cuda"))
+        found = torch.autograd.grad(ours(x, t), x, torch.tensor(upstream, device=DEVICE))
+        wanted = torch.autograd.grad(loss(x, t), x, torch.tensor(upstream, device=DEVICE))
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_backward_has_nothing_to_do_for_an_upstream_of_1(name: str) -> None:
     loss, shape, target = CALLS[name]
-    x, t = logits(*shape), target().cuda()
+    x, t = logits(*shape), target().to(DEVICE)
     ours = autogen_loss(type(loss)(), gradient="forward", policy="mandatory")
     for _ in range(3):
         value = ours(x, t)

@@ -19,10 +19,8 @@ import autogen.losses
 from autogen import autogen_loss, explain
 from examples import beyond
 from tests.formulas import chamfer, clip, dice, discrepancy, lovasz, pearson, ranked
+from tests.gpu.device import DEVICE
 
-pytestmark = pytest.mark.gpu
-
-DEVICE = "cuda"
 Loss = Callable[..., Tensor]
 
 
@@ -126,6 +124,7 @@ def test_random_draws_are_eagers() -> None:
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.hardware
 def test_steps_of_torch_do_not_synchronise() -> None:
     loss, (a, b) = moved(autogen_loss(clip), (x(700, 64), x(700, 64, seed=1)), device=DEVICE)
     outcome(loss, [a, b])
@@ -136,6 +135,7 @@ def test_steps_of_torch_do_not_synchronise() -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
+@pytest.mark.hardware
 def test_steps_of_torch_on_several_streams() -> None:
     loss = autogen_loss(clip, policy="mandatory")
     pairs = [moved(loss, (x(300, 64, seed=k), x(300, 64, seed=k + 9)), device=DEVICE)[1] for k in range(4)]

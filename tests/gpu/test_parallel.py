@@ -18,7 +18,7 @@ from autogen import autogen_loss
 from autogen.options import PLANS_VARIABLE
 from autogen.runtime import build
 
-pytestmark = pytest.mark.gpu
+pytestmark = pytest.mark.hardware
 
 ROOT = Path(__file__).parents[2]
 

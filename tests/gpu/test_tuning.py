@@ -17,7 +17,7 @@ from autogen.tiling.tiler import Config
 from autogen.tuning import profile, store
 from tests.unit.pipeline import plan_of
 
-pytestmark = pytest.mark.gpu
+pytestmark = pytest.mark.hardware
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 
 import autogen.losses
-from autogen.aot import TARGETS, Access, Atomic, CompiledKernel, SpecializedKernel, compile_kernel
+from autogen.aot import TARGETS, Access, Atomic, CompiledKernel, SpecializedKernel, compile_kernel, kernels_of
 from autogen.tiling.skew import INSIDE, OVERLAPPING
 from tests.interpret.table import ELSEWHERE
-from tests.ptx.cases import CASES, FLAT, LOOPED, WIDE, Case, kernels
+from tests.ptx.cases import CASES, F32, FLAT, LOOPED, WIDE, Case, kernels, x
 
 LAUNCHES = list(itertools.product(CASES, TARGETS))
 LAST_BLOCK = Atomic("add", "acq_rel", "gpu")
@@ -109,6 +109,13 @@ def test_offsets_past_32_bits_are_computed_in_64(case: Case, target: str) -> Non
         ttir = compiled(kernel, target).ttir
         assert not INT32_PRODUCT.search(ttir), kernel.text
         assert re.search(r"tt\.addptr .*xi64>", ttir), kernel.text
+
+
+def test_few_rows_and_columns() -> None:
+    """Triton cannot compile this backward on a tile of 8 x 8 (triton-lang/triton #8257)."""
+    inputs = [x(8, 8).tensor(F32, "cpu") for _ in range(3)]
+    for kernel in kernels_of(autogen.losses.TripletMarginLoss(p=0.5, swap=True), *inputs):
+        assert compiled(kernel, "sm_90").spilled == 0
 
 
 class TestBrokenKernelsAreSeen:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import plots, results
+from bench import goals, plots, results
 from bench.gpu_cases import cases
 from bench.results import DIRECTIONS, Row
 
@@ -78,6 +78,49 @@ def test_the_table_names_the_best_other_and_leaves_cells_empty() -> None:
     assert "out of memory:" in line
     (_, alone) = results.table([FAILED]).splitlines()
     assert alone.rstrip().endswith("out of memory:")
+
+
+def large(column: str, forward: float, backward: float, both: float, **changes: object) -> list[Row]:
+    """A case of 512 MB, at these µs; a copy takes 256 µs for as much."""
+    times = {"forward": forward, "backward": backward, "both": both}
+    base = replace(ROW, size="8192x16384", peak_bytes=2**29 + 512, **changes)  # type: ignore[arg-type]
+    return [
+        replace(
+            base, column=column, direction=direction, median=time, gigabytes_per_second=512_000 / time,
+            percent_of_copy=25_600 / time,
+        )
+        for direction, time in times.items()
+    ]  # fmt: skip
+
+
+def verdicts(rows: list[Row]) -> list[bool | None]:
+    return [goal.is_met for goal in goals.goals(rows)]
+
+
+def test_goals() -> None:
+    ours = large("autogen", 270, 280, 550)
+    assert verdicts([]) == verdicts([FAILED]) == [None] * 5
+    assert verdicts(ours) == [True, None, None, None, True]
+    assert verdicts([*ours, *large("compile", 1, 1, 550 * 1.31)]) == [True, True, None, None, True]
+    assert verdicts([*ours, *large("compile", 1, 1, 550 * 1.29)])[1] is False, "the mean"
+    pair = [*large("autogen", 1, 1, 10, case="mse"), *large("compile", 1, 1, 9.9, case="mse")]
+    assert verdicts([*ours, *large("compile", 1, 1, 9999), *pair])[1] is False, "one is slower"
+    assert verdicts([*ours, *large("compile", 1, 1, 999), *large("autotune", 1, 1, 600)])[1] is False, "the best counts"
+    assert verdicts([*ours, *large("liger", 1, 1, 551)])[2] is True
+    assert verdicts([*ours, *large("liger", 1, 1, 549)])[2] is False
+    boxes = large("autogen", 1, 1, 10, case="giou")
+    assert [verdicts([*boxes, *large("eager", 1, 1, t, case="giou")])[3] for t in (101, 99)] == [True, False]
+
+
+def test_goals_of_bandwidth_and_memory() -> None:
+    slow = large("autogen", 270, 290, 560)
+    assert verdicts(slow)[0] is False and "1 of 2; least 88 %" in goals.summary(slow)
+    again = [*slow, *large("autogen", 270, 270, 540)]
+    assert verdicts(again)[0] is True, "the last measurement counts"
+    small = [replace(row, gigabytes_per_second=1.0) for row in slow]
+    assert verdicts(small)[0] is None
+    much = [replace(row, peak_bytes=2**29 + 2**21) for row in slow]
+    assert verdicts(much)[4] is False and "2.00 MiB" in goals.summary(much)
 
 
 def test_every_case_runs_and_ours_agrees() -> None:

@@ -1,0 +1,105 @@
+"""What is to be reached on a GPU, and whether the rows of one say so. What has not been measured is neither."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from bench.results import Row
+
+OURS, COMPILED, LIGER, EAGER = "autogen", ("compile", "autotune"), ("liger",), ("eager",)
+LARGE = 256e6  # bytes that forward reads at least
+SHARE = 90  # percent of a copy's bandwidth, of large inputs
+SPEEDUP = 1.3  # over torch.compile, in the geometric mean
+OF_BOXES = 10  # times as fast as eager
+SLACK = 2**20  # bytes beside gradients: partial results, counters, what is kept per row
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A sentence, whether it is so (None if nothing was measured), and the figures."""
+
+    text: str
+    is_met: bool | None
+    figures: str
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """A line for each goal."""
+    words = {True: "met", False: "missed", None: "open"}
+    return "\n".join(f"{words[goal.is_met]:<8}{goal.text:<62}{goal.figures}" for goal in goals(rows))
+
+
+def goals(rows: Sequence[Row]) -> Iterator[Goal]:
+    """All goals, of the rows of one GPU and version. A later measurement of the same counts."""
+    found = {(*_case(row), row.column, row.direction): row for row in rows if row.median is not None}
+    latest = list(found.values())
+    yield _bandwidth(latest)
+    yield _over(latest, COMPILED, "1.3 times torch.compile in the geometric mean, slower nowhere", SPEEDUP, 1)
+    yield _over(latest, LIGER, "faster than Liger-Kernel wherever both have the loss", 1, 1)
+    boxes = [row for row in latest if row.case == "giou"]
+    yield _over(boxes, EAGER, "GIoU of 1024 x 256 boxes 10 times as fast as eager", OF_BOXES, OF_BOXES)
+    yield _memory(latest)
+
+
+def _case(row: Row) -> tuple[str, str, str]:
+    return row.case, row.size, row.dtype
+
+
+def _name(row: Row) -> str:
+    return " ".join((*_case(row), row.direction))
+
+
+def _bandwidth(rows: Sequence[Row]) -> Goal:
+    text = "90 % of a copy's bandwidth, forward and backward, from 256 MB on"
+    ours = [row for row in rows if row.column == OURS and row.direction != "both"]
+    large = {_case(row) for row in ours if row.direction == "forward" and _moved(row) >= LARGE}
+    shares = [(row.percent_of_copy or 0, _name(row)) for row in ours if _case(row) in large]
+    if not shares:
+        return Goal(text, None, "")
+    reached = sum(share >= SHARE for share, _ in shares)
+    least, name = min(shares)
+    return Goal(text, reached == len(shares), f"{reached} of {len(shares)}; least {least:.0f} % ({name})")
+
+
+def _moved(row: Row) -> float:
+    """The bytes that the row's bandwidth is counted from."""
+    return (row.gigabytes_per_second or 0) * (row.median or 0) * 1000
+
+
+def _over(rows: Sequence[Row], columns: Sequence[str], text: str, mean: float, least: float) -> Goal:
+    """How often ours is as fast as the best of others, forward and backward together."""
+    both = [row for row in rows if row.direction == "both"]
+    others: dict[tuple[str, str, str], float] = {}
+    for row in both:
+        if row.column in columns and row.median is not None:
+            others[_case(row)] = min(row.median, others.get(_case(row), math.inf))
+    ours = [row for row in both if row.column == OURS and row.median is not None and _case(row) in others]
+    ratios = sorted((others[_case(row)] / (row.median or math.inf), _name(row)) for row in ours)
+    if not ratios:
+        return Goal(text, None, "")
+    average = math.exp(sum(math.log(ratio) for ratio, _ in ratios) / len(ratios))
+    lowest, name = ratios[0]
+    figures = f"mean {average:.2f} over {len(ratios)}; least {lowest:.2f} ({name})"
+    return Goal(text, average >= mean and lowest >= least, figures)
+
+
+def _memory(rows: Sequence[Row]) -> Goal:
+    text = "no memory beside inputs and gradients"
+    beside = [
+        ((row.peak_bytes or 0) - _gradient_bytes(row), _name(row))
+        for row in rows
+        if row.column == OURS and row.direction == "both"
+    ]
+    if not beside:
+        return Goal(text, None, "")
+    most, name = max(beside)
+    return Goal(text, most <= SLACK, f"most {max(most, 0) / 2**20:.2f} MiB ({name})")
+
+
+def _gradient_bytes(row: Row) -> int:
+    """Of the first input, whose shape is the size of the case."""
+    return math.prod(map(int, row.size.split("x"))) * getattr(torch, row.dtype).itemsize

@@ -1,0 +1,121 @@
+"""`bench.run` from end to end, on a stand-in for the GPU that counts launches and measures nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bench import gpu, results, run
+from bench.gpu_cases import Case, cases
+from tests.interpret.launches import LAUNCHES
+
+SIZES = {"cross_entropy": (6, 40), "bce_with_logits": (300,), "giou": (5, 7, 4), "dice": (2, 1, 5, 6)}
+
+
+def launches(call: gpu.Call, prepare: gpu.Call) -> int:
+    """Ours, and what autograd adds to gradients that there are already."""
+    for _ in range(2):
+        prepare(0)
+        LAUNCHES.take()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            call(0)
+    return LAUNCHES.take() + sum(event.name == "aten::add_" for event in profile.events())
+
+
+@pytest.fixture
+def timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[gpu.Call]]:
+    """The calls that were timed."""
+    calls: list[gpu.Call] = []
+
+    def times(call: gpu.Call, prepare: gpu.Call) -> list[float]:
+        calls.append(call)
+        for k in range(4):
+            prepare(k)
+            call(k)
+        return [10.0, 20.0, 30.0]
+
+    def ready(of: Callable[[int], int]) -> Callable[[gpu.Call, gpu.Call], int]:
+        def asked(call: gpu.Call, prepare: gpu.Call) -> int:
+            prepare(0)
+            call(0)
+            return of(0)
+
+        return asked
+
+    small = {
+        case.name: replace(case, shape=SIZES[case.name]) for case in cases() if case.is_quick and case.name in SIZES
+    }
+    stand_in: dict[str, Any] = {
+        "DEVICE": "cpu", "is_there": lambda: True, "name": lambda: "Stand-in", "cache_bytes": lambda: 2000,
+        "free_bytes": lambda: 2**30, "forget_memory": lambda: None, "copy_bandwidth": lambda: 100.0,
+        "times": times, "launches": launches, "syncs": ready(lambda _: 0), "peak": ready(lambda _: 512),
+    }  # fmt: skip
+    for name, value in stand_in.items():
+        monkeypatch.setattr(gpu, name, value)
+    monkeypatch.setattr(torch, "compile", lambda loss, **_: loss)
+    monkeypatch.setattr(run, "cases", lambda: iter(small.values()))
+    monkeypatch.setattr(results, "file_of", lambda name: tmp_path / f"{name}.csv")
+    yield calls
+
+
+def rows(tmp_path: Path) -> list[results.Row]:
+    return results.read(tmp_path / "Stand-in.csv")
+
+
+def test_a_run_measures_every_case_once(
+    timed: list[gpu.Call], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run.main(["--quick"]) == 0
+    found = rows(tmp_path)
+    assert not [row.note for row in found if row.note]
+    assert {row.case for row in found} == set(SIZES)
+    expected = {"forward": 1, "backward": 1, "both": 2}
+    for row in found:
+        if row.column in ("autogen", "early"):
+            assert row.launches == expected[row.direction], row
+        assert row.error is not None and row.error < 1e-2
+        assert row.median == 20 and row.syncs == 0 and row.peak_bytes == 512
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert "a copy moves 100 GB/s" in head
+    assert any(line.startswith("bce_with_logits 300 float32 both") for line in lines)
+    assert [line.split()[0] for line in lines[-5:]] == ["open", "missed", "open", "missed", "met"]
+
+    timed.clear()
+    assert run.main(["--quick"]) == 0
+    assert not timed and rows(tmp_path) == found
+    assert run.main(["--quick", "--again", "--only", "dice"]) == 0
+    assert len(timed) == 3 * len({row.column for row in found if row.case == "dice"})
+
+
+def test_a_run_out_of_time_says_what_is_left(
+    timed: list[gpu.Call], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run.main(["--quick", "--seconds", "0", "--only", "giou"]) == 0
+    assert not timed and not rows(tmp_path)
+    assert "4 measurements are left" in capsys.readouterr().out
+
+
+def test_a_peer_that_fails_leaves_cells_empty(
+    timed: list[gpu.Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(loss: Any, **_: Any) -> Any:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(torch, "compile", broken)
+    run.main(["--quick", "--only", "dice"])
+    compiled = [row for row in rows(tmp_path) if row.column == "compile"]
+    assert [(row.direction, row.median, row.note) for row in compiled] == [
+        (direction, None, "RuntimeError: no compiler") for direction in results.DIRECTIONS
+    ]
+
+
+def test_inputs_are_rotated_beyond_the_cache(timed: list[gpu.Call]) -> None:
+    case: Case = next(case for case in run.cases() if case.name == "bce_with_logits")
+    sets = run.sets_of_inputs(case)
+    assert len(sets) == 2 and sets[0][0].data_ptr() != sets[1][0].data_ptr()
+    assert all(first.is_leaf and first.requires_grad for first, *_ in sets)
