@@ -103,8 +103,11 @@ def multi_margin_loss(
     if target.dim() > 1 or labels.shape[0] != scores.shape[0]:
         raise RuntimeError(f"inconsistent target size, got: {list(target.shape)}")
     classes = scores.shape[1]
-    if weight is not None and (weight.shape[0] != classes or weight.dtype != input.dtype or weight.requires_grad):
-        raise RuntimeError(f"a weight that torch refuses: {weight.dtype} {list(weight.shape)}")
+    if weight is not None:
+        is_other_dtype = weight.dtype != input.dtype and labels.shape[0] > 0  # of no rows, torch takes any
+        if weight.shape[0] != classes or weight.requires_grad or is_other_dtype:
+            raise RuntimeError(f"a weight that torch refuses: {weight.dtype} {list(weight.shape)}")
+        weight = weight.to(input.dtype)
     if target.device.type == "cpu" and ((labels < 0) | (labels >= classes)).any():
         raise RuntimeError("target out of range")
     label = labels.unsqueeze(1)

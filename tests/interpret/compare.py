@@ -196,10 +196,16 @@ def check(call: Call, *, launches: tuple[int, int] | None = (1, 1)) -> Outcome:
     errors = torch_errors(call, judge)
     errors[0] = errors[0] + _rounding_of_terms(call, ours.value.dtype)
     if {torch.float64, torch.float32} <= {tensor.dtype for tensor in call.tensors()}:
-        # What is computed in single precision before it meets a double is as wrong as that.
-        errors[0] = errors[0] + torch.finfo(torch.float32).eps / 16 * judge.value.abs().nan_to_num(0, 0, 0)
+        # What is computed in single precision before it meets a double is as wrong as that; gradients are differences.
+        single = torch.finfo(torch.float32).eps
+        errors[0] = errors[0] + single / 16 * judge.value.abs().nan_to_num(0, 0, 0)
+        errors[1:] = [
+            error if exact is None or not exact.numel() else error + single * exact.abs().nan_to_num(0, 0, 0).max()
+            for error, exact in zip(errors[1:], judge.gradients, strict=True)
+        ]
     compare(f"{call}: value", ours.value, theirs.value, judge.value, errors.pop(0))
     assert len(ours.gradients) == len(theirs.gradients), f"{call}: gradients"
+    wanted = [k for k, is_wanted in enumerate(call.wanted or ()) if is_wanted]
     for position, (own, their, exact) in enumerate(zip(ours.gradients, theirs.gradients, judge.gradients, strict=True)):
         what = f"{call}: gradient {position}"
         error = errors.pop(0)
@@ -213,6 +219,9 @@ def check(call: Call, *, launches: tuple[int, int] | None = (1, 1)) -> Outcome:
                 # Shares of two unit vectors, or of many rows, may cancel; each is as wrong as its own size says.
                 largest = exact.abs().nan_to_num(0, 0, 0).max().clamp(min=1 / exact.shape[0] if exact.dim() else 1)
                 error = error + 4 * torch.finfo(own.dtype).eps * largest
+            if call.loss.lower().startswith("cross") and wanted[position] == 1 and exact.numel():
+                # Of probabilities: logarithms of a softmax, of which one near 0 is as wrong as the sum in it, near 1.
+                error = error + torch.finfo(own.dtype).eps / own.shape[0]
             compare(what, own, their, exact, error)
     return ours
 
@@ -245,13 +254,15 @@ def torch_errors(call: Call, judge: Outcome) -> list[Tensor]:
 
 
 def _rounding_of_terms(call: Call, dtype: torch.dtype) -> float:
-    """How far one rounding of the largest term moves a mean or a sum, in which terms may cancel."""
+    """How far one rounding of each term, up or down by chance, moves a mean or a sum, in which terms may cancel."""
     reduction = call.options.get("reduction", "mean")
     terms = run(nn, replace(converted(call, torch.float64), options={**call.options, "reduction": "none"}, wanted=()))
     if reduction == "none" or terms.value is None or not terms.value.numel():
         return 0.0
+    count = terms.value.numel()
     largest = terms.value.abs().nan_to_num(0, 0, 0).max().item()
-    return torch.finfo(dtype).eps * largest / (terms.value.numel() if reduction == "mean" else 1)
+    moved = torch.finfo(dtype).eps * largest * count**0.5
+    return moved / count if reduction == "mean" else moved
 
 
 def _nearby(call: Call, generator: torch.Generator) -> Call:
