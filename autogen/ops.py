@@ -107,6 +107,7 @@ class Op:
     nan: what becomes of a nan argument.
     ties: arguments and result where a choice had to be made; the generic test tries them all.
     aten: the ATen overloads that are this op and nothing else.
+    half: the op in its place where all results are in half precision, if there is a cheaper one.
     """
 
     name: str
@@ -119,6 +120,7 @@ class Op:
     nan: Nan
     ties: tuple[tuple[float, ...], ...]
     aten: tuple[str, ...]
+    half: str | None
 
     @cached_property
     def _expression(self) -> ast.expr:
@@ -169,6 +171,7 @@ def _row(
     unit: float = 0,
     nan: Nan | None = None,
     ties: tuple[tuple[float, ...], ...] = (),
+    half: str | None = None,
 ) -> Op:
     """A row, by default with torch's function of that name, one domain for all arguments, nan by the rule."""
     arity = len(set(re.findall(r"{\d}", triton)))
@@ -183,6 +186,7 @@ def _row(
         nan=nan or (Nan.PROPAGATES if rule in (Rule.ARITHMETIC, Rule.FLOAT) else Nan.NEVER),
         ties=ties,
         aten=tuple(f"{name}{overload}" if overload.startswith(".") else overload for overload in aten),
+        half=half,
     )
 
 
@@ -254,17 +258,18 @@ def _rows() -> Iterator[Op]:
     # roots, powers, exponentials and logarithms
     yield _row("sqrt",         "sqrt({0})",               real,   positive, 0.5, ties=((-0.0, -0.0),))
     yield _row("rsqrt",        "rsqrt({0})",              real,   positive, 2,   ties=((0, inf),))
-    yield _row("exp",          "exp({0})",                real,   exponent, 3,   ties=((-inf, 0),))
+    yield _row("exp",          "exp({0})",                real,   exponent, 3,   ties=((-inf, 0),), half="exp_half")
     yield _row("exp_nonpositive", "exp_nonpositive({0})", real, Interval(-inf, 0, hard=True), 3, (),
-               twin=torch.exp, ties=((-inf, 0), (0, 1)))
+               twin=torch.exp, ties=((-inf, 0), (0, 1)), half="exp_half")
     yield _row("exp2",         "exp2({0})",               real,   exponent, 2,   ties=((-inf, 0),))
     yield _row("expm1",        "expm1({0})",              real,   exponent, 2,   ties=((-inf, -1),))
     yield _row("log",          "log({0})",                real,   positive, 2,   ties=((0, -inf),))
     yield _row("log2",         "log2({0})",               real,   positive, 1,   ties=((0, -inf),))
     yield _row("log10",        "log10({0})",              real,   positive, 3,   ties=((0, -inf),))
     yield _row("log1p",        "log1p({0})",              real,   Interval(-1, inf), 2, ties=((-1, -inf),))
-    yield _row("sigmoid",      "sigmoid({0})",            real,   exponent, 7)
-    yield _row("log_sigmoid",  "log_sigmoid({0})",        real,   exponent, 4, (), twin=functional.logsigmoid)
+    yield _row("sigmoid",      "sigmoid({0})",            real,   exponent, 7,   half="sigmoid_half")
+    yield _row("log_sigmoid",  "log_sigmoid({0})",        real,   exponent, 4, (), twin=functional.logsigmoid,
+               half="log_sigmoid_half")
     yield _row("logaddexp",    "logaddexp({0}, {1})",     real,   exponent, 2,   unit=1,
                ties=((inf, inf, inf), (-inf, -inf, -inf), (inf, -inf, inf)))
     yield _row("xlogy",        "xlogy({0}, {1})",         real,   (every, positive), 3, tensor,
@@ -275,6 +280,13 @@ def _rows() -> Iterator[Op]:
     yield _row("pow",          "pow({0}, {1})",           real,   (positive, Interval(-300, 300)), 4,
                (".Tensor_Tensor",), nan=Nan.ABSORBED,
                ties=((0, 0, 1), (nan, 0, 1), (1, nan, 1), (-2, 3, -8), (-2, 0.5, nan), (-0.0, -1, -inf)))
+
+    # for results in half precision; what is no normal number may be 0
+    yield _row("exp_half",     "exp_half({0})",           real,   exponent, 64,  (), twin=torch.exp, unit=2**-100,
+               ties=((-inf, 0),))
+    yield _row("sigmoid_half", "sigmoid_half({0})",       real,   exponent, 64,  (), twin=torch.sigmoid, unit=2**-100)
+    yield _row("log_sigmoid_half", "log_sigmoid_half({0})", real, exponent, 192, (), twin=functional.logsigmoid,
+               unit=2**-100)
 
     # trigonometric and hyperbolic
     yield _row("sin",          "tl.sin({0})",             real,   angle,    2)

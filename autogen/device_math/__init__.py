@@ -10,7 +10,8 @@ accurate library code on NVIDIA and AMD and are used as they are there.
 
 The contract, for fp32 and fp64: the error is at most the ulps that a docstring states. The bounds grant 2 ulp
 to an fp32 division, to `tl.exp2` and to `tl.rsqrt`, as NVIDIA specifies them. Infinities, nan and overflow
-are torch's, and denormal results are kept. Two things are weaker: a result of 0 may lose its sign where the
+are torch's, and denormal results are kept (`halves` are for results in half precision, and less exact). Two things are
+weaker: a result of 0 may lose its sign where the
 function is not exact, and NVIDIA's fp32 library code takes a denormal argument for 0.
 
 A sum is fused with a product only where `fma` or `product_plus` says so: Triton is told not to do so by itself
@@ -29,6 +30,7 @@ _FUNCTIONS = {
     "exponentials": "exp exp2 exp_factors exp_nonpositive expm1 nearest_power_of_two rsqrt sigmoid sqrt tanh",
     "gamma": "digamma erfc erfcx erfinv lgamma tetragamma trigamma",
     "groups": "in_groups per_column",
+    "halves": "exp_half log_sigmoid_half sigmoid_half",
     "logarithms": "log log10 log1p log1p_finite log1p_unit log2 log_sigmoid logaddexp xlog1py xlogy",
     "records": "parts_of_2 parts_of_4",
     "rounding": "ceil floor floor_divide fmod remainder round trunc",

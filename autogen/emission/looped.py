@@ -155,10 +155,15 @@ class Looped(Rows):
             f"{name} = {self.combine('max', name, chunk)}",
             "# Finite even before the first finite column, so that no inf - inf appears.",
             f"{run.shift} = {_finite(name)}",
-            f"{run.rescale} = {self.style.helper('exp_nonpositive')}({run.previous} - {run.shift})",
+            f"{run.rescale} = {self._exponential(node)}({run.previous} - {run.shift})",
         ]
         per_column = run.shift if group == 1 else f"{self.style.helper('per_column')}({run.shift}, {group})"
         inside.assign(node, per_column, f"{name}_here")
+
+    def _exponential(self, largest: Node) -> str:
+        """The function by which sums follow a maximum: as exact as the exponentials that they add up."""
+        followed = {node.op for node in ir.topological(self.kernel.row_reductions()) if largest in _shifted_by(node)}
+        return self.style.helper("exp_half" if followed == {"exp_half"} else "exp_nonpositive")
 
     def expansion(self, node: Node, into: Node) -> str:
         # A running maximum is one for each column.
@@ -208,7 +213,7 @@ class Looped(Rows):
                 f"{run.previous} = {name}",
                 f"{name} = {self.along_columns('max', name, level)}",
                 f"{run.final} = {_finite(name)}",
-                f"{run.rescale} = {self.style.helper('exp_nonpositive')}({run.previous} - {run.final}{per_row})",
+                f"{run.rescale} = {self._exponential(node)}({run.previous} - {run.final}{per_row})",
             ]
         for node in each.reductions:
             name, level, value = self._names[node], self.kernel.level(node.args[0]), self._names[node]
@@ -244,6 +249,11 @@ class _Running:
     def of(cls, name: str, group: int, names: Names) -> _Running:
         wanted = (f"previous_{name}", f"{name}_shift", "rescale", f"final_{name}_shift")
         return cls(group, *map(names.new, wanted))
+
+
+def _shifted_by(node: Node) -> tuple[Node, ...]:
+    """What is subtracted in an exponential."""
+    return node.args[0].args[1:] if node.op in ir.EXPONENTIALS and node.args[0].op == "sub" else ()
 
 
 def _finite(largest: str) -> str:

@@ -21,6 +21,7 @@ from autogen.scheduling.equivalence import Equivalents, limits_of
 from autogen.scheduling.kernel import Granted, Kernel, memory_order
 from autogen.scheduling.pairwise import pairs_term_by_term
 from autogen.scheduling.plan import Direction, Early, Plan, Step
+from autogen.scheduling.precision import in_half_precision
 from autogen.scheduling.regions import alias_of, names_of, sequence
 from autogen.scheduling.returned import compared_in_memory
 from autogen.scheduling.simplify import simplify
@@ -48,6 +49,8 @@ def schedule(
     forward, backward, fixed = pairs_term_by_term(forward, backward, hints, provenance.moved)
     forward = forward.on(simplify([root.node for root in forward.roots], provenance.moved))
     backward = backward.on(simplify([root.node for root in backward.roots], provenance.moved))
+    nodes = in_half_precision((*forward.roots, *backward.roots), provenance.moved)
+    forward, backward = forward.on(nodes[: len(forward.roots)]), backward.on(nodes[len(forward.roots) :])
     steps, statistics = _forward(forward, backward, hints, provenance)
     early = Early()
     if training and gradient == "forward":

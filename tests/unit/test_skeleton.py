@@ -46,6 +46,14 @@ class TestSkeletons:
         assert ops[0] == {"load", "add", "reduce"}
         assert (ops[1] - ops[0], ops[2] - ops[0]) == ({"exp"}, {"lgamma"})
 
+    @pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), nn.BCEWithLogitsLoss()])
+    def test_results_in_half_precision_are_a_class(self, loss: nn.Module) -> None:
+        x = X.detach().bfloat16().requires_grad_()
+        target = LABELS if isinstance(loss, nn.CrossEntropyLoss) else T.bfloat16()
+        ops = {node.op for node in ir.topological(skeleton_of(loss, x, target).kernel.computed)}
+        assert "exp_half" in ops
+        assert ("exp" in ops) == isinstance(loss, nn.CrossEntropyLoss), "the logarithm of a row's sum"
+
     @pytest.mark.parametrize("other", [X.detach().double(), X.detach().t().contiguous().t(), X.detach()[:, :1]])
     def test_dtypes_strides_and_broadcasting_matter(self, other: torch.Tensor) -> None:
         def loss(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,92 @@
+"""Functions as exact as results in half precision need them, and where none are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from autogen import ir
+from autogen.runtime.launch import Launcher
+from autogen.scheduling.kernel import Kernel
+from autogen.scheduling.plan import Step
+from autogen.scheduling.schedule import backward_of
+from tests.unit.pipeline import plan_of
+
+HALVES, EXACT = {"exp_half", "sigmoid_half", "log_sigmoid_half"}, {"exp", "exp_nonpositive", "sigmoid", "log_sigmoid"}
+BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
+
+
+def x(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
+    return torch.randn(shape).to(dtype).requires_grad_()
+
+
+def functions(loss: Callable[..., Any], *tensors: Tensor) -> tuple[set[str], set[str]]:
+    """The exponentials of forward and of backward."""
+    plan, _ = plan_of(loss, *tensors)
+
+    def of(steps: Sequence[Step]) -> set[str]:
+        kernels = [step for step in steps if isinstance(step, Kernel)]
+        roots = [root.node for kernel in kernels for root in kernel.roots]
+        return {node.op for node in ir.topological(roots)} & (HALVES | EXACT)
+
+    return of(plan.forward), of(backward_of(plan))
+
+
+def labels(n: int) -> Tensor:
+    return torch.arange(n)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16])
+def test_where_all_results_are_halves(dtype: torch.dtype) -> None:
+    assert functions(F.cross_entropy, x(5, 7, dtype=dtype), labels(5)) == ({"exp_half"}, {"exp_half"})
+    t = x(5, dtype=dtype).detach().sigmoid()
+    assert functions(F.binary_cross_entropy_with_logits, x(5, dtype=dtype), t)[0] == {"log_sigmoid_half"}
+    assert functions(lambda a: a.sigmoid().mean(), x(5, dtype=dtype))[0] == {"sigmoid_half"}
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_where_results_are_not(dtype: torch.dtype) -> None:
+    forward, backward = functions(F.cross_entropy, x(5, 7, dtype=dtype), labels(5))
+    assert not (forward | backward) & HALVES
+
+
+def test_one_result_in_single_precision_keeps_what_it_depends_on() -> None:
+    """A gradient in half precision has exponentials of its own."""
+
+    def loss(a: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(a.float(), target)
+
+    assert functions(loss, x(5, 7), labels(5)) == ({"exp_nonpositive"}, {"exp_half"})
+
+    def two(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        return a.sigmoid().mean(), b.sigmoid().mean()
+
+    assert functions(two, x(5), x(5, dtype=F32))[0] == {"sigmoid_half", "sigmoid"}
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda a: a.exp().where(a.exp() > 1, 0).mean(),
+        lambda a: a.exp().amax(),
+        lambda a: (a.exp() * a.exp().floor()).mean(),
+        lambda a: a.float().exp().to(BF16).mean(),
+    ],
+    ids=["compared", "compared with its extreme", "rounded", "cast by the loss"],
+)
+def test_what_decides_something_is_exact(loss: Callable[..., Any]) -> None:
+    forward, backward = functions(loss, x(5))
+    assert not (forward | backward) & HALVES
+
+
+def test_sums_follow_a_maximum_by_the_function_that_they_add_up() -> None:
+    for dtype, own, other in [(BF16, "exp_half", "exp_nonpositive"), (F32, "exp_nonpositive", "exp_half")]:
+        plan, sizes = plan_of(F.cross_entropy, x(2, 50_000, dtype=dtype), labels(2))
+        launcher = Launcher(plan.forward[0], plan.provenance)  # type: ignore[arg-type]
+        text = launcher.source(launcher.tiling(sizes).variant).text
+        assert f"rescale = {own}(" in text and other not in text
