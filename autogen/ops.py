@@ -270,6 +270,10 @@ def _rows() -> Iterator[Op]:
     yield _row("sigmoid",      "sigmoid({0})",            real,   exponent, 7,   half="sigmoid_half")
     yield _row("log_sigmoid",  "log_sigmoid({0})",        real,   exponent, 4, (), twin=functional.logsigmoid,
                half="log_sigmoid_half")
+    yield _row("sigmoid_neg",  "sigmoid_neg({0})",        real,   exponent, 7,   (), twin=lambda x: torch.sigmoid(-x),
+               half="sigmoid_neg_half")
+    yield _row("log_sigmoid_neg", "log_sigmoid_neg({0})", real,   exponent, 4,   (),
+               twin=lambda x: functional.logsigmoid(-x), half="log_sigmoid_neg_half")
     yield _row("logaddexp",    "logaddexp({0}, {1})",     real,   exponent, 2,   unit=1,
                ties=((inf, inf, inf), (-inf, -inf, -inf), (inf, -inf, inf)))
     yield _row("xlogy",        "xlogy({0}, {1})",         real,   (every, positive), 3, tensor,
@@ -285,8 +289,12 @@ def _rows() -> Iterator[Op]:
     yield _row("exp_half",     "exp_half({0})",           real,   exponent, 64,  (), twin=torch.exp, unit=2**-100,
                ties=((-inf, 0),))
     yield _row("sigmoid_half", "sigmoid_half({0})",       real,   exponent, 64,  (), twin=torch.sigmoid, unit=2**-100)
+    yield _row("sigmoid_neg_half", "sigmoid_neg_half({0})", real, exponent, 64,  (), twin=lambda x: torch.sigmoid(-x),
+               unit=2**-100)
     yield _row("log_sigmoid_half", "log_sigmoid_half({0})", real, exponent, 192, (), twin=functional.logsigmoid,
                unit=2**-100)
+    yield _row("log_sigmoid_neg_half", "log_sigmoid_neg_half({0})", real, exponent, 192, (),
+               twin=lambda x: functional.logsigmoid(-x), unit=2**-100)
 
     # trigonometric and hyperbolic
     yield _row("sin",          "tl.sin({0})",             real,   angle,    2)

@@ -58,10 +58,7 @@ class _FullTiles(ast.NodeTransformer):
 
     def visit_If(self, node: ast.If) -> list[ast.stmt]:
         self.generic_visit(node)
-        condition = ast.unparse(node.test)
-        if condition == "is_full":
-            return node.body
-        return node.orelse if condition == "is_last" else []
+        return node.body if ast.unparse(node.test) == "is_full" else node.orelse
 
 
 def _of_full_tiles(text: str, name: str) -> ast.FunctionDef:

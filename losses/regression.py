@@ -34,10 +34,12 @@ class LogCoshLoss(ReducedLoss):
         same_shape(input=input, target=target)
         distance = (input - target).abs()
         is_small = distance < 1
-        # Each form where it does not cancel; the bound keeps the other one's slope finite.
-        near = torch.log1p(2 * torch.sinh(distance.clamp(max=1) / 2) ** 2)
-        far = distance + torch.log1p(torch.exp(-2 * distance)) - math.log(2)
-        return self.reduce(torch.where(is_small, near, far))
+        # cosh(d) is 1 + (1 - e^-d)^2 / (2 e^-d), and (1 + e^-2d) e^d / 2: each form where it does not cancel, and one
+        # logarithm for both. The bound keeps the slope finite where the first is not taken.
+        change = torch.expm1(-distance)
+        decay = 1 + change
+        excess = torch.where(is_small, change**2 / (2 * decay.clamp(min=math.exp(-1))), decay**2)
+        return self.reduce(torch.where(is_small, 0, distance - math.log(2)) + torch.log1p(excess))
 
 
 @autogen_loss

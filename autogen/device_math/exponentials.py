@@ -141,6 +141,13 @@ def sigmoid(x: tl.tensor) -> tl.tensor:
 
 
 @device
+def sigmoid_neg(x: tl.tensor) -> tl.tensor:
+    """`sigmoid(-x)`, with the exponential of `sigmoid(x)`."""
+    z = exp_nonpositive(-tl.abs(x))
+    return tl.where(x > 0, z, 1.0) * reciprocal_normal(1.0 + z)
+
+
+@device
 def tanh(x: tl.tensor) -> tl.tensor:
     """Hyperbolic tangent within 3 ulp."""
     a = tl.abs(x)

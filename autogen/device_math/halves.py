@@ -6,7 +6,7 @@ import triton.language as tl
 
 from autogen.device_math.basic import exp2_normal, polynomial, reciprocal_normal
 from autogen.device_math.device import device
-from autogen.device_math.logarithms import log_sigmoid
+from autogen.device_math.logarithms import log_sigmoid, log_sigmoid_neg
 
 # log1p(x) / x for 0 <= x <= 1, within 2^-16
 _LOG1P_UNIT = tl.constexpr((-0.023869155, 0.101222292, -0.21004869, 0.325206667, -0.499361366, 0.999991596))
@@ -25,10 +25,25 @@ def sigmoid_half(x: tl.tensor) -> tl.tensor:
 
 
 @device
+def sigmoid_neg_half(x: tl.tensor) -> tl.tensor:
+    """`sigmoid(-x)` within 2^-17, also where it is tiny."""
+    return reciprocal_normal(1.0 + exp_half(x))
+
+
+@device
+def _log1p_exp_half(x: tl.tensor) -> tl.tensor:
+    """`log(1 + e^-|x|)` within 2^-16."""
+    z = exp_half(-tl.abs(x))
+    return z * polynomial(z, _LOG1P_UNIT)
+
+
+@device
 def log_sigmoid_half(x: tl.tensor) -> tl.tensor:
     """`log(sigmoid(x))` within 2^-16, also where it is tiny."""
-    if x.dtype == tl.float64:
-        return log_sigmoid(x)
-    else:
-        z = exp_half(-tl.abs(x))
-        return tl.minimum(x, 0.0) - z * polynomial(z, _LOG1P_UNIT)
+    return log_sigmoid(x) if x.dtype == tl.float64 else tl.minimum(x, 0.0) - _log1p_exp_half(x)
+
+
+@device
+def log_sigmoid_neg_half(x: tl.tensor) -> tl.tensor:
+    """`log(sigmoid(-x))` within 2^-16, also where it is tiny."""
+    return log_sigmoid_neg(x) if x.dtype == tl.float64 else tl.minimum(-x, 0.0) - _log1p_exp_half(x)

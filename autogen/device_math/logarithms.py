@@ -111,3 +111,9 @@ def xlog1py(x: tl.tensor, y: tl.tensor) -> tl.tensor:
 def log_sigmoid(x: tl.tensor) -> tl.tensor:
     """`log(sigmoid(x))` within 4 ulp, also where it is tiny."""
     return tl.minimum(x, 0.0) - log1p_unit(exp_nonpositive(-tl.abs(x)))
+
+
+@device
+def log_sigmoid_neg(x: tl.tensor) -> tl.tensor:
+    """`log(sigmoid(-x))`, with the exponential and the logarithm of `log(sigmoid(x))`."""
+    return tl.minimum(-x, 0.0) - log1p_unit(exp_nonpositive(-tl.abs(x)))

@@ -16,7 +16,7 @@ import sympy
 from autogen import ir
 from autogen.emission.body import Body
 from autogen.emission.records import Record, records_of
-from autogen.emission.shell import identity
+from autogen.emission.shell import Load, identity
 from autogen.emission.streaming import Streaming
 from autogen.ir import Node
 from autogen.program import Root
@@ -218,13 +218,29 @@ class Rows(Streaming):
     def read_groups(self, loads: Sequence[Node], body: Body) -> None:
         """Of some loads, those from rows that begin anywhere."""
         grouped = {node: (body.name(node), self.load(node)) for node in loads if self._is_grouped(node)}
-        if grouped:
-            body.lines += ["if is_last:", *(f"    {name} = {load}" for name, load in grouped.values())]
-            # Without `other`: branches that differ in a mask alone would be made one, of narrow loads.
-            wide = ((name, replace(load, mask=OVERLAPPING, other=None)) for name, load in grouped.values())
-            body.lines += ["else:", *(f"    {name} = {load}" for name, load in wide)]
+        padded = {node: read for node, read in grouped.items() if self._is_padded(node)}
+        body.lines += self._in_groups([read for node, read in grouped.items() if node not in padded])
+        if padded:
+            ends = [f"{name} = tl.where(col_mask, {name}, {self.padding(node)})" for node, (name, _) in padded.items()]
+            lines = [*self._in_groups(list(padded.values())), *ends]
+            if self.is_edge:
+                whole = (replace(load, mask="row_mask[:, None]", other=None) for _, load in padded.values())
+                lines = [f"if {self.is_edge}:", *(f"    {line}" for line in lines), "else:"]
+                lines += [f"    {name} = {load}" for (name, _), load in zip(padded.values(), whole, strict=True)]
+            body.lines += lines
         for node, (name, _) in grouped.items():
             body.know(node, name)
+
+    def _in_groups(self, reads: Sequence[tuple[str, Load]]) -> list[str]:
+        """Reading whole groups, with what they hold beyond the ends of rows; the last tile of all reads no more than is
+        there.
+        """
+        if not reads:
+            return []
+        # Without `other`: branches that differ in a mask alone would be made one, of narrow loads.
+        wide = [(name, replace(load, mask=OVERLAPPING, other=None)) for name, load in reads]
+        lines = ["if is_last:", *(f"    {name} = {load}" for name, load in reads)]
+        return [*lines, "else:", *(f"    {name} = {load}" for name, load in wide)]
 
     def pointer(
         self, buffer: ir.Buffer, index: Sequence[sympy.Expr], level: Level, computed: Sequence[str] = ()
@@ -239,7 +255,7 @@ class Rows(Streaming):
     def _is_padded(self, node: Node) -> bool:
         """Whether a load has -inf in columns that do not exist, as its maximum is wanted."""
         is_plain = node.op == "load" and not node.args and node.dtype.is_floating_point
-        return is_plain and node in self._maximised and not self._is_grouped(node)
+        return is_plain and node in self._maximised
 
     def _vanishes(self, node: Node, start: str) -> bool:
         """Whether a value is its reduction's identity by itself in columns that do not exist: a padded load, which is

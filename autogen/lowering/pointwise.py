@@ -217,7 +217,7 @@ def power(context: Context, base: Any, exponent: Any) -> Value:
     """`base ** exponent`; a small constant exponent needs no logarithm, as in torch."""
     if isinstance(exponent, int) and exponent < 0 and not context.dtype.is_floating_point:
         raise NotImplementedError("an integer to a negative power, which is torch's error")
-    if isinstance(exponent, (int, float)) and exponent in (-2, -1, -0.5, 0.5, 1, 2, 3):
+    if isinstance(exponent, (int, float)) and exponent in (-2, -1, -0.5, 0.5, 1, 2, 3, 4):
         compute = context.compute
         one = ir.const(1, compute)
 
@@ -228,7 +228,8 @@ def power(context: Context, base: Any, exponent: Any) -> Value:
                 return ir.apply("div", one, square if exponent == -2 else x)
             if exponent in (-0.5, 0.5):
                 return ir.apply("sqrt" if exponent > 0 else "rsqrt", x)
-            return {1: x, 2: square, 3: ir.apply("mul", square, x)}[int(exponent)]
+            powers = {1: x, 2: square, 3: ir.apply("mul", square, x), 4: ir.apply("mul", square, square)}
+            return powers[int(exponent)]
 
         return elementwise(context.shape, context.dtype, formula, context.value(base))
     return apply_op(context, "pow", base, exponent)

@@ -134,11 +134,11 @@ def log_softmax(context: Context, value: Value, dim: int, half_to_float: bool) -
 
 @lowers("_softmax.default")
 def softmax(context: Context, value: Value, dim: int, half_to_float: bool) -> Value:
-    """`exp(x - max) / sum(exp(x - max))` over `dim`."""
+    """`exp(x - max) / sum(exp(x - max))` over `dim`, with one division for each sum."""
     parts = _Softmax(context, value, dim)
 
     def formula(exponential: ir.Node, total: ir.Node) -> ir.Node:
-        return context.name(ir.apply("div", exponential, total), "prob")
+        return context.name(ir.apply("mul", exponential, ir.apply("reciprocal", total)), "prob")
 
     return elementwise(value.shape, context.dtype, formula, parts.exponential, parts.total)
 

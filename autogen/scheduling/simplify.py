@@ -4,6 +4,7 @@ another order (a sum that overflows, or meets 0 * inf, may do so elsewhere).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import sympy
@@ -60,6 +61,10 @@ def fold(node: Node) -> Node:
             return fold(apply("neg", args[1 - numbers.index(-1)]))
         case "div" if numbers[1] == 1:
             return args[0]
+        case "div" if node.dtype in _FLOATS and _is_power_of_two(numbers[1]):
+            return fold(apply("mul", args[0], const(1 / args[1].attrs[0], node.dtype)))
+        case "sigmoid" | "log_sigmoid" if args[0].op == "neg":  # which shares its exponential with that of `x`
+            return apply(f"{node.op}_neg", args[0].args[0])
         case "floor_divide" | "fmod" | "remainder" if numbers[1] == 0 and not node.dtype.is_floating_point:
             return const(0, node.dtype)  # of no elements, as it would be an error
         case "mul" | "div" if any(arg.op == "neg" for arg in args):  # the sign goes outside, where two cancel
@@ -93,6 +98,12 @@ def fold(node: Node) -> Node:
     return node
 
 
+def _is_power_of_two(number: float | None) -> bool:
+    """Whether a number is one whose reciprocal is exact in every dtype."""
+    mantissa, exponent = math.frexp(number or 0.0)
+    return abs(mantissa) == 0.5 and abs(exponent) < 120
+
+
 def _is_rounded(node: Node, rounding: str) -> bool:
     """Whether the op `rounding` leaves a value as it is, as far as can be seen."""
     choices = node.args[1:] if node.op == "where" else (node,)
@@ -107,6 +118,14 @@ def _fits(node: Node, rounding: str) -> bool:
         return bool(OPS[rounding].twin(value) == value)
     is_stored_so = node.op == "load" and ir.ROUNDINGS.get(node.attrs[0].dtype) == rounding
     return is_stored_so or node.op == rounding or node.op == "cast"
+
+
+def softmax(node: Node) -> Node:
+    """`exp` of a log-softmax as an exponential of its sum, over that sum: there is one division per row."""
+    if node.op == "exp" and is_log_softmax(node.args[0], node.axes):
+        shifted, log_total = node.args[0].args
+        return apply("mul", apply("exp", shifted), apply("reciprocal", log_total.args[0]))
+    return node
 
 
 def sums(node: Node) -> Node:
@@ -281,8 +300,7 @@ def _is_at_most_zero(node: Node) -> bool:
         return _is_at_least_zero(node.args[0])
     if node.op == "sub":
         value, largest = node.args
-        is_shift = largest.op == "reduce" and largest.attrs[0] == "max" and largest.args[0] is value
-        return is_shift or is_log_softmax(node, node.axes)
+        return largest.op == "reduce" and largest.attrs[0] == "max" and largest.args[0] is value
     return False
 
 
@@ -299,4 +317,4 @@ def _is_at_least_zero(node: Node) -> bool:
     return False
 
 
-PASSES: tuple[Pass, ...] = (fold, sums, once_per_row, fold, bounded)
+PASSES: tuple[Pass, ...] = (fold, softmax, sums, once_per_row, fold, bounded)

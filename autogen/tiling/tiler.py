@@ -153,6 +153,7 @@ class Tiler:
         across = [node for node in kernel.loads() if kernel.level(node) in (Level.ELEMENT, Level.COLUMN)]
         written = [root for root in kernel.stores if kernel.level_of_axes(root.index_axes) == Level.ELEMENT]
         self._is_slight = len(across) <= 1 and len(written) <= 1
+        self._writes_elements = bool(written)
 
     def extents(self, sizes: Mapping[str, int]) -> Extents:
         """How much there is to cut up."""
@@ -290,9 +291,10 @@ class Tiler:
         return Config((("ROWS", rows), ("COLS", cols)), min(4 << self._heavy, max(rows * cols // 128, 4)))
 
     def _held(self, extents: Extents) -> int:
-        """Elements of a thread: where rows begin anywhere, each needs more registers."""
+        """Elements of a thread: what is stored of rows that begin anywhere needs more registers."""
         is_skewed = self._skew is not None and self._skew.pays(extents.columns, rows=1)
-        return (32 if self._is_slight and not is_skewed else 16) >> self._heavy >> self._double
+        is_slight = self._is_slight and not (is_skewed and self._writes_elements)
+        return (32 if is_slight else 16) >> self._heavy >> self._double
 
     def _by_warps(self, extents: Extents, cols: int) -> Config:
         """A tile of rows that fill a warp or more: as many warps as they do fill, so that few share a row, and what
