@@ -4,7 +4,6 @@ another order (a sum that overflows, or meets 0 * inf, may do so elsewhere).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import sympy
@@ -61,8 +60,6 @@ def fold(node: Node) -> Node:
             return fold(apply("neg", args[1 - numbers.index(-1)]))
         case "div" if numbers[1] == 1:
             return args[0]
-        case "div" if node.dtype in _FLOATS and _is_power_of_two(numbers[1]):
-            return fold(apply("mul", args[0], const(1 / args[1].attrs[0], node.dtype)))
         case "sigmoid" | "log_sigmoid" if args[0].op == "neg":  # which shares its exponential with that of `x`
             return apply(f"{node.op}_neg", args[0].args[0])
         case "floor_divide" | "fmod" | "remainder" if numbers[1] == 0 and not node.dtype.is_floating_point:
@@ -96,12 +93,6 @@ def fold(node: Node) -> Node:
         values = [torch.tensor(number, dtype=arg.dtype) for number, arg in zip(numbers, args, strict=True)]
         return const(OPS[node.op].twin(*values).item(), node.dtype)
     return node
-
-
-def _is_power_of_two(number: float | None) -> bool:
-    """Whether a number is one whose reciprocal is exact in every dtype."""
-    mantissa, exponent = math.frexp(number or 0.0)
-    return abs(mantissa) == 0.5 and abs(exponent) < 120
 
 
 def _is_rounded(node: Node, rounding: str) -> bool:

@@ -294,7 +294,7 @@ def test_a_factor_per_row_is_divided_before_it_meets_elements() -> None:
 
 
 def test_what_may_be_no_size_divides_where_it_stands() -> None:
-    for divisor in (reduce("sum", [N], ROW), COLUMN, const(0.3, F64)):  # which may be tiny
+    for divisor in (reduce("sum", [N], ROW), COLUMN, const(0.5, F64)):  # which may be tiny
         quotient = apply("div", apply("mul", X, ROW), divisor)
         assert simplified(quotient) is quotient
     equal = apply("div", apply("mul", X, Y), ir.cast(index(N_SIZE), F64))
@@ -307,7 +307,7 @@ def test_what_may_be_no_size_divides_where_it_stands() -> None:
 def test_exponentials_of_nothing_above_zero() -> None:
     shifted, _ = softmax_parts(X)
     square, magnitude = apply("mul", X, X), apply("abs", Y)
-    negative = apply("neg", apply("add", apply("div", square, const(3, F64)), apply("mul", magnitude, apply("abs", X))))
+    negative = apply("neg", apply("add", apply("div", square, const(2, F64)), apply("mul", magnitude, apply("abs", X))))
     for exponent in (shifted, apply("neg", magnitude), apply("neg", square), negative):
         found = simplified(apply("exp", exponent))
         assert found.op == "exp_nonpositive" and found.args[0] is exponent
@@ -339,13 +339,6 @@ class TestSoftmax:
     def test_its_sum_needs_no_other_exponential(self) -> None:
         after = simplified(reduce("sum", [C], apply("mul", ROW, apply("exp", log_softmax(X)))))
         assert ops(after).count("reduce") == 2
-
-
-def test_a_division_by_a_power_of_two_is_a_product() -> None:
-    assert ops(simplified(apply("div", X, const(-8, F64))))[-1] == "mul"
-    assert ops(simplified(apply("div", X, const(3, F64))))[-1] == "div"
-    assert ops(simplified(apply("div", X, const(1, F64)))) == ["load"]
-    assert ops(simplified(apply("div", X, const(2.0**-1000, F64))))[-1] == "div", "its reciprocal may be no number"
 
 
 def test_sigmoids_of_a_number_and_its_negative_share_what_they_are_made_of() -> None:
