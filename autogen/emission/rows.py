@@ -22,7 +22,7 @@ from autogen.ir import Node
 from autogen.program import Root
 from autogen.provenance import Provenance
 from autogen.scheduling.kernel import Kernel, Level
-from autogen.tiling.skew import INSIDE, OVERLAPPING, skew_of, start_of_row
+from autogen.tiling.skew import INSIDE, OVERLAPPING, WITHIN, skew_of, start_of_row
 from autogen.tiling.space import Group, Space
 from autogen.tiling.variant import Variant
 
@@ -224,7 +224,7 @@ class Rows(Streaming):
             ends = [f"{name} = tl.where(col_mask, {name}, {self.padding(node)})" for node, (name, _) in padded.items()]
             lines = [*self._in_groups(list(padded.values())), *ends]
             if self.is_edge:
-                whole = (replace(load, mask="row_mask[:, None]", other=None) for _, load in padded.values())
+                whole = (replace(load, mask=WITHIN, other=None) for _, load in padded.values())
                 lines = [f"if {self.is_edge}:", *(f"    {line}" for line in lines), "else:"]
                 lines += [f"    {name} = {load}" for (name, _), load in zip(padded.values(), whole, strict=True)]
             body.lines += lines

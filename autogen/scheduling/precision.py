@@ -16,7 +16,7 @@ from autogen.ir import Node
 from autogen.ops import OPS
 from autogen.program import Root
 
-_STEPS = frozenset({"sign", "floor", "ceil", "trunc", "round", *ir.ROUNDINGS.values()})
+_ROUNDING = ("floor", "ceil", "trunc", "round", "floor_divide", "fmod", "remainder", *ir.ROUNDINGS.values())
 
 
 def in_half_precision(roots: Sequence[Root], moved: Callable[[Node, Node], None]) -> list[Node]:
@@ -41,4 +41,4 @@ def _cheaper(node: Node, done: Mapping[Node, Node], *, is_exact: bool) -> Node:
 
 def _jumps(node: Node) -> bool:
     """Whether a small change of an argument may be a large one of the value."""
-    return node.op in _STEPS or not node.dtype.is_floating_point
+    return node.op in ("sign", *_ROUNDING) or not node.dtype.is_floating_point

@@ -100,10 +100,12 @@ def test_what_another_thread_draws_is_no_seed() -> None:
     torch.manual_seed(5)
     other = threading.Thread(target=draw)
     other.start()
+    paths = []
     try:
-        path = explain(autogen_loss(lambda x: (x * torch.rand_like(x)).sum()), X).path
+        while len(drawn) <= 2:
+            paths.append(explain(autogen_loss(lambda x: (x * torch.rand_like(x)).sum()), X).path)
     finally:
         is_over.set()
         other.join()
-    assert path == "partial"
-    assert len(drawn) > 2 and len({tuple(each.tolist()) for each in drawn}) == len(drawn)
+    assert set(paths) == {"partial"}
+    assert len({tuple(each.tolist()) for each in drawn}) == len(drawn)
