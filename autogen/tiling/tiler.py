@@ -4,7 +4,8 @@
 |-------------------------|---------------------------------------------------------------|-------|
 | flat                    | 1024 elements up to 2^18, 2048 up to 2^20, then 4096          | 4 - 8 |
 | tiles, short rows       | 2048 elements, 128 if there are few; of these all columns     | 4     |
-| tiles, others           | one row, up to 32 elements per thread and 4096 columns        | 1 - 4 |
+| tiles, others           | one row, up to 32 elements per thread and 4096 columns; rows  | 1 - 4 |
+|                         | of fewer, at least 256, if every fifth would be beyond a row  |       |
 | rows, columns adjacent  | whole rows while they fit on chip, up to 32 per thread        | 1 - 32|
 |                         | of up to 128 columns several                                  | 4     |
 |                         | from 2048 programs on up to 16 such tiles, one after the other| 1 - 32|
@@ -47,6 +48,7 @@ MAX_SHARED = 2**18
 FEW_ELEMENTS = 256  # for a program
 LEAST = 128  # elements of a tile of short rows, one for each thread; Triton cannot compile every kernel of 8 x 8
 SHORT = 128  # columns, of which a warp reads several rows at once
+MOST_LANES = 1.25  # for each column of a tile that need not be a whole row
 FEW = 4  # columns, which are never split: they may be a record (`emission.records`)
 WARPS = (1, 2, 4, 8, 16, 32)
 
@@ -280,15 +282,24 @@ class Tiler:
     def _tiles(self, extents: Extents) -> Config:
         inner, whole = next_power_of_2(extents.inner_rows), next_power_of_2(extents.columns)
         if self.columns_adjacent and whole > SHORT and self._may_be_small:
-            return self._by_warps(extents, min(whole, 4 * 32 * self._held(extents)))
+            return self._by_warps(extents, self._well_filled(extents, min(whole, 4 * 32 * self._held(extents))))
         elements = 2048 >> self._double
         if self.columns_adjacent:
-            cols = min(whole, elements)
+            cols = self._well_filled(extents, min(whole, elements))
             rows = max(self._rows_at_once(elements // cols, inner, extents.columns), LEAST // cols)
         else:
             rows = min(inner, ROWS_ADJACENT)
             cols = min(whole, max(elements // rows, 1))
         return Config((("ROWS", rows), ("COLS", cols)), min(4 << self._heavy, max(rows * cols // 128, 4)))
+
+    def _well_filled(self, extents: Extents, cols: int) -> int:
+        """The columns of a tile: fewer where too many would be beyond the last, and it may have more rows."""
+        if self._reads_one_row(extents.columns):
+            return cols
+        choices = [cols >> k for k in range(4) if k == 0 or cols >> k >= FEW_ELEMENTS]
+        lanes = {each: -(-extents.columns // each) * each for each in choices}
+        filled = [each for each in choices if lanes[each] <= MOST_LANES * extents.columns]
+        return filled[0] if filled else min(choices, key=lambda each: lanes[each])
 
     def _held(self, extents: Extents) -> int:
         """Elements of a thread: what is stored of rows that begin anywhere needs more registers."""
@@ -306,11 +317,13 @@ class Tiler:
 
     def _rows_at_once(self, most: int, inner: int, columns: int) -> int:
         """The rows of a tile with whole rows: one, where only that can be read in groups, and is enough to do."""
+        return 1 if self._reads_one_row(columns) else min(max(most, 1), 512, inner)
+
+    def _reads_one_row(self, columns: int) -> bool:
+        """Whether rows are read in groups only by tiles of one, which is enough to do."""
         skew = self._skew
         is_enough = columns > FEW_ELEMENTS
-        if is_enough and skew and skew.one_row and skew.fits(columns) and skew.pays(columns, rows=1):
-            return 1
-        return min(max(most, 1), 512, inner)
+        return bool(is_enough and skew and skew.one_row and skew.fits(columns) and skew.pays(columns, rows=1))
 
     @property
     def _may_loop(self) -> bool:
