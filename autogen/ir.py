@@ -36,7 +36,7 @@ import torch
 from autogen.frozen import frozen
 
 REDUCTIONS = ("sum", "max", "min")
-EXPONENTIALS = ("exp", "exp_nonpositive", "exp_half")
+EXPONENTIALS = ("exp", "exp_nonpositive", "exp_summand", "exp_half")
 
 _FLOATS = (torch.float32, torch.float64)
 _SHORT = {

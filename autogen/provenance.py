@@ -18,6 +18,7 @@ _NOUNS = {
     "neg": "negated",
     "exp": "exponential",
     "exp_nonpositive": "exponential",
+    "exp_summand": "exponential",
     "exp_half": "exponential",
     "log": "logarithm",
     "sqrt": "root",

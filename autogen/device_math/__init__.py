@@ -27,8 +27,8 @@ _FUNCTIONS = {
     "basic": "copysign div_rn exp2_normal fma is_nvidia maximum minimum polynomial product_plus reciprocal_normal "
     "signbit",
     "choosing": "isfinite isinf isnan max_over min_over one_condition relu round_to_bfloat16 round_to_float16 sign",
-    "exponentials": "exp exp2 exp_factors exp_nonpositive expm1 nearest_power_of_two rsqrt sigmoid sigmoid_neg sqrt "
-    "tanh",
+    "exponentials": "exp exp2 exp_factors exp_nonpositive exp_summand expm1 nearest_power_of_two rsqrt sigmoid "
+    "sigmoid_neg sqrt tanh",
     "gamma": "digamma erfc erfcx erfinv lgamma tetragamma trigamma",
     "groups": "in_groups per_column",
     "halves": "exp_half log_sigmoid_half log_sigmoid_neg_half sigmoid_half sigmoid_neg_half",

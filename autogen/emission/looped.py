@@ -163,7 +163,8 @@ class Looped(Rows):
     def _exponential(self, largest: Node) -> str:
         """The function by which sums follow a maximum: as exact as the exponentials that they add up."""
         followed = {node.op for node in ir.topological(self.kernel.row_reductions()) if largest in _shifted_by(node)}
-        return self.style.helper("exp_half" if followed == {"exp_half"} else "exp_nonpositive")
+        (own,) = followed if len(followed) == 1 else ("exp",)
+        return self.style.helper("exp_nonpositive" if own == "exp" else own)
 
     def expansion(self, node: Node, into: Node) -> str:
         # A running maximum is one for each column.

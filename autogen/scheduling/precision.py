@@ -1,4 +1,4 @@
-"""Functions no more exact than results in half precision can show.
+"""Functions no more exact than results can show: those in half precision, and sums.
 
 An exponential within 3 ulp of single precision is most of the instructions of a softmax, and what a memory of 4 TB/s
 waits for. Where all that depends on it is rounded to half precision in the end, one of a third of the instructions
@@ -8,6 +8,7 @@ serves as well (`Op.half`). What decides something stays exact: comparisons, and
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -31,6 +32,41 @@ def in_half_precision(roots: Sequence[Root], moved: Callable[[Node, Node], None]
         if new is not node:
             moved(node, new)
     return [done[node] for node in nodes]
+
+
+def in_sums(roots: Sequence[Root], moved: Callable[[Node, Node], None]) -> list[Root]:
+    """Roots with the exponentials that are in sums alone, each with its own greatest, which is 1: what is no normal
+    number changes no such sum.
+    """
+    nodes = [root.node for root in roots]
+    users: dict[Node, list[Node]] = {}
+    for node in ir.topological(nodes):
+        for arg in node.args:
+            users.setdefault(arg, []).append(node)
+    cheaper = {
+        node: ir.apply("exp_summand", *node.args)
+        for node, sums in users.items()
+        if _is_shifted(node) and node not in nodes and all(_is_its_sum(each, node) for each in sums)
+    }
+    for node, summand in cheaper.items():
+        moved(node, summand)
+    return [replace(root, node=node) for root, node in zip(roots, ir.replace(nodes, cheaper, moved), strict=True)]
+
+
+def _is_shifted(node: Node) -> bool:
+    """Whether a node is `exp(x - max(x))` in single precision."""
+    if node.op != "exp_nonpositive" or node.dtype != torch.float32 or node.args[0].op != "sub":
+        return False
+    value, largest = node.args[0].args
+    return largest.op == "reduce" and largest.attrs[0] == "max" and largest.args[0] is value
+
+
+def _is_its_sum(user: Node, exponential: Node) -> bool:
+    """Whether a node is the sum of an exponential over the axes of its maximum, or more."""
+    if user.op != "reduce" or user.attrs[0] != "sum":
+        return False
+    largest = exponential.args[0].args[1]
+    return set(largest.attrs[1]) <= set(user.attrs[1])
 
 
 def _cheaper(node: Node, done: Mapping[Node, Node], *, is_exact: bool) -> Node:

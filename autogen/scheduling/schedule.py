@@ -21,7 +21,7 @@ from autogen.scheduling.equivalence import Equivalents, limits_of
 from autogen.scheduling.kernel import Granted, Kernel, memory_order
 from autogen.scheduling.pairwise import pairs_term_by_term
 from autogen.scheduling.plan import Direction, Early, Plan, Step
-from autogen.scheduling.precision import in_half_precision
+from autogen.scheduling.precision import in_half_precision, in_sums
 from autogen.scheduling.regions import alias_of, names_of, sequence
 from autogen.scheduling.returned import compared_in_memory
 from autogen.scheduling.simplify import simplify
@@ -238,8 +238,12 @@ def _forward(
     plain = sequence(forward, hints, provenance, later=later)
     for at_hand in (False, True):
         statistics = _statistics(forward, backward, hints, provenance, at_hand=at_hand)
+        roots = [*forward.roots, *statistics.roots]
+        if not compared_sums([*(root.node for root in roots), *later]):
+            roots = in_sums(roots, provenance.moved)
+        direction, kept = forward.of(roots[: len(forward.roots)]), roots[len(forward.roots) :]
         try:
-            steps = sequence(forward, hints, provenance, statistics.roots, later)
+            steps = sequence(direction, hints, provenance, kept, later)
         except ScheduleError:
             continue
         # One program that computes everything has no registers for more than it needs.

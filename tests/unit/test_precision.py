@@ -17,7 +17,10 @@ from autogen.scheduling.plan import Step
 from autogen.scheduling.schedule import backward_of
 from tests.unit.pipeline import plan_of
 
-HALVES, EXACT = {"exp_half", "sigmoid_half", "log_sigmoid_half"}, {"exp", "exp_nonpositive", "sigmoid", "log_sigmoid"}
+HALVES, EXACT = (
+    {"exp_half", "sigmoid_half", "log_sigmoid_half"},
+    {"exp", "exp_nonpositive", "exp_summand", "sigmoid", "log_sigmoid"},
+)
 BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 
 
@@ -61,7 +64,7 @@ def test_one_result_in_single_precision_keeps_what_it_depends_on() -> None:
     def loss(a: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(a.float(), target)
 
-    assert functions(loss, x(5, 7), labels(5)) == ({"exp_nonpositive"}, {"exp_nonpositive"})
+    assert functions(loss, x(5, 7), labels(5)) == ({"exp_summand"}, {"exp_nonpositive"})
 
     def binary(a: Tensor, target: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(a.float(), target)
@@ -89,8 +92,28 @@ def test_what_decides_something_is_exact(loss: Callable[..., Any]) -> None:
     assert not (forward | backward) & HALVES
 
 
+def test_exponentials_in_sums_that_are_at_least_1() -> None:
+    assert functions(F.cross_entropy, x(5, 7, dtype=F32), labels(5)) == ({"exp_summand"}, {"exp_nonpositive"})
+    assert functions(lambda a: a.log_softmax(1).square().sum(), x(5, 7, dtype=F32))[0] == {"exp_summand"}
+    assert functions(F.cross_entropy, x(5, 7, dtype=F64), labels(5))[0] == {"exp_nonpositive"}
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda a: a.softmax(1).square().mean(),
+        lambda a: (a - a.amax(1, keepdim=True)).exp().sum(0).log().mean(),
+        lambda a: a.abs().neg().exp().sum(),
+        lambda a: (a.log_softmax(1) == a.log_softmax(1).amax()).float().mean() + a.log_softmax(1).mean(),
+    ],
+    ids=["shown by a result", "without its maximum", "of no maximum", "compared"],
+)
+def test_exponentials_that_are_not(loss: Callable[..., Any]) -> None:
+    assert "exp_summand" not in functions(loss, x(5, 7, dtype=F32))[0]
+
+
 def test_sums_follow_a_maximum_by_the_function_that_they_add_up() -> None:
-    for dtype, own, other in [(BF16, "exp_half", "exp_nonpositive"), (F32, "exp_nonpositive", "exp_half")]:
+    for dtype, own, other in [(BF16, "exp_half", "exp_nonpositive"), (F32, "exp_summand", "exp_half")]:
         plan, sizes = plan_of(F.cross_entropy, x(2, 50_000, dtype=dtype), labels(2))
         launcher = Launcher(plan.forward[0], plan.provenance)  # type: ignore[arg-type]
         text = launcher.source(launcher.tiling(sizes).variant).text
