@@ -16,6 +16,7 @@ from autogen import ir
 from autogen.ir import Node
 from autogen.ops import OPS
 from autogen.program import Root
+from autogen.scheduling.simplify import is_shifted
 
 _ROUNDING = ("floor", "ceil", "trunc", "round", "floor_divide", "fmod", "remainder", *ir.ROUNDINGS.values())
 
@@ -46,19 +47,15 @@ def in_sums(roots: Sequence[Root], moved: Callable[[Node, Node], None]) -> list[
     cheaper = {
         node: ir.apply("exp_summand", *node.args)
         for node, sums in users.items()
-        if _is_shifted(node) and node not in nodes and all(_is_its_sum(each, node) for each in sums)
+        if node.op == "exp_nonpositive"
+        and node.dtype == torch.float32
+        and is_shifted(node.args[0])
+        and node not in nodes
+        and all(_is_its_sum(each, node) for each in sums)
     }
     for node, summand in cheaper.items():
         moved(node, summand)
     return [replace(root, node=node) for root, node in zip(roots, ir.replace(nodes, cheaper, moved), strict=True)]
-
-
-def _is_shifted(node: Node) -> bool:
-    """Whether a node is `exp(x - max(x))` in single precision."""
-    if node.op != "exp_nonpositive" or node.dtype != torch.float32 or node.args[0].op != "sub":
-        return False
-    value, largest = node.args[0].args
-    return largest.op == "reduce" and largest.attrs[0] == "max" and largest.args[0] is value
 
 
 def _is_its_sum(user: Node, exponential: Node) -> bool:

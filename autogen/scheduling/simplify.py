@@ -289,10 +289,15 @@ def bounded(node: Node) -> Node:
 def _is_at_most_zero(node: Node) -> bool:
     if node.op == "neg":
         return _is_at_least_zero(node.args[0])
-    if node.op == "sub":
-        value, largest = node.args
-        return largest.op == "reduce" and largest.attrs[0] == "max" and largest.args[0] is value
-    return False
+    return is_shifted(node)
+
+
+def is_shifted(node: Node) -> bool:
+    """Whether a node is `x - max(x)`, over some axes."""
+    if node.op != "sub":
+        return False
+    value, largest = node.args
+    return largest.op == "reduce" and largest.attrs[0] == "max" and largest.args[0] is value
 
 
 def _is_at_least_zero(node: Node) -> bool:
