@@ -47,7 +47,7 @@ from autogen.parts import PARTS, FusedCall
 from autogen.report import DirectionReport, describe, describe_handwritten
 from autogen.runtime.backwards import Step, kernels_in
 from autogen.runtime.handwritten import Backward, Forward
-from autogen.tiling.skew import ACCESS, INSIDE, OVERLAPPING, WITHIN
+from autogen.tiling.skew import ACCESS, IN_GROUPS
 from bench.instructions import issued
 from examples import beyond
 from tests.ptx import cases
@@ -190,12 +190,11 @@ def _of_elements(accesses: Sequence[Access], parameters: set[str]) -> Iterator[t
         walked = r"\bplace"
     else:
         walked = r"\b(col|place|lane)\b" if has_columns else r"\b(row|place)\b" if has_rows else r"\+"
-    grouped = (OVERLAPPING, INSIDE, WITHIN)
-    in_groups = {access.address for access in accesses if access.mask in grouped and access.widths}
+    in_groups = {access.address for access in accesses if access.mask in IN_GROUPS and access.widths}
     for access in accesses:
         if re.search(r"_partial(_\d+)?_ptr", access.address):  # few values, for the last block
             continue
-        if access.address in in_groups and access.mask not in grouped:
+        if access.address in in_groups and access.mask not in IN_GROUPS:
             continue
         if is_flat and (access.mask is not None or "offsets" not in access.address):
             continue

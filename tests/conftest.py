@@ -43,10 +43,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if not driver.has_compiler():
         return  # and all tests are skipped
     from tests.emulator.device import Device
+    from tests.gpu import device
     from tests.interpret.launches import LAUNCHES
 
     folder = config.stash[_EMULATED] = tempfile.TemporaryDirectory()
     Device(Path(folder.name), LAUNCHES.note).install()
+    device.DEVICE = "cpu"
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> None:
@@ -66,8 +68,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=driver.NO_COMPILER))
         if TESTS / "gpu" in item.path.parents:
             item.add_marker("gpu")
-        needs_gpu = "hardware" if config.option.emulate else "gpu"
-        if item.get_closest_marker(needs_gpu) and not torch.cuda.is_available():
+        if config.option.emulate and item.get_closest_marker("hardware"):
+            item.add_marker(pytest.mark.skip(reason="needs a real GPU"))
+        elif not config.option.emulate and item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a GPU: torch.cuda.is_available() is false"))
 
 

@@ -10,9 +10,9 @@ accurate library code on NVIDIA and AMD and are used as they are there.
 
 The contract, for fp32 and fp64: the error is at most the ulps that a docstring states. The bounds grant 2 ulp
 to an fp32 division, to `tl.exp2` and to `tl.rsqrt`, as NVIDIA specifies them. Infinities, nan and overflow
-are torch's, and denormal results are kept, but for `exp_summand`; `halves`, for results in half precision, are less
-exact. Two things are weaker: a result of 0 may lose its sign where the
-function is not exact, and NVIDIA's fp32 library code takes a denormal argument for 0.
+are torch's, and denormal results are kept, but for `exp_summand`; `halves`, for results in half precision,
+are less exact. Two things are weaker: a result of 0 may lose its sign where the function is not exact, and
+NVIDIA's fp32 library code takes a denormal argument for 0.
 
 A sum is fused with a product only where `fma` or `product_plus` says so: Triton is told not to do so by itself
 (`autogen.runtime.build.OPTIONS`). No bound needs what `product_plus` does: where a product must be exact, its

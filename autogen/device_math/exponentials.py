@@ -148,17 +148,22 @@ def expm1(x: tl.tensor) -> tl.tensor:
 
 
 @device
+def _sigmoid_of(x: tl.tensor, is_tail: tl.tensor) -> tl.tensor:
+    """`e^-|x| / (1 + e^-|x|)` where that is what is wanted, else `1 / (1 + e^-|x|)`."""
+    z = exp_nonpositive(-tl.abs(x))
+    return tl.where(is_tail, z, 1.0) * reciprocal_normal(1.0 + z)
+
+
+@device
 def sigmoid(x: tl.tensor) -> tl.tensor:
     """`1 / (1 + e^-x)` within 7 ulp, also where it is tiny."""
-    z = exp_nonpositive(-tl.abs(x))
-    return tl.where(x < 0, z, 1.0) * reciprocal_normal(1.0 + z)
+    return _sigmoid_of(x, x < 0)
 
 
 @device
 def sigmoid_neg(x: tl.tensor) -> tl.tensor:
-    """`sigmoid(-x)`, with the exponential of `sigmoid(x)`."""
-    z = exp_nonpositive(-tl.abs(x))
-    return tl.where(x > 0, z, 1.0) * reciprocal_normal(1.0 + z)
+    """`sigmoid(-x)` within 7 ulp, with the exponential of `sigmoid(x)`."""
+    return _sigmoid_of(x, x > 0)
 
 
 @device

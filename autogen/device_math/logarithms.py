@@ -108,12 +108,18 @@ def xlog1py(x: tl.tensor, y: tl.tensor) -> tl.tensor:
 
 
 @device
+def _log1p_exp(x: tl.tensor) -> tl.tensor:
+    """`log(1 + e^-|x|)`"""
+    return log1p_unit(exp_nonpositive(-tl.abs(x)))
+
+
+@device
 def log_sigmoid(x: tl.tensor) -> tl.tensor:
     """`log(sigmoid(x))` within 4 ulp, also where it is tiny."""
-    return tl.minimum(x, 0.0) - log1p_unit(exp_nonpositive(-tl.abs(x)))
+    return tl.minimum(x, 0.0) - _log1p_exp(x)
 
 
 @device
 def log_sigmoid_neg(x: tl.tensor) -> tl.tensor:
-    """`log(sigmoid(-x))`, with the exponential and the logarithm of `log(sigmoid(x))`."""
-    return tl.minimum(-x, 0.0) - log1p_unit(exp_nonpositive(-tl.abs(x)))
+    """`log(sigmoid(-x))` within 4 ulp, with the exponential and the logarithm of `log(sigmoid(x))`."""
+    return tl.minimum(-x, 0.0) - _log1p_exp(x)

@@ -163,8 +163,8 @@ class Looped(Rows):
     def _exponential(self, largest: Node) -> str:
         """The function by which sums follow a maximum: as exact as the exponentials that they add up."""
         followed = {node.op for node in ir.topological(self.kernel.row_reductions()) if largest in _shifted_by(node)}
-        (own,) = followed if len(followed) == 1 else ("exp",)
-        return self.style.helper("exp_nonpositive" if own == "exp" else own)
+        is_one = len(followed) == 1 and "exp" not in followed
+        return self.style.helper(followed.pop() if is_one else "exp_nonpositive")
 
     def expansion(self, node: Node, into: Node) -> str:
         # A running maximum is one for each column.

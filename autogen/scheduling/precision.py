@@ -21,10 +21,9 @@ from autogen.scheduling.simplify import is_shifted
 _ROUNDING = ("floor", "ceil", "trunc", "round", "floor_divide", "fmod", "remainder", *ir.ROUNDINGS.values())
 
 
-def in_half_precision(roots: Sequence[Root], moved: Callable[[Node, Node], None]) -> list[Node]:
-    """The nodes of all roots of a loss, forward and backward; `moved` hears of every node that changed."""
-    nodes = [root.node for root in roots]
-    order = ir.topological(nodes)
+def in_half_precision(roots: Sequence[Root], moved: Callable[[Node, Node], None]) -> list[Root]:
+    """All roots of a loss, forward and backward, with cheaper functions; `moved` hears of every node that changed."""
+    order = ir.topological(root.node for root in roots)
     exact = set(ir.topological(root.node for root in roots if root.buffer.dtype not in ir.ROUNDINGS))
     exact.update(ir.topological(arg for node in order if _jumps(node) for arg in node.args))
     done: dict[Node, Node] = {}
@@ -32,7 +31,18 @@ def in_half_precision(roots: Sequence[Root], moved: Callable[[Node, Node], None]
         done[node] = new = _cheaper(node, done, is_exact=node in exact)
         if new is not node:
             moved(node, new)
-    return [done[node] for node in nodes]
+    return [replace(root, node=done[root.node]) for root in roots]
+
+
+def _cheaper(node: Node, done: Mapping[Node, Node], *, is_exact: bool) -> Node:
+    args = [done[arg] for arg in node.args]
+    half = OPS[node.op].half if node.op in OPS and node.dtype == torch.float32 else None
+    return ir.rebuild(node, args) if half is None or is_exact else ir.apply(half, *args)
+
+
+def _jumps(node: Node) -> bool:
+    """Whether a small change of an argument may be a large one of the value."""
+    return node.op in ("sign", *_ROUNDING) or not node.dtype.is_floating_point
 
 
 def in_sums(roots: Sequence[Root], moved: Callable[[Node, Node], None]) -> list[Root]:
@@ -64,14 +74,3 @@ def _is_its_sum(user: Node, exponential: Node) -> bool:
         return False
     largest = exponential.args[0].args[1]
     return set(largest.attrs[1]) <= set(user.attrs[1])
-
-
-def _cheaper(node: Node, done: Mapping[Node, Node], *, is_exact: bool) -> Node:
-    args = [done[arg] for arg in node.args]
-    half = OPS[node.op].half if node.op in OPS and node.dtype == torch.float32 else None
-    return ir.rebuild(node, args) if half is None or is_exact else ir.apply(half, *args)
-
-
-def _jumps(node: Node) -> bool:
-    """Whether a small change of an argument may be a large one of the value."""
-    return node.op in ("sign", *_ROUNDING) or not node.dtype.is_floating_point

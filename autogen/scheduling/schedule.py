@@ -49,8 +49,8 @@ def schedule(
     forward, backward, fixed = pairs_term_by_term(forward, backward, hints, provenance.moved)
     forward = forward.on(simplify([root.node for root in forward.roots], provenance.moved))
     backward = backward.on(simplify([root.node for root in backward.roots], provenance.moved))
-    nodes = in_half_precision((*forward.roots, *backward.roots), provenance.moved)
-    forward, backward = forward.on(nodes[: len(forward.roots)]), backward.on(nodes[len(forward.roots) :])
+    roots = in_half_precision((*forward.roots, *backward.roots), provenance.moved)
+    forward, backward = forward.of(roots[: len(forward.roots)]), backward.of(roots[len(forward.roots) :])
     steps, statistics = _forward(forward, backward, hints, provenance)
     early = Early()
     if training and gradient == "forward":

@@ -23,6 +23,7 @@ ACCESS = 16  # bytes, the most that a thread reads or writes at once
 OVERLAPPING = "overlapping"  # the mask of the groups that a row has some of, in templates and kernels
 INSIDE = "inside"  # of those that it has all of
 WITHIN = "row_mask[:, None]"  # of a tile that has no ends of rows
+IN_GROUPS = (OVERLAPPING, INSIDE, WITHIN)
 LEAST_GROUPS = 4  # in a row: of fewer, most would be its ends
 
 

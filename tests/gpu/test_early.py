@@ -1,4 +1,4 @@
-"""On a real GPU: the gradient in forward, and a backward that finds out on the device that it has nothing to do."""
+"""On a GPU: the gradient in forward, and a backward that finds out on the device that it has nothing to do."""
 
 from __future__ import annotations
 

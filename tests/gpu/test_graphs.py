@@ -1,4 +1,4 @@
-"""On a real GPU: steps of torch between kernels, small losses in one program, handwritten kernels, losses beyond torch.
+"""On a GPU: steps of torch between kernels, small losses in one program, handwritten kernels, losses beyond torch.
 
 torch in double precision on the CPU is the judge.
 """

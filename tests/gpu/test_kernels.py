@@ -1,4 +1,4 @@
-"""On a real GPU: every loss against torch, and what only a device can show."""
+"""On a GPU: every loss against torch, and what only a device can show."""
 
 from __future__ import annotations
 

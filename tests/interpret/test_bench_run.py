@@ -39,11 +39,11 @@ def timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[gpu.
             call(k)
         return [10.0, 20.0, 30.0]
 
-    def ready(of: Callable[[int], int]) -> Callable[[gpu.Call, gpu.Call], int]:
+    def always(value: int) -> Callable[[gpu.Call, gpu.Call], int]:
         def asked(call: gpu.Call, prepare: gpu.Call) -> int:
             prepare(0)
             call(0)
-            return of(0)
+            return value
 
         return asked
 
@@ -53,7 +53,7 @@ def timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[gpu.
     stand_in: dict[str, Any] = {
         "DEVICE": "cpu", "is_there": lambda: True, "name": lambda: "Stand-in", "cache_bytes": lambda: 2000,
         "free_bytes": lambda: 2**30, "forget_memory": lambda: None, "copy_bandwidth": lambda: 100.0,
-        "times": times, "launches": launches, "syncs": ready(lambda _: 0), "peak": ready(lambda _: 512),
+        "times": times, "launches": launches, "syncs": always(0), "peak": always(512),
     }  # fmt: skip
     for name, value in stand_in.items():
         monkeypatch.setattr(gpu, name, value)

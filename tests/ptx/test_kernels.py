@@ -12,7 +12,7 @@ import pytest
 
 import autogen.losses
 from autogen.aot import TARGETS, Access, Atomic, CompiledKernel, SpecializedKernel, compile_kernel, kernels_of
-from autogen.tiling.skew import INSIDE, OVERLAPPING, WITHIN
+from autogen.tiling.skew import IN_GROUPS, OVERLAPPING, WITHIN
 from tests.interpret.table import ELSEWHERE
 from tests.ptx.cases import CASES, F32, FLAT, LOOPED, WIDE, Case, kernels, x
 
@@ -24,7 +24,6 @@ AMD_ATOMIC = re.compile(
 LOCAL_MEMORY = re.compile(r"\b(?:ld|st)\.local\b|\bscratch_(?:load|store)")
 INT32_PRODUCT = re.compile(r"arith\.muli %\w+, %(?!c\d)\w+ : (?:tensor<[\dx]*x)?i32")
 
-IN_GROUPS = (OVERLAPPING, INSIDE, WITHIN)  # masks of accesses where rows begin anywhere, but for the ends of rows
 # The variable that walks along each tile.
 TILES = {"BLOCK": "offsets", "ROWS": "row", "COLS": "col"}
 
@@ -151,7 +150,8 @@ class TestBrokenKernelsAreSeen:
         text = kernel.text.replace("mask=overlapping)", "mask=overlapping, other=0.0)")
         assert text != kernel.text
         narrow, wide = (compiled(replace(kernel, text=each), "sm_90").accesses for each in (text, kernel.text))
-        assert {w for each in narrow if each.mask in ("mask", OVERLAPPING) for w in each.widths} == {4}
+        assert {w for each in narrow if "place" in each.address and each.mask != WITHIN for w in each.widths} == {4}
+        assert {w for each in narrow if each.mask == WITHIN for w in each.widths} == {16}, "between the ends"
         assert {w for each in wide if each.mask == OVERLAPPING for w in each.widths} == {16}
 
     def test_offsets_in_32_bits(self) -> None:

@@ -17,10 +17,8 @@ from autogen.scheduling.plan import Step
 from autogen.scheduling.schedule import backward_of
 from tests.unit.pipeline import plan_of
 
-HALVES, EXACT = (
-    {"exp_half", "sigmoid_half", "log_sigmoid_half"},
-    {"exp", "exp_nonpositive", "exp_summand", "sigmoid", "log_sigmoid"},
-)
+HALVES = {"exp_half", "sigmoid_half", "log_sigmoid_half"}
+EXACT = {"exp", "exp_nonpositive", "exp_summand", "sigmoid", "log_sigmoid"}
 BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 
 
