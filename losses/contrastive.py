@@ -7,12 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autogen.decorator import autogen_loss
+from autogen.losses import handwritten
 from autogen.losses._base import ReducedLoss, lowest, number_in, same_shape
 
 __all__ = ["CircleLoss", "InfoNCELoss", "SupConLoss"]
 
 
-@autogen_loss
+@autogen_loss(handwritten=handwritten.make_info_nce)
 class InfoNCELoss(ReducedLoss):
     """Cross entropy of the cosines over `temperature`, in which each query is to find its positive.
 
@@ -51,7 +52,7 @@ class InfoNCELoss(ReducedLoss):
         return self.reduce(-F.logsigmoid(own - others))
 
 
-@autogen_loss
+@autogen_loss(handwritten=handwritten.make_sup_con)
 class SupConLoss(ReducedLoss):
     """Of each embedding, the mean over those of its label, the positives, of `-log(softmax(cosines / temperature))`.
 

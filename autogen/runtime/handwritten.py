@@ -13,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -25,6 +25,7 @@ from autogen.runtime.launch import triton_around
 
 # The parameters of a kernel that adds up over its programs: what each of them has, and how many have come.
 PARTIALS, COUNTER = "partials_ptr", "counter_ptr"
+REQUIRED: Any = inspect.Parameter.empty  # in the place of a default
 _compiled: dict[Hashable, direct.Compiled] = {}
 
 
@@ -146,12 +147,12 @@ class Backward:
 class Handwritten(ABC):
     """A loss with kernels of its own.
 
-    `function` is torch's, as a static method. `arguments` are its arguments by name, with its defaults. `on_host` names
-    those that may be on the host while the others are on a GPU: as tensors, or as lists of numbers, which may be others
-    in each call.
+    `defaults` are those of its arguments, by name; `REQUIRED` ones have none. A module's attributes of these names are
+    arguments, too. `on_host` names those that may be on the host while the others are on a GPU: as tensors, or as lists
+    of numbers, which may be others in each call.
     """
 
-    function: Callable[..., torch.Tensor]
+    defaults: ClassVar[Mapping[str, Any]]
     on_host: frozenset[str] = frozenset()
 
     @abstractmethod
@@ -312,13 +313,13 @@ def bind_handwritten(
     loss: Handwritten, binding: Binding, module: torch.nn.Module | None, needs_gradient: Sequence[bool]
 ) -> tuple[BoundHandwritten, Bound] | str:
     """A call of a handwritten loss, and what is read for it; or why it has no kernel for it."""
-    defaults = _defaults(loss.function)
     given = binding.arguments
     arguments = {
-        name: given[name] if name in given else getattr(module, name, default) for name, default in defaults.items()
+        name: given[name] if name in given else getattr(module, name, default)
+        for name, default in loss.defaults.items()
     }
-    for name, default in defaults.items():
-        is_required = default is inspect.Parameter.empty and name not in loss.on_host
+    for name, default in loss.defaults.items():
+        is_required = default is REQUIRED and name not in loss.on_host
         if is_required and not isinstance(arguments[name], torch.Tensor):
             return f"a {name} that is no tensor"
     wanted = tuple(name for name, needs in zip(binding.names, needs_gradient, strict=True) if needs)
@@ -339,7 +340,6 @@ def values_among(arguments: Mapping[str, Any], on_host: Collection[str]) -> tupl
     return tuple(name for name, each in arguments.items() if name in on_host and isinstance(each, (list, tuple)))
 
 
-@functools.cache
-def _defaults(function: Callable[..., torch.Tensor]) -> dict[str, Any]:
-    """The parameters of torch's function, each with its default or `Parameter.empty`; found once, as that is slow."""
+def defaults_of(function: Callable[..., torch.Tensor]) -> dict[str, Any]:
+    """The parameters of torch's function, each with its default or `REQUIRED`."""
     return {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}

@@ -30,10 +30,12 @@ class PreparedLaunch:
         arguments = {name: launch.arguments[name] for name in launch.kernel.arg_names}
         self._partials: torch.Tensor | None = arguments[PARTIALS] if arguments.get(PARTIALS) is not None else None
         is_scratch = {PARTIALS, COUNTER} if self._partials is not None else set()
-        given = [k for k, (name, each) in enumerate(arguments.items()) if _is_tensor(each) and name not in is_scratch]
-        self._names = list(arguments)[: given[-1] + 1]
+        names = list(arguments)
+        given = [k for k, each in enumerate(arguments.values()) if _is_tensor(each)]
+        end = names.index(PARTIALS) if is_scratch else given[-1] + 1
+        self._names = names[:end]
         self.tensors: list[torch.Tensor | None] = [arguments[name] for name in self._names]
-        rest = {name: each for name, each in list(arguments.items())[given[-1] + 1 :] if name not in is_scratch}
+        rest = {name: arguments[name] for name in names[end:] if name not in is_scratch}
         assert not any(map(_is_tensor, rest.values()))
         assert all(each is None or _is_tensor(each) for each in self.tensors)
         self.grid = launch.grid

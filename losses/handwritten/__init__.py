@@ -34,3 +34,19 @@ def make_multilabel_margin() -> Handwritten:
     from autogen.losses.handwritten.multilabel_margin import MultiLabelMargin
 
     return MultiLabelMargin()
+
+
+@functools.cache
+def make_info_nce() -> Handwritten:
+    """The kernels of `InfoNCELoss`."""
+    from autogen.losses.handwritten.contrastive import InfoNCE
+
+    return InfoNCE()
+
+
+@functools.cache
+def make_sup_con() -> Handwritten:
+    """The kernels of `SupConLoss`."""
+    from autogen.losses.handwritten.contrastive import SupCon
+
+    return SupCon()

@@ -15,6 +15,18 @@ _FEW, _MANY = 128, 1024  # partial results that are added up at once: each numbe
 
 
 @triton.jit
+def _sum_of(partials_ptr: tl.tensor, PARTIALS: tl.constexpr) -> tl.tensor:
+    """The sum of one partial result of each program, in a fixed order."""
+    total = tl.full([PARTIALS], 0.0, partials_ptr.dtype.element_ty)
+    for first in range(0, tl.num_programs(0), PARTIALS):
+        program = first + tl.arange(0, PARTIALS)
+        arrived = program < tl.num_programs(0)
+        # Past the first-level cache, which does not see what other multiprocessors wrote.
+        total += tl.load(partials_ptr + program, mask=arrived, other=0.0, cache_modifier=".cg")
+    return tl.sum(total, 0)
+
+
+@triton.jit
 def sum_over_programs(
     partial: tl.tensor,
     total_ptr: tl.tensor,
@@ -35,14 +47,32 @@ def sum_over_programs(
     """
     tl.store(partials_ptr + tl.program_id(0), partial)
     if tl.atomic_add(counter_ptr, 1, sem="acq_rel", scope="gpu") == tl.num_programs(0) - 1:
-        # The last program to arrive combines the partial results of all programs, in a fixed order.
-        total = tl.full([PARTIALS], 0.0, partial.dtype)
-        for first in range(0, tl.num_programs(0), PARTIALS):
-            program = first + tl.arange(0, PARTIALS)
-            arrived = program < tl.num_programs(0)
-            # Past the first-level cache, which does not see what other multiprocessors wrote.
-            total += tl.load(partials_ptr + program, mask=arrived, other=0.0, cache_modifier=".cg")
-        tl.store(total_ptr, tl.sum(total, 0) / divisor)
+        tl.store(total_ptr, _sum_of(partials_ptr, PARTIALS) / divisor)
+        tl.store(counter_ptr, 0)
+
+
+@triton.jit
+def ratio_over_programs(
+    partial: tl.tensor,
+    count: tl.tensor,
+    ratio_ptr: tl.tensor,
+    count_ptr: tl.tensor,
+    partials_ptr: tl.tensor,
+    counter_ptr: tl.tensor,
+    PARTIALS: tl.constexpr,
+) -> None:
+    """Like `sum_over_programs`, divided by the sum of `count`, or by 1 if that is 0; the former is stored as well.
+
+    count: scalar, of the dtype of `partial`
+    count_ptr: scalar, of that dtype (written)
+    partials_ptr: (2 * programs,), the sums and then the counts (written)
+    """
+    tl.store(partials_ptr + tl.program_id(0), partial)
+    tl.store(partials_ptr + tl.num_programs(0) + tl.program_id(0), count)
+    if tl.atomic_add(counter_ptr, 1, sem="acq_rel", scope="gpu") == tl.num_programs(0) - 1:
+        total_count = tl.maximum(_sum_of(partials_ptr + tl.num_programs(0), PARTIALS), 1.0)
+        tl.store(count_ptr, total_count)
+        tl.store(ratio_ptr, _sum_of(partials_ptr, PARTIALS) / total_count)
         tl.store(counter_ptr, 0)
 
 
@@ -73,11 +103,14 @@ def result_dtype(*inputs: torch.Tensor) -> torch.dtype:
     dtype = inputs[0].dtype
     for each in inputs[1:]:
         dtype = torch.promote_types(dtype, each.dtype)
-    device = inputs[0].device.type
+    return torch.promote_types(dtype, torch.float32) if is_autocast(inputs[0]) else dtype
+
+
+def is_autocast(input: torch.Tensor) -> bool:
+    """Whether autocast is on for a loss of `input`."""
+    device = input.device.type
     # On the meta device, those of the call are planned for.
-    if torch._C._is_any_autocast_enabled() if device == "meta" else torch.is_autocast_enabled(device):
-        dtype = torch.promote_types(dtype, torch.float32)
-    return dtype
+    return torch._C._is_any_autocast_enabled() if device == "meta" else torch.is_autocast_enabled(device)
 
 
 def compute_dtype(*inputs: torch.Tensor) -> torch.dtype:

@@ -20,7 +20,7 @@ from autogen.losses.handwritten._reduction import (
 )
 from autogen.losses.handwritten._rows import lanes_of, masks_of_lanes, start_of_lanes
 from autogen.runtime.direct import padded
-from autogen.runtime.handwritten import Backward, Forward, Handwritten, Launch
+from autogen.runtime.handwritten import Backward, Forward, Handwritten, Launch, defaults_of
 
 # torch's 1e-12, a C++ float there.
 _EPSILON = tl.constexpr(9.999999960041972e-13)
@@ -230,7 +230,7 @@ def cosine_embedding_loss_backward(
 class CosineEmbedding(Handwritten):
     """`1 - cos(input1, input2)` where target is 1, `max(0, cos - margin)` where it is -1."""
 
-    function = staticmethod(torch.nn.functional.cosine_embedding_loss)
+    defaults = defaults_of(torch.nn.functional.cosine_embedding_loss)
 
     def refuse(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
         """See `Handwritten.refuse`."""

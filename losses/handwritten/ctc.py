@@ -19,7 +19,7 @@ from autogen.losses.handwritten._reduction import (
 )
 from autogen.losses.handwritten.ctc_kernels import ctc_loss_backward, ctc_loss_forward
 from autogen.runtime.direct import padded
-from autogen.runtime.handwritten import Backward, Forward, Handwritten, Launch
+from autogen.runtime.handwritten import Backward, Forward, Handwritten, Launch, defaults_of
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -32,7 +32,7 @@ class CTC(Handwritten):
     Lengths on the GPU stay there: where one is out of range, the loss is nan. A label out of range has probability 0.
     """
 
-    function = staticmethod(torch.nn.functional.ctc_loss)
+    defaults = defaults_of(torch.nn.functional.ctc_loss)
     on_host = frozenset({"targets", "input_lengths", "target_lengths"})
     checks_values = True  # of tensors on the CPU, as torch does; if not, these are taken for those of a GPU
 

@@ -19,7 +19,7 @@ from autogen.losses.handwritten._reduction import (
     sum_over_programs,
 )
 from autogen.losses.handwritten._rows import lanes_of, masks_of_lanes, start_of_lanes
-from autogen.runtime.handwritten import Backward, Forward, Handwritten, Launch
+from autogen.runtime.handwritten import Backward, Forward, Handwritten, Launch, defaults_of
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _MAX_CLASSES = 8192
@@ -223,7 +223,7 @@ def multilabel_margin_loss_backward(
 class MultiLabelMargin(Handwritten):
     """`sum of max(0, 1 - x[t] + x[c]) / C` over targets `t` and the classes `c` that are no targets."""
 
-    function = staticmethod(torch.nn.functional.multilabel_margin_loss)
+    defaults = defaults_of(torch.nn.functional.multilabel_margin_loss)
     checks_values = True  # on the CPU, as torch does
 
     def reads(self, arguments: Mapping[str, Any]) -> tuple[str, ...] | None:

@@ -22,7 +22,7 @@ def main(library: str) -> None:
     driver = ctypes.CDLL(library)
     driver.noted_parameter.restype = driver.noted_stream.restype = ctypes.c_uint64
     from autogen import policy
-    from autogen.losses import CosineEmbeddingLoss, CTCLoss, MultiLabelMarginLoss
+    from autogen.losses import CosineEmbeddingLoss, CTCLoss, InfoNCELoss, MultiLabelMarginLoss
     from autogen.losses.handwritten.multilabel_margin import MultiLabelMargin
     from autogen.runtime.handwritten import Launch
 
@@ -60,6 +60,8 @@ def main(library: str) -> None:
             run(margin, torch.rand(21, 33), torch.zeros(21, 33, dtype=torch.int64))
         for _ in range(4):  # planned for each call anew, as its lengths are on the host
             run(ctc, steps.clone(), torch.ones(5, 2, dtype=torch.int64), [7] * 5, [2] * 5)
+        for _ in range(4):
+            run(InfoNCELoss(), torch.rand(21, 33), torch.rand(21, 33))
         for rows in (21, 22, 23, 48):
             run(cosine, torch.rand(rows, 33), torch.rand(rows, 33), torch.ones(rows), name="of other sizes")
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.ptx.driver import run
 
-COSINE, MARGIN, CTC = "CosineEmbeddingLoss", "MultiLabelMarginLoss", "CTCLoss"
+COSINE, MARGIN, CTC, NCE = "CosineEmbeddingLoss", "MultiLabelMarginLoss", "CTCLoss", "InfoNCELoss"
 OTHERS = "of other sizes"  # cosine's: three that Triton does not tell apart, and one that it does
 
 
@@ -21,7 +21,7 @@ def noted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, 
     for one, after in pairwise(found):
         after["before"] = one["through_triton"]
     found[0]["before"] = 0
-    return {name: [each for each in found if each["loss"] == name] for name in (COSINE, MARGIN, CTC, OTHERS)}
+    return {name: [each for each in found if each["loss"] == name] for name in (COSINE, MARGIN, CTC, NCE, OTHERS)}
 
 
 def _through_triton(calls: list[dict[str, Any]]) -> list[int]:
@@ -33,13 +33,19 @@ def _through_triton(calls: list[dict[str, Any]]) -> list[int]:
 
 @pytest.mark.parametrize(
     ("loss", "counts"),
-    [(COSINE, [2, 0, 0, 0, 2, 0]), (MARGIN, [2, 0, 0, 0, 0]), (CTC, [2, 0, 0, 0]), (OTHERS, [0, 0, 0, 2])],
+    [
+        (COSINE, [2, 0, 0, 0, 2, 0]),
+        (MARGIN, [2, 0, 0, 0, 0]),
+        (CTC, [2, 0, 0, 0]),
+        (NCE, [2, 0, 0, 0]),
+        (OTHERS, [0, 0, 0, 2]),
+    ],
 )
 def test_what_triton_tells_apart_goes_through_it_once(noted: Any, loss: str, counts: list[int]) -> None:
     assert _through_triton(noted[loss]) == counts
 
 
-@pytest.mark.parametrize(("loss", "pointers"), [(COSINE, (9, 8)), (MARGIN, (5, 4)), (CTC, (9, 8))])
+@pytest.mark.parametrize(("loss", "pointers"), [(COSINE, (9, 8)), (MARGIN, (5, 4)), (CTC, (9, 8)), (NCE, (8, 7))])
 def test_what_arrives_is_the_same(noted: Any, loss: str, pointers: tuple[int, int]) -> None:
     for is_backward in (False, True):
         calls, count = noted[loss][is_backward::2], pointers[is_backward]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import pytest
@@ -22,7 +23,11 @@ def ctc(dtype: torch.dtype, steps: int, labels: int) -> tuple[Any, ...]:
     return x(steps, 4, 30, dtype=dtype), torch.ones(4, labels).long(), torch.full((4,), steps), torch.full((4,), labels)
 
 
-F32, BF16, F64 = torch.float32, torch.bfloat16, torch.float64
+def y(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype, requires_grad=True)
+
+
+F16, F32, BF16, F64 = torch.float16, torch.float32, torch.bfloat16, torch.float64
 signs, none = torch.ones(64), -torch.ones(64, 100).long()
 CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "cosine": (autogen.losses.CosineEmbeddingLoss(), (x(64, 768), x(64, 768), signs)),
@@ -34,10 +39,21 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ctc": (autogen.losses.CTCLoss(), ctc(F32, 100, 20)),
     "ctc, doubles": (autogen.losses.CTCLoss(reduction="none", zero_infinity=True), ctc(F64, 50, 10)),
     "ctc, long targets": (autogen.losses.CTCLoss(), ctc(F32, 700, 300)),
+    "InfoNCE": (autogen.losses.InfoNCELoss(), (y(4096, 128), y(4096, 128))),
+    "InfoNCE, few": (autogen.losses.InfoNCELoss(reduction="none"), (y(256, 128), y(256, 128))),
+    "InfoNCE, bfloats": (autogen.losses.InfoNCELoss(), (y(8192, 128, dtype=BF16), y(8192, 128, dtype=BF16))),
+    "InfoNCE, negatives": (autogen.losses.InfoNCELoss(), (y(4096, 128), y(4096, 128), y(65536, 128))),
+    "SupCon": (autogen.losses.SupConLoss(), (y(2048, 2, 128), torch.zeros(2048).long())),
+    "SupCon, halves": (autogen.losses.SupConLoss(), (y(8192, 2, 128, dtype=F16), torch.zeros(8192).long())),
 }
+# With products on tensor cores of NVIDIA, which calls on others have no kernel for.
+PRODUCTS = frozenset(name for name in CALLS if name.startswith(("InfoNCE", "SupCon")))
+CASES = [
+    case for case in itertools.product(CALLS, TARGETS) if case[0] not in PRODUCTS or TARGETS[case[1]].backend == "cuda"
+]
 
 
-@pytest.fixture(scope="module", params=list(itertools.product(CALLS, TARGETS)), ids=str)
+@pytest.fixture(scope="module", params=CASES, ids=str)
 def compiled(request: pytest.FixtureRequest) -> tuple[str, list[SpecializedKernel], list[Any]]:
     name, target = request.param
     loss, inputs = CALLS[name]
@@ -60,3 +76,13 @@ def test_only_the_last_block_is_ordered(compiled: tuple[str, list[SpecializedKer
     is_scalar = CALLS[name][0].reduction != "none"
     assert forward.atomics == (LAST_BLOCK,) * is_scalar
     assert backward.atomics == ()
+
+
+def test_products_are_on_tensor_cores() -> None:
+    """Of bfloat16 in one product, of single precision in three."""
+    for call, products in (("InfoNCE, bfloats", 1), ("InfoNCE", 3)):
+        loss, inputs = CALLS[call]
+        for kernel in kernels_of(loss, *inputs):
+            text = compile_kernel(kernel, TARGETS["sm_80"]).asm
+            found = set(re.findall(r"\bmma\.sync\.aligned\.m16n8k\d+\.row\.col\.f32\.(\w+)", text))
+            assert found == ({"bf16"} if products == 1 else {"tf32"})

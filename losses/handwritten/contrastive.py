@@ -1,0 +1,228 @@
+"""InfoNCELoss and SupConLoss: cross entropies of cosines that are never in memory."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any, ClassVar
+
+import torch
+import triton
+
+from autogen.losses.handwritten._reduction import NO_SUM, is_autocast, result_dtype, sum_arguments
+from autogen.losses.handwritten.contrastive_kernels import contrastive_loss_backward, contrastive_loss_forward
+from autogen.runtime.direct import padded
+from autogen.runtime.handwritten import REQUIRED, Backward, Forward, Handwritten, Launch
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+_MOST_BYTES = 512  # of an embedding: a program has its own in registers, and their gradients
+_LEAST = 16  # embeddings, and dimensions, of a product of tiles
+_PROGRAMS = 128  # about as many as a large GPU has multiprocessors
+
+
+class Contrastive(Handwritten):
+    """What the contrastive losses share: all but what their arguments are to the kernels."""
+
+    @abstractmethod
+    def roles(self, arguments: Mapping[str, Any]) -> Mapping[str, str]:
+        """The arguments that are `x`, `y`, `positive` and `label`, as far as there are such (see the kernels)."""
+
+    @abstractmethod
+    def misfit(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether the shapes do not fit, which the loss then says."""
+
+    def refuse(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
+        """See `Handwritten.refuse`."""
+        if torch.version.hip:
+            return "AMD's GPUs"
+        if not isinstance(arguments["temperature"], (int, float)):
+            return "a temperature that is no number"
+        if self.misfit(arguments):
+            return "shapes that do not fit"
+        tensors = {role: arguments[name] for role, name in self.roles(arguments).items()}
+        label = tensors.pop("label", None)
+        x = tensors["x"]
+        if x.dtype not in _FLOATS or any(each.dtype != x.dtype for each in tensors.values()):
+            return "embeddings of " + " and ".join(sorted({str(each.dtype) for each in tensors.values()}))
+        if not all(each.numel() for each in tensors.values()):
+            return "no embeddings"
+        if x.shape[-1] * x.itemsize > _MOST_BYTES:
+            return f"embeddings of more than {_MOST_BYTES // x.itemsize} dimensions"
+        if x.dim() == 3 and 1 not in x.shape[:2] and x.stride(0) != x.shape[1] * x.stride(1):
+            return "views that do not follow each other in memory"
+        if any(64 * _rows(each).stride(0) + 256 * each.stride(-1) >= 2**31 for each in tensors.values()):
+            return "embeddings far apart in memory"
+        if label is not None and (label.is_complex() or label.requires_grad):
+            return f"labels of {label.dtype}"
+        return None
+
+    def forward(self, arguments: Mapping[str, Any]) -> Forward:
+        """See `Handwritten.forward`."""
+        x = _rows(arguments[self.roles(arguments)["x"]])
+        saved = torch.empty(_saved_bytes(*self._counts(arguments)), dtype=torch.uint8, device=x.device)
+        common = self._common(arguments, saved)
+        tile, num_warps = _tile(len(x), x, is_backward=False)
+        grid = (triton.cdiv(len(x), tile["ROWS"]),)
+        is_reduced = arguments["reduction"] != "none"
+        loss = torch.empty(() if is_reduced else len(x), dtype=result_dtype(x), device=x.device)
+        partials = grid[0] * (1 if common["n_counted_ptr"] is None else 2)
+        summed = sum_arguments(partials, torch.float32, x.device) if is_reduced else NO_SUM
+        launch = Launch(contrastive_loss_forward, grid, {**common, "loss_ptr": loss, **summed, **tile}, num_warps)
+        return Forward(loss, (saved,), (launch,))
+
+    def backward(
+        self,
+        arguments: Mapping[str, Any],
+        saved: Sequence[torch.Tensor],
+        upstream: torch.Tensor,
+        wanted: Sequence[str],
+    ) -> Backward:
+        """See `Handwritten.backward`."""
+        roles = self.roles(arguments)
+        n_rows, n_cols = self._counts(arguments)
+        own: dict[str, Any] = {
+            "grad_loss_ptr": upstream,
+            "grad_loss_stride": upstream.stride(0) if upstream.dim() else 0,
+        }
+        gradients: dict[str, torch.Tensor] = {}
+        for role in ("x", "y", "positive"):
+            name = roles.get(role, "")
+            if name in wanted:
+                gradients[name] = torch.empty_like(arguments[name])
+            own |= _described(f"grad_{role}", gradients.get(name))
+        of_rows = n_rows if own["grad_x_ptr"] is not None or own["grad_positive_ptr"] is not None else 0
+        of_cols = n_cols if own["grad_y_ptr"] is not None else 0
+        tile, num_warps = _tile(of_rows + of_cols, _rows(arguments[roles["x"]]), is_backward=True)
+        grid = (triton.cdiv(of_rows, tile["ROWS"]) + triton.cdiv(of_cols, tile["ROWS"]),)
+        arguments = {**self._common(arguments, saved[0]), **own, **tile}
+        return Backward(gradients, (Launch(contrastive_loss_backward, grid, arguments, num_warps),))
+
+    def _counts(self, arguments: Mapping[str, Any]) -> tuple[int, int]:
+        """How many rows there are, and how many columns."""
+        roles = self.roles(arguments)
+        x = _rows(arguments[roles["x"]])
+        return len(x), len(arguments[roles["y"]]) if "y" in roles else len(x)
+
+    def _common(self, arguments: Mapping[str, Any], saved: torch.Tensor) -> dict[str, Any]:
+        """The kernel arguments that forward and backward share; `saved` are the bytes of what is kept for backward."""
+        tensors = {role: arguments[name] for role, name in self.roles(arguments).items()}
+        x, label = _rows(tensors["x"]), tensors.get("label")
+        n_rows, n_cols = self._counts(arguments)
+        if label is not None and label.dtype == torch.bool:
+            label = label.view(torch.uint8)
+        lse, share, x_inv_norm, y_inv_norm, n_counted = _parts(saved, n_rows, n_cols)
+        return {
+            **_described("x", tensors["x"]),
+            **_described("y", tensors.get("y", tensors["x"])),
+            **_described("positive", tensors.get("positive")),
+            "label_ptr": label,
+            "label_stride": 0 if label is None else label.stride(0),
+            "lse_ptr": lse,
+            "share_ptr": None if len(tensors) == 2 and label is None else share,
+            "x_inv_norm_ptr": x_inv_norm,
+            "y_inv_norm_ptr": y_inv_norm if "y" in tensors else None,
+            "n_counted_ptr": n_counted if label is not None and arguments["reduction"] == "mean" else None,
+            "n_rows": n_rows,
+            "n_cols": n_cols,
+            "n_dims": x.shape[1],
+            "views": n_rows // len(tensors["x"]),
+            "divisor": n_rows if arguments["reduction"] == "mean" else 1,
+            "scale": 1 / arguments["temperature"],
+            "PRECISION": _precision(x),
+        }
+
+
+class InfoNCE(Contrastive):
+    """`logsumexp(cosines / temperature) - own`, over all positives, or over an own one and all negatives."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "query": REQUIRED,
+        "positive": REQUIRED,
+        "negatives": None,
+        "temperature": None,
+        "reduction": "mean",
+    }
+
+    def roles(self, arguments: Mapping[str, Any]) -> Mapping[str, str]:
+        """See `Contrastive.roles`."""
+        if arguments["negatives"] is None:
+            return {"x": "query", "y": "positive"}
+        return {"x": "query", "y": "negatives", "positive": "positive"}
+
+    def misfit(self, arguments: Mapping[str, Any]) -> bool:
+        """See `Contrastive.misfit`."""
+        query, positive, negatives = (arguments[name] for name in ("query", "positive", "negatives"))
+        if query.dim() != 2 or query.shape != positive.shape:
+            return True
+        return negatives is not None and (negatives.dim() != 2 or negatives.shape[1] != query.shape[1])
+
+
+class SupCon(Contrastive):
+    """The mean of `logsumexp(cosines / temperature) - cosine / temperature` over those of the same label."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "input": REQUIRED,
+        "target": REQUIRED,
+        "temperature": None,
+        "reduction": "mean",
+    }
+
+    def roles(self, arguments: Mapping[str, Any]) -> Mapping[str, str]:
+        """See `Contrastive.roles`."""
+        return {"x": "input", "label": "target"}
+
+    def misfit(self, arguments: Mapping[str, Any]) -> bool:
+        """See `Contrastive.misfit`."""
+        input, target = arguments["input"], arguments["target"]
+        return input.dim() not in (2, 3) or target.shape != input.shape[:1]
+
+
+def _rows(embeddings: torch.Tensor) -> torch.Tensor:
+    """Embeddings as rows, the views of a sample one after the other."""
+    return embeddings if embeddings.dim() == 2 else embeddings.view(-1, embeddings.shape[-1])
+
+
+def _described(role: str, embeddings: torch.Tensor | None) -> dict[str, Any]:
+    """Embeddings, or none, by the names of the kernels' parameters."""
+    row_stride, dim_stride = (0, 0) if embeddings is None else _rows(embeddings).stride()
+    return {f"{role}_ptr": embeddings, f"{role}_row_stride": row_stride, f"{role}_dim_stride": dim_stride}
+
+
+def _room(count: int) -> int:
+    """Bytes of `count` numbers in single precision, up to where another tensor may begin."""
+    return padded(4 * count)
+
+
+def _saved_bytes(n_rows: int, n_cols: int) -> int:
+    return 3 * _room(n_rows) + _room(n_cols) + _room(1)
+
+
+def _parts(saved: torch.Tensor, n_rows: int, n_cols: int) -> list[torch.Tensor]:
+    """What is kept for backward, which is one tensor of bytes, in the order of the kernels' parameters."""
+    counts = (n_rows, n_rows, n_rows, n_cols, 1)
+    starts = [0, *accumulate(map(_room, counts))]
+    return [saved[start:][: 4 * n].view(torch.float32) for start, n in zip(starts, counts, strict=False)]
+
+
+def _tile(n_own: int, x: torch.Tensor, *, is_backward: bool) -> tuple[dict[str, int], int]:
+    """A program's tile, by the names of the kernels' parameters, and its warps, where `n_own` embeddings have programs.
+
+    The more embeddings a program has, the less often all others are read; the fewer, the more multiprocessors work.
+    """
+    dims = max(triton.next_power_of_2(x.shape[1]), _LEAST)
+    is_half, is_long = x.itemsize == 2, dims * x.itemsize > 256
+    most = (32 if is_long else 128) if is_half else (16 if is_long else 32)
+    rows = next((rows for rows in (128, 64, 32) if rows <= most and n_own >= _PROGRAMS * rows), _LEAST)
+    # Gradients take registers that logits leave.
+    cols = 32 if is_long or (is_backward and rows > 32) else 64
+    # A warp multiplies 16 rows. Three products of single precision have each factor in registers twice.
+    return {"ROWS": rows, "COLS": cols, "DIMS": dims}, 4 if is_half and rows < 128 and not is_long else 8
+
+
+def _precision(x: torch.Tensor) -> str:
+    """How tensor cores multiply: as exactly as single precision, in three products, unless autocast asks for less.
+
+    float16 is exact in one, with the range of single precision.
+    """
+    return "tf32x3" if x.dtype == torch.float32 and not is_autocast(x) else "tf32"

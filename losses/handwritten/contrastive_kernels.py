@@ -1,0 +1,436 @@
+"""The kernels of the contrastive losses: a pair's logit is computed where it is needed, and stored nowhere.
+
+A program has ROWS embeddings of its own and goes over all others, COLS at a time, as an attention does that keeps no
+scores. Forward keeps a number or two for each embedding, and backward computes the logits again.
+
+Embeddings need not be of length 1: with `inv_norm = 1 / max(|x|, epsilon)` of each, the logit of a pair is
+`scale * inv_norm_x * inv_norm_y * dot(x, y)`, where `scale` is 1 over the temperature. *Rows* are the embeddings that
+have a loss, *columns* those that their softmax is over; `p` is that softmax.
+
+    pairs, by what is not None        columns         loss of a row
+    -                                 positives       lse - logit of its own column
+    positive_ptr                      negatives       softplus(lse - logit of its positive)
+    label_ptr                         rows            lse - mean of the logits of its label, all without its own
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from autogen.device_math import exp_summand, log, log_sigmoid_neg, maximum, minimum, rsqrt, sigmoid
+from autogen.device_math.basic import INTERPRETED
+from autogen.losses.handwritten._reduction import ratio_over_programs, sum_over_programs
+
+_EPSILON = tl.constexpr(1e-12)  # that of `torch.nn.functional.normalize`
+_STAGES = tl.constexpr(2)  # tiles of others that are on their way at a time
+_LOWEST = tl.constexpr(-3.4028234663852886e38)  # the logit of what is not in a softmax, also where nothing is
+
+
+@triton.jit
+def _places(
+    first: tl.tensor,
+    count: tl.tensor,
+    n_dims: tl.tensor,
+    row_stride: tl.tensor,
+    dim_stride: tl.tensor,
+    ROWS: tl.constexpr,
+    DIMS: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Of the embeddings from the `first`: where they begin, the offsets from there, and which of `count` there are."""
+    row = tl.arange(0, ROWS)[:, None]
+    dim = tl.arange(0, DIMS)[None, :]
+    # A tile may begin anywhere; offsets within it have 32 bits, and are those of each tile.
+    return (
+        tl.cast(first, tl.int64) * row_stride,
+        row * row_stride + dim * dim_stride,
+        (row < count - first) & (dim < n_dims),
+    )
+
+
+@triton.jit
+def _embeddings(
+    x_ptr: tl.tensor,
+    first: tl.tensor,
+    count: tl.tensor,
+    n_dims: tl.tensor,
+    row_stride: tl.tensor,
+    dim_stride: tl.tensor,
+    ROWS: tl.constexpr,
+    DIMS: tl.constexpr,
+) -> tl.tensor:
+    """A tile of embeddings; 0 where there is none."""
+    start, place, mask = _places(first, count, n_dims, row_stride, dim_stride, ROWS, DIMS)
+    return tl.load(x_ptr + start + place, mask=mask, other=0.0)
+
+
+@triton.jit
+def _plus_product(total: tl.tensor, x: tl.tensor, y: tl.tensor, PRECISION: tl.constexpr) -> tl.tensor:
+    """`total`, in single precision, plus the matrix product of factors of one dtype."""
+    if INTERPRETED:  # which takes the bits of a bfloat16 for an integer
+        x = x.to(tl.float32)
+        y = y.to(tl.float32)
+    return tl.dot(x, y, total, input_precision=PRECISION)
+
+
+@triton.jit
+def _logits(
+    x: tl.tensor,
+    y: tl.tensor,
+    x_inv_norm: tl.tensor,
+    y_inv_norm: tl.tensor,
+    scale: tl.tensor,
+    PRECISION: tl.constexpr,
+) -> tl.tensor:
+    """The logits of all pairs of an `x` and a `y`: the same numbers whichever of the two is called so."""
+    dot = _plus_product(tl.zeros([x.shape[0], y.shape[0]], tl.float32), x, tl.trans(y), PRECISION)
+    return dot * (x_inv_norm[:, None] * y_inv_norm[None, :]) * scale
+
+
+@triton.jit
+def _inv_norm(x: tl.tensor) -> tl.tensor:
+    """1 over the length of each embedding."""
+    x = x.to(tl.float32)
+    return rsqrt(maximum(tl.sum(x * x, 1), _EPSILON * _EPSILON))
+
+
+@triton.jit
+def contrastive_loss_forward(
+    x_ptr: tl.tensor,
+    y_ptr: tl.tensor,
+    positive_ptr: tl.tensor,
+    label_ptr: tl.tensor,
+    loss_ptr: tl.tensor,
+    lse_ptr: tl.tensor,
+    share_ptr: tl.tensor,
+    x_inv_norm_ptr: tl.tensor,
+    y_inv_norm_ptr: tl.tensor,
+    n_counted_ptr: tl.tensor,
+    partials_ptr: tl.tensor,
+    counter_ptr: tl.tensor,
+    n_rows: tl.tensor,
+    n_cols: tl.tensor,
+    n_dims: tl.tensor,
+    x_row_stride: tl.tensor,
+    x_dim_stride: tl.tensor,
+    y_row_stride: tl.tensor,
+    y_dim_stride: tl.tensor,
+    positive_row_stride: tl.tensor,
+    positive_dim_stride: tl.tensor,
+    label_stride: tl.tensor,
+    views: tl.tensor,
+    divisor: tl.tensor,
+    scale: tl.tensor,
+    PRECISION: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+    DIMS: tl.constexpr,
+    PARTIALS: tl.constexpr,
+) -> None:
+    """ROWS rows per program; the softmax over all columns is kept up as they come.
+
+    x_ptr, y_ptr: rows (N, D) and columns (M, D), of any strides
+    positive_ptr: (N, D), or None
+    label_ptr: (N / views,), each for `views` rows, or None
+    loss_ptr: (N,); with PARTIALS scalar, the sum over all rows divided by `divisor`, or by how many count (written)
+    lse_ptr: float32 (N,), logsumexp of a row's logits, or more than any logit if the row does not count (written)
+    share_ptr: float32 (N,), the derivative of the loss by `lse` with positives; 1 over the number of those with its
+        label, 0 for none; or None (written)
+    x_inv_norm_ptr, y_inv_norm_ptr: float32 (N,), (M,), None if the columns are the rows (written)
+    n_counted_ptr: float32 scalar, the number of rows that count, at least 1, or None (written)
+    partials_ptr: float32 (programs,), twice that if rows may not count
+    counter_ptr: int32 scalar, 0 before and after
+    """
+    first_row = tl.program_id(0) * ROWS
+    row = first_row + tl.arange(0, ROWS)
+    row_mask = row < n_rows
+    x = _embeddings(x_ptr, first_row, n_rows, n_dims, x_row_stride, x_dim_stride, ROWS, DIMS)
+    x_inv_norm = _inv_norm(x)
+    tl.store(x_inv_norm_ptr + row, x_inv_norm, mask=row_mask)
+    if label_ptr is not None:
+        label = tl.load(label_ptr + row // views * label_stride, mask=row_mask, other=0)
+
+    greatest = tl.full([ROWS], _LOWEST, tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    chosen = tl.zeros([ROWS], tl.float32)
+    n_chosen = tl.zeros([ROWS], tl.float32)
+    for first_col in tl.range(0, n_cols, COLS, num_stages=_STAGES):
+        col = first_col + tl.arange(0, COLS)
+        y = _embeddings(y_ptr, first_col, n_cols, n_dims, y_row_stride, y_dim_stride, COLS, DIMS)
+        y_inv_norm = _inv_norm(y)
+        if y_inv_norm_ptr is not None:
+            is_mine = first_col // COLS % tl.num_programs(0) == tl.program_id(0)
+            tl.store(y_inv_norm_ptr + col, y_inv_norm, mask=(col < n_cols) & is_mine)
+        logit = _logits(x, y, x_inv_norm, y_inv_norm, scale, PRECISION)
+        is_own = row[:, None] == col[None, :]
+        is_in = (col < n_cols)[None, :]
+        if label_ptr is not None:
+            is_in = is_in & ~is_own
+            col_label = tl.load(label_ptr + col // views * label_stride, mask=col < n_cols, other=0)
+            is_chosen = (label[:, None] == col_label[None, :]) & is_in
+            n_chosen += tl.sum(tl.where(is_chosen, 1.0, 0.0), 1)
+            chosen += tl.sum(tl.where(is_chosen, logit, 0.0), 1)
+        elif positive_ptr is None:
+            chosen += tl.sum(tl.where(is_own, logit, 0.0), 1)
+        logit = tl.where(is_in, logit, _LOWEST)
+        new_greatest = maximum(greatest, tl.max(logit, 1))
+        total = total * exp_summand(greatest - new_greatest)
+        total += tl.sum(exp_summand(logit - new_greatest[:, None]), 1)
+        greatest = new_greatest
+    lse = greatest + log(total)
+
+    is_counted = row_mask
+    if label_ptr is not None:
+        is_counted = row_mask & (n_chosen > 0.0)
+        share = 1.0 / maximum(n_chosen, 1.0)
+        loss = lse - chosen * share
+        tl.store(share_ptr + row, tl.where(is_counted, share, 0.0), mask=row_mask)
+        lse = tl.where(is_counted, lse, -_LOWEST)  # so that `p` is 0
+    elif positive_ptr is not None:
+        positive = _embeddings(
+            positive_ptr, first_row, n_rows, n_dims, positive_row_stride, positive_dim_stride, ROWS, DIMS
+        )
+        dot = tl.sum(x.to(tl.float32) * positive.to(tl.float32), 1)
+        difference = lse - dot * (x_inv_norm * scale) * _inv_norm(positive)
+        loss = -log_sigmoid_neg(difference)
+        tl.store(share_ptr + row, sigmoid(difference), mask=row_mask)
+    else:
+        loss = lse - chosen
+    tl.store(lse_ptr + row, lse, mask=row_mask)
+    loss = tl.where(is_counted, loss, 0.0)
+    if PARTIALS is None:
+        tl.store(loss_ptr + row, loss, mask=row_mask)
+    elif n_counted_ptr is None:
+        sum_over_programs(tl.sum(loss, 0), loss_ptr, partials_ptr, counter_ptr, divisor, PARTIALS)
+    else:
+        counted = tl.sum(tl.where(is_counted, 1.0, 0.0), 0)
+        ratio_over_programs(tl.sum(loss, 0), counted, loss_ptr, n_counted_ptr, partials_ptr, counter_ptr, PARTIALS)
+
+
+@triton.jit
+def _of_rows(
+    row: tl.tensor,
+    n_rows: tl.tensor,
+    lse_ptr: tl.tensor,
+    share_ptr: tl.tensor,
+    n_counted_ptr: tl.tensor,
+    grad_loss_ptr: tl.tensor,
+    grad_loss_stride: tl.tensor,
+    divisor: tl.tensor,
+    HAS_POSITIVES: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Of some rows: `lse`, the derivative by it, 0 beyond the last, and how much of that each chosen logit has."""
+    row_mask = row < n_rows
+    lse = tl.load(lse_ptr + row, mask=row_mask, other=0.0)
+    grad = tl.load(grad_loss_ptr + row.to(tl.int64) * grad_loss_stride, mask=row_mask, other=0.0).to(tl.float32)
+    grad = grad / (divisor if n_counted_ptr is None else tl.load(n_counted_ptr))
+    share = tl.full(row.shape, 1.0, tl.float32)
+    if share_ptr is not None:
+        share = tl.load(share_ptr + row, mask=row_mask, other=0.0)
+        grad = grad * share if HAS_POSITIVES else tl.where(share > 0.0, grad, 0.0)
+    return lse, grad, share
+
+
+@triton.jit
+def _grad_of_logits(
+    logit: tl.tensor,
+    lse: tl.tensor,
+    grad: tl.tensor,
+    share: tl.tensor,
+    is_chosen: tl.tensor,
+    HAS_POSITIVES: tl.constexpr,
+) -> tl.tensor:
+    """The derivatives by logits, of the losses whose `lse`, `grad` and `share` are given, for rows or for columns."""
+    p = exp_summand(minimum(logit - lse, 0.0))  # also where there is no pair: 0 times infinity would be nan
+    return (p if HAS_POSITIVES else tl.where(is_chosen, p - share, p)) * grad
+
+
+@triton.jit
+def _sum_over_others(
+    x: tl.tensor,
+    x_inv_norm: tl.tensor,
+    first_row: tl.tensor,
+    n_rows: tl.tensor,
+    y_ptr: tl.tensor,
+    y_inv_norm_ptr: tl.tensor,
+    n_cols: tl.tensor,
+    y_row_stride: tl.tensor,
+    y_dim_stride: tl.tensor,
+    label_ptr: tl.tensor,
+    lse_ptr: tl.tensor,
+    share_ptr: tl.tensor,
+    n_counted_ptr: tl.tensor,
+    grad_loss_ptr: tl.tensor,
+    n_dims: tl.tensor,
+    label_stride: tl.tensor,
+    views: tl.tensor,
+    divisor: tl.tensor,
+    scale: tl.tensor,
+    grad_loss_stride: tl.tensor,
+    HAVE_LOSS: tl.constexpr,
+    OTHERS_HAVE_LOSS: tl.constexpr,
+    HAS_POSITIVES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    COLS: tl.constexpr,
+) -> tl.tensor:
+    """The derivatives by the logits of embeddings `x` with all others, times these, normalised: (ROWS, DIMS)."""
+    ROWS: tl.constexpr = x.shape[0]
+    DIMS: tl.constexpr = x.shape[1]
+    row = first_row + tl.arange(0, ROWS)
+    if HAVE_LOSS:
+        lse, grad, share = _of_rows(
+            row, n_rows, lse_ptr, share_ptr, n_counted_ptr, grad_loss_ptr, grad_loss_stride, divisor, HAS_POSITIVES
+        )
+    if label_ptr is not None:
+        label = tl.load(label_ptr + row // views * label_stride, mask=row < n_rows, other=0)
+    total = tl.zeros([ROWS, DIMS], tl.float32)
+    for first_col in tl.range(0, n_cols, COLS, num_stages=_STAGES):
+        col = first_col + tl.arange(0, COLS)
+        y = _embeddings(y_ptr, first_col, n_cols, n_dims, y_row_stride, y_dim_stride, COLS, DIMS)
+        y_inv_norm = tl.load(y_inv_norm_ptr + col, mask=col < n_cols, other=0.0)
+        logit = _logits(x, y, x_inv_norm, y_inv_norm, scale, PRECISION)
+        is_own = row[:, None] == col[None, :]
+        is_chosen = is_own
+        if label_ptr is not None:
+            col_label = tl.load(label_ptr + col // views * label_stride, mask=col < n_cols, other=0)
+            is_chosen = label[:, None] == col_label[None, :]
+        grad_logit = tl.zeros([ROWS, COLS], tl.float32)
+        if HAVE_LOSS:
+            grad_logit += _grad_of_logits(logit, lse[:, None], grad[:, None], share[:, None], is_chosen, HAS_POSITIVES)
+        if OTHERS_HAVE_LOSS:
+            col_lse, col_grad, col_share = _of_rows(
+                col, n_cols, lse_ptr, share_ptr, n_counted_ptr, grad_loss_ptr, grad_loss_stride, divisor, HAS_POSITIVES
+            )
+            grad_logit += _grad_of_logits(
+                logit, col_lse[None, :], col_grad[None, :], col_share[None, :], is_chosen, HAS_POSITIVES
+            )
+        if label_ptr is not None:
+            grad_logit = tl.where(is_own, 0.0, grad_logit)
+        grad_logit *= y_inv_norm[None, :]
+        if y.dtype == tl.bfloat16:
+            total = _plus_product(total, grad_logit.to(tl.bfloat16), y, PRECISION)
+        else:  # derivatives need a range that float16 has not
+            total = _plus_product(total, grad_logit, y.to(tl.float32), PRECISION)
+    return total
+
+
+@triton.jit
+def _store_gradient(
+    grad_ptr: tl.tensor,
+    grad_normed: tl.tensor,
+    x: tl.tensor,
+    inv_norm: tl.tensor,
+    first: tl.tensor,
+    count: tl.tensor,
+    n_dims: tl.tensor,
+    row_stride: tl.tensor,
+    dim_stride: tl.tensor,
+) -> None:
+    """Store the gradient of embeddings `x`, given that of `x` over its length."""
+    normed = x.to(tl.float32) * inv_norm[:, None]
+    along = tl.sum(grad_normed * normed, 1)
+    along = tl.where(inv_norm * _EPSILON < 0.999, along, 0.0)  # shorter ones are divided by a constant
+    grad = (grad_normed - along[:, None] * normed) * inv_norm[:, None]
+    start, place, mask = _places(first, count, n_dims, row_stride, dim_stride, x.shape[0], x.shape[1])
+    tl.store(grad_ptr + start + place, grad, mask=mask)
+
+
+@triton.jit
+def contrastive_loss_backward(
+    x_ptr: tl.tensor,
+    y_ptr: tl.tensor,
+    positive_ptr: tl.tensor,
+    label_ptr: tl.tensor,
+    lse_ptr: tl.tensor,
+    share_ptr: tl.tensor,
+    x_inv_norm_ptr: tl.tensor,
+    y_inv_norm_ptr: tl.tensor,
+    n_counted_ptr: tl.tensor,
+    grad_loss_ptr: tl.tensor,
+    grad_x_ptr: tl.tensor,
+    grad_y_ptr: tl.tensor,
+    grad_positive_ptr: tl.tensor,
+    n_rows: tl.tensor,
+    n_cols: tl.tensor,
+    n_dims: tl.tensor,
+    x_row_stride: tl.tensor,
+    x_dim_stride: tl.tensor,
+    y_row_stride: tl.tensor,
+    y_dim_stride: tl.tensor,
+    positive_row_stride: tl.tensor,
+    positive_dim_stride: tl.tensor,
+    label_stride: tl.tensor,
+    views: tl.tensor,
+    divisor: tl.tensor,
+    scale: tl.tensor,
+    grad_loss_stride: tl.tensor,
+    grad_x_row_stride: tl.tensor,
+    grad_x_dim_stride: tl.tensor,
+    grad_y_row_stride: tl.tensor,
+    grad_y_dim_stride: tl.tensor,
+    grad_positive_row_stride: tl.tensor,
+    grad_positive_dim_stride: tl.tensor,
+    PRECISION: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+    DIMS: tl.constexpr,
+) -> None:
+    """ROWS rows per program; the programs after them have ROWS columns each, where these have a gradient of their own.
+
+    A program computes the logits of its embeddings with all others again, so that it needs nothing of other programs.
+    The derivative by a logit is `p - share`, where it is chosen, times that by `lse`; by an embedding, what is left of
+    `scale * sum(derivatives * normalised others)` beside its own direction, times its inv_norm.
+
+    n_counted_ptr and the pointers before it: see `contrastive_loss_forward`
+    grad_loss_ptr: scalar or (N,), of any stride; its gradient is divided by `divisor`, or by how many rows count
+    grad_x_ptr, grad_y_ptr, grad_positive_ptr: of the shapes of x, y and positive, each None if not wanted (written)
+    """
+    HAS_POSITIVES: tl.constexpr = positive_ptr is not None
+    HAS_LABELS: tl.constexpr = label_ptr is not None  # so that columns are rows
+    row_programs = tl.cdiv(n_rows, ROWS) if grad_x_ptr is not None or grad_positive_ptr is not None else 0
+    if tl.program_id(0) < row_programs:
+        first = tl.program_id(0) * ROWS
+        row = first + tl.arange(0, ROWS)
+        x = _embeddings(x_ptr, first, n_rows, n_dims, x_row_stride, x_dim_stride, ROWS, DIMS)
+        x_inv_norm = tl.load(x_inv_norm_ptr + row, mask=row < n_rows, other=0.0)
+        if HAS_POSITIVES:
+            positive = _embeddings(
+                positive_ptr, first, n_rows, n_dims, positive_row_stride, positive_dim_stride, ROWS, DIMS
+            )
+            positive_inv_norm = _inv_norm(positive)
+            _lse, grad_logit, _share = _of_rows(
+                row, n_rows, lse_ptr, share_ptr, n_counted_ptr, grad_loss_ptr, grad_loss_stride, divisor, True
+            )
+            if grad_positive_ptr is not None:
+                grad = x.to(tl.float32) * (-scale * x_inv_norm * grad_logit)[:, None]
+                _store_gradient(
+                    grad_positive_ptr, grad, positive, positive_inv_norm, first, n_rows, n_dims,
+                    grad_positive_row_stride, grad_positive_dim_stride,
+                )  # fmt: skip
+        if grad_x_ptr is not None:
+            grad = _sum_over_others(
+                x, x_inv_norm, first, n_rows, y_ptr, x_inv_norm_ptr if HAS_LABELS else y_inv_norm_ptr, n_cols,
+                y_row_stride, y_dim_stride, label_ptr, lse_ptr, share_ptr, n_counted_ptr, grad_loss_ptr, n_dims,
+                label_stride, views, divisor, scale, grad_loss_stride, True, HAS_LABELS, HAS_POSITIVES, PRECISION, COLS,
+            )  # fmt: skip
+            if HAS_POSITIVES:  # read again, to keep registers free
+                positive = _embeddings(
+                    positive_ptr, first, n_rows, n_dims, positive_row_stride, positive_dim_stride, ROWS, DIMS
+                )
+                grad -= positive.to(tl.float32) * (positive_inv_norm * grad_logit)[:, None]
+            _store_gradient(
+                grad_x_ptr, grad * scale, x, x_inv_norm, first, n_rows, n_dims, grad_x_row_stride, grad_x_dim_stride
+            )
+    elif grad_y_ptr is not None:
+        first = (tl.program_id(0) - row_programs) * ROWS
+        col = first + tl.arange(0, ROWS)
+        y = _embeddings(y_ptr, first, n_cols, n_dims, y_row_stride, y_dim_stride, ROWS, DIMS)
+        y_inv_norm = tl.load(y_inv_norm_ptr + col, mask=col < n_cols, other=0.0)
+        grad = _sum_over_others(
+            y, y_inv_norm, first, n_cols, x_ptr, x_inv_norm_ptr, n_rows, x_row_stride, x_dim_stride, label_ptr, lse_ptr,
+            share_ptr, n_counted_ptr, grad_loss_ptr, n_dims, label_stride, views, divisor, scale, grad_loss_stride,
+            False, True, HAS_POSITIVES, PRECISION, COLS,
+        )  # fmt: skip
+        _store_gradient(
+            grad_y_ptr, grad * scale, y, y_inv_norm, first, n_cols, n_dims, grad_y_row_stride, grad_y_dim_stride
+        )
