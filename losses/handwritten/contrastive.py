@@ -16,7 +16,7 @@ from autogen.runtime.direct import padded
 from autogen.runtime.handwritten import REQUIRED, Backward, Forward, Handwritten, Launch
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
-_MOST_BYTES = 512  # of an embedding: a program has its own in registers, and their gradients
+_MOST_DIMS = 256  # of an embedding: a program has the gradients of its own in registers
 _LEAST = 16  # embeddings, and dimensions, of a product of tiles
 _PROGRAMS = 128  # about as many as a large GPU has multiprocessors
 
@@ -47,8 +47,8 @@ class Contrastive(Handwritten):
             return "embeddings of " + " and ".join(sorted({str(each.dtype) for each in tensors.values()}))
         if not all(each.numel() for each in tensors.values()):
             return "no embeddings"
-        if x.shape[-1] * x.itemsize > _MOST_BYTES:
-            return f"embeddings of more than {_MOST_BYTES // x.itemsize} dimensions"
+        if x.shape[-1] > _MOST_DIMS:
+            return f"embeddings of more than {_MOST_DIMS} dimensions"
         if x.dim() == 3 and 1 not in x.shape[:2] and x.stride(0) != x.shape[1] * x.stride(1):
             return "views that do not follow each other in memory"
         if any(64 * _rows(each).stride(0) + 256 * each.stride(-1) >= 2**31 for each in tensors.values()):
@@ -212,12 +212,16 @@ def _tile(n_own: int, x: torch.Tensor, *, is_backward: bool) -> tuple[dict[str, 
     """
     dims = max(triton.next_power_of_2(x.shape[1]), _LEAST)
     is_half, is_long = x.itemsize == 2, dims * x.itemsize > 256
-    most = (32 if is_long else 128) if is_half else (16 if is_long else 32)
+    most = (32 if is_long else 128) if is_half else (_LEAST if is_long else 32)
     rows = next((rows for rows in (128, 64, 32) if rows <= most and n_own >= _PROGRAMS * rows), _LEAST)
-    # Gradients take registers that logits leave.
+    # Gradients take registers that logits leave, and tiles of others memory that the multiprocessor has not.
     cols = 32 if is_long or (is_backward and rows > 32) else 64
-    # A warp multiplies 16 rows. Three products of single precision have each factor in registers twice.
-    return {"ROWS": rows, "COLS": cols, "DIMS": dims}, 4 if is_half and rows < 128 and not is_long else 8
+    chunk = dims
+    if dims * x.itemsize > 512:
+        cols, chunk = _LEAST, 32
+    # A warp multiplies 16 rows; of fewer, warps share the columns.
+    num_warps = 4 if is_half and rows < 128 and not is_long else 8
+    return {"ROWS": rows, "COLS": cols, "DIMS": dims, "CHUNK": chunk}, num_warps
 
 
 def _precision(x: torch.Tensor) -> str:

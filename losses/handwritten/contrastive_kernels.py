@@ -76,14 +76,43 @@ def _plus_product(total: tl.tensor, x: tl.tensor, y: tl.tensor, PRECISION: tl.co
 @triton.jit
 def _logits(
     x: tl.tensor,
-    y: tl.tensor,
     x_inv_norm: tl.tensor,
+    x_ptr: tl.tensor,
+    first_row: tl.tensor,
+    n_rows: tl.tensor,
+    x_row_stride: tl.tensor,
+    x_dim_stride: tl.tensor,
+    y: tl.tensor,
     y_inv_norm: tl.tensor,
+    y_ptr: tl.tensor,
+    first_col: tl.tensor,
+    n_cols: tl.tensor,
+    y_row_stride: tl.tensor,
+    y_dim_stride: tl.tensor,
+    n_dims: tl.tensor,
     scale: tl.tensor,
     PRECISION: tl.constexpr,
+    CHUNK: tl.constexpr,
 ) -> tl.tensor:
-    """The logits of all pairs of an `x` and a `y`: the same numbers whichever of the two is called so."""
-    dot = _plus_product(tl.zeros([x.shape[0], y.shape[0]], tl.float32), x, tl.trans(y), PRECISION)
+    """The logits of all pairs of an `x` and a `y`: the same numbers whichever of the two is called so.
+
+    Three products of single precision have `x` in registers twice: where there is no room, CHUNK dimensions at a time,
+    read again.
+    """
+    dot = tl.zeros([x.shape[0], y.shape[0]], tl.float32)
+    if x.shape[1] == CHUNK:
+        dot = _plus_product(dot, x, tl.trans(y), PRECISION)
+    else:
+        for dim in tl.static_range(0, x.shape[1], CHUNK):
+            x_of_dims = _embeddings(
+                x_ptr + dim * x_dim_stride, first_row, n_rows, n_dims - dim, x_row_stride, x_dim_stride,
+                x.shape[0], CHUNK,
+            )  # fmt: skip
+            y_of_dims = _embeddings(
+                y_ptr + dim * y_dim_stride, first_col, n_cols, n_dims - dim, y_row_stride, y_dim_stride,
+                y.shape[0], CHUNK,
+            )  # fmt: skip
+            dot = _plus_product(dot, x_of_dims, tl.trans(y_of_dims), PRECISION)
     return dot * (x_inv_norm[:, None] * y_inv_norm[None, :]) * scale
 
 
@@ -125,6 +154,7 @@ def contrastive_loss_forward(
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
     DIMS: tl.constexpr,
+    CHUNK: tl.constexpr,
     PARTIALS: tl.constexpr,
 ) -> None:
     """ROWS rows per program; the softmax over all columns is kept up as they come.
@@ -161,7 +191,10 @@ def contrastive_loss_forward(
         if y_inv_norm_ptr is not None:
             is_mine = first_col // COLS % tl.num_programs(0) == tl.program_id(0)
             tl.store(y_inv_norm_ptr + col, y_inv_norm, mask=(col < n_cols) & is_mine)
-        logit = _logits(x, y, x_inv_norm, y_inv_norm, scale, PRECISION)
+        logit = _logits(
+            x, x_inv_norm, x_ptr, first_row, n_rows, x_row_stride, x_dim_stride,
+            y, y_inv_norm, y_ptr, first_col, n_cols, y_row_stride, y_dim_stride, n_dims, scale, PRECISION, CHUNK,
+        )  # fmt: skip
         is_own = row[:, None] == col[None, :]
         is_in = (col < n_cols)[None, :]
         if label_ptr is not None:
@@ -249,8 +282,11 @@ def _grad_of_logits(
 def _sum_over_others(
     x: tl.tensor,
     x_inv_norm: tl.tensor,
+    x_ptr: tl.tensor,
     first_row: tl.tensor,
     n_rows: tl.tensor,
+    x_row_stride: tl.tensor,
+    x_dim_stride: tl.tensor,
     y_ptr: tl.tensor,
     y_inv_norm_ptr: tl.tensor,
     n_cols: tl.tensor,
@@ -272,6 +308,7 @@ def _sum_over_others(
     HAS_POSITIVES: tl.constexpr,
     PRECISION: tl.constexpr,
     COLS: tl.constexpr,
+    CHUNK: tl.constexpr,
 ) -> tl.tensor:
     """The derivatives by the logits of embeddings `x` with all others, times these, normalised: (ROWS, DIMS)."""
     ROWS: tl.constexpr = x.shape[0]
@@ -288,7 +325,10 @@ def _sum_over_others(
         col = first_col + tl.arange(0, COLS)
         y = _embeddings(y_ptr, first_col, n_cols, n_dims, y_row_stride, y_dim_stride, COLS, DIMS)
         y_inv_norm = tl.load(y_inv_norm_ptr + col, mask=col < n_cols, other=0.0)
-        logit = _logits(x, y, x_inv_norm, y_inv_norm, scale, PRECISION)
+        logit = _logits(
+            x, x_inv_norm, x_ptr, first_row, n_rows, x_row_stride, x_dim_stride,
+            y, y_inv_norm, y_ptr, first_col, n_cols, y_row_stride, y_dim_stride, n_dims, scale, PRECISION, CHUNK,
+        )  # fmt: skip
         is_own = row[:, None] == col[None, :]
         is_chosen = is_own
         if label_ptr is not None:
@@ -374,6 +414,7 @@ def contrastive_loss_backward(
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
     DIMS: tl.constexpr,
+    CHUNK: tl.constexpr,
 ) -> None:
     """ROWS rows per program; the programs after them have ROWS columns each, where these have a gradient of their own.
 
@@ -409,9 +450,11 @@ def contrastive_loss_backward(
                 )  # fmt: skip
         if grad_x_ptr is not None:
             grad = _sum_over_others(
-                x, x_inv_norm, first, n_rows, y_ptr, x_inv_norm_ptr if HAS_LABELS else y_inv_norm_ptr, n_cols,
-                y_row_stride, y_dim_stride, label_ptr, lse_ptr, share_ptr, n_counted_ptr, grad_loss_ptr, n_dims,
-                label_stride, views, divisor, scale, grad_loss_stride, True, HAS_LABELS, HAS_POSITIVES, PRECISION, COLS,
+                x, x_inv_norm, x_ptr, first, n_rows, x_row_stride, x_dim_stride,
+                y_ptr, x_inv_norm_ptr if HAS_LABELS else y_inv_norm_ptr, n_cols, y_row_stride, y_dim_stride,
+                label_ptr, lse_ptr, share_ptr, n_counted_ptr, grad_loss_ptr,
+                n_dims, label_stride, views, divisor, scale, grad_loss_stride,
+                True, HAS_LABELS, HAS_POSITIVES, PRECISION, COLS, CHUNK,
             )  # fmt: skip
             if HAS_POSITIVES:  # read again, to keep registers free
                 positive = _embeddings(
@@ -427,9 +470,11 @@ def contrastive_loss_backward(
         y = _embeddings(y_ptr, first, n_cols, n_dims, y_row_stride, y_dim_stride, ROWS, DIMS)
         y_inv_norm = tl.load(y_inv_norm_ptr + col, mask=col < n_cols, other=0.0)
         grad = _sum_over_others(
-            y, y_inv_norm, first, n_cols, x_ptr, x_inv_norm_ptr, n_rows, x_row_stride, x_dim_stride, label_ptr, lse_ptr,
-            share_ptr, n_counted_ptr, grad_loss_ptr, n_dims, label_stride, views, divisor, scale, grad_loss_stride,
-            False, True, HAS_POSITIVES, PRECISION, COLS,
+            y, y_inv_norm, y_ptr, first, n_cols, y_row_stride, y_dim_stride,
+            x_ptr, x_inv_norm_ptr, n_rows, x_row_stride, x_dim_stride,
+            label_ptr, lse_ptr, share_ptr, n_counted_ptr, grad_loss_ptr,
+            n_dims, label_stride, views, divisor, scale, grad_loss_stride,
+            False, True, HAS_POSITIVES, PRECISION, COLS, CHUNK,
         )  # fmt: skip
         _store_gradient(
             grad_y_ptr, grad * scale, y, y_inv_norm, first, n_cols, n_dims, grad_y_row_stride, grad_y_dim_stride

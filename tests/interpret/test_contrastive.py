@@ -102,7 +102,7 @@ def test_tiles_of_many(kind: str, dtype: torch.dtype, monkeypatch: pytest.Monkey
         check(kind, asking(drawn(kind, n, d, dtype, m=140)))
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_long_embeddings(dtype: torch.dtype) -> None:
     for kind in KINDS:
         check(kind, asking(drawn(kind, 35, 255, dtype)))
@@ -224,13 +224,13 @@ def test_no_label_twice(reduction: str) -> None:
 
 def test_what_has_no_kernel(launches: Launches) -> None:
     """Such calls are generated around torch's products, and give the same."""
-    narrow, wide = torch.randn(6, 129), torch.randn(6, 257).half()
+    narrow, wide = torch.randn(6, 20), torch.randn(6, 257)
     x, label = drawn("views", 6, 8)
     apart = x.transpose(0, 1).contiguous().transpose(0, 1)
     calls: list[tuple[str, tuple[Any, ...]]] = [
-        ("InfoNCELoss", (narrow, torch.randn(6, 129))),
-        ("InfoNCELoss", (wide, torch.randn(6, 257).half())),
-        ("InfoNCELoss", (narrow.double(), torch.randn(6, 129).double())),
+        ("InfoNCELoss", (wide, torch.randn(6, 257))),
+        ("InfoNCELoss", (wide.half(), torch.randn(6, 257).half())),
+        ("InfoNCELoss", (narrow.double(), torch.randn(6, 20).double())),
         ("SupConLoss", (apart, label)),
     ]
     for name, tensors in calls:
