@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -151,3 +152,7 @@ def _cases() -> Iterator[Case]:
     yield Case("giou", (1024, 256, 4), F32, ours.GIoULoss, _without(ours.GIoULoss), _boxes, None, True)
     yield Case("dice", (16, 1, 512, 512), F32, ours.DiceLoss, _without(ours.DiceLoss), _binary, None, True)
     yield Case("chamfer", (8, 2048, 3), F32, _generated(chamfer), lambda: chamfer, _pair, None, True)
+    for shape, dtype in itertools.product(((512, 128), (4096, 128), (16384, 128), (4096, 256)), (F32, BF16)):
+        is_quick = (shape, dtype) in (((4096, 128), F32), ((16384, 128), BF16))
+        yield Case("infonce", shape, dtype, ours.InfoNCELoss, _without(ours.InfoNCELoss), _pair, None, is_quick)
+        yield Case("supcon", shape, dtype, ours.SupConLoss, _without(ours.SupConLoss), _labelled)

@@ -6,8 +6,8 @@ No GPU is needed, and none is used. Tensors are on the CPU; to autogen they pass
 nothing: everything up to Triton's launcher runs as it would. Eager and torch.compile run their real CPU kernels on a
 few hundred elements or less, a few µs of which are arithmetic. The column "function" is a module around the least
 `torch.autograd.Function`, which saves the tensors, and allocates a result each way: what any loss in Python pays that
-is no op of torch's own. What torch runs between kernels (the product of InfoNCE, the sorts of Wasserstein) and ahead of
-them (the check of Checked) does run, in every column. CTC is of one label in two steps. Its lengths are on the device,
+is no op of torch's own. What torch runs between kernels (the product of InfoNCE of long embeddings, the sorts of
+Wasserstein) and ahead of them (the check of Checked) does run, in every column. CTC is of one label in two steps. Its lengths are on the device,
 and so it is planned once; those of CTC lists are lists, which are looked at in every call. In "new sizes" no call has
 the sizes of an earlier one; tensors have up to 100,000 elements, most of them few, and are cut in every column. Refused
 is torch's: how much a call loses by being decorated.
@@ -53,6 +53,7 @@ BOUNDS = {
     "CTC": (1.4, 0.85),
     "CTC lists": (3.3, 1.4),
     "InfoNCE": (0.35, 0.45),
+    "InfoNCE, long": (0.35, 0.45),
     "Wasserstein": (1.75, 1.45),
     "LinearCrossEntropy": (1.05, 1.25),
     "Checked": (1.4, 1.2),
@@ -214,6 +215,11 @@ def cases() -> dict[str, tuple[Any, Any, tuple[Any, ...]]]:
             losses.InfoNCELoss(),
             losses.InfoNCELoss(use_autogen=False),
             (torch.randn(64, 10), torch.randn(64, 10)),
+        ),
+        "InfoNCE, long": (  # of more dimensions than the kernels are made for
+            losses.InfoNCELoss(),
+            losses.InfoNCELoss(use_autogen=False),
+            (torch.randn(4, 260), torch.randn(4, 260)),
         ),
         "Wasserstein": (autogen_loss(wasserstein), wasserstein, (torch.randn(64, 10), torch.randn(64, 10))),
         "Checked": (autogen_loss(checked), checked, (torch.randn(64, 10), torch.rand(64, 10) + 0.1)),

@@ -85,7 +85,22 @@ def calls() -> dict[str, Callable[[], Call]]:
             name = unique(f"{type(loss).__name__}-{size[0]}", found)
             found[name] = lambda call=(loss, inputs): call  # type: ignore[misc]
     found["AdaptiveLogSoftmaxWithLoss-512x64"] = _adaptive
+    for dtype in (torch.float32, torch.bfloat16):
+        text = str(dtype).removeprefix("torch.")
+        found[f"InfoNCELoss-4096x128-{text}"] = partial(_contrasted, dtype)
+        found[f"SupConLoss-2048x2x128-{text}"] = partial(_labelled, dtype)
     return found
+
+
+def _contrasted(dtype: torch.dtype) -> Call:
+    """Of lengths that are read 16 bytes at a time, and in more programs than a GPU has multiprocessors."""
+    pair = (torch.ones(4096, 128, dtype=dtype, requires_grad=True) for _ in range(2))
+    return autogen.losses.InfoNCELoss(), tuple(pair)
+
+
+def _labelled(dtype: torch.dtype) -> Call:
+    views = torch.ones(2048, 2, 128, dtype=dtype, requires_grad=True)
+    return autogen.losses.SupConLoss(), (views, torch.arange(2048))
 
 
 def _adaptive() -> Call:
@@ -186,7 +201,8 @@ def _widths(kernel: SpecializedKernel, made: CompiledKernel) -> list[int]:
 def _of_elements(accesses: Sequence[Access], parameters: set[str]) -> Iterator[tuple[bool, Access]]:
     """The accesses of elements in a function, and of each whether all rows share it."""
     is_flat, has_columns, has_rows = "BLOCK" in parameters, "COLS" in parameters, "ROWS" in parameters
-    if not any(name.isupper() for name in parameters):  # a helper of a kernel, whose tile it is given
+    # A helper of a kernel is given its tile.
+    if not any(name.isupper() and not name.startswith("HAS_") for name in parameters):
         walked = r"\bplace"
     else:
         walked = r"\b(col|place|lane)\b" if has_columns else r"\b(row|place)\b" if has_rows else r"\+"

@@ -61,7 +61,8 @@ def _embeddings(
 ) -> tl.tensor:
     """A tile of embeddings; 0 where there is none."""
     start, place, mask = _places(first, count, n_dims, row_stride, dim_stride, ROWS, DIMS)
-    return tl.load(x_ptr + start + place, mask=mask, other=0.0)
+    x = tl.load(x_ptr + start + place, mask=mask, other=0.0)
+    return x
 
 
 @triton.jit
@@ -85,7 +86,7 @@ def _logits(
     y: tl.tensor,
     y_inv_norm: tl.tensor,
     y_ptr: tl.tensor,
-    first_col: tl.tensor,
+    first_column: tl.tensor,
     n_cols: tl.tensor,
     y_row_stride: tl.tensor,
     y_dim_stride: tl.tensor,
@@ -109,7 +110,7 @@ def _logits(
                 x.shape[0], CHUNK,
             )  # fmt: skip
             y_of_dims = _embeddings(
-                y_ptr + dim * y_dim_stride, first_col, n_cols, n_dims - dim, y_row_stride, y_dim_stride,
+                y_ptr + dim * y_dim_stride, first_column, n_cols, n_dims - dim, y_row_stride, y_dim_stride,
                 y.shape[0], CHUNK,
             )  # fmt: skip
             dot = _plus_product(dot, x_of_dims, tl.trans(y_of_dims), PRECISION)
@@ -184,23 +185,23 @@ def contrastive_loss_forward(
     total = tl.zeros([ROWS], tl.float32)
     chosen = tl.zeros([ROWS], tl.float32)
     n_chosen = tl.zeros([ROWS], tl.float32)
-    for first_col in tl.range(0, n_cols, COLS, num_stages=_STAGES):
-        col = first_col + tl.arange(0, COLS)
-        y = _embeddings(y_ptr, first_col, n_cols, n_dims, y_row_stride, y_dim_stride, COLS, DIMS)
+    for first_column in tl.range(0, n_cols, COLS, num_stages=_STAGES):
+        column = first_column + tl.arange(0, COLS)
+        y = _embeddings(y_ptr, first_column, n_cols, n_dims, y_row_stride, y_dim_stride, COLS, DIMS)
         y_inv_norm = _inv_norm(y)
         if y_inv_norm_ptr is not None:
-            is_mine = first_col // COLS % tl.num_programs(0) == tl.program_id(0)
-            tl.store(y_inv_norm_ptr + col, y_inv_norm, mask=(col < n_cols) & is_mine)
+            is_mine = first_column // COLS % tl.num_programs(0) == tl.program_id(0)
+            tl.store(y_inv_norm_ptr + column, y_inv_norm, mask=(column < n_cols) & is_mine)
         logit = _logits(
             x, x_inv_norm, x_ptr, first_row, n_rows, x_row_stride, x_dim_stride,
-            y, y_inv_norm, y_ptr, first_col, n_cols, y_row_stride, y_dim_stride, n_dims, scale, PRECISION, CHUNK,
+            y, y_inv_norm, y_ptr, first_column, n_cols, y_row_stride, y_dim_stride, n_dims, scale, PRECISION, CHUNK,
         )  # fmt: skip
-        is_own = row[:, None] == col[None, :]
-        is_in = (col < n_cols)[None, :]
+        is_own = row[:, None] == column[None, :]
+        is_in = (column < n_cols)[None, :]
         if label_ptr is not None:
             is_in = is_in & ~is_own
-            col_label = tl.load(label_ptr + col // views * label_stride, mask=col < n_cols, other=0)
-            is_chosen = (label[:, None] == col_label[None, :]) & is_in
+            column_label = tl.load(label_ptr + column // views * label_stride, mask=column < n_cols, other=0)
+            is_chosen = (label[:, None] == column_label[None, :]) & is_in
             n_chosen += tl.sum(tl.where(is_chosen, 1.0, 0.0), 1)
             chosen += tl.sum(tl.where(is_chosen, logit, 0.0), 1)
         elif positive_ptr is None:
@@ -321,28 +322,36 @@ def _sum_over_others(
     if label_ptr is not None:
         label = tl.load(label_ptr + row // views * label_stride, mask=row < n_rows, other=0)
     total = tl.zeros([ROWS, DIMS], tl.float32)
-    for first_col in tl.range(0, n_cols, COLS, num_stages=_STAGES):
-        col = first_col + tl.arange(0, COLS)
-        y = _embeddings(y_ptr, first_col, n_cols, n_dims, y_row_stride, y_dim_stride, COLS, DIMS)
-        y_inv_norm = tl.load(y_inv_norm_ptr + col, mask=col < n_cols, other=0.0)
+    for first_column in tl.range(0, n_cols, COLS, num_stages=_STAGES):
+        column = first_column + tl.arange(0, COLS)
+        y = _embeddings(y_ptr, first_column, n_cols, n_dims, y_row_stride, y_dim_stride, COLS, DIMS)
+        y_inv_norm = tl.load(y_inv_norm_ptr + column, mask=column < n_cols, other=0.0)
         logit = _logits(
             x, x_inv_norm, x_ptr, first_row, n_rows, x_row_stride, x_dim_stride,
-            y, y_inv_norm, y_ptr, first_col, n_cols, y_row_stride, y_dim_stride, n_dims, scale, PRECISION, CHUNK,
+            y, y_inv_norm, y_ptr, first_column, n_cols, y_row_stride, y_dim_stride, n_dims, scale, PRECISION, CHUNK,
         )  # fmt: skip
-        is_own = row[:, None] == col[None, :]
+        is_own = row[:, None] == column[None, :]
         is_chosen = is_own
         if label_ptr is not None:
-            col_label = tl.load(label_ptr + col // views * label_stride, mask=col < n_cols, other=0)
-            is_chosen = label[:, None] == col_label[None, :]
+            column_label = tl.load(label_ptr + column // views * label_stride, mask=column < n_cols, other=0)
+            is_chosen = label[:, None] == column_label[None, :]
         grad_logit = tl.zeros([ROWS, COLS], tl.float32)
         if HAVE_LOSS:
             grad_logit += _grad_of_logits(logit, lse[:, None], grad[:, None], share[:, None], is_chosen, HAS_POSITIVES)
         if OTHERS_HAVE_LOSS:
-            col_lse, col_grad, col_share = _of_rows(
-                col, n_cols, lse_ptr, share_ptr, n_counted_ptr, grad_loss_ptr, grad_loss_stride, divisor, HAS_POSITIVES
+            column_lse, column_grad, column_share = _of_rows(
+                column,
+                n_cols,
+                lse_ptr,
+                share_ptr,
+                n_counted_ptr,
+                grad_loss_ptr,
+                grad_loss_stride,
+                divisor,
+                HAS_POSITIVES,
             )
             grad_logit += _grad_of_logits(
-                logit, col_lse[None, :], col_grad[None, :], col_share[None, :], is_chosen, HAS_POSITIVES
+                logit, column_lse[None, :], column_grad[None, :], column_share[None, :], is_chosen, HAS_POSITIVES
             )
         if label_ptr is not None:
             grad_logit = tl.where(is_own, 0.0, grad_logit)
@@ -356,7 +365,7 @@ def _sum_over_others(
 
 @triton.jit
 def _store_gradient(
-    grad_ptr: tl.tensor,
+    grad_x_ptr: tl.tensor,
     grad_normed: tl.tensor,
     x: tl.tensor,
     inv_norm: tl.tensor,
@@ -372,7 +381,7 @@ def _store_gradient(
     along = tl.where(inv_norm * _EPSILON < 0.999, along, 0.0)  # shorter ones are divided by a constant
     grad = (grad_normed - along[:, None] * normed) * inv_norm[:, None]
     start, place, mask = _places(first, count, n_dims, row_stride, dim_stride, x.shape[0], x.shape[1])
-    tl.store(grad_ptr + start + place, grad, mask=mask)
+    tl.store(grad_x_ptr + start + place, grad, mask=mask)
 
 
 @triton.jit
@@ -466,9 +475,9 @@ def contrastive_loss_backward(
             )
     elif grad_y_ptr is not None:
         first = (tl.program_id(0) - row_programs) * ROWS
-        col = first + tl.arange(0, ROWS)
+        column = first + tl.arange(0, ROWS)
         y = _embeddings(y_ptr, first, n_cols, n_dims, y_row_stride, y_dim_stride, ROWS, DIMS)
-        y_inv_norm = tl.load(y_inv_norm_ptr + col, mask=col < n_cols, other=0.0)
+        y_inv_norm = tl.load(y_inv_norm_ptr + column, mask=column < n_cols, other=0.0)
         grad = _sum_over_others(
             y, y_inv_norm, y_ptr, first, n_cols, y_row_stride, y_dim_stride,
             x_ptr, x_inv_norm_ptr, n_rows, x_row_stride, x_dim_stride,
