@@ -7,10 +7,10 @@ nothing: everything up to Triton's launcher runs as it would. Eager and torch.co
 few hundred elements or less, a few µs of which are arithmetic. The column "function" is a module around the least
 `torch.autograd.Function`, which saves the tensors, and allocates a result each way: what any loss in Python pays that
 is no op of torch's own. What torch runs between kernels (the product of InfoNCE of long embeddings, the sorts of
-Wasserstein) and ahead of them (the check of Checked) does run, in every column. CTC is of one label in two steps. Its lengths are on the device,
-and so it is planned once; those of CTC lists are lists, which are looked at in every call. In "new sizes" no call has
-the sizes of an earlier one; tensors have up to 100,000 elements, most of them few, and are cut in every column. Refused
-is torch's: how much a call loses by being decorated.
+Wasserstein) and ahead of them (the check of Checked) does run, in every column. CTC is of one label in two steps. Its
+lengths are on the device, and so it is planned once; those of CTC lists are lists, looked at in every call. In
+"new sizes" no call has the sizes of an earlier one; tensors have up to 100,000 elements, most of them few, and are cut
+in every column. Refused is torch's: how much a call loses by being decorated.
 
 Times are CPU time of the process, the median of many rounds, in each of which all columns take their turn. Ratios to
 eager are the median of those of the rounds: a machine may be faster in one than in the next. It fails if one is above

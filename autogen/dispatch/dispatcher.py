@@ -362,12 +362,14 @@ class Dispatcher:
                 shortcut.plans.keep(key, plan)
             return plan
         state, example = shortcut.plans.example or (None, None)
-        if example is None or state != key[0] or not _is_autocast_known(tensors):
+        if not isinstance(example, Plan) or example.loss.path != "handwritten":
+            return None
+        if state != key[0] or not _is_autocast_known(tensors):
             return None
         needs = needs_of_plain(tensors, self._on_device(shortcut.names, tensors))
         if needs is None:
             return None
-        bound = cast("BoundHandwritten", cast("Plan", example).loss).like(tensors, needs)
+        bound = cast("BoundHandwritten", example.loss).like(tensors, needs)
         return None if bound is None else shortcut.handwritten(key, bound, tensors)
 
     def _learn(
@@ -395,6 +397,21 @@ class Dispatcher:
                 reading = each.read(module, args, kwargs)
                 if reading is not None and isinstance(reading[1], tuple):
                     each.handwritten(reading[1], bound, binding.tensors)
+        elif self._is_refused_for_good(binding) and cast("CompiledLoss", kernels).is_short:
+            site.learn(binding, module, args, kwargs)
+            for each in site.shortcuts:
+                reading = each.read(module, args, kwargs)
+                if reading is not None and isinstance(reading[1], tuple):
+                    family = self._family(each, reading[0], needs_of_plain(reading[0]))
+                    plan = None if family is None else self._plan(family, reading[0], (), site, [])
+                    if plan is not None:
+                        each.plans.keep(reading[1], plan)
+
+    def _is_refused_for_good(self, binding: Binding) -> bool:
+        """Whether handwritten kernels that have no call like this one have none of its geometry."""
+        if self._handwritten is None or binding.floats or not _is_autocast_known(binding.tensors):
+            return False
+        return resolve(self.options.policy) is not Policy.AGGRESSIVE and not self._handwritten().looks_at_values
 
     def _is_for_good(self, binding: Binding, error: AutogenError | None) -> bool:
         """Whether calls like one that is refused are refused as well."""

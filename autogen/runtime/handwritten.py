@@ -171,6 +171,11 @@ class Handwritten(ABC):
         """
         return None
 
+    @property
+    def looks_at_values(self) -> bool:
+        """Whether values on the host have a say in whether there is a kernel for a call."""
+        return type(self).read is not Handwritten.read
+
     def read(self, arguments: Mapping[str, Any]) -> Bound | str:
         """What forward and backward are given as well, or in the place of arguments: integers by name, and new tensors
         on the device, those that `reads` names. Or why there is no kernel for the call.
