@@ -393,19 +393,15 @@ class Dispatcher:
         elif kernels.path == "handwritten" and not binding.floats and _is_autocast_known(binding.tensors):
             bound = cast("BoundHandwritten", kernels)
             site.learn(binding, module, args, kwargs, bound.values)
-            for each in site.shortcuts:
-                reading = each.read(module, args, kwargs)
-                if reading is not None and isinstance(reading[1], tuple):
-                    each.handwritten(reading[1], bound, binding.tensors)
+            for each, key, _ in site.unplanned(module, args, kwargs):
+                each.handwritten(key, bound, binding.tensors)
         elif self._is_refused_for_good(binding) and cast("CompiledLoss", kernels).is_short:
             site.learn(binding, module, args, kwargs)
-            for each in site.shortcuts:
-                reading = each.read(module, args, kwargs)
-                if reading is not None and isinstance(reading[1], tuple):
-                    family = self._family(each, reading[0], needs_of_plain(reading[0]))
-                    plan = None if family is None else self._plan(family, reading[0], (), site, [])
-                    if plan is not None:
-                        each.plans.keep(reading[1], plan)
+            for each, key, tensors in site.unplanned(module, args, kwargs):
+                family = self._family(each, tensors, needs_of_plain(tensors))
+                plan = None if family is None else self._plan(family, tensors, (), site, [])
+                if plan is not None:
+                    each.plans.keep(key, plan)
 
     def _is_refused_for_good(self, binding: Binding) -> bool:
         """Whether handwritten kernels that have no call like this one have none of its geometry."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 
 from autogen.calls.binding import Binding
 from autogen.calls.reachable import SHORTCUTS
+from autogen.dispatch.plans import Key
 from autogen.dispatch.shortcut import Shortcut, shortcut
 from autogen.tracing.static_graph import Graph
 
@@ -83,6 +84,15 @@ class Site:
         found = shortcut(binding, module, args, kwargs, values)
         if found is not None:
             self.shortcuts[:] = [found, *self.shortcuts[: _MOST_SHORTCUTS - 1]]
+
+    def unplanned(
+        self, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Iterator[tuple[Shortcut, Key, Sequence[torch.Tensor]]]:
+        """The shortcuts that hold for a call and have no plan for its geometry, with that and the tensors."""
+        for each in self.shortcuts:
+            reading = each.read(module, args, kwargs)
+            if reading is not None and isinstance(reading[1], tuple):
+                yield each, reading[1], reading[0]
 
     def _hand_over(self, module: torch.nn.Module) -> None:
         """Have a module keep its own shortcuts: what they compare with refers to it, and nothing else may then."""
