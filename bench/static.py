@@ -87,20 +87,21 @@ def calls() -> dict[str, Callable[[], Call]]:
     found["AdaptiveLogSoftmaxWithLoss-512x64"] = _adaptive
     for dtype in (torch.float32, torch.bfloat16):
         text = str(dtype).removeprefix("torch.")
-        found[f"InfoNCELoss-4096x128-{text}"] = partial(_contrasted, dtype)
-        found[f"SupConLoss-2048x2x128-{text}"] = partial(_labelled, dtype)
+        found[f"InfoNCELoss-4096x128-{text}"] = partial(_contrasted, 4096, 128, dtype)
+        found[f"SupConLoss-4096x128-{text}"] = partial(_labelled, 4096, 128, dtype)
+    # Of more dimensions than there are kernels for: around products of torch's.
+    found["InfoNCELoss-256x1000-float32"] = partial(_contrasted, 256, 1000, torch.float32)
+    found["SupConLoss-257x1001-float32"] = partial(_labelled, 257, 1001, torch.float32)
     return found
 
 
-def _contrasted(dtype: torch.dtype) -> Call:
-    """Of lengths that are read 16 bytes at a time, and in more programs than a GPU has multiprocessors."""
-    pair = (torch.ones(4096, 128, dtype=dtype, requires_grad=True) for _ in range(2))
+def _contrasted(n: int, dims: int, dtype: torch.dtype) -> Call:
+    pair = (torch.ones(n, dims, dtype=dtype, requires_grad=True) for _ in range(2))
     return autogen.losses.InfoNCELoss(), tuple(pair)
 
 
-def _labelled(dtype: torch.dtype) -> Call:
-    views = torch.ones(2048, 2, 128, dtype=dtype, requires_grad=True)
-    return autogen.losses.SupConLoss(), (views, torch.arange(2048))
+def _labelled(n: int, dims: int, dtype: torch.dtype) -> Call:
+    return autogen.losses.SupConLoss(), (torch.ones(n, dims, dtype=dtype, requires_grad=True), torch.arange(n))
 
 
 def _adaptive() -> Call:

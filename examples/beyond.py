@@ -55,8 +55,9 @@ def calls(size: tuple[int, int, int] = SMALL) -> Iterator[Call]:
     yield losses.EvidentialRegressionLoss(), (asked(real(n)), real(n), *evidence)
     for name in ("JSDLoss", "TotalVariationLoss", "DistillationLoss"):
         yield getattr(losses, name)(), (asked(real(n, c)), real(n, c))
-    yield losses.InfoNCELoss(), (asked(real(n, c)), asked(real(n, c)))
-    yield losses.SupConLoss(), (asked(real(n, c)), labels)
+    dims = min(c, 128 - c % 2)  # of embeddings
+    yield losses.InfoNCELoss(), (asked(real(n, dims)), asked(real(n, dims)))
+    yield losses.SupConLoss(), (asked(real(n, dims)), labels)
     yield losses.CircleLoss(), (asked(real(n, c).tanh()), real(n, c) > 0)
     for name in ("DPOLoss", "IPOLoss"):
         yield getattr(losses, name)(), (asked(of_row[0]), asked(of_row[1]), of_row[2], of_row[3])
