@@ -328,7 +328,7 @@ def bind_handwritten(
         if is_required and not isinstance(arguments[name], torch.Tensor):
             return f"a {name} that is no tensor"
     wanted = tuple(name for name, needs in zip(binding.names, needs_gradient, strict=True) if needs)
-    refusal = loss.refuse(arguments, wanted)
+    refusal = _overridden(module) or loss.refuse(arguments, wanted)
     if refusal is not None:
         return refusal
     found = loss.reads(arguments)
@@ -338,6 +338,18 @@ def bind_handwritten(
     values = values_among(given, loss.on_host)
     options = {name: each for name, each in arguments.items() if name not in values and name not in binding.names}
     return BoundHandwritten(loss, options, binding.names, values, found, wanted), read
+
+
+def _overridden(module: torch.nn.Module | None) -> str | None:
+    """That a module computes something else than the loss whose `forward` it has, if a method of that is another."""
+    if module is None:
+        return None
+    kinds = type(module).__mro__
+    owner = next(k for k, kind in enumerate(kinds) if "forward" in vars(kind))
+    methods = {name for kind in kinds[owner:] for name, each in vars(kind).items() if inspect.isfunction(each)}
+    methods -= vars(torch.nn.Module).keys()
+    changed = methods & {name for each in (module, *kinds[:owner]) for name in vars(each)}
+    return f"a {min(changed)} of the module's own" if changed else None
 
 
 def values_among(arguments: Mapping[str, Any], on_host: Collection[str]) -> tuple[str, ...]:

@@ -38,6 +38,8 @@ class Contrastive(Handwritten):
             return "AMD's GPUs"
         if not isinstance(arguments["temperature"], (int, float)):
             return "a temperature that is no number"
+        if arguments["reduction"] not in ("none", "mean", "sum"):
+            return "an unknown reduction"
         if self.misfit(arguments):
             return "shapes that do not fit"
         tensors = {role: arguments[name] for role, name in self.roles(arguments).items()}
@@ -51,7 +53,7 @@ class Contrastive(Handwritten):
             return f"embeddings of more than {_MOST_DIMS} dimensions"
         if x.dim() == 3 and 1 not in x.shape[:2] and x.stride(0) != x.shape[1] * x.stride(1):
             return "views that do not follow each other in memory"
-        if any(64 * _rows(each).stride(0) + 256 * each.stride(-1) >= 2**31 for each in tensors.values()):
+        if any(128 * _rows(each).stride(0) + 256 * each.stride(-1) >= 2**31 for each in tensors.values()):
             return "embeddings far apart in memory"
         if label is not None and (label.is_complex() or label.requires_grad):
             return f"labels of {label.dtype}"

@@ -148,6 +148,8 @@ def comparison(how: str, kind: str) -> str:
 
 def conversion(opcode: Sequence[str]) -> tuple[str, str, str]:
     """Of `cvt`: the expression of a, its type, and the result's."""
+    if opcode == ("cvt", "rna", "tf32", "f32"):
+        return "tf32(a)", "f32", "f32"
     *modifiers, to, of = opcode[1:]
     rounding = next((each for each in modifiers if each in _ROUNDED), None)
     others = set(modifiers) - {rounding}

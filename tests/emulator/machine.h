@@ -92,6 +92,10 @@ static float odd(double x) {
   return f32(f32_bits(found) | 1);
 }
 
+/* The nearest number of 11 digits, of two the one away from 0; what is beyond 11 digits tensor cores do not see. */
+static float tf32(float x) { return isfinite(x) ? f32((f32_bits(x) + 0x1000) & ~0x1FFFu) : x; }
+static float seen_as_tf32(uint32_t bits) { return f32(bits & ~0x1FFFu); }
+
 static float ftz(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
 
 #define EXTREMES(T, name)                                                                   \

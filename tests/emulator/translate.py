@@ -34,7 +34,8 @@ _SPECIAL = {
 }
 _MEMORY = ("global", "shared", "local", "param")
 _HINTS = re.compile(r"c[agvs]|wt|wb|nc|(L1|L2)::\w+|relaxed|acquire|release|acq_rel|volatile|weak|gpu|cta|sys")
-_ACROSS_LANES = ("shfl", "bar", "redux", "ldmatrix", "stmatrix")
+_PRODUCTS = (("m16n8k8", "tf32"), ("m16n8k16", "f16"), ("m16n8k16", "bf16"))
+_ACROSS_LANES = ("shfl", "bar", "redux", "ldmatrix", "stmatrix", "mma")
 
 
 def translate(text: str) -> str:
@@ -416,6 +417,10 @@ class _Translator:
                 if set(rest) - {"shared", "trans"}:
                     raise UnknownInstructionError(str(each))
                 yield from self._matrices(each, int(count[1:]), every, after)
+            case ("mma", "sync", "aligned", "m16n8k16" | "m16n8k8" as shape, "row", "col", "f32", of, kind, "f32"):
+                if of != kind or (shape, kind) not in _PRODUCTS:
+                    raise UnknownInstructionError(str(each))
+                yield from self._product(each, kind, every, after)
             case _:
                 raise UnknownInstructionError(str(each))
         yield "  } break;"
@@ -440,6 +445,39 @@ class _Translator:
             else:
                 yield f"      {low} = {self._bits(register)}; {high} = {self._bits(register)} >> 16;"
         yield "    }"
+
+    def _product(self, each: Instruction, kind: str, every: str, after: int) -> Iterator[str]:
+        """A product of 16 x K by K x 8, K being 8 of TF32 and 16 of halves: each lane has some of the three matrices.
+
+        Tensor cores add up in an order, and with a rounding, that nobody states; here it is rounded once.
+        """
+        to, a, b, c = each.operands
+        assert isinstance(to, tuple) and isinstance(a, tuple) and isinstance(b, tuple) and isinstance(c, tuple)
+        is_half = kind != "tf32"
+        yield f'    float a[16][16], b[16][8]; if (n != WARP) fail(m, "a part of a warp: {each}");'
+        yield f"    {every} int row = q->tid % WARP / 4, t = q->tid % 4;"
+        for k, register in enumerate(a):
+            at_row, at_column = f"row + {8 * (k % 2)}", (2 if is_half else 1, k // 2 * (8 if is_half else 4))
+            for column, value in self._factors(register, kind):
+                yield f"      a[{at_row}][{at_column[0]} * t + {at_column[1] + column}] = {value};"
+        for k, register in enumerate(b):
+            at_row = f"{2 if is_half else 1} * t + {k * (8 if is_half else 4)}"
+            for one, value in self._factors(register, kind):
+                yield f"      b[{at_row} + {one}][row] = {value};"
+        yield "    }"
+        yield f"    {every} int row = q->tid % WARP / 4, t = q->tid % 4; q->block = {after};"
+        for k, (result, given) in enumerate(zip(to, c, strict=True)):
+            at_row, column = f"row + {k // 2 * 8}", f"2 * t + {k % 2}"
+            terms = f"for (int j = 0; j < {16 if is_half else 8}; j++) sum += (double)a[{at_row}][j] * b[j][{column}];"
+            yield f"      {{ double sum = {self._number(given, 'f32')}; {terms}"
+            yield f"        {self._place(result)} = f32_bits((float)sum); }}"
+        yield "    }"
+
+    def _factors(self, register: Operand, kind: str) -> list[tuple[int, str]]:
+        """The numbers in a register of a factor, with their places."""
+        if kind == "tf32":
+            return [(0, f"seen_as_tf32({self._bits(register)})")]
+        return [(k, number(f"(uint16_t)({self._bits(register)} >> {16 * k})", kind)) for k in (0, 1)]
 
 
 def _c_name(name: str) -> str:

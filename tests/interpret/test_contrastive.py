@@ -275,3 +275,21 @@ def test_how_tensor_cores_multiply(dtype: torch.dtype) -> None:
     assert precision() == ("tf32x3" if dtype == torch.float32 else "tf32")
     with torch.autocast("cpu", torch.bfloat16):
         assert precision() == "tf32"
+
+
+def test_a_method_of_a_subclass_counts(launches: Launches) -> None:
+    class Doubled(autogen.losses.InfoNCELoss):
+        def reduce(self, loss: Tensor, counted: Tensor | None = None) -> Tensor:
+            return 2 * super().reduce(loss, counted)
+
+    class Renamed(autogen.losses.InfoNCELoss):
+        def extra_repr(self) -> str:
+            return "renamed"
+
+    inputs = asking(drawn("in the batch", 6, 8))
+    plain = autogen.losses.InfoNCELoss()
+    for _ in range(3):
+        torch.testing.assert_close(Doubled()(*inputs), 2 * plain(*inputs))
+    assert explain(Doubled(), *inputs).path == "partial" and explain(Renamed(), *inputs).path == "handwritten"
+    plain.reduce = lambda loss: loss.sum()  # type: ignore[method-assign, assignment]
+    torch.testing.assert_close(plain(*inputs), autogen.losses.InfoNCELoss(reduction="sum")(*inputs))
