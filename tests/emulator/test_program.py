@@ -136,6 +136,41 @@ def test_a_value_of_a_lane_that_is_elsewhere() -> None:
         run(f"setp.lt.u32 %p1, %r1, 16; @%p1 ret; {COPY} shfl.sync.bfly.b32 %r3, %r3, 16, 31, -1;", x, np.zeros_like(x))
 
 
+@pytest.mark.parametrize(("kind", "depth"), [("tf32", 8), ("f16", 16), ("bf16", 16)])
+def test_a_warp_multiplies_matrices(kind: str, depth: int) -> None:
+    """Each lane has numbers of both factors, and gets four of the product, where PTX says."""
+    draw = np.random.default_rng(0)
+    a, b = draw.integers(-8, 8, (16, depth)), draw.integers(-8, 8, (depth, 8))
+    lanes = np.zeros((32, 6), np.uint32)
+    wide = depth // 8  # numbers in a register
+    for lane in range(32):
+        row, first = lane // 4, lane % 4 * wide
+        for register in range(6):
+            far = 4 * wide if register in (2, 3, 5) else 0
+            for one in range(wide):
+                number = a[row + register % 2 * 8, first + far + one] if register < 4 else b[first + far + one, row]
+                single = np.float32(number).view(np.uint32)
+                half = np.float16(number).view(np.uint16) if kind == "f16" else single >> 16
+                lanes[lane, register] |= np.uint32(single if wide == 1 else int(half) << 16 * one)
+    loads = " ".join(f"ld.global.b32 %r{3 + k}, [%rd3+{4 * k}];" for k in range(6))
+    zeros = " ".join(f"mov.b32 %r{9 + k}, 0;" for k in range(4))
+    product = f"mma.sync.aligned.m16n8k{depth}.row.col.f32.{kind}.{kind}.f32"
+    product += " {%r9, %r10, %r11, %r12}, {%r3, %r4, %r5, %r6}, {%r7, %r8}, {%r9, %r10, %r11, %r12};"
+    stores = " ".join(f"st.global.b32 [%rd4+{4 * k}], %r{9 + k};" for k in range(4))
+    addresses = "mad.wide.u32 %rd3, %r1, 24, %rd1; mad.wide.u32 %rd4, %r1, 16, %rd2;"
+    body = f"{addresses} {loads} {zeros} {product} {stores}"
+    found = run(body, lanes, np.zeros((32, 4), np.float32)).reshape(8, 4, 2, 2)
+    np.testing.assert_array_equal(found.transpose(2, 0, 1, 3).reshape(16, 8), a @ b)
+
+
+def test_numbers_of_tf32_have_11_digits() -> None:
+    x = np.array([1 + 2**-11, 1 + 2**-12, -1 - 2**-11, np.inf] * 8, np.float32)
+    found = mapped(
+        "cvt.u32.u64 %r4, %rd5; cvt.rna.tf32.f32 %r5, %r4; cvt.u64.u32 %rd6, %r5;", x, np.float32, "b32", "b32"
+    )
+    np.testing.assert_array_equal(found, np.array([1 + 2**-10, 1, -1 - 2**-10, np.inf] * 8, np.float32))
+
+
 def test_programs_add_to_one_number() -> None:
     x = np.zeros(1, np.int32)
     assert run("red.global.gpu.relaxed.add.u32 [%rd2], 1;", x, np.zeros_like(x), grid=5)[0] == 160
