@@ -217,7 +217,7 @@ def _tile(n_own: int, x: torch.Tensor, *, is_backward: bool) -> tuple[dict[str, 
     most = (32 if is_long else 128) if is_half else (_LEAST if is_long else 32)
     rows = next((rows for rows in (128, 64, 32) if rows <= most and n_own >= _PROGRAMS * rows), _LEAST)
     # Gradients take registers that logits leave, and tiles of others memory that the multiprocessor has not.
-    cols = 32 if is_long or (is_backward and rows > 32) else 64
+    cols = 32 if is_long or rows > (32 if is_backward else 64) else 64
     chunk = dims
     if dims * x.itemsize > 512:
         cols, chunk = _LEAST, 32
