@@ -62,7 +62,7 @@ class Contrastive(Handwritten):
     def forward(self, arguments: Mapping[str, Any]) -> Forward:
         """See `Handwritten.forward`."""
         x = _rows(arguments[self.roles(arguments)["x"]])
-        saved = torch.empty(_saved_bytes(*self._counts(arguments)), dtype=torch.uint8, device=x.device)
+        saved = torch.empty(sum(map(_room, _kept(*self._counts(arguments)))), dtype=torch.uint8, device=x.device)
         common = self._common(arguments, saved)
         tile, num_warps = _tile(len(x), x, is_backward=False)
         grid = (triton.cdiv(len(x), tile["ROWS"]),)
@@ -196,13 +196,14 @@ def _room(count: int) -> int:
     return padded(4 * count)
 
 
-def _saved_bytes(n_rows: int, n_cols: int) -> int:
-    return 3 * _room(n_rows) + _room(n_cols) + _room(1)
+def _kept(n_rows: int, n_cols: int) -> tuple[int, ...]:
+    """How many numbers are kept for backward: lse, share, both inv_norm, and how many rows count."""
+    return n_rows, n_rows, n_rows, n_cols, 1
 
 
 def _parts(saved: torch.Tensor, n_rows: int, n_cols: int) -> list[torch.Tensor]:
-    """What is kept for backward, which is one tensor of bytes, in the order of the kernels' parameters."""
-    counts = (n_rows, n_rows, n_rows, n_cols, 1)
+    """What is kept for backward, which is one tensor of bytes."""
+    counts = _kept(n_rows, n_cols)
     starts = [0, *accumulate(map(_room, counts))]
     return [saved[start:][: 4 * n].view(torch.float32) for start, n in zip(starts, counts, strict=False)]
 
