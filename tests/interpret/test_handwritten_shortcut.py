@@ -358,3 +358,14 @@ def test_what_has_no_kernel_is_generated_and_taken_apart_twice(binds: list[str],
     assert launches.take() == 4
     gradients(ours, *pairs(4, 20))
     assert launches.take() == 2
+
+
+@pytest.mark.parametrize("cols", [20, 300])  # with a kernel, and without
+def test_attributes_that_change_between_calls(cols: int) -> None:
+    ours = autogen.losses.InfoNCELoss()
+    calls = [(0.07, "mean")] * 3 + [(0.5, "mean")] * 2 + [(0.2, "sum"), (0.07, "mean"), (1.0, "sum"), (1.0, "mean")]
+    for rows, (temperature, reduction) in enumerate(calls, 4):
+        ours.temperature, ours.reduction = temperature, reduction
+        theirs = autogen.losses.InfoNCELoss(temperature, reduction, use_autogen=False)
+        x, y = pairs(rows // 3 * 2, cols)
+        torch.testing.assert_close(gradients(ours, x, y), gradients(theirs, x, y), rtol=1e-4, atol=1e-5)
