@@ -54,6 +54,19 @@ static void *shared_at(Machine *m, uint64_t address, unsigned bytes, const char 
   return m->shared + address;
 }
 
+/* A number of a matrix in shared memory that a descriptor of `wgmma` is for: the one at `j` along what is added up,
+   and at `outer` along the other dimension, which the numbers follow each other in if it is `transposed`. */
+static void *element_at(Machine *m, uint64_t descriptor, int outer, int j, unsigned bytes, int transposed,
+                        const char *what) {
+  static const unsigned widths[] = {16, 128, 64, 32}; /* of rows whose parts of 16 bytes change places; 16: do not */
+  uint64_t start = (descriptor & 0x3FFF) << 4, leading = descriptor >> 12 & 0x3FFF0, stride = descriptor >> 28 & 0x3FFF0;
+  unsigned width = widths[descriptor >> 62], along = (transposed ? outer : j) * bytes, across = transposed ? j : outer;
+  if (descriptor >> 49 & 7) fail(m, "%s: a base offset", what);
+  uint64_t far = transposed && width == 16 ? stride : leading, next = transposed && width == 16 ? leading : stride;
+  uint64_t address = start + along % width + along / width * far + across % 8 * width + across / 8 * next;
+  return shared_at(m, address ^ (address >> 7 & (width / 16 - 1)) << 4, bytes, what);
+}
+
 /* ---- numbers and their bits ---- */
 
 static float f32(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }

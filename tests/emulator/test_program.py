@@ -2,57 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import tempfile
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.emulator.instructions import UnknownInstructionError
-from tests.emulator.program import EmulationError, Program
+from tests.emulator.program import EmulationError
+from tests.emulator.written import program, run
 
-_FOLDER = tempfile.TemporaryDirectory()
-_KERNEL = """
-.version 8.7
-.target sm_90a
-.address_size 64
-.extern .shared .align 16 .b8 global_smem[];
-.visible .entry kernel(
-	.param .u64 .ptr .global .align 1 kernel_param_0,
-	.param .u64 .ptr .global .align 1 kernel_param_1
-)
-.reqntid 128
-{
-	.reg .pred %p<4>;
-	.reg .b16 %rs<8>;
-	.reg .b32 %r<16>;
-	.reg .b64 %rd<16>;
-	ld.param.b64 	%rd1, [kernel_param_0];
-	ld.param.b64 	%rd2, [kernel_param_1];
-	mov.u32 	%r1, %tid.x;
-	mov.u32 	%r2, %ctaid.x;
-"""
 # Each thread's own number of a type, at the address in rd3, and its result's in rd4.
 _ADDRESSES = "mad.wide.u32 %rd3, %r1, {size}, %rd1; mad.wide.u32 %rd4, %r1, {size}, %rd2;"
-
-
-@functools.cache
-def program(body: str) -> Program:
-    """A kernel of two pointers, given what it does with them, its thread in r1 and its program in r2."""
-    return Program(f"{_KERNEL}\t{body}\n\tret;\n}}\n", Path(_FOLDER.name))
-
-
-def run(body: str, x: np.ndarray, out: np.ndarray, threads: int = 32, grid: int = 1, seed: int = 0) -> np.ndarray:
-    """Launch a kernel; what it has written."""
-    pointers = [ctypes.c_uint64(each.ctypes.data) for each in (x, out)]
-    values = (ctypes.c_void_p * 2)(*(ctypes.addressof(each) for each in pointers))
-    memories = [(each.ctypes.data, each.ctypes.data + each.nbytes) for each in (x, out)]
-    program(body).run((grid, 1, 1), threads, 1024, values, memories, seed)
-    return out
 
 
 def mapped(instructions: str, x: np.ndarray, kind: type, of: str, to: str) -> np.ndarray:
@@ -136,33 +96,6 @@ def test_a_value_of_a_lane_that_is_elsewhere() -> None:
         run(f"setp.lt.u32 %p1, %r1, 16; @%p1 ret; {COPY} shfl.sync.bfly.b32 %r3, %r3, 16, 31, -1;", x, np.zeros_like(x))
 
 
-@pytest.mark.parametrize(("kind", "depth"), [("tf32", 8), ("f16", 16), ("bf16", 16)])
-def test_a_warp_multiplies_matrices(kind: str, depth: int) -> None:
-    """Each lane has numbers of both factors, and gets four of the product, where PTX says."""
-    draw = np.random.default_rng(0)
-    a, b = draw.integers(-8, 8, (16, depth)), draw.integers(-8, 8, (depth, 8))
-    lanes = np.zeros((32, 6), np.uint32)
-    wide = depth // 8  # numbers in a register
-    for lane in range(32):
-        row, first = lane // 4, lane % 4 * wide
-        for register in range(6):
-            far = 4 * wide if register in (2, 3, 5) else 0
-            for one in range(wide):
-                number = a[row + register % 2 * 8, first + far + one] if register < 4 else b[first + far + one, row]
-                single = np.float32(number).view(np.uint32)
-                half = np.float16(number).view(np.uint16) if kind == "f16" else single >> 16
-                lanes[lane, register] |= np.uint32(single if wide == 1 else int(half) << 16 * one)
-    loads = " ".join(f"ld.global.b32 %r{3 + k}, [%rd3+{4 * k}];" for k in range(6))
-    zeros = " ".join(f"mov.b32 %r{9 + k}, 0;" for k in range(4))
-    product = f"mma.sync.aligned.m16n8k{depth}.row.col.f32.{kind}.{kind}.f32"
-    product += " {%r9, %r10, %r11, %r12}, {%r3, %r4, %r5, %r6}, {%r7, %r8}, {%r9, %r10, %r11, %r12};"
-    stores = " ".join(f"st.global.b32 [%rd4+{4 * k}], %r{9 + k};" for k in range(4))
-    addresses = "mad.wide.u32 %rd3, %r1, 24, %rd1; mad.wide.u32 %rd4, %r1, 16, %rd2;"
-    body = f"{addresses} {loads} {zeros} {product} {stores}"
-    found = run(body, lanes, np.zeros((32, 4), np.float32)).reshape(8, 4, 2, 2)
-    np.testing.assert_array_equal(found.transpose(2, 0, 1, 3).reshape(16, 8), a @ b)
-
-
 def test_numbers_of_tf32_have_11_digits() -> None:
     x = np.array([1 + 2**-11, 1 + 2**-12, -1 - 2**-11, np.inf] * 8, np.float32)
     found = mapped(
@@ -179,7 +112,7 @@ def test_programs_add_to_one_number() -> None:
 @pytest.mark.parametrize(
     "instruction",
     [
-        "wgmma.fence.sync.aligned;",
+        "wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.s8 {%r3, %r4, %r5, %r6}, %rd3, %rd4, 1;",
         "add.sat.s32 %r3, %r3, %r3;",
         "cvt.rn.relu.f16.f32 %rs1, %r1;",
         "ld.weird.b32 %r3, [%rd1];",

@@ -93,7 +93,6 @@ def test_sizes(n: int, d: int, kind: str, reduction: str, dtype: torch.dtype) ->
     check(kind, asking(drawn(kind, n, d, dtype, m=33)), reduction=reduction)
 
 
-@pytest.mark.interpreted  # four warps multiply at once, which no emulated GPU does
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_tiles_of_many(kind: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
