@@ -12,7 +12,7 @@ import inspect
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from types import CodeType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,8 +22,9 @@ from autogen.calls.executed import is_profiled
 from autogen.calls.places import MISSING
 from autogen.calls.surroundings import make_parameter
 from autogen.dispatch.autograd import apply_short, run, run_short
-from autogen.dispatch.compilations import Compilations, Decision, key_of, needs_gradient, needs_of_plain
-from autogen.dispatch.plans import IN_TORCH, Family, InTorch, Key, Plan, Taken
+from autogen.dispatch.compilations import Compilations, Decision, key_of, needs_gradient
+from autogen.dispatch.planning import Planner
+from autogen.dispatch.plans import IN_TORCH, Plan
 from autogen.dispatch.shortcut import Shortcut
 from autogen.dispatch.sites import Site, Sites
 from autogen.dispatch.state import apart, keep, shared_memory
@@ -37,7 +38,6 @@ from autogen.errors import (
     StateChangeError,
     TooLargeError,
     TraceError,
-    UnavailableError,
     UnknownCallError,
     UnsupportedOpError,
     ValueBranchError,
@@ -45,10 +45,8 @@ from autogen.errors import (
 from autogen.locks import replaced
 from autogen.options import PLAIN, Options
 from autogen.policies import Policy, resolve
-from autogen.runtime.replays import Settings
 
 if TYPE_CHECKING:
-    from autogen.runtime.compiled import CompiledLoss
     from autogen.runtime.handwritten import BoundHandwritten, Handwritten
 
 logger = logging.getLogger("autogen")
@@ -92,6 +90,7 @@ class Dispatcher:
         self._handwritten: Callable[[], Handwritten] | None = options.handwritten
         self._label = graphs.label(name, options)
         self.compilations = Compilations(options)
+        self._planner = Planner(self.compilations, options)
         self._said: set[str] = set()
         self._sites = Sites()
         self._executed: frozenset[CodeType] = frozenset()  # once the loss has been seen to reach too much
@@ -132,7 +131,8 @@ class Dispatcher:
             decision = Decision(error=fault)
             self.say(name or self.name, fault.reason)
         else:
-            self._learn(binding, decision, module, args, kwargs)  # from what has not been changed yet
+            if not self.options.retraces:  # learnt from what has not been changed yet
+                self._planner.learn(self._sites.of(module), binding, decision, module, args, kwargs)
         error = decision.error
         if decision.kernels is not None:
             needs = needs_gradient(binding)
@@ -274,13 +274,13 @@ class Dispatcher:
             if not before == replaced.begun == replaced.ended:
                 return MISSING  # another thread replays: the long way waits for it
             tensors, known, values = reading
-            plan = self._plan_geometry(each, known, tensors, values, site) if isinstance(known, tuple) else known
+            plan = self._planner.plan(each, known, tensors, values, site) if isinstance(known, tuple) else known
             if not isinstance(plan, Plan):
                 return MISSING if plan is None else plan
             sizes: dict[str, Any] | None = None
             found: tuple[torch.Tensor, ...] = ()
             if values or plan.by_values:
-                taken = plan.taken(tensors, values) or self._branch(each, tensors, values, site, plan)
+                taken = plan.taken(tensors, values) or self._planner.branch(each, tensors, values, site, plan)
                 if taken is None:
                     return MISSING
                 plan, sizes, found = taken
@@ -296,129 +296,6 @@ class Dispatcher:
                 keep(plan.state, each.places, tensors, returned, sizes or plan.prepared.sizes)
             return returned if plan.returns_tensor else plan.loss.result(returned, sizes or plan.prepared.sizes)
         return MISSING
-
-    def _branch(
-        self, shortcut: Shortcut, tensors: Sequence[torch.Tensor], values: tuple[Any, ...], site: Site, plan: Plan
-    ) -> Taken | None:
-        """How a call runs that takes other branches than those of a `plan` for its geometry."""
-        if self._handwritten is not None:
-            return None
-        for other in plan.branches:
-            taken = other.taken(tensors, values) if other is not plan else None
-            if taken is not None:
-                return taken
-        family = self._family(shortcut, tensors, needs_of_plain(tensors))
-        new = None if family is None else self._plan(family, tensors, values, site, plan.branches)
-        return None if new is None else new.taken(tensors, values)
-
-    def _family(
-        self, shortcut: Shortcut, tensors: Sequence[torch.Tensor], needs: tuple[bool, ...] | None
-    ) -> Family | None:
-        """What has been compiled for calls that have the sizes, only, of their own; None if there is nothing."""
-        compiled = () if needs is None else self.compilations.of(key_of(shortcut, tensors))
-        if needs is None or not compiled:
-            return None
-        parameters = tuple([k for k, each in enumerate(tensors) if type(each) is torch.nn.Parameter])
-        return Family(compiled, needs, Settings(), parameters)
-
-    def _plan(
-        self,
-        family: Family,
-        tensors: Sequence[torch.Tensor],
-        values: tuple[Any, ...],
-        site: Site,
-        branches: list[Plan],
-    ) -> Plan | None:
-        """What a call runs, if it is compiled; one more of the `branches` for its geometry."""
-        for compiled in family.compiled:
-            sizes = compiled.sizes_of(tensors, values) if compiled.is_short else None
-            if sizes is not None:
-                if self.options.static_graph and site.graphs.get(family.needs) is not compiled.graph:
-                    return None  # compared on the long way
-                plan = Plan.of(compiled, sizes, family, branches)
-                if values or plan.by_values:
-                    branches.append(plan)
-                return plan
-        return None
-
-    def _plan_geometry(
-        self, shortcut: Shortcut, key: Key, tensors: Sequence[torch.Tensor], values: tuple[Any, ...], site: Site
-    ) -> Plan | InTorch | None:
-        """What a call of a geometry runs that has no plan yet; on handwritten kernels, if another has one."""
-        if self._handwritten is None:
-            kinds, family = shortcut.plans.family(key)
-            if family is None:
-                needs = needs_of_plain(tensors)
-                family = self._family(shortcut, tensors, needs)
-                if family is None:
-                    if needs is not None and not self.compilations.refuses(key_of(shortcut, tensors), tensors, values):
-                        return None
-                    if not values:
-                        shortcut.plans.keep(key, IN_TORCH)
-                    return IN_TORCH
-                shortcut.plans.know(kinds, family)
-            plan = self._plan(family, tensors, values, site, [])
-            if plan is not None:
-                shortcut.plans.keep(key, plan)
-            return plan
-        state, example = shortcut.plans.example or (None, None)
-        if not isinstance(example, Plan) or example.loss.path != "handwritten":
-            return None
-        if state != key[0] or not _is_autocast_known(tensors):
-            return None
-        needs = needs_of_plain(tensors, self._on_device(shortcut.names, tensors))
-        if needs is None:
-            return None
-        bound = cast("BoundHandwritten", example.loss).like(tensors, needs)
-        return None if bound is None else shortcut.handwritten(key, bound, tensors)
-
-    def _learn(
-        self,
-        binding: Binding,
-        decision: Decision,
-        module: torch.nn.Module | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> None:
-        """Find a shortcut for the next calls like this one."""
-        if self.options.retraces:
-            return
-        site, kernels = self._sites.of(module), decision.kernels
-        if kernels is None:
-            if self._is_for_good(binding, decision.error):
-                site.learn(binding, module, args, kwargs)
-        elif self._handwritten is None:
-            if cast("CompiledLoss", kernels).is_short:
-                site.learn(binding, module, args, kwargs)
-        elif kernels.path == "handwritten" and not binding.floats and _is_autocast_known(binding.tensors):
-            bound = cast("BoundHandwritten", kernels)
-            site.learn(binding, module, args, kwargs, bound.values)
-            for each, key, _ in site.unplanned(module, args, kwargs):
-                each.handwritten(key, bound, binding.tensors)
-        elif self._is_refused_for_good(binding) and cast("CompiledLoss", kernels).is_short:
-            site.learn(binding, module, args, kwargs)
-            for each, key, tensors in site.unplanned(module, args, kwargs):
-                family = self._family(each, tensors, needs_of_plain(tensors))
-                plan = None if family is None else self._plan(family, tensors, (), site, [])
-                if plan is not None:
-                    each.plans.keep(key, plan)
-
-    def _is_refused_for_good(self, binding: Binding) -> bool:
-        """Whether handwritten kernels that have no call like this one have none of its geometry."""
-        if self._handwritten is None or binding.floats or not _is_autocast_known(binding.tensors):
-            return False
-        return resolve(self.options.policy) is not Policy.AGGRESSIVE and not self._handwritten().looks_at_values
-
-    def _is_for_good(self, binding: Binding, error: AutogenError | None) -> bool:
-        """Whether calls like one that is refused are refused as well."""
-        if self._handwritten is not None or self.options.static_graph or not binding.tensors:
-            return False
-        if isinstance(error, StateChangeError):  # what torch changes makes each call another
-            return False
-        if isinstance(error, UnavailableError):
-            return True
-        key, floats = key_of(binding, binding.tensors), tuple(binding.floats.values())
-        return self.compilations.refuses(key, binding.tensors, floats)
 
     def replay_again(
         self,
@@ -438,7 +315,7 @@ class Dispatcher:
     def decide(self, binding: Binding, module: torch.nn.Module | None, name: str) -> Decision:
         """How a call is to run; compiles what is not compiled yet."""
         try:
-            availability.require(self._on_device(binding.names, binding.tensors))
+            availability.require(self._planner.on_device(binding.names, binding.tensors))
         except AutogenError as error:
             self.say(name, error.reason)
             return Decision(error=error)
@@ -456,13 +333,6 @@ class Dispatcher:
             if decision.kernels is None:
                 return Decision(error=RefusedError(name, found))
         return decision
-
-    def _on_device(self, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """The tensors that may not be on the host if kernels are to run on a GPU."""
-        if self._handwritten is None:
-            return tensors
-        on_host = self._handwritten().on_host
-        return [tensor for name, tensor in zip(names, tensors, strict=True) if name not in on_host]
 
     def handwritten(self, binding: Binding, module: torch.nn.Module | None) -> tuple[BoundHandwritten, Bound] | str:
         """The call on handwritten kernels, and what is read for it; or why it cannot run on any."""
@@ -495,11 +365,6 @@ class Dispatcher:
 
     def _eager(self, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.function(*args, **kwargs) if module is None else self.function(module, *args, **kwargs)
-
-
-def _is_autocast_known(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether autocast is on for the device of a call, or for none: what has no device is planned so."""
-    return not torch._C._is_any_autocast_enabled() or torch.is_autocast_enabled(tensors[0].device.type)
 
 
 def _make_operator() -> Any:

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import autogen.losses
 from autogen import autogen_loss
-from autogen.dispatch.dispatcher import Dispatcher
+from autogen.dispatch.planning import Planner
 from autogen.runtime.launch import Launch
 from tests.interpret.launches import Launches
 
@@ -341,8 +341,8 @@ def test_checks_leave_no_graph_and_no_mode(binds: list[str]) -> None:
 def test_checks_are_not_cast(binds: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the loss has switched autocast off, as when it was traced."""
     others: list[Any] = []
-    branch = Dispatcher._branch
-    monkeypatch.setattr(Dispatcher, "_branch", lambda *args: (others.append(args), branch(*args))[1])
+    branch = Planner.branch
+    monkeypatch.setattr(Planner, "branch", lambda *args: (others.append(args), branch(*args))[1])
 
     def loss(x: Tensor) -> Tensor:
         with torch.autocast("cpu", enabled=False):

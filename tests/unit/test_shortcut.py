@@ -329,11 +329,11 @@ def test_calls_of_one_family_are_known_by_one_key() -> None:
 def test_sizes_that_keep_changing_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether kernels can run on tensors, and which have been compiled, is asked for each family of calls."""
     from autogen import autogen_loss
-    from autogen.dispatch import dispatcher
+    from autogen.dispatch import planning
 
     asked: list[Any] = []
-    original = dispatcher.needs_of_plain
-    monkeypatch.setattr(dispatcher, "needs_of_plain", lambda *given: asked.append(given) or original(*given))
+    original = planning.needs_of_plain
+    monkeypatch.setattr(planning, "needs_of_plain", lambda *given: asked.append(given) or original(*given))
     loss = autogen_loss(lambda x, y: ((x - y) ** 2).mean())
     for n in (3, 4, 5, 6, 7, 8, 6):
         loss(torch.zeros(n), torch.ones(n))
