@@ -10,7 +10,7 @@ from typing import Any
 
 from autogen.aot import assembly
 from autogen.aot.kernels import Parameter, SpecializedKernel
-from autogen.errors import CompileError
+from autogen.errors import CompileError, RefusedError
 from autogen.frozen import frozen
 from autogen.runtime import build
 
@@ -72,12 +72,15 @@ def triton_kernel(kernel: SpecializedKernel, target: Target) -> tuple[Any, Any]:
 
     Raises:
         CompileError: Triton or the target's assembler refused the kernel.
+        RefusedError: the kernel is a handwritten one that is not made for the target.
         RuntimeError: Triton was imported as an interpreter.
     """
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    if target.backend not in kernel.backends:
+        raise RefusedError(kernel.loss, target.name)
     function = build.load_function(kernel.name, kernel.text, kernel.key)
     if not isinstance(function, triton.JITFunction):
         raise RuntimeError("Triton interprets in this process; use autogen.aot.compile_all")

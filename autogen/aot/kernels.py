@@ -36,6 +36,9 @@ _TYPES = {
 }
 
 
+_BACKENDS = frozenset({"cuda", "hip"})
+
+
 @frozen
 class Parameter:
     """A kernel parameter as Triton specialises it.
@@ -66,6 +69,7 @@ class SpecializedKernel:
         num_warps: warps per program.
         programs: programs of the launch.
         key: Triton's name for the code, if it is known.
+        backends: those of Triton's that the kernel is made for.
     """
 
     loss: str
@@ -76,6 +80,7 @@ class SpecializedKernel:
     num_warps: int
     programs: int
     key: str = ""
+    backends: frozenset[str] = _BACKENDS
 
 
 def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel, ...]:
@@ -112,9 +117,10 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
     if not isinstance(handwritten, str):
         call, given = handwritten
         planned, after = call.planned((*binding.tensors, *given.found), given.sizes)
+        made_for = call.loss.backends
         return (
-            *(specialize_launch(launch, name, "forward") for launch in planned.launches),
-            *(specialize_launch(launch, name, "backward") for launch in (after.launches if after else ())),
+            *(specialize_launch(launch, name, "forward", made_for) for launch in planned.launches),
+            *(specialize_launch(launch, name, "backward", made_for) for launch in (after.launches if after else ())),
         )
     compiled = compile_loss(name, binding, needs, dispatcher.options)
     bound = compiled.bind(binding.tensors, tuple(binding.floats.values()))
@@ -150,14 +156,19 @@ def specialize(
     )
 
 
-def specialize_launch(launch: Launch, loss: str, direction: Direction) -> SpecializedKernel:
+def specialize_launch(
+    launch: Launch, loss: str, direction: Direction, backends: frozenset[str] = _BACKENDS
+) -> SpecializedKernel:
     """A handwritten kernel as Triton would specialise it for a planned launch, on tensors of their own memory."""
     constants = launch.constants
     parameters = tuple(
         _argument(launch.arguments[name], is_constexpr=name in constants) for name in launch.kernel.arg_names
     )
     programs = math.prod(launch.grid)
-    return SpecializedKernel(loss, direction, launch.name, launch.source, parameters, launch.num_warps, programs)
+    text = launch.source
+    return SpecializedKernel(
+        loss, direction, launch.name, text, parameters, launch.num_warps, programs, backends=backends
+    )
 
 
 def _argument(value: Any, *, is_constexpr: bool) -> Parameter:

@@ -81,9 +81,9 @@ def serve(jobs_file: IO[bytes], results_file: IO[bytes]) -> None:
 
 
 def _compile(kernel: SpecializedKernel, target: Target) -> CompiledKernel | str:
-    from autogen.errors import CompileError
+    from autogen.errors import CompileError, RefusedError
 
     try:
         return compile_kernel(kernel, target)
-    except CompileError as error:
+    except (CompileError, RefusedError) as error:
         return str(error)

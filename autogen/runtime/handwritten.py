@@ -149,11 +149,12 @@ class Handwritten(ABC):
 
     `defaults` are those of its arguments, by name; `REQUIRED` ones have none. A module's attributes of these names are
     arguments, too. `on_host` names those that may be on the host while the others are on a GPU: as tensors, or as lists
-    of numbers, which may be others in each call.
+    of numbers, which may be others in each call. `backends` are Triton's names of those that the kernels are made for.
     """
 
     defaults: ClassVar[Mapping[str, Any]]
     on_host: frozenset[str] = frozenset()
+    backends: frozenset[str] = frozenset({"cuda", "hip"})
 
     @abstractmethod
     def refuse(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
@@ -327,6 +328,8 @@ def bind_handwritten(
         is_required = default is REQUIRED and name not in loss.on_host
         if is_required and not isinstance(arguments[name], torch.Tensor):
             return f"a {name} that is no tensor"
+    if ("hip" if torch.version.hip else "cuda") not in loss.backends:
+        return "the GPUs that torch is built for"
     wanted = tuple(name for name, needs in zip(binding.names, needs_gradient, strict=True) if needs)
     refusal = _overridden(module) or loss.refuse(arguments, wanted)
     if refusal is not None:

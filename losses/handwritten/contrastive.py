@@ -24,6 +24,8 @@ _PROGRAMS = 128  # about as many as a large GPU has multiprocessors
 class Contrastive(Handwritten):
     """What the contrastive losses share: all but what their arguments are to the kernels."""
 
+    backends = frozenset({"cuda"})  # on AMD's GPUs, tiles spill
+
     @abstractmethod
     def roles(self, arguments: Mapping[str, Any]) -> Mapping[str, str]:
         """The arguments that are `x`, `y`, `positive` and `label`, as far as there are such (see the kernels)."""
@@ -34,8 +36,6 @@ class Contrastive(Handwritten):
 
     def refuse(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
         """See `Handwritten.refuse`."""
-        if torch.version.hip:
-            return "AMD's GPUs"
         if not isinstance(arguments["temperature"], (int, float)):
             return "a temperature that is no number"
         if arguments["reduction"] not in ("none", "mean", "sum"):

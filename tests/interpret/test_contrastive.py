@@ -246,6 +246,13 @@ def test_what_has_no_kernel(launches: Launches) -> None:
         assert explain(autogen.losses.InfoNCELoss(), *asking(drawn("in the batch", 6, 8))).path == "partial"
 
 
+def test_on_amd_torch_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    assert explain(autogen.losses.InfoNCELoss(), *asking(drawn("in the batch", 6, 8))).path == "partial"
+    target = torch.tensor([1, 0])
+    assert explain(autogen.losses.MultiLabelMarginLoss(), torch.randn(2), target).path == "handwritten"
+
+
 def test_second_derivatives() -> None:
     inputs = [each.requires_grad_() for each in drawn("in the batch", 5, 4, torch.float32)]
     ours, theirs = (loss_of("in the batch", use_autogen=is_ours) for is_ours in (True, False))

@@ -16,8 +16,8 @@ from triton.backends.amd.compiler import HIPBackend
 
 from autogen.aot import TARGETS, CompiledKernel, Parameter, SpecializedKernel, compile_all, compile_kernel, kernels_of
 from autogen.aot.kernels import _number, _pointer
-from autogen.errors import CompileError
-from autogen.losses import AdaptiveLogSoftmaxWithLoss, MSELoss
+from autogen.errors import CompileError, RefusedError
+from autogen.losses import AdaptiveLogSoftmaxWithLoss, InfoNCELoss, MSELoss
 
 DTYPES = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -126,6 +126,15 @@ def test_compile_all(kernel: SpecializedKernel) -> None:
         assert isinstance(error, str) and kernel.name in error
 
 
+def test_a_handwritten_kernel_that_is_not_made_for_a_target() -> None:
+    kernels = kernels_of(InfoNCELoss(), torch.randn(4, 8, requires_grad=True), torch.randn(4, 8))
+    for each in kernels:
+        with pytest.raises(RefusedError, match="InfoNCELoss is not made for gfx942"):
+            compile_kernel(each, TARGETS["gfx942"])
+    (result,) = [result for *_, result in compile_all(kernels[:1], [TARGETS["gfx942"]], processes=1)]
+    assert isinstance(result, str) and "is not made for gfx942" in result
+
+
 def test_compile_all_of_nothing() -> None:
     assert not list(compile_all([]))
 
@@ -155,7 +164,7 @@ def test_compile_all_from_a_process_that_interprets() -> None:
     script = """
 import torch, triton
 from autogen.aot import TARGETS, compile_all, compile_kernel, kernels_of
-from autogen.losses import AdaptiveLogSoftmaxWithLoss, MSELoss
+from autogen.losses import AdaptiveLogSoftmaxWithLoss, InfoNCELoss, MSELoss
 
 kernels = kernels_of(MSELoss(), torch.ones(7, requires_grad=True), torch.ones(7))
 try:

@@ -100,8 +100,8 @@ def kernels() -> Iterator[SpecializedKernel]:
 def test_nothing_spills(target: str) -> None:
     count = 0
     for kernel in kernels():
-        if target == "gfx942" and kernel.name.startswith("contrastive_loss"):
-            continue  # torch multiplies there
+        if TARGETS[target].backend not in kernel.backends:
+            continue
         spilled = compile_kernel(kernel, TARGETS[target]).spilled
         allowed = SLOW_SINE if any(f"{op}(" in kernel.text for op in HEAVY) else 0
         assert spilled <= allowed, f"{kernel.loss}, {kernel.direction}: {spilled} bytes"
