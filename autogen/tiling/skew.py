@@ -34,13 +34,15 @@ class Skew:
     Attributes:
         start: the offset of a row's first column, over the merged axes.
         group: elements in 16 bytes, of the narrowest of the tensors.
-        one_row: whether a tile may have one row only, as something is per column, and columns are elsewhere in each
-            row's lanes.
+        one_row: whether a tile may have one row only, as what is per column is added up, and columns are elsewhere in
+            each row's lanes.
+        reads_columns: whether something is read per column, for which a tile of more rows has an access per element.
     """
 
     start: sympy.Expr
     group: int
     one_row: bool
+    reads_columns: bool
 
     def pays(self, columns: int, rows: int) -> bool:
         """Whether tiles of so many rows of so many columns may be read in groups, and are not in any case."""
@@ -76,8 +78,9 @@ def skew_of(kernel: Kernel, space: Space) -> Skew | None:
     start, _ = max(found.items(), key=lambda each: (each[1], str(each[0])))
     per_column = [node for node in ir.topological(kernel.computed) if kernel.level(node) == Level.COLUMN]
     reduced = [node.args[0] for node in ir.topological(kernel.computed) if node.op == "reduce"]
-    one_row = any(node.op == "load" or node in reduced for node in per_column)
-    return Skew(start, ACCESS // narrowest[start], one_row)
+    one_row = any(node in reduced for node in per_column)
+    reads_columns = any(node.op == "load" for node in per_column)
+    return Skew(start, ACCESS // narrowest[start], one_row, reads_columns)
 
 
 def start_of_row(offset: sympy.Expr, space: Space) -> sympy.Expr | None:

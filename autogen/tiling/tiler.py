@@ -320,10 +320,12 @@ class Tiler:
         return 1 if self._reads_one_row(columns) else min(max(most, 1), 512, inner)
 
     def _reads_one_row(self, columns: int) -> bool:
-        """Whether rows are read in groups only by tiles of one, which is enough to do."""
+        """Whether rows are best read in groups by tiles of one, which is enough to do."""
         skew = self._skew
-        is_enough = columns > FEW_ELEMENTS
-        return bool(is_enough and skew and skew.one_row and skew.fits(columns) and skew.pays(columns, rows=1))
+        if skew is None or columns <= FEW_ELEMENTS or not skew.fits(columns) or not skew.pays(columns, rows=1):
+            return False
+        is_filled = self._whole_rows or next_power_of_2(columns) <= MOST_LANES * columns
+        return skew.one_row or (skew.reads_columns and is_filled)
 
     @property
     def _may_loop(self) -> bool:

@@ -56,6 +56,14 @@ CASES: dict[str, tuple[Loss, tuple[Tensor, ...]]] = {
         (draw("real", 3, 1091), labels(1091, 3), draw("positive", 1091).detach()),
     ),
     "tiles": (weighted, (draw("real", 3, 1025), draw("unit", 3, 1025).detach(), draw("positive", 1025).detach())),
+    "tiles of short rows": (
+        weighted,
+        (draw("real", 37, 81), draw("unit", 37, 81).detach(), draw("positive", 81).detach()),
+    ),
+    "tiles that are filled by several rows": (
+        weighted,
+        (draw("real", 21, 527), draw("unit", 21, 527).detach(), draw("positive", 527).detach()),
+    ),
     "tokens": (next_token, (draw("real", 2, 5, 2503), labels(2503, 2, 5))),
     "another dtype": (
         lambda x, t: ((x - t.float()).square().sum(1) + 1).log().mean(),
@@ -175,8 +183,8 @@ def test_not_in_groups(why: str, x: Tensor) -> None:
     agree(log_softmax_squared, x)
 
 
-def test_something_per_column_takes_a_tile_of_one_row() -> None:
-    """Otherwise it would be read once for each row."""
+def test_a_sum_per_column_takes_a_tile_of_one_row() -> None:
+    """In more rows, the columns that it is of are in different lanes."""
     inputs: tuple[Any, ...] = draw("real", 5, 67), labels(67, 5), draw("positive", 67).detach()
     assert "overlapping" not in sources(smoothed, *inputs)[0]
     agree(smoothed, *inputs)
