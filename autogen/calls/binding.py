@@ -7,19 +7,22 @@ belong to the key, which makes a changed attribute another trace.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import inspect
 import threading
 import types
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from autogen.calls.places import Entries, Items, entries
 from autogen.calls.reachable import Reachable
 from autogen.calls.surroundings import Change, Surroundings, make_parameter
+from autogen.errors import StateChangeError
 from autogen.frozen import frozen
 from autogen.locks import replaced
 from autogen.names import of_input, unique
@@ -176,7 +179,12 @@ def bind(
                     make_parameter(tensor)
                 filled[spot] = tensor
             new_args, new_kwargs = pytree.tree_unflatten(filled, structure)
-            return function(*new_args, **new_kwargs)
+            given = list(_containers((*new_args, *new_kwargs.values())))
+            returned = function(*new_args, **new_kwargs)
+            for place in given:  # which are not the user's own
+                if any(place.differences()):
+                    raise StateChangeError(f"a {type(place.container).__name__} that it is given")
+            return returned
 
         return run_again(surroundings, values[len(spots) :], call, then)
 
@@ -208,6 +216,19 @@ def _beside_leaves(structure: pytree.TreeSpec) -> Iterator[Any]:
         yield structure.context
     for child in structure.children():
         yield from _beside_leaves(child)
+
+
+def _containers(values: Iterable[Any]) -> Iterator[Items | Entries]:
+    """The lists and dictionaries among arguments."""
+    for value in values:
+        if isinstance(value, (list, collections.deque)):
+            yield Items(value, list(value))
+            yield from _containers(value)
+        elif isinstance(value, dict):
+            yield Entries(value, entries(value), is_ordered=True)
+            yield from _containers(entries(value).values())
+        elif isinstance(value, tuple):
+            yield from _containers(value)
 
 
 def _labels(arguments: Mapping[str, Any], kwargs: Mapping[str, Any]) -> dict[int, Iterator[str]]:

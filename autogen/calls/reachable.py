@@ -477,5 +477,8 @@ _OPEN_MODULES = frozenset({"configparser"})  # the same, of modules that are not
 # What every module keeps for torch's own use.
 _INTERNALS = frozenset({*vars(torch.nn.Module()), SHORTCUTS}) - {"training"}
 _OF_WRAPPERS = frozenset({"__autogen_dispatcher__", "__wrapped__"})
-_HOOKS_OF_ALL = ("_global_forward_pre_hooks", "_global_forward_hooks")
+_HOOKS_OF_ALL = (
+    *("_global_forward_pre_hooks", "_global_forward_hooks"),
+    *("_global_backward_pre_hooks", "_global_backward_hooks"),
+)
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")

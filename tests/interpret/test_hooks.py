@@ -421,3 +421,37 @@ def test_a_gradient_of_its_own_is_no_change() -> None:
     x, t = inputs(0)
     torch.testing.assert_close(autogen_loss(loss)(x, t), loss(x, t))
     assert explain(autogen_loss(loss), x, t).path == "generated"
+
+
+@pytest.mark.parametrize("name", ["register_module_full_backward_hook", "register_module_full_backward_pre_hook"])
+def test_hooks_of_all_modules(name: str) -> None:
+    """They are seen to come, and to go."""
+
+    class OfTanh(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tanh = nn.Tanh()
+
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = self.tanh(x).sum()
+            return result
+
+    def times_ten(module: nn.Module, *gradients: tuple[Tensor, ...]) -> Any:
+        return (gradients[0][0] * 10,) if isinstance(module, nn.Tanh) else None
+
+    loss, own = autogen_loss(OfTanh()), OfTanh()
+    x = torch.linspace(-1, 1, 5, requires_grad=True)
+
+    def gradients() -> list[Tensor]:
+        return [torch.autograd.grad(each(x), x)[0] for each in (loss, own)]
+
+    for _ in range(3):
+        torch.testing.assert_close(*gradients())
+    handle = getattr(nn.modules.module, name)(times_ten)
+    try:
+        mine, expected = gradients()
+        torch.testing.assert_close(mine, expected)
+        assert (mine > 3).all()
+    finally:
+        handle.remove()
+    torch.testing.assert_close(*gradients())
