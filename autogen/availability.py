@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from autogen.errors import UnavailableError
 
@@ -114,5 +116,20 @@ def is_transformed() -> bool:
     """Whether torch transforms or traces the call (`torch.compile`, `torch.func`, forward-mode AD, `torch.jit`): its
     formula is needed.
     """
-    has_modes = is_compiling() or is_functional() or _function_modes() > 0 or _dispatch_modes() > 0
+    has_modes = is_compiling() or is_functional() or _has_function_modes() or _dispatch_modes() > 0
     return has_modes or _jit_state() is not None
+
+
+def _has_function_modes() -> bool:
+    """Whether something hears of all functions of torch that are called, but for what gives new tensors a device."""
+    if _function_modes() == 0:
+        return False
+    return any(not isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())
+
+
+def default_device() -> torch.device | None:
+    """Where torch makes tensors if a call of it says nothing, by `set_default_device` or `with torch.device`."""
+    if _function_modes() == 0:
+        return None
+    modes = reversed(_get_current_function_mode_stack())
+    return next((mode.device for mode in modes if isinstance(mode, DeviceContext)), None)

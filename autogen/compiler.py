@@ -115,7 +115,7 @@ def _compile(
             decompositions(),
             floats=binding.floats,
             reads=reads,
-            static=static,
+            static=static or binding.state.asks_for_types,
             is_once=options.retraces,
             made=made,
         )

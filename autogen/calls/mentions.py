@@ -6,6 +6,9 @@ import dis
 import functools
 import types
 
+_NUMBERS = ("int", "float", "bool")
+_BUILT = ("BUILD_TUPLE", "BUILD_LIST", "BUILD_SET")
+
 
 @functools.lru_cache(maxsize=4096)
 def globals_in(code: types.CodeType) -> tuple[str, ...]:
@@ -24,6 +27,24 @@ def attributes_in(code: types.CodeType) -> frozenset[str]:
     """The attributes that code mentions, also by a string, and its global names, inner functions included."""
     inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
     return frozenset(code.co_names).union(_words_in(code), *map(attributes_in, inner))
+
+
+@functools.lru_cache(maxsize=4096)
+def asks_for_types(code: types.CodeType) -> bool:
+    """Whether code compares the very type of something with that of numbers, for which no symbol passes, as in
+    `type(n) is int`, `type(n) in (int, float)` and `case int():`; inner functions included.
+    """
+    steps = list(dis.get_instructions(code))
+    for k, step in enumerate(steps):
+        if step.opname in ("IS_OP", "COMPARE_OP", "CONTAINS_OP"):
+            first = k - 1 - (steps[k - 1].arg or 0 if steps[k - 1].opname in _BUILT else 0)
+        elif step.opname == "MATCH_CLASS":
+            first = k - 2
+        else:
+            continue
+        if any(each.opname == "LOAD_GLOBAL" and each.argval in _NUMBERS for each in steps[max(first, 0) : k]):
+            return True
+    return any(asks_for_types(each) for each in code.co_consts if isinstance(each, types.CodeType))
 
 
 def _words_in(code: types.CodeType) -> list[str]:

@@ -31,7 +31,7 @@ from autogen.calls.answers import Answer, question_of, questions_in
 from autogen.calls.classes import NUMBERS_AND_TEXTS, is_derived, is_derived_constant, keeps_more, pythons_own, slots
 from autogen.calls.identity import Identity
 from autogen.calls.libraries import BUILTINS, is_library, is_of_library, is_replaced
-from autogen.calls.mentions import attributes_in, globals_in, imports_in
+from autogen.calls.mentions import asks_for_types, attributes_in, globals_in, imports_in
 from autogen.calls.places import (
     MISSING,
     Attribute,
@@ -314,6 +314,11 @@ class Reachable:
             if name in mentioned or re.sub(r"(_\d+)+$", "", name) in mentioned:  # the items of a tuple are numbered
                 return f"{name} ({kind.__name__})"
         return None
+
+    @property
+    def asks_for_types(self) -> bool:
+        """Whether the loss may look at the very type of a number, so that none may be a symbol."""
+        return any(map(asks_for_types, self._codes))
 
     def _entries(
         self,

@@ -223,7 +223,8 @@ def key_of(
     is_enabled = torch.is_grad_enabled() if is_enabled is None else is_enabled
     device = tensors[0].device.type
     autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
-    return call.statics, call.names, kinds, is_enabled, autocast, torch.get_default_dtype()
+    defaults = torch.get_default_dtype(), availability.default_device()
+    return call.statics, call.names, kinds, is_enabled, autocast, *defaults
 
 
 def needs_gradient(binding: Binding) -> list[bool]:

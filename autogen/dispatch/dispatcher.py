@@ -250,7 +250,7 @@ class Dispatcher:
             return again(history.varying, is_wide=True)  # so that all that the loss changes is known, and put back
         if any(tensor.dtype == torch.float64 for tensor in binding.tensors):  # Triton takes floats in single precision
             return again() if binding.floats else binding
-        if is_call and history.note(binding.fixed):
+        if is_call and not binding.state.asks_for_types and history.note(binding.fixed):
             binding = again(history.varying)
         return binding
 

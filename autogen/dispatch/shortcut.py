@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
+from autogen.availability import default_device
 from autogen.calls.binding import Binding, run_again
 from autogen.calls.libraries import is_of_library
 from autogen.calls.surroundings import Surroundings
@@ -44,6 +45,8 @@ _CALLED = {
     "is_autocast": torch._C._is_any_autocast_enabled,
     "read_autocast": read_autocast,
     "default_dtype": torch.get_default_dtype,
+    "has_modes": torch._C._len_torch_function_stack,
+    "default_device": default_device,
 }
 
 
@@ -239,7 +242,8 @@ class _Writer:
             yield f"        t{k} = {text}"
         tensors_text = "".join(f"t{k}, " for k in range(len(tensors)))
         key = ", ".join(f"t{k}.{each}" for k in range(len(tensors)) for each in geometry.ATTRIBUTES)
-        yield "        state = is_grad_enabled(), is_autocast() and read_autocast(), default_dtype()"
+        autocast, device = "is_autocast() and read_autocast()", "has_modes() and default_device()"
+        yield f"        state = is_grad_enabled(), {autocast}, default_dtype(), {device}"
         yield "        before, is_alike, plan = plans.latest"
         nested = "".join(f" or t{k}.is_nested" for k in range(len(tensors)))
         yield f"        if before != state{nested} or not is_alike({tensors_text}):"

@@ -8,7 +8,7 @@ from dataclasses import field
 
 import torch
 
-from autogen.availability import is_functional
+from autogen.availability import default_device, is_functional
 from autogen.frozen import frozen
 
 
@@ -51,6 +51,7 @@ class Settings:
 
     autocast: tuple[tuple[str, torch.dtype, bool], ...] = field(default_factory=read_autocast)
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
+    default_device: torch.device | None = field(default_factory=default_device)
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
@@ -62,6 +63,8 @@ class Settings:
             if self.default_dtype != now.default_dtype:
                 torch.set_default_dtype(self.default_dtype)
                 stack.callback(torch.set_default_dtype, now.default_dtype)
+            if self.default_device != now.default_device:
+                stack.enter_context(self.default_device or torch.device("cpu"))
             yield
 
 

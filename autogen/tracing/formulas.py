@@ -7,18 +7,15 @@ implementation takes what the real one refuses, gives another dtype, or is missi
 
 from __future__ import annotations
 
-import builtins
-import contextlib
 import functools
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._decomp import decomposition_table
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from autogen.errors import UnsupportedOpError
@@ -49,32 +46,6 @@ class FormulaMode(TorchFunctionMode):
         if func in _UNKNOWN:
             self._read(args[0], _UNKNOWN[func])
         return FORMULAS.get(func, func)(*args, **(kwargs or {}))
-
-
-_len = len
-_infer_size = getattr(F, "_infer_size", None)
-
-
-def _length(value: Any) -> Any:
-    is_symbolic = isinstance(value, FakeTensor) and value.dim() > 0
-    return value.shape[0] if is_symbolic else _len(value)
-
-
-@contextlib.contextmanager
-def symbolic_lengths() -> Iterator[None]:
-    """Have `len(tensor)` be the symbol that `tensor.shape[0]` is; Python's own would fix it, as it gives an int.
-
-    So would the function by which `binary_cross_entropy` broadcasts its weight, before torch 2.12.
-    """
-    builtins.len = _length
-    if _infer_size is not None:
-        F._infer_size = torch.broadcast_shapes  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        builtins.len = _len
-        if _infer_size is not None:
-            F._infer_size = _infer_size  # type: ignore[attr-defined]
 
 
 def multi_margin_loss(

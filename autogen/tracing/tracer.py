@@ -292,7 +292,8 @@ class _Tracing:
 
     def record(self, run: Replay) -> _Recorded:
         """Record the loss and its gradients, both while it finds fakes in its surroundings: hooks read these, too."""
-        from autogen.tracing.formulas import FormulaMode, symbolic_lengths
+        from autogen.tracing.disguise import disguised
+        from autogen.tracing.formulas import FormulaMode
 
         forward = contextlib.ExitStack()
 
@@ -304,7 +305,7 @@ class _Tracing:
             return recorded
 
         try:
-            with symbolic_lengths(), forward:
+            with disguised(), forward:
                 forward.enter_context(self._mode)
                 forward.enter_context(self.recorder)
                 forward.enter_context(FormulaMode(self.recorder.set_data, self.recorder.refuse_read))

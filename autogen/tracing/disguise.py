@@ -1,0 +1,73 @@
+"""Symbols in the place of numbers: what Python says of them while a loss is traced, where the loss asks."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensor
+
+from autogen.calls.libraries import is_library
+
+# What each kind of symbol stands for.
+_NUMBERS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+# Code of libraries that is about losses as a user's is.
+_LOSSES = ("autogen.losses", "torch.nn.functional", "torch.nn.modules", "torch.distributions")
+
+_isinstance, _len = isinstance, len
+_shown: dict[type, Any] = {kind: kind.__repr__ for kind in _NUMBERS}
+_infer_size = getattr(F, "_infer_size", None)
+
+
+def _is_asked_by_a_loss() -> bool:
+    """Whether what has called Python's function is code of a loss, not of torch, which tells symbols from numbers."""
+    asking = sys._getframe(2).f_globals.get("__name__")
+    return not is_library(asking) or str(asking).startswith(_LOSSES)
+
+
+def _is_instance(value: Any, kinds: Any) -> bool:
+    if _isinstance(value, kinds):
+        return True
+    number = _NUMBERS.get(type(value))
+    return number is not None and _isinstance(number(), kinds) and _is_asked_by_a_loss()
+
+
+def _length(value: Any) -> Any:
+    is_symbolic = _isinstance(value, FakeTensor) and value.dim() > 0
+    return value.shape[0] if is_symbolic else _len(value)
+
+
+def _showing(kind: type) -> Callable[[Any], str]:
+    def show(symbol: Any) -> str:
+        shown: str = repr(_NUMBERS[kind](symbol)) if _is_asked_by_a_loss() else _shown[kind](symbol)
+        return shown
+
+    return show
+
+
+@contextlib.contextmanager
+def disguised() -> Iterator[None]:
+    """Have Python take symbols for the numbers that they stand for.
+
+    `len(tensor)` is the symbol that `tensor.shape[0]` is, which Python's own would fix, as it gives an int; so would
+    the function by which `binary_cross_entropy` broadcasts its weight, before torch 2.12. A loss that asks whether a
+    symbol is an int or a float hears what it would hear of a number, and where it makes a text of one, that is fixed.
+    """
+    builtins.len, builtins.isinstance = _length, _is_instance
+    for kind in _NUMBERS:
+        kind.__repr__ = _showing(kind)  # type: ignore[method-assign, assignment]
+    if _infer_size is not None:
+        F._infer_size = torch.broadcast_shapes  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        builtins.len, builtins.isinstance = _len, _isinstance
+        for kind, shown in _shown.items():
+            kind.__repr__ = shown  # type: ignore[method-assign]
+        if _infer_size is not None:
+            F._infer_size = _infer_size  # type: ignore[attr-defined]
