@@ -112,6 +112,13 @@ def is_functional() -> bool:
     return _functorch() is not None or forward_ad._current_level >= 0
 
 
+def is_of_functions(tensors: Sequence[torch.Tensor | None]) -> bool:
+    """Whether some tensors are wrapped by a transform of `torch.func` that is at work, and none is mapped over."""
+    if _functorch() is None or is_batched(tensors):
+        return False
+    return any(is_wrapped(tensor) for tensor in tensors if tensor is not None)
+
+
 def is_transformed() -> bool:
     """Whether torch transforms or traces the call (`torch.compile`, `torch.func`, forward-mode AD, `torch.jit`): its
     formula is needed.

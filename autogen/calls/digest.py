@@ -81,8 +81,8 @@ _TELLING = frozenset({
     "fromfile", "fromregex", "genfromtxt", "getEffectiveLevel", "getLogger", "get_rank", "get_rng_state",
     "get_state", "get_world_size", "getenv", "getpid", "globals", "hash", "hub", "id", "import_module",
     "initial_seed", "input", "isEnabledFor", "is_leaf", "load", "load_library", "loadtxt", "local_rank", "locals",
-    "memmap", "mps", "mtia", "multiprocessing", "open", "random_raw", "rank", "seed", "show_config", "stack_trace",
-    "vars", "world_size", "xpu",
+    "memmap", "mps", "mtia", "multiprocessing", "open", "ops", "random_raw", "rank", "seed", "show_config",
+    "stack_trace", "vars", "world_size", "xpu",
 })  # fmt: skip
 
 # Functions of torch and NumPy with such names tell settings, but for these; what is new there is taken to.

@@ -27,10 +27,11 @@ from typing import Any
 
 import torch
 
+from autogen.calls import arrays
 from autogen.calls.answers import Answer, question_of, questions_in
 from autogen.calls.classes import NUMBERS_AND_TEXTS, is_derived, is_derived_constant, keeps_more, pythons_own, slots
 from autogen.calls.identity import Identity
-from autogen.calls.libraries import BUILTINS, is_library, is_of_library, is_replaced
+from autogen.calls.libraries import BUILTINS, is_foreign, is_library, is_of_library, is_replaced
 from autogen.calls.mentions import asks_for_types, attributes_in, globals_in, imports_in
 from autogen.calls.places import (
     MISSING,
@@ -53,7 +54,6 @@ from autogen.names import unique
 MOST_VALUES = 20_000  # that a loss reaches
 MOST_AT_ONCE = 1_000_000  # the same, to be looked at a single time
 _DEEPEST = 50  # levels that are looked at at once: each takes up to six of the calls that Python has room for
-_MOST_BYTES = 4096  # of an array whose contents are part of the key
 
 SHORTCUTS = "_autogen_shortcuts"  # an attribute of modules that keep their own
 
@@ -106,6 +106,8 @@ class Reachable:
         self._count = 0
         self._depth = 0
         self._later: list[tuple[Any, str, frozenset[str]]] = []
+        self._words: set[str] = set()  # strings that may be names of something in a module
+        self._looked_up: list[tuple[dict[str, Any], frozenset[str]]] = []  # modules where names are found by strings
 
     @property
     def surroundings(self) -> Surroundings:
@@ -121,6 +123,8 @@ class Reachable:
         """A key for a value; the tensors below it are noted, if they are in a `container`."""
         self._count += 1
         if type(value) in _PLAIN:
+            if type(value) is str:
+                self._words.add(value)
             return type(value), value
         if isinstance(value, torch.Tensor):
             return self._tensor(value, name, container, key)
@@ -153,11 +157,14 @@ class Reachable:
         return found
 
     def visit_rest(self) -> Hashable:
-        """Keys for what was too deep to be looked at where it was found."""
+        """Keys for what was too deep to be looked at where it was found, and for what strings name in modules."""
         found = []
         for value, name, attributes in self._later:  # of which there may be more with each
             self._attributes = attributes
             found.append(self.visit(value, name))
+        for scope, attributes in self._looked_up:
+            self._attributes = attributes
+            found += [self._global(scope, name) for name in sorted(self._words & scope.keys() - attributes)]
         return tuple(found)
 
     def _tensor(self, tensor: torch.Tensor, name: str, container: Any, key: Any) -> Hashable:
@@ -222,7 +229,7 @@ class Reachable:
             return property, self.visit(value.fget, name)
         if isinstance(value, functools.cached_property):
             return functools.cached_property, self.visit(value.func, name)
-        if hasattr(type(value), "tobytes") or isinstance(value, bytearray):  # of NumPy, and the like
+        if arrays.is_array(value):
             return self._array(value)
         return self._object(value, name)
 
@@ -234,14 +241,16 @@ class Reachable:
         return tuple((key, self.visit(item)) for key, item in vars(memo).items() if key not in _OF_MEMOS)
 
     def _array(self, value: Any) -> Hashable:
-        self.is_plain = False
         own = self._beside(value, "")
-        if getattr(getattr(value, "dtype", None), "kind", "") == "O":  # of which the bytes are addresses
+        if arrays.is_of_objects(value):
+            self.is_plain = False
             return type(value), value.shape, tuple(map(self.visit, value.flat)), *own
-        content = bytes(value) if isinstance(value, bytearray) else value.tobytes()
-        if len(content) > _MOST_BYTES:
-            return Identity(value), *own
-        return type(value), str(getattr(value, "dtype", "")), getattr(value, "shape", ()), content, *own
+        place = arrays.Content.of(value)
+        if place is not None:
+            self.places.append(place)
+        else:
+            self.is_plain &= arrays.is_number(value)  # of other kinds, nothing is known
+        return arrays.key_of(value), *own
 
     def _object(self, value: Any, name: str) -> Hashable:
         """The attributes of an object and of its class, if it is not one with a life of its own."""
@@ -256,6 +265,7 @@ class Reachable:
                 kind in _OPEN
                 or kind.__module__ in _OPEN_MODULES
                 or (is_torchs and not callable(value) and question_of(value) is None)
+                or str(kind.__module__).startswith("torch.distributions")  # where transforms can be called
             )
             if not is_open:
                 self._note_opaque(value, name)
@@ -299,8 +309,10 @@ class Reachable:
             self._opaque.append((name.rpartition(".")[2], type(value)))
         elif isinstance(value, random.Random) or str(kind.__module__).startswith("numpy.random"):
             self.streams.append(value)
-        elif isinstance(value, (contextvars.ContextVar, weakref.ref)) or (
-            hasattr(kind, "__next__") and not hasattr(kind, "readline")
+        elif (
+            isinstance(value, (contextvars.ContextVar, weakref.ref))
+            or (hasattr(kind, "__next__") and not hasattr(kind, "readline"))
+            or str(kind.__module__).startswith(("multiprocessing.", "ctypes"))  # numbers that processes share
         ):
             self._opaque.append((name.rpartition(".")[2], type(value)))
 
@@ -404,12 +416,23 @@ class Reachable:
             closure.append(self.visit(held, name, cell))
         defaults = self.visit(function.__defaults__), self.visit(function.__kwdefaults__)
         names = () if of_library else globals_in(function.__code__)
+        if "globals" in names:
+            self._looked_up.append((scope, self._attributes))
         found = tuple(self._global(scope, name) for name in names)
         imported = () if of_library else tuple(self._imported(scope, each) for each in imports_in(function.__code__))
         self._attributes = outside
         answers = () if of_library else self._answers(questions_in(function.__code__))
+        rules = self._rules() if "kl_divergence" in attributes_in(function.__code__) and not of_library else ()
         own = () if of_library else self._entries(function.__dict__, function.__name__, _OF_WRAPPERS)
-        return function.__code__, tuple(closure), defaults, found, imported, answers, own
+        return function.__code__, tuple(closure), defaults, found, imported, answers, rules, own
+
+    def _rules(self) -> tuple[Hashable, ...]:
+        """The user's own rules of `torch.distributions.kl_divergence`."""
+        module: Any = sys.modules.get("torch.distributions.kl")
+        if module is None:
+            return ()
+        self.places.append(Entries(module._KL_REGISTRY, dict(module._KL_REGISTRY)))
+        return tuple(self.visit(rule) for rule in module._KL_REGISTRY.values() if is_foreign(rule))
 
     def _imported(self, scope: dict[str, Any], name: str) -> Hashable:
         """What a function may read of a module that it imports itself."""
@@ -440,6 +463,8 @@ class Reachable:
     def _python_module(self, module: types.ModuleType) -> Hashable:
         """What the function that is being looked at may read of a module."""
         scope = vars(module)
+        if not is_library(module.__name__) and not _LOOKS_UP.isdisjoint(self._attributes):
+            self._looked_up.append((scope, self._attributes))
         mentioned = self._attributes if is_library(module.__name__) else self._attributes | {"__getattr__"}
         names = sorted(mentioned & scope.keys())
         if not names or (id(module), self._attributes) in self._modules_seen:
@@ -476,6 +501,7 @@ _OF_MEMOS = frozenset(vars(functools.lru_cache(lambda: None)))  # what each of t
 _OPEN = frozenset({
     types.SimpleNamespace, argparse.Namespace, threading.local, collections.ChainMap, collections.UserDict,
     collections.UserList, collections.UserString, weakref.WeakKeyDictionary, weakref.WeakValueDictionary,
+    threading.Event,
 })  # fmt: skip
 _OPEN_MODULES = frozenset({"configparser"})  # the same, of modules that are not imported for this
 
@@ -486,4 +512,5 @@ _HOOKS_OF_ALL = (
     *("_global_forward_pre_hooks", "_global_forward_hooks"),
     *("_global_backward_pre_hooks", "_global_backward_hooks"),
 )
+_LOOKS_UP = frozenset({"getattr", "attrgetter", "__dict__", "vars"})  # in code that may find names by strings
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")

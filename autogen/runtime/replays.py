@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
+from typing import Any
 
 import torch
 
-from autogen.availability import default_device, is_functional
+from autogen.availability import default_device, is_functional, is_of_functions
 from autogen.frozen import frozen
 
 
@@ -86,6 +87,8 @@ class Replayed:
 
         `upstream` are the gradients of the first of the results; torch does not go through those that have none.
         """
+        if is_of_functions(upstream):
+            return self._pulled_back(tensors, wanted, upstream)
         if torch.is_grad_enabled():
             # One may be made of another, or be the same: then torch would go from it through the graph to the other.
             views = [t.view_as(t) if needs else t for t, needs in zip(tensors, wanted, strict=True)]
@@ -93,6 +96,24 @@ class Replayed:
         with torch.enable_grad():
             leaves = [_apart(tensor, needs) for tensor, needs in zip(tensors, wanted, strict=True)]
             return self._gradients(leaves, wanted, upstream, again=False)
+
+    def _pulled_back(
+        self, tensors: Sequence[torch.Tensor], wanted: Sequence[bool], upstream: Sequence[torch.Tensor | None]
+    ) -> list[torch.Tensor | None]:
+        """The gradients where `torch.func` differentiates by the upstream ones: what it has wrapped is no leaf."""
+        chosen = [k for k, is_wanted in enumerate(wanted) if is_wanted]
+        arrived = [k for k, each in enumerate(upstream) if each is not None]
+
+        def results(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            replaced = dict(zip(chosen, given, strict=True))
+            found = self.results([replaced.get(k, tensor) for k, tensor in enumerate(tensors)])
+            return tuple([found[k] for k in arrived])
+
+        with _at(self.stream, tensors[0].device), self.settings.restored():
+            pull_back: Any = torch.func.vjp(results, *[tensors[k] for k in chosen])[1]
+        found = pull_back(tuple([each for each in upstream if each is not None]))
+        gradients = dict(zip(chosen, found, strict=True))
+        return [gradients.get(k) for k in range(len(tensors))]
 
     def _gradients(
         self,

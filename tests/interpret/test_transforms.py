@@ -314,3 +314,38 @@ def test_jit_trace() -> None:
         traced = torch.jit.trace(loss, (x, y))
         assert traced(x, x) == 0 and traced(x, y) == squares(x, y)
         assert explain(loss, x, y).path == "generated"
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("calls", [1, 3])  # the long way, and the short one
+def test_derivatives_by_upstream_gradients(calls: int, reduction: str) -> None:
+    """Backward is run where the upstream gradient has a tangent, or is one that torch.func differentiates by."""
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.mse_loss(x.exp(), y, reduction=reduction)
+
+    x, y = torch.linspace(-1, 1, 12, requires_grad=True), torch.linspace(0, 1, 12)
+    found: list[list[Tensor]] = []
+    for each in (loss, autogen_loss(loss)):
+        for _ in range(calls):
+            value = each(x, y)
+        one = torch.ones_like(value).detach()
+
+        def backward(upstream: Tensor, value: Tensor = value, *, again: bool = True) -> Tensor:
+            return torch.autograd.grad(value, x, upstream, retain_graph=True, create_graph=again)[0]
+
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(one, 2 * one)
+            tangent = forward_ad.unpack_dual(backward(dual, again=False)).tangent
+        of_one = torch.func.grad(lambda g, f=backward: f(g).square().sum())(one)
+        (of_x,) = torch.autograd.grad(of_one.sum(), x, retain_graph=True)
+        found.append([
+            tangent,
+            torch.func.jvp(backward, (one,), (one,))[1],
+            torch.func.grad(lambda g, f=backward: f(g).square().sum())(one),
+            torch.func.vjp(backward, one)[1](torch.ones_like(x))[0],
+            torch.func.vmap(backward)(torch.stack([one, 3 * one])),
+            of_x,
+        ])  # fmt: skip
+    for theirs, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -251,7 +252,8 @@ def test_floats_that_vary_are_read_and_must_be_floats() -> None:
 
 
 def test_what_cannot_be_compared_by_identity_has_no_shortcut() -> None:
-    assert bound(lambda x: x * test_reachable.BYTES[0], T)[1] is None
+    objects = np.array([T], dtype=object)
+    assert bound(lambda x: x * objects[0], T)[1] is None
     assert bound(test_binding.identity, collections.OrderedDict(x=T))[1] is None
 
 

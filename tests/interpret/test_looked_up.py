@@ -1,0 +1,169 @@
+"""What a loss finds by a name that it computes, or through a registry of torch's, is part of its key, too."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import AffineTransform, ComposeTransform, Normal, TanhTransform, kl_divergence, register_kl
+
+from autogen import autogen_loss, explain
+from tests.interpret.launches import Launches
+from tests.interpret.processes import result_of, start
+
+X, Y = torch.linspace(-1, 1, 12).reshape(3, 4), torch.linspace(0, 1, 12).reshape(3, 4)
+
+OPS: Any = types.ModuleType("ops_of_a_test")
+OPS.halved = lambda x: x / 2
+FACTOR = 2.0
+
+
+def scaled(x: Tensor) -> Tensor:
+    return x * FACTOR
+
+
+class ByName(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = getattr(OPS, self.name)(x).mean()
+        return result
+
+
+class OfGlobals(ByName):
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = globals()[self.name](x).mean()
+        return result
+
+
+class OfDict(ByName):
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = OPS.__dict__[self.name](x).mean()
+        return result
+
+
+@pytest.mark.parametrize("kind", [ByName, OfDict])
+def test_a_function_of_another_module(kind: type[ByName], monkeypatch: pytest.MonkeyPatch, launches: Launches) -> None:
+    loss = autogen_loss(kind("halved"))
+    for factor in (0.5, 100.0, 3.0):
+        if factor != 0.5:
+            monkeypatch.setattr(OPS, "halved", lambda x, factor=factor: x * factor)
+        for _ in range(3):
+            torch.testing.assert_close(loss(Y), (Y * factor).mean())
+    assert launches.take() == 9
+
+
+def test_a_global_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = autogen_loss(OfGlobals("scaled"))
+    torch.testing.assert_close(loss(Y), (Y * 2).mean())
+    monkeypatch.setitem(globals(), "FACTOR", 3.0)
+    torch.testing.assert_close(loss(Y), (Y * 3).mean())
+    monkeypatch.setitem(globals(), "scaled", lambda x: x * 100)
+    torch.testing.assert_close(loss(Y), (Y * 100).mean())
+
+
+_PROGRAM = """
+import torch
+from autogen import autogen_loss
+import {module}
+
+@autogen_loss
+class ByName(torch.nn.Module):
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+
+    def forward(self, x):
+        return getattr({module}, self.name)(x).mean()
+
+print(ByName("scaled")(torch.full((3, 4), 2.0)).item())
+"""
+
+
+def test_a_module_that_is_edited(tmp_path: Path) -> None:
+    """The next process does not run what the module was."""
+    for factor in (2.0, 7.0):
+        (tmp_path / "ops_to_edit.py").write_text(f"def scaled(x):\n    return x * {factor}\n")
+        assert float(result_of(start(_PROGRAM.format(module="ops_to_edit"), tmp_path, 0))) == 2 * factor
+
+
+class Own(Normal):
+    """A distribution with a rule of the user's."""
+
+
+WEIGHT = 0.5
+
+
+@register_kl(Own, Own)
+def _of_own(p: Own, q: Own) -> Tensor:
+    return (p.loc - q.loc).square() * WEIGHT
+
+
+def divergence(x: Tensor, y: Tensor) -> Tensor:
+    return kl_divergence(Own(x, 1.0, validate_args=False), Own(y, 1.0, validate_args=False)).mean()
+
+
+def test_a_rule_of_a_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = autogen_loss(divergence)
+    for weight in (0.5, 3.0):
+        monkeypatch.setitem(globals(), "WEIGHT", weight)
+        torch.testing.assert_close(loss(X, Y), (X - Y).square().mean() * weight)
+
+
+class WithEvent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_warm = threading.Event()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.square().mean() if self.is_warm.is_set() else x.abs().mean()
+
+
+def test_an_event() -> None:
+    loss = autogen_loss(WithEvent())
+    for is_warm in (False, False, True, True, False):
+        loss.is_warm.set() if is_warm else loss.is_warm.clear()
+        torch.testing.assert_close(loss(X), X.square().mean() if is_warm else X.abs().mean())
+
+
+class Shared(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = multiprocessing.Value("i", 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sum() * self.step.value
+
+
+def test_a_number_that_processes_share() -> None:
+    """Another process may change it at any time."""
+    loss = autogen_loss(Shared())
+    for step in (1, 1, 2, 3):
+        loss.step.value = step
+        torch.testing.assert_close(loss(Y), Y.sum() * step)
+    assert explain(loss, Y).path == "eager"
+
+
+class Flow(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.transform = ComposeTransform([TanhTransform(), AffineTransform(0.0, 2.0)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.transform(x).mean()
+        return result
+
+
+def test_a_transform_of_torchs() -> None:
+    loss = autogen_loss(Flow())
+    for scale in (2.0, 2.0, 5.0, 7.0, 9.0):
+        loss.transform.parts[1].scale = scale
+        torch.testing.assert_close(loss(Y), (Y.tanh() * scale).mean())
