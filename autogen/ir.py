@@ -175,13 +175,14 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def const(value: float | int | bool, dtype: torch.dtype) -> Node:
-    """A number."""
+    """A number; an integer that its dtype has not is the one of the same last bits, as in torch."""
     if dtype == torch.bool:
         value = bool(value)
     elif dtype in _FLOATS:
         value = float(value)
     else:
-        value = int(value)
+        limits = torch.iinfo(dtype)
+        value = (int(value) - limits.min) % 2**limits.bits + limits.min
     # 0.0 == -0.0 and nan != nan: the text keeps the dictionary honest.
     return intern("const", (), dtype, (value, repr(value)))
 

@@ -19,7 +19,7 @@ from autogen import ir
 from autogen.emission.sizes import Sizes
 from autogen.ir import Node
 from autogen.names import identifier
-from autogen.ops import OPS, Precedence
+from autogen.ops import OPS, Precedence, Rule
 from autogen.provenance import Provenance
 
 MAX_WIDTH = 88
@@ -78,6 +78,11 @@ def _is_number(node: Node) -> bool:
 
 # What may be printed as a value of 32 bits although it is one of 64.
 _NARROW = ("const", "index")
+
+
+def _is_double(node: Node) -> bool:
+    """Whether a node is a number in double precision."""
+    return node.op == "const" and node.dtype == torch.float64
 
 
 def _is_to_widen(node: Node, into: Node) -> bool:
@@ -217,7 +222,7 @@ class Body:
     def text(self, node: Node) -> str:
         """The text of a node, as an argument of a call: of a number in double precision, Triton would take float32."""
         text = self._compose(node)[0]
-        return f"tl.full((), {text}, tl.float64)" if node.op == "const" and node.dtype == torch.float64 else text
+        return f"tl.full((), {text}, tl.float64)" if _is_double(node) else text
 
     def value(self, node: Node) -> tuple[str, int]:
         """The text of a node and its precedence; the node gets a statement first if it deserves one."""
@@ -314,6 +319,8 @@ class Body:
     def _infix_argument(self, node: Node, into: Node) -> tuple[str, int]:
         if _is_to_widen(node, into):
             return self._widened(node) + self._style.tile.expansion(node, into), Precedence.ATOM
+        if _is_double(node) and OPS[into.op].rule == Rule.COMPARE:  # for which Triton takes a float in single precision
+            return self.text(node), Precedence.ATOM
         if node.dtype == torch.bool and not node.axes and into.axes:
             return f"{self._style.helper('one_condition')}({self.value(node)[0]})", Precedence.ATOM
         # Beside a tensor an integer size is promoted as a cast would, beside a number to float32.
@@ -322,7 +329,7 @@ class Body:
         return self.broadcast(node, into)
 
     def _call_argument(self, node: Node, into: Node) -> str:
-        if node.op == "const" and node.dtype == torch.float64:
+        if _is_double(node):
             return self.text(node)
         if _is_to_widen(node, into):
             return self._widened(node) + self._style.tile.expansion(node, into)

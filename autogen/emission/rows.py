@@ -243,11 +243,17 @@ class Rows(Streaming):
         return [*lines, "else:", *(f"    {name} = {load}" for name, load in wide)]
 
     def pointer(
-        self, buffer: ir.Buffer, index: Sequence[sympy.Expr], level: Level, computed: Sequence[str] = ()
+        self,
+        buffer: ir.Buffer,
+        index: Sequence[sympy.Expr],
+        level: Level,
+        computed: Sequence[str] = (),
+        *,
+        has_shape: bool = False,
     ) -> str:
         if not computed and self._begins_anywhere(buffer, index):
             return f"{buffer.name}_ptr + place"
-        return super().pointer(buffer, index, level, computed)
+        return super().pointer(buffer, index, level, computed, has_shape=has_shape)
 
     def padding(self, node: Node) -> str:
         return identity("max", node.dtype) if self._is_padded(node) else super().padding(node)

@@ -310,13 +310,19 @@ class Shell:
         return Body(self.style, self.print_load, outer)
 
     def pointer(
-        self, buffer: ir.Buffer, index: Sequence[sympy.Expr], level: Level, computed: Sequence[str] = ()
+        self,
+        buffer: ir.Buffer,
+        index: Sequence[sympy.Expr],
+        level: Level,
+        computed: Sequence[str] = (),
+        *,
+        has_shape: bool = False,
     ) -> str:
-        """The address of an element, as text, in the shape of a level."""
+        """The address of an element, as text, in the shape of a level; in any case if what is computed `has_shape`."""
         filled: dict[sympy.Symbol, str] = {ir.hole(k): text for k, text in enumerate(computed)}
         filled |= self.broadcast_variables(level)
         expression = self.offset(self.space.merged(buffer.offset(index)))
-        offset = self.sizes.text(expression, filled) if computed else self._in_shape(expression, level, filled)
+        offset = self.sizes.text(expression, filled) if has_shape else self._in_shape(expression, level, filled)
         return f"{buffer.name}_ptr" if offset == "0" else f"{buffer.name}_ptr + {offset}"
 
     def _in_shape(self, expression: sympy.Expr, level: Level, filled: Mapping[sympy.Symbol, str]) -> str:
@@ -359,11 +365,15 @@ class Shell:
                     other = 'float("nan")' if buffer.dtype.is_floating_point else "0"
         widened = ir.compute_dtype(buffer.dtype) != buffer.dtype
         return Load(
-            self.pointer(buffer, index, level, computed),
+            self.pointer(buffer, index, level, computed, has_shape=self._has_shape(node)),
             mask=" & ".join(checks) or None,
             other=other if checks else None,
             cast=f".to({TRITON_DTYPES[node.dtype]})" if widened else "",
         )
+
+    def _has_shape(self, node: Node) -> bool:
+        """Whether some computed index of a load differs between what a program has at once."""
+        return any(self.kernel.level(each) != Level.SCALAR for each in node.args)
 
     def record_load(self, record: Record, axis: sympy.Symbol, variable: str, mask: str) -> Load:
         """The load of a record for each place of an axis."""

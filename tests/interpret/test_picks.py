@@ -89,3 +89,35 @@ def test_what_is_picked_from_a_matrix_is_computed_where_it_is_used() -> None:
     agree(chosen, draw("real", 40, C), labels(40, 40), launches=None)
     report = explain(autogen_loss(chosen), draw("real", 40, C), labels(40, 40))
     assert report.forward is not None and report.forward.launches == 1
+
+
+AT_ONE: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
+    "of another tensor": (
+        lambda x, w, k: x.square().mean(1) * w[:, k],
+        (draw("real", 3, 4, 5), draw("real", 3, 6), torch.tensor([2])),
+    ),
+    "of the same": (lambda x, k: x.sum(1) * x[:, k, 0], (draw("real", 3, 4, 5), torch.tensor([2]))),
+    "gathered": (
+        lambda x, k: x.sum(1) * x[:, :, 0].gather(1, k.expand(3, 1)),
+        (draw("real", 3, 4, 5), torch.tensor([[2]])),
+    ),
+    "selected": (
+        lambda x, k: x.sum(1) * x.index_select(1, k)[:, 0],
+        (draw("real", 3, 4, 5), torch.tensor([2])),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", AT_ONE)
+def test_one_place_for_all_rows(case: str) -> None:
+    """A place that is computed once, in a table that has rows."""
+    loss, inputs = AT_ONE[case]
+    agree(loss, *inputs, launches=None)
+
+
+@pytest.mark.parametrize("chosen", [0, 1, 2, 4])
+def test_as_many_places_as_a_mask_chooses(chosen: int) -> None:
+    def loss(x: Tensor, mask: Tensor) -> Tensor:
+        return x.square().mean(1) * x[:, mask.nonzero().squeeze(1), 0].sum(1, keepdim=True)
+
+    agree(loss, draw("real", 3, 4, 5), torch.arange(4) < chosen, launches=None)
