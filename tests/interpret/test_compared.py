@@ -81,3 +81,43 @@ RETURNED = (hard, middle, largest_probabilities, written_largest)
 @pytest.mark.parametrize("loss", RETURNED, ids=lambda loss: loss.__name__)
 def test_a_value_meets_what_torch_has_made_of_it(loss: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
     agree(loss, draw("real", 33, 17, dtype=dtype), launches=None)
+
+
+def _scores(x: Tensor) -> Tensor:
+    return (x * (1 - torch.eye(x.shape[0], dtype=x.dtype))).sum(1)
+
+
+WITH_ITSELF: dict[str, Callable[[Tensor], Tensor]] = {
+    "equal": lambda s: (s[:, None] == s[None]).sum(),
+    "as great": lambda s: (s[:, None] >= s[None]).sum(1),
+    "the larger": lambda s: torch.maximum(s[:, None], s[None]).mean(),
+    "logarithms of differences": lambda s: torch.where(s[:, None] != s[None], (s[:, None] - s[None]).abs(), 1).log(),
+    "signs": lambda s: (s[:, None] - s[None]).sign().sum(1) * s,
+}
+STATISTICS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": lambda x: x.sum(1) + 0 * x.sum(0),
+    "without the diagonal": _scores,
+    "mean": lambda x: x.mean(1) + 0 * x.sum(0),
+    "logsumexp": lambda x: x.logsumexp(1) + 0 * x.sum(0),
+    "of planes": lambda x: x.unflatten(1, (-1, 1)).square().sum((1, 2)) + 0 * x.sum(0),
+}
+
+
+@pytest.mark.parametrize("n", [3, 9, 20, 33])
+@pytest.mark.parametrize("how", WITH_ITSELF)
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_a_statistic_of_a_square_is_compared_with_itself(statistic: str, how: str, n: int) -> None:
+    """It is the same number along both axes, to the last bit."""
+
+    def loss(x: Tensor) -> Tensor:
+        return WITH_ITSELF[how](STATISTICS[statistic](x))
+
+    agree(loss, draw("real", n, n), launches=None)
+
+
+def test_a_statistic_of_planes_is_compared_within_these() -> None:
+    def loss(x: Tensor) -> Tensor:
+        s = x.sum(1)
+        return (s[:, :, None] >= s[:, None]).sum(2) * s
+
+    agree(loss, draw("real", 9, 7, 9), launches=None)
