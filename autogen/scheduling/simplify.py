@@ -17,6 +17,7 @@ Pass = Callable[[Node], Node]
 
 _FLOATS = (torch.float32, torch.float64)
 _SMALL = (torch.bool, torch.uint8, torch.int8)  # of which half precision has every value
+_LINEAR = frozenset({"neg", "abs", "add", "sub", "where", "minimum", "maximum", "cast"})
 _OPPOSITE = {"eq": "ne", "ne": "eq"}  # nan makes no other pair opposites
 
 
@@ -160,30 +161,51 @@ def _separates(axes: frozenset[Axis], terms: Sequence[Node]) -> bool:
 
 
 def _pull_factor(axes: frozenset[Axis], body: Node) -> Node | None:
-    """`sum(r * x)` as `r * sum(x)`, likewise through negation and division by `r`, however deep `r` is in a product."""
+    """`sum(r * x)` as `r * sum(x)`, likewise through negation and division by `r`, however deep `r` is in a product.
+
+    Not of what is read as it is, where `r` may be 0: numbers next to the largest, with which what is masked is filled,
+    have an infinite sum, of which 0 makes nan.
+    """
     found = _around(axes, body) if body.dtype in _FLOATS else None
-    return None if found is None else found[0](_sum(axes, found[1]))
+    if found is None:
+        return None
+    outside, rest, may_be_0 = found
+    return None if may_be_0 and _is_linear(rest) else outside(_sum(axes, rest))
 
 
-def _around(axes: frozenset[Axis], node: Node) -> tuple[Callable[[Node], Node], Node] | None:
-    """What of `node` is the same all along the axes, as something to be done to a sum of the rest, and that rest."""
+def _around(axes: frozenset[Axis], node: Node) -> tuple[Pass, Node, bool] | None:
+    """What of `node` is the same all along the axes, as something to be done to a sum of the rest; that rest; and
+    whether it may be a factor of 0.
+    """
     match node.op:
         case "neg":
-            return lambda total: fold(apply("neg", total)), node.args[0]
+            return lambda total: fold(apply("neg", total)), node.args[0], False
         case "div" if not node.args[1].axes & axes:
-            return lambda total: fold(apply("div", total, node.args[1])), node.args[0]
+            return lambda total: fold(apply("div", total, node.args[1])), node.args[0], False
         case "div":
             found = _around(axes, node.args[0])
-            return found and (found[0], fold(apply("div", found[1], node.args[1])))
+            return found and (found[0], fold(apply("div", found[1], node.args[1])), found[2])
         case "mul":
             for outside, inside in (node.args, node.args[::-1]):
                 if not outside.axes & axes:
-                    return lambda total, own=outside: fold(apply("mul", own, total)), inside
+                    return lambda total, own=outside: fold(apply("mul", own, total)), inside, _may_be_0(outside)
             for outside, inside in (node.args, node.args[::-1]):
                 found = _around(axes, outside)
                 if found:
-                    return found[0], fold(apply("mul", found[1], inside))
+                    return found[0], fold(apply("mul", found[1], inside)), found[2]
     return None
+
+
+def _may_be_0(factor: Node) -> bool:
+    """Whether a factor is read, as a mask is; what is reduced, or arrives in backward, is taken not to be 0."""
+    read = [node for node in ir.downward([factor], lambda node: node.op == "reduce") if node.op == "load"]
+    return bool(read) and all(node.attrs[0].role != "upstream" for node in read)
+
+
+def _is_linear(node: Node) -> bool:
+    """Whether a value grows as what it is read from does."""
+    ends = ir.downward([node], lambda each: each.op not in _LINEAR)
+    return any(each.op == "load" and each.dtype in _FLOATS for each in ends)
 
 
 def _one_hot(axes: frozenset[Axis], body: Node) -> Node | None:

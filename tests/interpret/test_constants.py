@@ -74,3 +74,27 @@ def test_of_integers(case: str, dtype: torch.dtype) -> None:
     except RuntimeError:  # of a bound that torch refuses
         return
     torch.testing.assert_close(autogen_loss(loss, policy="mandatory")(t), expected, rtol=0, atol=0)
+
+
+MASKED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "rows": lambda x, m: (m[:, None] * x).sum(1).mean(),
+    "differences": lambda x, m: (m[:, None] * (x - 1).abs()).sum() / m.sum(),
+    "two at once": lambda x, m: (torch.cat([x, x], 1) * m[:, None]).sum(1),
+    "pieces": lambda x, m: (torch.nn.functional.smooth_l1_loss(x, x * 0, reduction="none") * m[:, None]).mean(),
+}
+
+
+@pytest.mark.parametrize("case", MASKED)
+def test_a_mask_of_0_keeps_out_the_least_number(case: str) -> None:
+    """A sum of several of these is infinite."""
+    loss = MASKED[case]
+    x = torch.full((3, 4), torch.finfo(torch.float32).min)
+    x[1] = torch.arange(4.0)
+    mask = torch.tensor([0.0, 1.0, 0.0])
+    results = []
+    for each in (autogen_loss(loss, policy="mandatory"), loss):
+        given = x.clone().requires_grad_()
+        value = each(given, mask)
+        results.append((value.detach(), torch.autograd.grad(value.sum(), given)[0]))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs)

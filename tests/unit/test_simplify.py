@@ -176,16 +176,25 @@ def test_a_maximum_over_an_axis_that_is_not_there_is_none() -> None:
 
 
 def test_factors_per_row_leave_the_sum() -> None:
-    total = reduce("sum", [C], X)
+    total, grown = reduce("sum", [C], X), apply("exp", X)
     for factored in (
-        apply("mul", ROW, X),
-        apply("mul", X, ROW),
-        apply("mul", apply("mul", ROW, X), ONE),
-        apply("mul", apply("mul", X, ROW), ONE),
+        apply("mul", ROW, grown),
+        apply("mul", grown, ROW),
+        apply("mul", apply("mul", ROW, grown), ONE),
+        apply("mul", apply("mul", grown, ROW), ONE),
     ):
-        assert simplified(reduce("sum", [C], factored)) is apply("mul", ROW, total)
+        assert simplified(reduce("sum", [C], factored)) is apply("mul", ROW, reduce("sum", [C], grown))
     assert simplified(reduce("sum", [C], apply("div", X, ROW))) is apply("div", total, ROW)
     assert simplified(reduce("sum", [C], apply("neg", X))) is apply("neg", total)
+
+
+def test_a_mask_keeps_what_is_read_out_of_a_sum() -> None:
+    """The sum of what it keeps out may be infinite."""
+    for body in (X, apply("neg", X), apply("abs", apply("sub", X, Y)), apply("where", apply("lt", X, Y), X, ONE)):
+        found = ir.topological([simplified(reduce("sum", [C], apply("mul", ROW, body)))])
+        assert all(arg.op != "reduce" for node in found if node.op == "mul" for arg in node.args)
+    scaled = apply("exp", reduce("sum", [C], Y))  # a number that is no mask
+    assert simplified(reduce("sum", [C], apply("mul", scaled, X))).op != "reduce"
 
 
 def test_factors_per_row_leave_the_sum_from_any_depth() -> None:
