@@ -76,13 +76,19 @@ def min_dim(context: Context, value: Value, dim: int, keepdim: bool = False) -> 
 @lowers("argmax.default")
 def argmax(context: Context, value: Value, dim: int | None = None, keepdim: bool = False) -> Value:
     """The first place of the largest element."""
-    return _extreme(context, "max", comparable(value), dim, keepdim)[1]
+    return _place(context, "max", value, dim, keepdim)
 
 
 @lowers("argmin.default")
 def argmin(context: Context, value: Value, dim: int | None = None, keepdim: bool = False) -> Value:
     """The first place of the smallest element."""
-    return _extreme(context, "min", comparable(value), dim, keepdim)[1]
+    return _place(context, "min", value, dim, keepdim)
+
+
+def _place(context: Context, kind: str, value: Value, dim: int | None, keepdim: bool) -> Value:
+    if value.dtype == torch.bool and not context.of_formula:
+        raise NotImplementedError("the place of an extreme among bools, which is torch's error")
+    return _extreme(context, kind, comparable(value), dim, keepdim)[1]
 
 
 @lowers("aminmax.default")

@@ -229,7 +229,21 @@ def _retain_grad(input: Tensor) -> None:
     raise UnsupportedOpError("retain_grad", where=current_statement())
 
 
+def _pow(base: Any, exponent: Any, **options: Any) -> Any:
+    """`torch.pow`. A float that varies is made a tensor, as torch cannot take the logarithm of its symbol."""
+    if isinstance(base, torch.SymFloat):
+        number: Any = base
+        base = exponent.new_full((), number, dtype=torch.get_default_dtype())
+    return torch.pow(base, exponent, **options)
+
+
+def _rpow(exponent: Tensor, base: Any) -> Any:
+    return _pow(base, exponent)
+
+
 FORMULAS: dict[Any, Callable[..., Any]] = {
+    torch.pow: _pow,
+    Tensor.__rpow__: _rpow,
     Tensor.retain_grad: _retain_grad,
     torch.masked_select: _masked_select,
     Tensor.masked_select: _masked_select,

@@ -131,3 +131,9 @@ def test_floats_out_of_range_of_bytes() -> None:
     x = torch.tensor([-1.0, -1.5, -0.5, 0.0, 1.7, 255.0, 256.0, 300.0, -300.0, 70000.0])
     torch.testing.assert_close(autogen_loss(loss)(x), loss(x), rtol=0, atol=0)
     assert ".to(tl.int64).to(tl.uint8)" in explain(autogen_loss(loss), x).forward.source
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_the_place_of_an_extreme_among_bools_is_torchs_error(name: str) -> None:
+    with pytest.raises((RuntimeError, NotImplementedError), match=r"(?i)bool"):
+        autogen_loss(lambda t: getattr(t > 1, name)() * t.sum())(torch.arange(3.0))

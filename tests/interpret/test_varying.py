@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import autogen.compiler
 import autogen.dispatch.compilations
 import autogen.scheduling.kernel
-from autogen import TooManyTracesError, autogen_loss, explain, policy
+from autogen import TooManyTracesError, autogen_loss, explain, policy, trace_count
 from tests.interpret.agreement import draw
 
 X, Y = draw("real", 6, 5), draw("real", 6, 5, seed=1).detach()
@@ -425,3 +425,19 @@ def test_options_that_vary(loss: Any) -> None:
     with policy("mandatory"):
         for s in (1.5, 1.25, 1.75, 1.6):
             torch.testing.assert_close(decorated(X, s), loss(X, s))
+
+
+@pytest.mark.parametrize("how", ["operator", "function"])
+def test_a_base_that_varies(how: str) -> None:
+    """Its logarithm is in the gradient."""
+
+    def loss(x: Tensor, base: float) -> Tensor:
+        return (base**x).sum() if how == "operator" else torch.pow(base, x).mean()
+
+    decorated = autogen_loss(loss, policy="mandatory")
+    for base in (0.9, 0.8, 0.7, 0.6, 0.5):
+        x = torch.linspace(0.1, 1, 4, requires_grad=True)
+        values = decorated(x, base), loss(x, base)
+        torch.testing.assert_close(*values)
+        torch.testing.assert_close(*(torch.autograd.grad(value, x)[0] for value in values))
+    assert trace_count(decorated) == 3
