@@ -10,14 +10,11 @@ import argparse
 import builtins
 import collections
 import contextlib
-import contextvars
 import datetime
 import functools
 import gc
 import importlib.util
 import math
-import random
-import re
 import sys
 import threading
 import types
@@ -33,6 +30,7 @@ from autogen.calls.classes import NUMBERS_AND_TEXTS, is_derived, is_derived_cons
 from autogen.calls.identity import Identity
 from autogen.calls.libraries import BUILTINS, is_foreign, is_library, is_of_library, is_replaced
 from autogen.calls.mentions import asks_for_types, attributes_in, globals_in, imports_in
+from autogen.calls.opaque import Opaque
 from autogen.calls.places import (
     MISSING,
     Attribute,
@@ -91,8 +89,7 @@ class Reachable:
         self.spots: list[Spot] = []
         self.answers: dict[str, Answer] = {}
         self.is_plain = True
-        self.streams: list[Any] = []
-        self._opaque: list[tuple[str, type]] = []
+        self._opaque = Opaque()
         self._codes: list[types.CodeType] = []
         self.is_endless = False
         self.comes_back = False
@@ -268,7 +265,7 @@ class Reachable:
                 or str(kind.__module__).startswith("torch.distributions")  # where transforms can be called
             )
             if not is_open:
-                self._note_opaque(value, name)
+                self._opaque.note(value, name)
                 return kind if isinstance(value, dict) else self._of_library(value)
         parts = self._own(value, name)
         is_empty = attributes is None and len(parts) == 2
@@ -302,30 +299,15 @@ class Reachable:
             found.append((slot, self.visit(item, f"{name}.{slot}" if name else slot, value, slot)))
         return tuple(found)
 
-    def _note_opaque(self, value: Any, name: str) -> None:
-        """Note what a library's object will give next, which nothing tells."""
-        kind = type(value)
-        if isinstance(value, random.SystemRandom):
-            self._opaque.append((name.rpartition(".")[2], type(value)))
-        elif isinstance(value, random.Random) or str(kind.__module__).startswith("numpy.random"):
-            self.streams.append(value)
-        elif (
-            isinstance(value, (contextvars.ContextVar, weakref.ref))
-            or (hasattr(kind, "__next__") and not hasattr(kind, "readline"))
-            or str(kind.__module__).startswith(("multiprocessing.", "ctypes"))  # numbers that processes share
-        ):
-            self._opaque.append((name.rpartition(".")[2], type(value)))
-
     @property
     def opaque(self) -> str | None:
         """Something that the loss mentions and has another value whenever it is asked."""
-        mentioned = frozenset[str]().union(
-            *map(attributes_in, self._codes), *(code.co_freevars for code in self._codes)
-        )
-        for name, kind in self._opaque:
-            if name in mentioned or re.sub(r"(_\d+)+$", "", name) in mentioned:  # the items of a tuple are numbered
-                return f"{name} ({kind.__name__})"
-        return None
+        return self._opaque.mentioned_in(self._codes)
+
+    @property
+    def streams(self) -> list[Any]:
+        """The random generators that the loss reaches."""
+        return self._opaque.streams
 
     @property
     def asks_for_types(self) -> bool:
