@@ -69,6 +69,7 @@ def test_a_case_is_always_drawn_alike() -> None:
         assert options.keys() == options_again.keys()
 
 
+@pytest.mark.interpreted  # counts the launches of the interpreter
 def test_the_runs_agree() -> None:
     found = training.train(training.load_digits(torch.device("cpu")), steps=4)
     assert found.agrees and "agree at each of the 4 steps" in found.statement

@@ -36,6 +36,7 @@ def pyramid(x: Tensor, steps: int) -> Tensor:
     return total
 
 
+@pytest.mark.interpreted  # measures how long it takes
 @pytest.mark.parametrize(
     ("loss", "steps", "shape"),
     [(diffused, 5, (12, 12)), (butterflies, 5, (2, 32)), (pyramid, 5, (64, 3))],
