@@ -33,8 +33,7 @@ def content_of(value: Any) -> tuple[str, tuple[int, ...], bytes]:
 
 def key_of(value: Any) -> Hashable:
     """What tells an array from others; a large one is known by itself, not by what is in it."""
-    content = content_of(value)
-    return (type(value), *content) if len(content[-1]) <= MOST_BYTES else Identity(value)
+    return (type(value), *content_of(value)) if _is_small(value) else Identity(value)
 
 
 @frozen
@@ -49,8 +48,7 @@ class Content(Place):
         """The place that an array is, if it can be written to."""
         if not _is_written_to(value):
             return None
-        content = content_of(value)
-        return cls(value, content if len(content[-1]) <= MOST_BYTES else None)
+        return cls(value, content_of(value) if _is_small(value) else None)
 
     def look(self) -> Content:
         return replace(self, before=content_of(self.array))
@@ -86,6 +84,12 @@ def is_number(value: Any) -> bool:
     """Whether something is a number of NumPy's, which nobody can write to."""
     numpy: Any = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.generic)
+
+
+def _is_small(value: Any) -> bool:
+    """Whether to look at all that is in an array, at each call."""
+    size = getattr(value, "nbytes", None)
+    return bool((len(value) * getattr(value, "itemsize", 1) if size is None else size) <= MOST_BYTES)
 
 
 def _is_written_to(value: Any) -> bool:

@@ -67,7 +67,8 @@ class Reachable:
     places where something was read that the loss may change, `spots` all others, `is_plain` says whether they tell of
     every change, and `is_endless` that there is too much to look at; much more than usually if the walk `is_wide`.
     `answers` are those of torch to the questions that the loss names, and the walk `comes_back` if the loss's module
-    keeps something that refers to it. If it is known which code is `executed`, no other function is looked into.
+    keeps something that refers to it. The loss `asks_for_types` if it may look at the very type of a number, so that none
+    may be a symbol. If it is known which code is `executed`, no other function is looked into.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Reachable:
         self._opaque = Opaque()
         self._codes: list[types.CodeType] = []
         self.is_endless = False
+        self.asks_for_types = False
         self.comes_back = False
         self._varying = varying
         self._seen: dict[int, int] = {}
@@ -309,11 +311,6 @@ class Reachable:
         """The random generators that the loss reaches."""
         return self._opaque.streams
 
-    @property
-    def asks_for_types(self) -> bool:
-        """Whether the loss may look at the very type of a number, so that none may be a symbol."""
-        return any(map(asks_for_types, self._codes))
-
     def _entries(
         self,
         items: Any,
@@ -388,6 +385,7 @@ class Reachable:
         if dispatcher is not None and function.__dict__.get("__wrapped__") is dispatcher.function:
             return self.visit(dispatcher.function), self._entries(function.__dict__, function.__name__, _OF_WRAPPERS)
         self._codes.append(function.__code__)
+        self.asks_for_types |= not of_library and asks_for_types(function.__code__)
         outside, self._attributes = self._attributes, attributes_in(function.__code__)
         for attribute in ("__code__", "__defaults__", "__kwdefaults__"):
             self.spots.append(Fixed(function, attribute, getattr(function, attribute)))
