@@ -67,8 +67,8 @@ class Reachable:
     places where something was read that the loss may change, `spots` all others, `is_plain` says whether they tell of
     every change, and `is_endless` that there is too much to look at; much more than usually if the walk `is_wide`.
     `answers` are those of torch to the questions that the loss names, and the walk `comes_back` if the loss's module
-    keeps something that refers to it. The loss `asks_for_types` if it may look at the very type of a number: none may be
-    a symbol then. If it is known which code is `executed`, no other function is looked into.
+    keeps something that refers to it. The loss `asks_for_types` if it may look at the very type of a number, and then
+    none may be a symbol. If it is known which code is `executed`, no other function is looked into.
     """
 
     def __init__(
