@@ -88,8 +88,8 @@ def is_number(value: Any) -> bool:
 
 def _is_small(value: Any) -> bool:
     """Whether to look at all that is in an array, at each call."""
-    size = getattr(value, "nbytes", None)
-    return bool((len(value) * getattr(value, "itemsize", 1) if size is None else size) <= MOST_BYTES)
+    size = getattr(value, "nbytes", None)  # which not all that can be made bytes of have
+    return bool((len(content_of(value)[-1]) if size is None else size) <= MOST_BYTES)
 
 
 def _is_written_to(value: Any) -> bool:

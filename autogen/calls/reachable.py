@@ -106,7 +106,7 @@ class Reachable:
         self._depth = 0
         self._later: list[tuple[Any, str, frozenset[str]]] = []
         self._words: set[str] = set()  # strings that may be names of something in a module
-        self._looked_up: list[tuple[dict[str, Any], frozenset[str]]] = []  # modules where names are found by strings
+        self._looked_up: dict[int, tuple[dict[str, Any], frozenset[str]]] = {}  # where names may be found by strings
 
     @property
     def surroundings(self) -> Surroundings:
@@ -161,7 +161,8 @@ class Reachable:
         for value, name, attributes in self._later:  # of which there may be more with each
             self._attributes = attributes
             found.append(self.visit(value, name))
-        for scope, attributes in self._looked_up:
+        may_look_up = any(not _LOOKS_UP.isdisjoint(attributes_in(code)) for code in self._codes)
+        for scope, attributes in list(self._looked_up.values()) if may_look_up else ():
             self._attributes = attributes
             found += [self._global(scope, name) for name in sorted(self._words & scope.keys() - attributes)]
         return tuple(found)
@@ -397,7 +398,7 @@ class Reachable:
         defaults = self.visit(function.__defaults__), self.visit(function.__kwdefaults__)
         names = () if of_library else globals_in(function.__code__)
         if "globals" in names:
-            self._looked_up.append((scope, self._attributes))
+            self._looked_up.setdefault(id(scope), (scope, self._attributes))
         found = tuple(self._global(scope, name) for name in names)
         imported = () if of_library else tuple(self._imported(scope, each) for each in imports_in(function.__code__))
         self._attributes = outside
@@ -443,8 +444,8 @@ class Reachable:
     def _python_module(self, module: types.ModuleType) -> Hashable:
         """What the function that is being looked at may read of a module."""
         scope = vars(module)
-        if not is_library(module.__name__) and not _LOOKS_UP.isdisjoint(self._attributes):
-            self._looked_up.append((scope, self._attributes))
+        if not is_library(module.__name__):
+            self._looked_up.setdefault(id(scope), (scope, self._attributes))
         mentioned = self._attributes if is_library(module.__name__) else self._attributes | {"__getattr__"}
         names = sorted(mentioned & scope.keys())
         if not names or (id(module), self._attributes) in self._modules_seen:
@@ -492,5 +493,6 @@ _HOOKS_OF_ALL = (
     *("_global_forward_pre_hooks", "_global_forward_hooks"),
     *("_global_backward_pre_hooks", "_global_backward_hooks"),
 )
-_LOOKS_UP = frozenset({"getattr", "attrgetter", "__dict__", "vars"})  # in code that may find names by strings
+# In code that may find names by strings.
+_LOOKS_UP = frozenset({"getattr", "__getattribute__", "attrgetter", "__dict__", "vars", "globals"})
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")

@@ -50,7 +50,19 @@ class OfDict(ByName):
         return result
 
 
-@pytest.mark.parametrize("kind", [ByName, OfDict])
+def _of(module: types.ModuleType, name: str) -> Any:
+    return getattr(module, name)
+
+
+class ByHelper(ByName):
+    """The code that names the module does not look anything up."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = _of(OPS, self.name)(x).mean()
+        return result
+
+
+@pytest.mark.parametrize("kind", [ByName, OfDict, ByHelper])
 def test_a_function_of_another_module(kind: type[ByName], monkeypatch: pytest.MonkeyPatch, launches: Launches) -> None:
     loss = autogen_loss(kind("halved"))
     for factor in (0.5, 100.0, 3.0):

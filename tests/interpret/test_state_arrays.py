@@ -80,3 +80,18 @@ def test_what_is_written_from_outside(kind: str, launches: Launches) -> None:
         loss.weights[0] = own.weights[0] = value
         torch.testing.assert_close(loss(X), own(X))
     assert launches.take() == 6 and trace_count(loss) == 2
+
+
+class Picture:
+    """Something that bytes can be made of, as of an image, and that has no length."""
+
+    weight = 3.0
+
+    def tobytes(self) -> bytes:
+        return b"3"
+
+
+def test_what_bytes_can_be_made_of(launches: Launches) -> None:
+    picture = Picture()
+    torch.testing.assert_close(autogen_loss(lambda x: (x * picture.weight).sum())(X), X.sum() * 3)
+    assert launches.take() == 1
