@@ -19,6 +19,7 @@ from autogen.program import Root
 from autogen.provenance import Provenance
 from autogen.scheduling.cuts import is_statistic, stored
 from autogen.scheduling.equivalence import Equivalents
+from autogen.scheduling.inexact import is_extreme, is_inexact
 from autogen.scheduling.kernel import Kernel, memory_order
 from autogen.scheduling.plan import Step
 
@@ -35,24 +36,15 @@ def compared_sums(roots: Sequence[Node]) -> tuple[Node, ...]:
     for node in order:
         if is_inexact(node) or not summed.isdisjoint(node.args):
             summed.add(node)
-        if (_is_extreme(node) and node in summed) or not extreme.isdisjoint(node.args):
+        if (is_extreme(node) and node in summed) or not extreme.isdisjoint(node.args):
             extreme.add(node)
         if node.op in SHARP and node in extreme:
-            met = ir.downward([node], _is_extreme)
+            met = ir.downward([node], is_extreme)
             around = set(filter(is_inexact, met))
-            within = set(filter(is_inexact, ir.topological(arg for e in met if _is_extreme(e) for arg in e.args)))
+            within = set(filter(is_inexact, ir.topological(arg for e in met if is_extreme(e) for arg in e.args)))
             if around and within:
                 found |= around | within
     return tuple(node for node in order if node in found)
-
-
-def _is_extreme(node: Node) -> bool:
-    return node.op == "reduce" and node.attrs[0] != "sum"
-
-
-def is_inexact(node: Node) -> bool:
-    """Whether a node's last bits depend on the order in which a kernel adds."""
-    return node.op == "reduce" and node.attrs[0] == "sum" and node.dtype.is_floating_point
 
 
 def may_repeat(steps: Sequence[Step], sums: Collection[Node]) -> bool:

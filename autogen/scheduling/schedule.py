@@ -18,6 +18,7 @@ from autogen.scheduling.compared import compared_sums
 from autogen.scheduling.cuts import stored
 from autogen.scheduling.early import gradients_in_forward
 from autogen.scheduling.equivalence import Equivalents, limits_of
+from autogen.scheduling.inexact import adds_differently
 from autogen.scheduling.kernel import Granted, Kernel, memory_order
 from autogen.scheduling.pairwise import pairs_term_by_term
 from autogen.scheduling.plan import Direction, Early, Plan, Step
@@ -50,6 +51,8 @@ def schedule(
     forward = forward.on(simplify([root.node for root in forward.roots], provenance.moved))
     backward = backward.on(simplify([root.node for root in backward.roots], provenance.moved))
     roots = in_half_precision((*forward.roots, *backward.roots), provenance.moved)
+    if adds_differently([root.node for root in roots]):
+        raise ScheduleError("a sum, of which the largest is chosen, is seen through a view where that is looked for")
     forward, backward = forward.of(roots[: len(forward.roots)]), backward.of(roots[len(forward.roots) :])
     steps, statistics = _forward(forward, backward, hints, provenance)
     early = Early()

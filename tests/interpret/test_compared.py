@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from autogen import autogen_loss
 from tests.interpret.agreement import agree, draw
 
 
@@ -121,3 +122,26 @@ def test_a_statistic_of_planes_is_compared_within_these() -> None:
         return (s[:, :, None] >= s[:, None]).sum(2) * s
 
     agree(loss, draw("real", 9, 7, 9), launches=None)
+
+
+def _apart(x: Tensor) -> Tensor:
+    return (x[:, :, None] - x[:, None]).square().sum(-1)
+
+
+@pytest.mark.parametrize("n", [6, 12, 36, 360])
+@pytest.mark.parametrize("width", [5, 33])
+def test_the_farthest_of_each_group(n: int, width: int) -> None:
+    """Seen as groups by a view, distances are not looked for as they are added up: such a loss is left to torch."""
+
+    def loss(x: Tensor) -> Tensor:
+        return _apart(x.view(-1, 3, x.shape[1])).amax(2).mean()
+
+    for seed in range(3):
+        x = draw("real", n, width, seed=seed)
+        ours, theirs = (torch.autograd.grad(each(x), x)[0] for each in (autogen_loss(loss), loss))
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_the_farthest_of_groups_that_are_given() -> None:
+    for shape in ((2, 3, 5), (4, 6, 9)):
+        agree(lambda x: _apart(x).amax(2).mean(), draw("real", *shape), launches=None)
