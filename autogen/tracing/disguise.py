@@ -22,6 +22,8 @@ _LOSSES = ("autogen.losses", "torch.nn.functional", "torch.nn.modules", "torch.d
 _isinstance, _len = isinstance, len
 _shown: dict[type, Any] = {kind: kind.__repr__ for kind in _NUMBERS}
 _infer_size = getattr(F, "_infer_size", None)
+_functional: Any = F  # which does not export all that it has
+_has_torch_function = _functional.has_torch_function_variadic
 
 
 def _is_asked_by_a_loss() -> bool:
@@ -42,6 +44,11 @@ def _length(value: Any) -> Any:
     return value.shape[0] if is_symbolic else _len(value)
 
 
+def _hears_of(*tensors: Any) -> bool:
+    """Whether a mode hears of a call: not of `l1_loss`, which tells it nothing of its weight (torch 2.11 to 2.13)."""
+    return sys._getframe(1).f_code is not F.l1_loss.__code__ and bool(_has_torch_function(*tensors))
+
+
 def _showing(kind: type) -> Callable[[Any], str]:
     def show(symbol: Any) -> str:
         shown: str = repr(_NUMBERS[kind](symbol)) if _is_asked_by_a_loss() else _shown[kind](symbol)
@@ -58,16 +65,18 @@ def disguised() -> Iterator[None]:
     the function by which `binary_cross_entropy` broadcasts its weight, before torch 2.12. A loss that asks whether a
     symbol is an int or a float hears what it would hear of a number, and where it makes a text of one, that is fixed.
     """
+    _functional.has_torch_function_variadic = _hears_of
     builtins.len, builtins.isinstance = _length, _is_instance
     for kind in _NUMBERS:
         kind.__repr__ = _showing(kind)  # type: ignore[method-assign, assignment]
     if _infer_size is not None:
-        F._infer_size = torch.broadcast_shapes  # type: ignore[attr-defined]
+        _functional._infer_size = torch.broadcast_shapes
     try:
         yield
     finally:
+        _functional.has_torch_function_variadic = _has_torch_function
         builtins.len, builtins.isinstance = _len, _isinstance
         for kind, shown in _shown.items():
             kind.__repr__ = shown  # type: ignore[method-assign]
         if _infer_size is not None:
-            F._infer_size = _infer_size  # type: ignore[attr-defined]
+            _functional._infer_size = _infer_size

@@ -70,3 +70,19 @@ def test_legacy_flags_warn_as_in_torch() -> None:
     with pytest.warns(UserWarning, match="size_average and reduce args will be deprecated"):
         value: Any = autogen.functional.mse_loss(x, t, size_average=False)
     torch.testing.assert_close(value, F.mse_loss(x, t, reduction="sum"))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("name", ["l1_loss", "mse_loss", "huber_loss"])
+def test_weights_of_elements(name: str, reduction: str, launches: Launches) -> None:
+    """Of `l1_loss`, torch tells no mode of its weight, nor a tracer that is one."""
+    theirs, ours = getattr(F, name), getattr(autogen.functional, name)
+    x = torch.linspace(-1, 1, 12).reshape(3, 4).requires_grad_()
+    t, weight = torch.zeros(3, 4), torch.linspace(0, 2, 12).reshape(3, 4)
+    values = [each(x, t, reduction=reduction, weight=weight) for each in (ours, theirs)]
+    assert launches.take() == 1
+    torch.testing.assert_close(*values)
+    torch.testing.assert_close(*(torch.autograd.grad(value.sum(), x)[0] for value in values))
+    for each in (ours, theirs):
+        with pytest.raises(ValueError, match="same size"):
+            each(x, t, weight=weight[:2])
