@@ -13,6 +13,8 @@ from autogen.losses._base import ReducedLoss, number_in, power, same_shape, smal
 
 __all__ = ["ArcFaceLoss", "AsymmetricLoss", "FocalLoss", "PolyLoss", "SigmoidFocalLoss"]
 
+_NO_LABEL = torch.iinfo(torch.int64).min  # for cross entropy, which ignores -100 where nothing else is said
+
 
 @autogen_loss
 class SigmoidFocalLoss(ReducedLoss):
@@ -242,4 +244,4 @@ class ArcFaceLoss(ReducedLoss):
         shifted = own * math.cos(self.margin) - sine * math.sin(self.margin)
         moved = torch.where(beyond, own - self.margin * math.sin(self.margin), shifted)
         logits = self.scale * cosine.scatter(1, target.unsqueeze(1), moved)
-        return F.cross_entropy(logits, target, reduction=self.reduction)
+        return F.cross_entropy(logits, target, ignore_index=_NO_LABEL, reduction=self.reduction)

@@ -40,6 +40,7 @@ from autogen.errors import (
 )
 from autogen.torch_step import is_random
 from autogen.tracing import masks
+from autogen.tracing.accepted import require_accepted
 from autogen.tracing.ahead import OF_UNKNOWN_SIZE, Ahead, ancestors, varies
 from autogen.tracing.aliases import Aliases, Call, is_where
 from autogen.tracing.collectives import is_collective
@@ -172,6 +173,8 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         if func in _VALUE_READS:
             return self._read_value(func, args[0])
+        if not self._formulas:
+            require_accepted(func, args, kwargs)
         if func in self._decompositions:
             self._formulas += 1
             try:

@@ -115,6 +115,12 @@ def test_a_label_that_is_no_class(name: str, use_autogen: bool) -> None:
 
 
 @pytest.mark.parametrize("use_autogen", [True, False])
+def test_no_label_of_arcface_is_ignored(use_autogen: bool) -> None:
+    with pytest.raises(RuntimeError, match="index -100 is out of bounds"):
+        losses.ArcFaceLoss(use_autogen=use_autogen)(X, LABELS.index_fill(0, torch.tensor(0), -100))
+
+
+@pytest.mark.parametrize("use_autogen", [True, False])
 def test_embeddings_of_another_length(use_autogen: bool) -> None:
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         losses.ArcFaceLoss(in_features=3, num_classes=4, use_autogen=use_autogen)(X, LABELS)

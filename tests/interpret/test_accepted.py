@@ -1,0 +1,74 @@
+"""Dtypes and numbers that torch's ops do not take, which fake tensors do not tell: the error is torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from autogen import autogen_loss, explain
+
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+REFUSED: dict[str, Loss] = {
+    "a mask subtracted": lambda x, mask, count: (x - mask).mean(),
+    "from a mask": lambda x, mask, count: (mask - x).mean(),
+    "one less a mask": lambda x, mask, count: (x * (1 - mask)).mean(),
+    "in place": lambda x, mask, count: x.clone().sub_(mask).mean(),
+    "a mask negated": lambda x, mask, count: (x * -mask).mean(),
+    "l1 of a mask": lambda x, mask, count: functional.l1_loss(x, mask),
+    "multilabel of a mask": lambda x, mask, count: functional.multilabel_soft_margin_loss(x, mask),
+    "soft margin, backward": lambda x, mask, count: functional.soft_margin_loss(x, mask),
+    "gelu of integers": lambda x, mask, count: (x + functional.gelu(count)).mean(),
+    "softmax of integers": lambda x, mask, count: (x * count.softmax(-1)).mean(),
+    "mean of integers": lambda x, mask, count: x.mean() * count.mean(),
+    "floor of a mask": lambda x, mask, count: (x + mask.floor()).mean(),
+    "integers divided": lambda x, mask, count: torch.addcdiv(count, count, count).sum() + x.mean(),
+    "beyond bytes": lambda x, mask, count: (x * count.to(torch.uint8).masked_fill(mask, 300)).mean(),
+    "beyond halves": lambda x, mask, count: x.half().masked_fill(mask, -1e9).float().mean(),
+    "beyond halves, in place": lambda x, mask, count: x.half().masked_fill_(mask, -1e9).float().mean(),
+    "clamped beyond halves": lambda x, mask, count: x.half().clamp(max=1e5).float().mean(),
+    "filled beyond halves": lambda x, mask, count: (x + torch.full_like(x.half(), 1e5)).mean(),
+    "padded beyond halves": lambda x, mask, count: functional.pad(x.half(), (1, 1), value=1e5).float().mean(),
+}
+TAKEN: dict[str, Loss] = {
+    "a mask multiplied": lambda x, mask, count: (x * mask).mean(),
+    "integers subtracted": lambda x, mask, count: (x - count).mean(),
+    "less the greatest float": lambda x, mask, count: x.masked_fill(mask, -3e38).clamp(min=-2.0).mean(),
+    "a sum beyond halves": lambda x, mask, count: (x.half() + 1e5).clamp(max=1.0).float().mean(),
+    "halves compared": lambda x, mask, count: (x * (x.half() < 1e5)).mean(),
+    "sigmoid of integers": lambda x, mask, count: (x * count.sigmoid()).mean(),
+}
+
+
+def arguments() -> tuple[Tensor, Tensor, Tensor]:
+    """Floats, a mask and counts, of shape (6,)."""
+    x = torch.linspace(-1, 1, 6, requires_grad=True)
+    return x, x.detach() > 0, torch.arange(1, 7)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_errors_are_torchs(case: str) -> None:
+    loss = REFUSED[case]
+    raised = []
+    for each in (loss, autogen_loss(loss)):
+        with pytest.raises(RuntimeError) as caught:
+            each(*arguments()).backward()
+        raised.append((type(caught.value), str(caught.value)))
+    assert raised[0] == raised[1]
+    assert explain(autogen_loss(loss), *arguments()).path == "eager"
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_what_torch_takes_has_a_kernel(case: str) -> None:
+    loss = TAKEN[case]
+    results = []
+    for each in (loss, autogen_loss(loss, policy="mandatory")):
+        x, *others = arguments()
+        value = each(x, *others)
+        value.backward()
+        results.append((value.detach(), x.grad))
+    torch.testing.assert_close(results[0], results[1])
