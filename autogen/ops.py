@@ -102,7 +102,7 @@ class Op:
     rule: the dtypes it takes and gives.
     domain: per argument, where the generic test samples.
     ulp: the greatest error in ulps of the result, on every target; 0 is exact, 0.5 correctly rounded. The sign of
-        a zero counts in `ties` only: Triton negates x as 0 - x.
+        a zero counts in `ties` only.
     unit: a result smaller than this counts as this large when its ulp is taken.
     nan: what becomes of a nan argument.
     ties: arguments and result where a choice had to be made; the generic test tries them all.
@@ -219,7 +219,7 @@ def _rows() -> Iterator[Op]:
     # fmt: off
 
     # signs, sums and products
-    yield _row("neg",          "-{0}",                    number, every,    0)
+    yield _row("neg",          "neg({0})",                number, every,    0,   ties=((0.0, -0.0), (-0.0, 0.0)))
     yield _row("abs",          "tl.abs({0})",             number, every,    0)
     yield _row("sign",         "sign({0})",               number, every,    0,   (".default", "sgn.default"),
                nan=Nan.ABSORBED, ties=((0, 0), (nan, 0)))

@@ -24,8 +24,8 @@ import importlib
 from typing import Any
 
 _FUNCTIONS = {
-    "basic": "copysign div_rn exp2_normal fma is_nvidia maximum minimum polynomial product_plus reciprocal_normal "
-    "signbit",
+    "basic": "copysign div_rn exp2_normal fma is_nvidia maximum minimum neg polynomial product_plus "
+    "reciprocal_normal signbit",
     "choosing": "isfinite isinf isnan max_over min_over one_condition relu round_to_bfloat16 round_to_float16 sign",
     "exponentials": "exp exp2 exp_factors exp_nonpositive exp_summand expm1 nearest_power_of_two rsqrt sigmoid "
     "sigmoid_neg sqrt tanh",

@@ -85,8 +85,14 @@ def signbit(x: tl.tensor) -> tl.tensor:
 
 
 @device
+def neg(x: tl.tensor) -> tl.tensor:
+    """`-x`, also of 0: Triton's own negation is `0 - x`, which makes no -0.0, and costs a GPU an instruction."""
+    return x * -1.0 if x.dtype.is_floating() else -x
+
+
+@device
 def copysign(magnitude: tl.tensor, x: tl.tensor) -> tl.tensor:
-    """`|magnitude|` with the sign of `x`, also if 0; Triton's negation is `0 - x`, which makes no -0.0."""
+    """`|magnitude|` with the sign of `x`, also if 0."""
     magnitude, x = tl.broadcast(core.to_tensor(magnitude), core.to_tensor(x))
     if magnitude.dtype == tl.float64:
         bits = magnitude.to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF

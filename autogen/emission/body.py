@@ -7,6 +7,7 @@ line.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable
@@ -339,8 +340,10 @@ class Body:
         value = node.attrs[0]
         if isinstance(value, bool):
             return f"tl.full((), {value}, tl.int1)", Precedence.ATOM
-        if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
+        if isinstance(value, float) and not math.isfinite(value):
             return f'float("{value}")', Precedence.ATOM
+        if value == 0 and math.copysign(1, value) < 0:  # as a number, Triton would take it for 0.0
+            return f"{self._style.helper('neg')}(tl.full((), 0.0, {TRITON_DTYPES[node.dtype]}))", Precedence.ATOM
         return repr(value), Precedence.ATOM if value >= 0 else Precedence.UNARY
 
     def _cast(self, node: Node) -> tuple[str, int]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial, reduce
 from typing import Any, TypeVar
 
 import sympy
 import torch
+from sympy.core.relational import Relational
+from sympy.logic.boolalg import BooleanFunction
 from torch.utils._sympy.functions import ToFloat
 
 from autogen import ir
@@ -99,6 +102,8 @@ def number(expression: sympy.Expr, dtype: torch.dtype) -> ir.Node:
     Sizes are integers in the kernel, too. All else that is known when it is launched is one number, computed there: as
     Python does it, in double precision. What is not known then is put together in the kernel.
     """
+    if isinstance(expression, (Relational, BooleanFunction)):
+        return ir.cast(_condition(expression), dtype)
     if expression.is_number:
         return ir.const(float(expression) if not expression.is_integer else int(expression), dtype)
     if isinstance(expression, Chosen):
@@ -119,7 +124,6 @@ def number(expression: sympy.Expr, dtype: torch.dtype) -> ir.Node:
     if expression.is_Add or expression.is_Mul:  # in any order: what is known is one number
         known = [arg for arg in args if not arg.has(Chosen, Read)]
         args = [expression.func(*known)] * bool(known) + [arg for arg in args if arg not in known]
-    args = [number(arg, dtype) for arg in args]
     name = type(expression).__name__
     binary = {
         "Add": "add",
@@ -131,10 +135,36 @@ def number(expression: sympy.Expr, dtype: torch.dtype) -> ir.Node:
     }
     if name not in binary:
         raise NotImplementedError(f"the size expression {expression}")
-    result = args[0]
-    for arg in args[1:]:
-        result = ir.apply(binary[name], result, arg)
-    return result
+    is_kept = dtype.is_floating_point or (name in ("Add", "Mul") and dtype != torch.bool)
+    inside = dtype if is_kept else torch.float64
+    return ir.cast(reduce(partial(ir.apply, binary[name]), (number(arg, inside) for arg in args)), dtype)
+
+
+def _condition(expression: sympy.Basic) -> ir.Node:
+    """What is compared in Python: 1 or 0 where that is known when the kernel is launched, as Triton has no boolean
+    arguments that are the same everywhere.
+    """
+    if not expression.has(Chosen, Read):
+        whether = ToFloat(expression)
+        evaluator_of(whether)
+        return ir.apply("ne", ir.scalar(whether, torch.float64), ir.const(0, torch.float64))
+    name = type(expression).__name__
+    inside = torch.float64 if name in _COMPARISONS else torch.bool
+    args = [number(arg, inside) for arg in expression.args]
+    if name == "Not":
+        return ir.apply("logical_not", *args)
+    return reduce(partial(ir.apply, {**_COMPARISONS, **_CONNECTIVES}[name]), args)
+
+
+_COMPARISONS = {
+    "Equality": "eq",
+    "Unequality": "ne",
+    "GreaterThan": "ge",
+    "LessThan": "le",
+    "StrictGreaterThan": "gt",
+    "StrictLessThan": "lt",
+}
+_CONNECTIVES = {"And": "logical_and", "Or": "logical_or"}
 
 
 def _is_of_sizes(expression: sympy.Expr) -> bool:
