@@ -130,13 +130,14 @@ class Reachable:
         has_more = is_derived_constant(value)
         if isinstance(value, float) and not has_more:
             if container is None:
-                return float, repr(value)
+                return type(value), repr(value)
             name = unique(name, self.fixed.keys() | {each.name for each in self.floats})
-            if name in self._varying and math.isfinite(value):
+            # A kernel's argument is one of Python's floats, and no special case: 0.0 may be an error, or have a sign.
+            if name in self._varying and type(value) is float and math.isfinite(value) and value != 0:
                 self.floats.append(Kept(name, value, container, key))
                 return float
             self.fixed[name] = value
-            return float, repr(value)  # nan equals itself here, and 0.0 differs from -0.0
+            return type(value), repr(value)  # nan equals itself here, and 0.0 differs from -0.0
         if value is MISSING or (isinstance(value, _CONSTANTS) and not has_more):
             return type(value), value
         if type(value) in _MAY_KEEP and container is not None and _is_memo(value):

@@ -69,10 +69,10 @@ def require_accepted(func: Any, args: Any, kwargs: Any) -> None:
 
 
 def _is_taken(leaf: Any) -> bool:
-    """Whether every op takes an argument: a float tensor, or a number that all floats can hold."""
+    """Whether every op takes an argument: a float tensor, or a number that all floats can hold, and that is not 0."""
     if isinstance(leaf, torch.Tensor):
         return leaf.is_floating_point()
-    return isinstance(leaf, bool) or not isinstance(leaf, (int, float)) or abs(leaf) <= torch.finfo(torch.half).max
+    return isinstance(leaf, bool) or not isinstance(leaf, (int, float)) or 0 < abs(leaf) <= torch.finfo(torch.half).max
 
 
 def _sample(leaf: Any) -> Any:

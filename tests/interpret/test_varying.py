@@ -8,6 +8,7 @@ import pickle
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -391,7 +392,7 @@ def test_callers_of_a_function_with_constants_of_their_own(compiled: list[str]) 
         for constants in callers:
             found, expected = gradient(ours, X, *constants), gradient(scaled, X, *constants)
             torch.testing.assert_close(found, expected, rtol=2e-6, atol=1e-7)
-    assert len(compiled) <= 4  # twice with constants, then once for either side of the branch
+    assert len(compiled) <= 5  # twice with constants, then once for either side of the branch, and for the margin of 0
 
 
 @pytest.mark.parametrize(
@@ -441,3 +442,29 @@ def test_a_base_that_varies(how: str) -> None:
         torch.testing.assert_close(*values)
         torch.testing.assert_close(*(torch.autograd.grad(value, x)[0] for value in values))
     assert trace_count(decorated) == 3
+
+
+@pytest.mark.parametrize("loss", [lambda x, s: x / s, lambda x, s: torch.celu(x, s), lambda x, s: x.sum() * (s + 1)])
+def test_zeros_among_floats_that_vary(loss: Any) -> None:
+    """One has a sign; another is an error."""
+    ours, x = autogen_loss(loss), torch.ones(3)
+    for value in (0.5, 0.75, 0.25, -0.0, 0.3, 0.0, -0.0, 0.4):
+        results = []
+        for each in (ours, loss):
+            try:
+                results.append(each(x, value))
+            except (RuntimeError, ZeroDivisionError) as error:
+                results.append(torch.tensor([ord(letter) for letter in str(error)]))
+        torch.testing.assert_close(*results)
+
+
+def test_floats_of_numpy_are_not_pythons() -> None:
+    def loss(x: Tensor, s: float) -> Tensor:
+        return x * torch.tensor([s, 1 - s, 1.0])
+
+    ours = autogen_loss(loss)
+    for value in (0.5, 0.7, 0.9, 2.0, np.float64(2.0), np.float64(3.0), np.float64(4.0), 2.0):
+        torch.testing.assert_close(ours(torch.ones(3), value), loss(torch.ones(3), value))
+    scaled = autogen_loss(lambda x, s: x * s, policy="mandatory")
+    for value in np.linspace(0.1, 0.9, 5):
+        torch.testing.assert_close(scaled(torch.ones(3), value), torch.ones(3) * value)
