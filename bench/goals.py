@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 import torch
 
-from bench.results import Row
+from bench.results import Row, latest
 
 OURS, COMPILED, LIGER, EAGER = "autogen", ("compile", "autotune"), ("liger",), ("eager",)
 LARGE = 256e6  # bytes that forward reads at least
 SHARE = 90  # percent of a copy's bandwidth, of large inputs
 SPEEDUP = 1.3  # over torch.compile, in the geometric mean
 OF_BOXES = 10  # times as fast as eager
+OF_ERRORS = 2
 SLACK = 2**20  # bytes beside gradients: partial results, counters, what is kept per row
 
 
@@ -35,14 +36,16 @@ def summary(rows: Sequence[Row]) -> str:
 
 def goals(rows: Sequence[Row]) -> Iterator[Goal]:
     """All goals, of the rows of one GPU and version. A later measurement of the same counts."""
-    found = {(*_case(row), row.column, row.direction): row for row in rows if row.median is not None}
-    latest = list(found.values())
-    yield _bandwidth(latest)
-    yield _over(latest, COMPILED, f"{SPEEDUP} times torch.compile in the geometric mean, slower nowhere", SPEEDUP, 1)
-    yield _over(latest, LIGER, "faster than Liger-Kernel wherever both have the loss", 1, 1)
-    boxes = [row for row in latest if row.case == "giou"]
+    found = [row for row in latest(rows) if row.median is not None]
+    yield _bandwidth(found)
+    yield _over(found, COMPILED, f"{SPEEDUP} times torch.compile in the geometric mean, slower nowhere", SPEEDUP, 1)
+    yield _over(found, LIGER, "faster than Liger-Kernel wherever both have the loss", 1, 1)
+    boxes = [row for row in found if row.case == "giou"]
     yield _over(boxes, EAGER, f"GIoU of 1024 x 256 boxes {OF_BOXES} times as fast as eager", OF_BOXES, OF_BOXES)
-    yield _memory(latest)
+    yield _memory(found)
+    yield _launches(found)
+    yield _errors(found)
+    yield _failures(latest(rows))
 
 
 def _case(row: Row) -> tuple[str, str, str]:
@@ -98,6 +101,40 @@ def _memory(rows: Sequence[Row]) -> Goal:
         return Goal(text, None, "")
     most, name = max(beside)
     return Goal(text, most <= SLACK, f"most {max(most, 0) / 2**20:.2f} MiB ({name})")
+
+
+def _launches(rows: Sequence[Row]) -> Goal:
+    text = "one launch forward, one backward, and no wait"
+    ours = [row for row in rows if row.column == OURS and row.launches is not None and row.syncs is not None]
+    if not ours:
+        return Goal(text, None, "")
+    more = [_name(row) for row in ours if row.syncs or row.launches != (2 if row.direction == "both" else 1)]
+    return Goal(text, not more, f"{len(ours) - len(more)} of {len(ours)}{f'; not {more[0]}' if more else ''}")
+
+
+def _errors(rows: Sequence[Row]) -> Goal:
+    """Of value and gradient against float64, beside eager's: as near, or within a rounding of the dtype."""
+    text = f"errors at most {OF_ERRORS} times eager's, or a rounding"
+    theirs = {(_case(row), row.direction): row.error for row in rows if row.column == "eager"}
+    ratios = []
+    for row in rows:
+        error = theirs.get((_case(row), row.direction))
+        if row.column == OURS and row.error is not None and error is not None:
+            ratios.append((row.error / max(error, torch.finfo(getattr(torch, row.dtype)).eps), _name(row)))
+    if not ratios:
+        return Goal(text, None, "")
+    most, name = max(ratios)
+    return Goal(text, most <= OF_ERRORS, f"most {most:.2f} of {len(ratios)} ({name})")
+
+
+def _failures(rows: Sequence[Row]) -> Goal:
+    text = "no case that only fails here"
+    ours = [row for row in rows if row.column == OURS]
+    others = {(_case(row), row.direction) for row in rows if row.column == "eager" and row.median is not None}
+    failed = [_name(row) for row in ours if row.median is None and (_case(row), row.direction) in others]
+    return Goal(
+        text, None if not ours else not failed, f"{len(failed)} of {len(ours)}{f'; {failed[0]}' if failed else ''}"
+    )
 
 
 def _gradient_bytes(row: Row) -> int:

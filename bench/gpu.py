@@ -5,7 +5,10 @@ A call is that of one set of inputs, by number; `prepare` makes it ready, and is
 
 from __future__ import annotations
 
+import functools
 import gc
+import math
+import os
 import time
 import warnings
 from collections.abc import Callable
@@ -14,9 +17,14 @@ import torch
 
 from bench.results import percentile
 
+# A profiler that stays attached makes every later launch slower.
+os.environ.setdefault("TEARDOWN_CUPTI", "1")
+
 DEVICE = "cuda"
-REPEATS = 60
-BUDGET = 0.5  # seconds for one number
+WARM_UP = 0.05  # seconds: after a while of compiling, clocks have to rise again
+REPEATS = 200
+BUDGET = 0.3  # seconds for one number
+_BATCH = 10
 _CUDA = torch.autograd.DeviceType.CUDA  # type: ignore[attr-defined]
 
 Call = Callable[[int], object]
@@ -49,29 +57,39 @@ def forget_memory() -> None:
 
 def times(call: Call, prepare: Call) -> list[float]:
     """µs of each of some calls, between events of the GPU."""
-    for k in range(3):
-        prepare(k)
-        call(k)
-    torch.cuda.synchronize()
+    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(_BATCH)]
     found: list[float] = []
-    deadline = time.monotonic() + BUDGET
-    while len(found) < REPEATS and (time.monotonic() < deadline or not found):
-        batch = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(10)]
-        for k, (start, end) in enumerate(batch):
-            prepare(k)
+    begun = time.monotonic()
+    is_warm, calls = False, 0
+    while len(found) < REPEATS and (not found or time.monotonic() < begun + BUDGET):
+        for start, end in events:
+            prepare(calls)
             start.record()
-            call(k)
+            call(calls)
             end.record()
+            calls += 1
         torch.cuda.synchronize()
-        found += [start.elapsed_time(end) * 1000 for start, end in batch]
+        if is_warm:
+            found += [start.elapsed_time(end) * 1000 for start, end in events]
+        elif time.monotonic() > begun + WARM_UP:
+            is_warm, begun = True, time.monotonic()
     return found
 
 
-def copy_bandwidth() -> float:
-    """GB/s of a copy from memory to memory, read and written bytes together."""
-    source = torch.empty(2**28, dtype=torch.float32, device=DEVICE)
-    target = torch.empty_like(source)
-    return 2 * source.nbytes / percentile(times(lambda _: target.copy_(source), lambda _: None), 0.5) / 1000
+@functools.cache
+def _copy_bandwidth(size: int) -> float:
+    """GB/s of a copy that moves so many bytes; those of several are larger than twice the L2 cache."""
+    count = min(max(-(-2 * cache_bytes() // size), 1), 32)
+    pairs = [torch.empty((2, size // 2), dtype=torch.uint8, device=DEVICE) for _ in range(count)]
+    found = times(lambda k: pairs[k % count][1].copy_(pairs[k % count][0]), lambda _: None)
+    return size / percentile(found, 0.5) / 1000
+
+
+def copy_bandwidth(size: int = 2**31) -> float:
+    """GB/s of a copy from memory to memory, read and written bytes together: of the power of 2 that is next to `size`,
+    from 1 MiB to 2 GiB.
+    """
+    return _copy_bandwidth(2 ** min(max(round(math.log2(max(size, 1))), 20), 31))
 
 
 def launches(call: Call, prepare: Call) -> int:

@@ -75,6 +75,8 @@ def main(folder: Path = FOLDER) -> int:
         return 2
     for path in files:
         rows = read(path)
+        if not rows:
+            continue
         path.with_suffix(".svg").write_text(drawing(rows), encoding="utf-8")
         print(f"{path.with_suffix('.svg').name}: {len(rows)} rows")
     return 0

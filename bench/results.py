@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-FOLDER = Path(__file__).parent / "results"
+FOLDER = Path(os.environ.get("BENCH_RESULTS") or Path(__file__).parent / "results")
 DIRECTIONS = ("forward", "backward", "both")
 OURS = ("autogen", "early", "tuned")  # columns
+OUT_OF_MEMORY = "out of memory"
 
 Key = tuple[str, str, str, str, str]
 
@@ -71,8 +73,8 @@ def read(path: Path) -> list[Row]:
     """All rows of a file; a last line that a killed run left unfinished is not one."""
     if not path.exists():
         return []
-    text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1].decode()
     rows = []
     for found in csv.DictReader(whole.splitlines()):
         values = {name: _parsed(name, text) for name, text in found.items()}
@@ -89,16 +91,22 @@ def _parsed(name: str, text: str) -> str | float | int | None:
 def repair(path: Path) -> None:
     """Cut off a line that a killed run left unfinished."""
     if path.exists():
-        text = path.read_text(encoding="utf-8")
-        path.write_text(text[: text.rfind("\n") + 1], encoding="utf-8")
+        content = path.read_bytes()
+        path.write_bytes(content[: content.rfind(b"\n") + 1])
 
 
 def measured(rows: Iterable[Row]) -> set[Key]:
-    """What has been measured in all directions, or could not be."""
+    """What has been measured in all directions, or has no room in memory. What failed is tried again."""
     directions: dict[Key, set[str]] = {}
     for row in rows:
-        directions.setdefault(row.key, set()).add(row.direction)
+        if row.median is not None or row.note.startswith(OUT_OF_MEMORY):
+            directions.setdefault(row.key, set()).add(row.direction)
     return {key for key, found in directions.items() if found >= set(DIRECTIONS)}
+
+
+def latest(rows: Iterable[Row]) -> list[Row]:
+    """The last row of each case, column and direction."""
+    return list({(row.case, row.size, row.dtype, row.column, row.direction): row for row in rows}.values())
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -111,7 +119,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Median µs for people: a line per case, size, dtype and direction, and what ours is of the best other."""
+    """Median µs for people: a line per case, size, dtype and direction, ours beside the best other; then notes."""
     columns = list(dict.fromkeys(row.column for row in rows))
     lines: dict[tuple[str, ...], dict[str, Row]] = {}
     for row in rows:
@@ -129,4 +137,6 @@ def table(rows: Sequence[Row]) -> str:
         has_both = ours is not None and ours.median is not None and others
         speedup = f"{min(others) / ours.median:.2f}" if has_both else ""  # type: ignore[operator, union-attr]
         text.append(f"{' '.join(line):<{width}}{cells}{percent:>11}{speedup:>9}")
+    noted = [row for found in lines.values() for row in found.values() if row.note]
+    text += dict.fromkeys(" ".join((row.case, row.size, row.dtype, row.column, row.note)) for row in noted)
     return "\n".join(text)

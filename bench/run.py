@@ -5,18 +5,23 @@ one with configurations that were timed (`autogen.tuning`).
 
     python -m bench.run [--quick] [--seconds 500] [--only bce] [--again]
 
-A run goes on where the last one of the same versions stopped, and prints its table last. Upstream gradients are 1 and
-inputs are leaves. Inputs are rotated, so that together they are larger than twice the L2 cache. Without a GPU there is
-nothing to measure, and it says so.
+A run goes on where the last one of the same versions stopped, and prints its table last, also when it is interrupted;
+it fails if one of our columns does. Upstream gradients are 1 and inputs are leaves. Inputs are rotated, so that
+together they are larger than twice the L2 cache. `BENCH_RESULTS` names another folder for the results. Without a GPU
+there is nothing to measure, and it says so.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import hashlib
 import importlib.util
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -70,8 +75,11 @@ def error(case: Case, loss: Any, inputs: tuple[Tensor, ...]) -> float | None:
 
 
 def directions_of(loss: Any, inputs: list[tuple[Tensor, ...]]) -> dict[str, tuple[gpu.Call, gpu.Call]]:
-    """Forward, backward and both: the call, and what makes it ready. No call finds a gradient to add to."""
+    """Forward, backward and both: the call, and what makes it ready. No call finds a gradient to add to, or makes the
+    upstream gradient of 1, as `backward()` alone would.
+    """
     values: list[Tensor] = []
+    one = torch.ones_like(loss(*inputs[0]).detach())
 
     def given(k: int) -> tuple[Tensor, ...]:
         return inputs[k % len(inputs)]
@@ -80,7 +88,7 @@ def directions_of(loss: Any, inputs: list[tuple[Tensor, ...]]) -> dict[str, tupl
         return loss(*given(k))
 
     def both(k: int) -> None:
-        forward(k).backward()
+        forward(k).backward(one)
 
     def forget(k: int) -> None:
         given(k)[0].grad = None
@@ -90,60 +98,80 @@ def directions_of(loss: Any, inputs: list[tuple[Tensor, ...]]) -> dict[str, tupl
         values.append(forward(k))
 
     def backward(_: int) -> None:
-        values.pop().backward()
+        values.pop().backward(one)
 
     return {"forward": (forward, forget), "backward": (backward, compute), "both": (both, forget)}
 
 
-def measure(case: Case, column: str, make: Callable[[], Any], versions: str, copy: float) -> list[Row]:
-    """The rows of one case and column; one that fails says why."""
+def measure(case: Case, make: Callable[[], Any], moved: Mapping[str, int], row: Callable[..., Row]) -> list[Row]:
+    """The rows of one case and column, of which `moved` bytes are the least; what fails says why.
 
-    def row(direction: str, **numbers: Any) -> Row:
-        return Row(gpu.name(), versions, case.name, case.size, str(case.dtype)[6:], column, direction, **numbers)
-
-    def measured(direction: str, call: gpu.Call, prepare: gpu.Call) -> Row:
-        found = gpu.times(call, prepare)
-        middle = results.percentile(found, 0.5)
-        speed = moved[direction] / middle / 1000
-        return row(
-            direction,
-            p20=round(results.percentile(found, 0.2), 2),
-            median=round(middle, 2),
-            p80=round(results.percentile(found, 0.8), 2),
-            gigabytes_per_second=round(speed, 1),
-            percent_of_copy=round(100 * speed / copy, 1),
-            launches=gpu.launches(call, prepare),
-            syncs=gpu.syncs(call, prepare),
-            peak_bytes=gpu.peak(call, prepare),
-            error=difference,
-        )
-
+    Everything is timed before anything is profiled, and what only describes a call may fail alone.
+    """
     try:
         inputs = sets_of_inputs(case)
         loss = make()
-        moved = least_bytes(case, inputs[0])
-        difference = error(case, loss, inputs[0])
-        return [measured(direction, *calls) for direction, calls in directions_of(loss, inputs).items()]
+        calls = directions_of(loss, inputs)
+        found = {direction: gpu.times(*call) for direction, call in calls.items()}
     except Exception as problem:  # of a peer, of memory: the other columns are measured all the same
-        gpu.forget_memory()
-        kind = "out of memory" if isinstance(problem, torch.OutOfMemoryError) else type(problem).__name__
-        note = " ".join(f"{kind}: {problem}".split())[:100]
-        return [row(direction, note=note) for direction in DIRECTIONS]
+        return [row(direction, note=_why(problem)) for direction in DIRECTIONS]
+    difference, problems = _attempted(lambda: error(case, loss, inputs[0]))
+    rows = []
+    for direction, call in calls.items():
+        middle = results.percentile(found[direction], 0.5)
+        described: dict[str, Any] = {}
+        noted = list(problems)
+        for name, of in (("launches", gpu.launches), ("syncs", gpu.syncs), ("peak_bytes", gpu.peak)):
+            described[name], more = _attempted(partial(of, *call))
+            noted += more
+        rows.append(
+            row(
+                direction,
+                p20=round(results.percentile(found[direction], 0.2), 2),
+                median=round(middle, 2),
+                p80=round(results.percentile(found[direction], 0.8), 2),
+                gigabytes_per_second=round(moved[direction] / middle / 1000, 1),
+                percent_of_copy=round(moved[direction] / middle / 10 / gpu.copy_bandwidth(moved[direction]), 1),
+                error=difference,
+                note="; ".join(noted),
+                **described,
+            )
+        )
+    return rows
 
 
-def least_bytes(case: Case, inputs: tuple[Tensor, ...]) -> dict[str, int]:
+def _attempted(measurement: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """What is measured, or None and why."""
+    try:
+        return measurement(), []
+    except Exception as problem:
+        return None, [_why(problem)]
+
+
+def _why(problem: Exception) -> str:
+    kind = results.OUT_OF_MEMORY if isinstance(problem, torch.OutOfMemoryError) else type(problem).__name__
+    return " ".join(f"{kind}: {problem}".split())[:200]
+
+
+def least_bytes(case: Case) -> dict[str, int]:
     """The least bytes that any kernels move, by direction; the same for all columns."""
-    report = explain(case.autogen(), *inputs)
+    first, *rest = case.inputs(case.shape, case.dtype, gpu.DEVICE)
+    report = explain(case.autogen(), first.requires_grad_(), *rest)
     forward = report.forward.bytes_minimum if report.forward else 0
     backward = report.backward.bytes_minimum if report.backward else 0
     return {"forward": forward, "backward": backward, "both": forward + backward}
 
 
 def versions_text() -> str:
-    """What was measured."""
+    """What was measured; of ours, a digest of the source, too."""
     import triton
 
-    return f"autogen-loss {autogen.__version__}, torch {torch.__version__}, triton {triton.__version__}"
+    source = hashlib.sha256()
+    for file in sorted(Path(autogen.__file__).parent.rglob("*.*"), key=str):
+        if file.suffix in (".py", ".jinja"):
+            source.update(file.read_bytes())
+    versions = (f"autogen-loss {autogen.__version__} ({source.hexdigest()[:8]})", f"torch {torch.__version__}")
+    return ", ".join((*versions, f"triton {triton.__version__}"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -156,36 +184,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not gpu.is_there():
         print("There is no GPU here, so nothing was measured.", file=sys.stderr)
         return 2
-    started = time.monotonic()
     versions = versions_text()
     path = results.file_of(gpu.name())
     results.repair(path)
+    print(f"{gpu.name()}: a copy moves {gpu.copy_bandwidth():.0f} GB/s ({versions})", flush=True)
+    left: int | None = None
+    with contextlib.suppress(KeyboardInterrupt):  # by who has no more time: the table is printed all the same
+        left = _measure_all(options, versions, path)
+    rows = [row for row in results.read(path) if row.versions == versions]
+    print(results.table(rows))
+    print(goals.summary(rows))
+    if left != 0:
+        print(f"{'Some' if left is None else left} measurements are left; run this again to go on.")
+    return int(any(row.median is None and row.column in results.OURS for row in results.latest(rows)))
+
+
+def _measure_all(options: argparse.Namespace, versions: str, path: Path) -> int:
+    """Measure what is to be measured, and has not been; returns how much there was no time for."""
+    started, left = time.monotonic(), 0
     done = set() if options.again else results.measured(results.read(path))
-    copy = gpu.copy_bandwidth()
-    print(f"{gpu.name()}: a copy moves {copy:.0f} GB/s ({versions})", flush=True)
-    left = 0
     with policy("mandatory"):
         for case in cases():
             if options.only not in case.name or (options.quick and not case.is_quick):
                 continue
+            moved: dict[str, int] = {}
             for column, make in losses(case):
                 if options.quick and column in ("autotune", "tuned"):
                     continue
-                key = versions, case.name, case.size, str(case.dtype)[6:], column
-                if key in done:
+                row = partial(Row, gpu.name(), versions, case.name, case.size, str(case.dtype)[6:], column)
+                if row("").key in done:
                     continue
                 if time.monotonic() - started > options.seconds:
                     left += 1
                     continue
-                results.append(measure(case, column, make, versions, copy), path)
+                moved = moved or least_bytes(case)
+                found = measure(case, make, moved, row)
+                results.append(found, path)
+                cells = " ".join(str(each.median or each.note[:40]) for each in found)
+                print(f"{case.name} {case.size} {found[0].dtype} {column}: {cells}", flush=True)
                 torch.compiler.reset()
                 gpu.forget_memory()
-    rows = [row for row in results.read(path) if row.versions == versions]
-    print(results.table(rows))
-    print(goals.summary(rows))
-    if left:
-        print(f"{left} measurements are left; run this again to go on.")
-    return 0
+    return left
 
 
 if __name__ == "__main__":

@@ -232,7 +232,8 @@ class _Writer:
         yield "            return None"
         for k, text in enumerate(floats):
             yield f"        f{k} = {text}"
-            yield f"        if type(f{k}) is not float or not f{k} or f{k} - f{k} != 0.0:"  # 0, inf and nan are in the key
+            # Of these, 0, inf and nan are in the key.
+            yield f"        if type(f{k}) is not float or not f{k} or f{k} - f{k} != 0.0:"
             yield "            return None"
         values = [f"f{k}" for k in range(len(floats))]
         for k, text in enumerate(lists):

@@ -52,7 +52,7 @@ def timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[gpu.
     }
     stand_in: dict[str, Any] = {
         "DEVICE": "cpu", "is_there": lambda: True, "name": lambda: "Stand-in", "cache_bytes": lambda: 2000,
-        "free_bytes": lambda: 2**30, "forget_memory": lambda: None, "copy_bandwidth": lambda: 100.0,
+        "free_bytes": lambda: 2**30, "forget_memory": lambda: None, "copy_bandwidth": lambda _=0: 100.0,
         "times": times, "launches": launches, "syncs": always(0), "peak": always(512),
     }  # fmt: skip
     for name, value in stand_in.items():
@@ -83,7 +83,7 @@ def test_a_run_measures_every_case_once(
     head, *lines = capsys.readouterr().out.splitlines()
     assert "a copy moves 100 GB/s" in head
     assert any(line.startswith("bce_with_logits 300 float32 both") for line in lines)
-    assert [line.split()[0] for line in lines[-5:]] == ["open", "missed", "open", "missed", "met"]
+    assert [line.split()[0] for line in lines[-8:]] == ["open", "missed", "open", "missed", "met", "met", "met", "met"]
 
     timed.clear()
     assert run.main(["--quick"]) == 0
@@ -112,6 +112,47 @@ def test_a_peer_that_fails_leaves_cells_empty(
     assert [(row.direction, row.median, row.note) for row in compiled] == [
         (direction, None, "RuntimeError: no compiler") for direction in results.DIRECTIONS
     ]
+
+
+def test_what_only_describes_a_call_fails_alone(
+    timed: list[gpu.Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(call: gpu.Call, prepare: gpu.Call) -> int:
+        raise RuntimeError("no profiler")
+
+    monkeypatch.setattr(gpu, "launches", broken)
+    assert run.main(["--quick", "--only", "dice"]) == 0
+    for row in rows(tmp_path):
+        assert (row.median, row.launches, row.syncs, row.peak_bytes) == (20, None, 0, 512)
+        assert row.note == "RuntimeError: no profiler"
+
+
+def test_ours_that_fails_is_tried_again(
+    timed: list[gpu.Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(**_: Any) -> Any:
+        raise RuntimeError("no kernel")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "autogen_loss", broken)
+        assert run.main(["--quick", "--only", "dice"]) == 1
+    printed = capsys.readouterr().out
+    assert "dice 2x1x5x6 float32 early RuntimeError: no kernel" in printed.splitlines()
+    assert run.main(["--quick", "--only", "dice"]) == 0
+    assert [row.note for row in results.latest(rows(tmp_path)) if row.column == "early"] == ["", "", ""]
+
+
+def test_an_interrupted_run_prints_its_table(
+    timed: list[gpu.Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(loss: Any, **_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "compile", interrupted)
+    assert run.main(["--quick", "--only", "dice"]) == 0
+    assert {row.column for row in rows(tmp_path)} == {"eager"}
+    printed = capsys.readouterr().out
+    assert "dice 2x1x5x6 float32 both" in printed and "Some measurements are left" in printed
 
 
 def test_inputs_are_rotated_beyond_the_cache(timed: list[gpu.Call]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import goals, plots, results
+from bench import goals, gpu, plots, results
 from bench.gpu_cases import cases
 from bench.results import DIRECTIONS, Row
 
@@ -46,9 +46,19 @@ def test_a_run_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None:
     assert results.measured(results.read(path)) == set()
     results.append(all_directions(ROW), path)
     results.append(all_directions(FAILED), path)
+    results.append(all_directions(replace(FAILED, column="compile", note="RuntimeError: no compiler")), path)
     results.append([replace(ROW, column="eager")], path)  # killed after the first direction
     assert results.measured(results.read(path)) == {ROW.key, FAILED.key}
     assert replace(ROW, versions="autogen-loss 2, torch 2").key not in results.measured(results.read(path))
+
+
+def test_what_is_torn_within_a_letter_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.csv"
+    results.append([ROW, replace(ROW, note="µ")], path)
+    path.write_bytes(path.read_bytes()[:-2])
+    assert results.read(path) == [ROW]
+    results.repair(path)
+    assert results.read(path) == [ROW]
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40])
@@ -72,12 +82,12 @@ def test_percentiles(values: list[float], share: float, expected: float) -> None
 
 def test_the_table_names_the_best_other_and_leaves_cells_empty() -> None:
     slow, fast = replace(ROW, column="eager", median=8.0), replace(ROW, column="compile", median=4.0)
-    head, line = results.table([slow, fast, FAILED, ROW]).splitlines()
+    head, line, _ = results.table([slow, fast, FAILED, ROW]).splitlines()
     assert head.split()[:5] == ["median", "µs", "eager", "compile", "liger"]
     assert line.split()[:4] == ["bce", "8x4", "float32", "forward"] and line.split()[-1] == "2.00"
     assert "out of memory:" in line
-    (_, alone) = results.table([FAILED]).splitlines()
-    assert alone.rstrip().endswith("out of memory:")
+    _, alone, note = results.table([FAILED]).splitlines()
+    assert alone.rstrip().endswith("out of memory:") and note == f"bce 8x4 float32 liger {FAILED.note}"
 
 
 def large(column: str, forward: float, backward: float, both: float, **changes: object) -> list[Row]:
@@ -94,7 +104,7 @@ def large(column: str, forward: float, backward: float, both: float, **changes: 
 
 
 def verdicts(rows: list[Row]) -> list[bool | None]:
-    return [goal.is_met for goal in goals.goals(rows)]
+    return [goal.is_met for goal in goals.goals(rows)][:5]
 
 
 def test_goals() -> None:
@@ -121,6 +131,44 @@ def test_goals_of_bandwidth_and_memory() -> None:
     assert verdicts(small)[0] is None
     much = [replace(row, peak_bytes=2**29 + 2**21) for row in slow]
     assert verdicts(much)[4] is False and "2.00 MiB" in goals.summary(much)
+
+
+def test_goals_of_launches_errors_and_failures() -> None:
+    def judged(*rows: Row) -> list[bool | None]:
+        return [goal.is_met for goal in goals.goals(rows)][5:]
+
+    both, eager = replace(ROW, direction="both", launches=2), replace(ROW, column="eager", error=1e-7)
+    assert judged() == [None] * 3
+    assert judged(ROW, both, eager) == [True] * 3
+    assert judged(replace(ROW, launches=2))[0] is judged(replace(both, launches=3))[0] is False
+    assert judged(replace(ROW, syncs=1))[0] is False
+    assert judged(eager, replace(ROW, error=2.5e-7))[1] is False
+    assert judged(eager, replace(ROW, dtype="bfloat16", error=1e-3))[1] is None, "eager's of that dtype is not there"
+    low = replace(eager, dtype="bfloat16")
+    assert judged(low, replace(ROW, dtype="bfloat16", error=1e-3))[1] is True, "within a rounding"
+    failed = replace(FAILED, column="autogen")
+    assert judged(failed, eager)[2] is False and judged(failed)[2] is True
+
+
+def test_calls_go_round_all_sets_of_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Event:
+        def __init__(self, **_: object) -> None:
+            pass
+
+        def record(self) -> None:
+            pass
+
+        def elapsed_time(self, other: object) -> float:
+            return 0.5
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(gpu, "WARM_UP", 0.0)
+    called: list[int] = []
+    prepared: list[int] = []
+    found = gpu.times(called.append, prepared.append)
+    assert found == [500.0] * gpu.REPEATS
+    assert called == prepared == list(range(len(called))) and len(called) > gpu.REPEATS
 
 
 def test_every_case_runs_and_ours_agrees() -> None:
