@@ -61,8 +61,11 @@ def multi_margin_loss(
     """`sum_{c != y} max(0, margin - x_y + x_c)^p * w_y / C`, as `torch.nn.functional.multi_margin_loss`."""
     if size_average is not None or reduce is not None:
         reduction = torch.nn._reduction.legacy_get_string(size_average, reduce)
+    torch.nn._reduction.get_enum(reduction)  # which refuses what is none
     if p not in (1, 2):
         raise ValueError("only p == 1 and p == 2 supported")
+    if target.dtype != torch.int64:
+        raise RuntimeError(f"expected scalar type Long but found {target.dtype}")
     if weight is not None and weight.dim() != 1:
         raise ValueError("weight must be one-dimensional")
     if torch.is_autocast_enabled(input.device.type):  # in full precision, as torch's own
@@ -311,6 +314,9 @@ def _of_class_index(*dtypes: torch.dtype) -> Callable[..., Any]:
 
     def check(input: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int) -> Any:
         _refuse(target.dtype not in dtypes, f"expected a target of one of {dtypes}, but got {target.dtype}")
+        if weight is not None:
+            classes = input.shape[min(1, input.dim() - 1)]
+            _refuse(weight.dim() != 1 or weight.shape[0] != classes, "a weight tensor that is not one per class")
         if target.device.type == "cpu":
             outside = (target < 0) | (target >= input.shape[min(1, input.dim() - 1)])
             _refuse((outside & (target != ignore_index)).any(), "a target is out of bounds", IndexError)

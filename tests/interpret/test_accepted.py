@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from autogen import autogen_loss, explain
+from autogen import autogen_loss, explain, losses
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -72,3 +72,23 @@ def test_what_torch_takes_has_a_kernel(case: str) -> None:
         value.backward()
         results.append((value.detach(), x.grad))
     torch.testing.assert_close(results[0], results[1])
+
+
+@pytest.mark.parametrize(
+    ("loss", "inputs"),
+    [
+        (losses.MultiMarginLoss(reduction="Mean"), (torch.ones(2, 3), torch.tensor([0, 1]))),
+        (losses.MultiMarginLoss(), (torch.ones(2, 3), torch.tensor([0, 1], dtype=torch.int32))),
+        (losses.NLLLoss(torch.ones(1)), (torch.ones(2, 3, 4), torch.ones(2, 4, dtype=torch.int64))),
+        (losses.CrossEntropyLoss(torch.ones(1)), (torch.ones(2, 3, 4), torch.ones(2, 4, dtype=torch.int64))),
+    ],
+    ids=["a reduction", "labels", "a weight", "a weight of logits"],
+)
+def test_what_else_torch_refuses(loss: losses.MultiMarginLoss, inputs: tuple[Tensor, Tensor]) -> None:
+    raised = []
+    for use_autogen in (True, False):
+        loss.use_autogen = use_autogen
+        with pytest.raises((RuntimeError, ValueError)) as caught:
+            loss(*inputs)
+        raised.append((type(caught.value), str(caught.value)))
+    assert raised[0] == raised[1]
