@@ -390,7 +390,8 @@ class _Tracing:
             self.recorder.placeholder(f"grad_{names[k]}", seeds[-1])
             upstream[k] = seeds[-1]
         try:
-            with self._mode, self.recorder:
+            # In this thread, whatever the device: a trace looks at where it is.
+            with self._mode, self.recorder, torch.autograd.set_multithreading_enabled(False):
                 found = torch.autograd.grad(
                     [results[k] for k in starts], [self.fakes[k] for k in wanted], seeds, allow_unused=True
                 )
