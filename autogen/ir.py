@@ -76,7 +76,8 @@ def hole(position: int) -> sympy.Symbol:
     return sympy.Symbol(f"_{position}", integer=True)
 
 
-def _is_hole(symbol: sympy.Expr) -> bool:
+def is_hole(symbol: sympy.Expr) -> bool:
+    """Whether a symbol is a `hole`."""
     return isinstance(symbol, sympy.Symbol) and not isinstance(symbol, Axis) and symbol.name.startswith("_")
 
 
@@ -240,7 +241,7 @@ def load_at(node: Node, args: Sequence[Node], entries: Sequence[sympy.Expr], buf
 def reload(node: Node, buffer: Buffer) -> Node:
     """The element of `buffer` at the index of the load `node`."""
     args = iter(node.args)
-    return load(buffer, [next(args) if _is_hole(entry) else entry for entry in node.attrs[1]])
+    return load(buffer, [next(args) if is_hole(entry) else entry for entry in node.attrs[1]])
 
 
 def cast(node: Node, dtype: torch.dtype) -> Node:
@@ -430,48 +431,6 @@ def substitute(node: Node, values: Mapping[Axis, sympy.Expr | Node]) -> Node:
     for below in topological([node]):
         memo[below] = visit(below)
     return memo[node]
-
-
-@frozen
-class _In:
-    """Where a rule is broken; a listing of the node, made only if it is printed."""
-
-    node: Node
-
-    def __str__(self) -> str:
-        return f"in {self.node!r}"
-
-
-def verify(roots: Iterable[Node]) -> None:
-    """Raise `AssertionError` if a graph breaks a rule of the IR; run after every pass in tests."""
-    from autogen.ops import OPS
-
-    for node in topological(roots):
-        where = _In(node)
-        assert node.dtype == compute_dtype(node.dtype), f"{node.dtype} is a storage dtype, {where}"
-        if node.op == "const":
-            assert not node.args and not node.axes, f"a constant depends on nothing, {where}"
-        elif node.op == "scalar":
-            assert not node.args and node.dtype.is_floating_point, f"a float is given, {where}"
-        elif node.op == "index":
-            assert not node.args and node.dtype == torch.int64, f"an index is an int64 leaf, {where}"
-        elif node.op == "load":
-            buffer, entries = node.attrs
-            assert len(entries) == len(buffer.shape), f"rank of the index differs from the tensor's, {where}"
-            places = sorted(str(s) for e in entries for s in e.free_symbols if _is_hole(s))
-            expected = sorted(str(hole(k)) for k in range(len(node.args)))
-            assert places == expected, f"each argument fills one place, {where}"
-            assert all(arg.dtype == torch.int64 for arg in node.args), f"an index is int64, {where}"
-        elif node.op == "cast":
-            assert len(node.args) == 1 and node.args[0].dtype != node.dtype, f"a cast to itself, {where}"
-        elif node.op == "reduce":
-            kind, axes = node.attrs
-            assert kind in REDUCTIONS, f"unknown reduction {kind}, {where}"
-            assert axes and not node.axes & set(axes), f"reduced axes are bound, {where}"
-            assert node.dtype == node.args[0].dtype, f"a reduction keeps its dtype, {where}"
-        else:
-            assert node.op in OPS, f"unknown op {node.op}, {where}"
-            assert node.dtype == OPS[node.op].result_dtype([a.dtype for a in node.args]), f"dtype rule, {where}"
 
 
 def format_nodes(roots: Iterable[Node]) -> str:

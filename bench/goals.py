@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
@@ -17,6 +18,10 @@ SPEEDUP = 1.3  # over torch.compile, in the geometric mean
 OF_BOXES = 10  # times as fast as eager
 OF_ERRORS = 2
 SLACK = 2**20  # bytes beside gradients: partial results, counters, what is kept per row
+
+
+Verdict: TypeAlias = "tuple[bool, str] | None"
+"""Whether a goal is met, and the figures; None if nothing was measured."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +42,19 @@ def summary(rows: Sequence[Row]) -> str:
 def goals(rows: Sequence[Row]) -> Iterator[Goal]:
     """All goals, of the rows of one GPU and version. A later measurement of the same counts."""
     found = [row for row in latest(rows) if row.median is not None]
-    yield _bandwidth(found)
-    yield _over(found, COMPILED, f"{SPEEDUP} times torch.compile in the geometric mean, slower nowhere", SPEEDUP, 1)
-    yield _over(found, LIGER, "faster than Liger-Kernel wherever both have the loss", 1, 1)
     boxes = [row for row in found if row.case == "giou"]
-    yield _over(boxes, EAGER, f"GIoU of 1024 x 256 boxes {OF_BOXES} times as fast as eager", OF_BOXES, OF_BOXES)
-    yield _memory(found)
-    yield _launches(found)
-    yield _errors(found)
-    yield _failures(latest(rows))
+    verdicts = {
+        f"{SHARE} % of a copy's bandwidth, forward and backward, from {LARGE / 1e6:.0f} MB on": _bandwidth(found),
+        f"{SPEEDUP} times torch.compile in the geometric mean, slower nowhere": _over(found, COMPILED, SPEEDUP, 1),
+        "faster than Liger-Kernel wherever both have the loss": _over(found, LIGER, 1, 1),
+        f"GIoU of 1024 x 256 boxes {OF_BOXES} times as fast as eager": _over(boxes, EAGER, OF_BOXES, OF_BOXES),
+        "no memory beside inputs and gradients": _memory(found),
+        "one launch forward, one backward, and no wait": _launches(found),
+        f"errors at most {OF_ERRORS} times eager's, or a rounding": _errors(found),
+        "no case that only fails here": _failures(latest(rows)),
+    }
+    for text, verdict in verdicts.items():
+        yield Goal(text, *(verdict or (None, "")))
 
 
 def _case(row: Row) -> tuple[str, str, str]:
@@ -56,16 +65,17 @@ def _name(row: Row) -> str:
     return " ".join((*_case(row), row.direction))
 
 
-def _bandwidth(rows: Sequence[Row]) -> Goal:
-    text = f"{SHARE} % of a copy's bandwidth, forward and backward, from {LARGE / 1e6:.0f} MB on"
+def _bandwidth(rows: Sequence[Row]) -> Verdict:
     ours = [row for row in rows if row.column == OURS and row.direction != "both"]
     large = {_case(row) for row in ours if row.direction == "forward" and _moved(row) >= LARGE}
-    shares = [(row.percent_of_copy or 0, _name(row)) for row in ours if _case(row) in large]
+    shares = [
+        (row.percent_of_copy, _name(row)) for row in ours if _case(row) in large and row.percent_of_copy is not None
+    ]
     if not shares:
-        return Goal(text, None, "")
+        return None
     reached = sum(share >= SHARE for share, _ in shares)
     least, name = min(shares)
-    return Goal(text, reached == len(shares), f"{reached} of {len(shares)}; least {least:.0f} % ({name})")
+    return reached == len(shares), f"{reached} of {len(shares)}; least {least:.0f} % ({name})"
 
 
 def _moved(row: Row) -> float:
@@ -73,7 +83,7 @@ def _moved(row: Row) -> float:
     return (row.gigabytes_per_second or 0) * (row.median or 0) * 1000
 
 
-def _over(rows: Sequence[Row], columns: Sequence[str], text: str, mean: float, least: float) -> Goal:
+def _over(rows: Sequence[Row], columns: Sequence[str], mean: float, least: float) -> Verdict:
     """How often ours is as fast as the best of others, forward and backward together."""
     both = [row for row in rows if row.direction == "both"]
     others: dict[tuple[str, str, str], float] = {}
@@ -83,58 +93,55 @@ def _over(rows: Sequence[Row], columns: Sequence[str], text: str, mean: float, l
     ours = [row for row in both if row.column == OURS and row.median is not None and _case(row) in others]
     ratios = sorted((others[_case(row)] / (row.median or math.inf), _name(row)) for row in ours)
     if not ratios:
-        return Goal(text, None, "")
+        return None
     average = math.exp(sum(math.log(ratio) for ratio, _ in ratios) / len(ratios))
     lowest, name = ratios[0]
     figures = f"mean {average:.2f} over {len(ratios)}; least {lowest:.2f} ({name})"
-    return Goal(text, average >= mean and lowest >= least, figures)
+    return average >= mean and lowest >= least, figures
 
 
-def _memory(rows: Sequence[Row]) -> Goal:
-    text = "no memory beside inputs and gradients"
+def _memory(rows: Sequence[Row]) -> Verdict:
     beside = [
-        ((row.peak_bytes or 0) - _gradient_bytes(row), _name(row))
+        (row.peak_bytes - _gradient_bytes(row), _name(row))
         for row in rows
-        if row.column == OURS and row.direction == "both"
+        if row.column == OURS and row.direction == "both" and row.peak_bytes is not None
     ]
     if not beside:
-        return Goal(text, None, "")
+        return None
     most, name = max(beside)
-    return Goal(text, most <= SLACK, f"most {max(most, 0) / 2**20:.2f} MiB ({name})")
+    return most <= SLACK, f"most {max(most, 0) / 2**20:.2f} MiB ({name})"
 
 
-def _launches(rows: Sequence[Row]) -> Goal:
-    text = "one launch forward, one backward, and no wait"
+def _launches(rows: Sequence[Row]) -> Verdict:
     ours = [row for row in rows if row.column == OURS and row.launches is not None and row.syncs is not None]
     if not ours:
-        return Goal(text, None, "")
+        return None
     more = [_name(row) for row in ours if row.syncs or row.launches != (2 if row.direction == "both" else 1)]
-    return Goal(text, not more, f"{len(ours) - len(more)} of {len(ours)}{f'; not {more[0]}' if more else ''}")
+    return not more, f"{len(ours) - len(more)} of {len(ours)}{f'; not {more[0]}' if more else ''}"
 
 
-def _errors(rows: Sequence[Row]) -> Goal:
+def _errors(rows: Sequence[Row]) -> Verdict:
     """Of value and gradient against float64, beside eager's: as near, or within a rounding of the dtype."""
-    text = f"errors at most {OF_ERRORS} times eager's, or a rounding"
     theirs = {(_case(row), row.direction): row.error for row in rows if row.column == "eager"}
     ratios = []
     for row in rows:
         error = theirs.get((_case(row), row.direction))
         if row.column == OURS and row.error is not None and error is not None:
-            ratios.append((row.error / max(error, torch.finfo(getattr(torch, row.dtype)).eps), _name(row)))
+            least = max(error, torch.finfo(getattr(torch, row.dtype)).eps)
+            ratios.append((1.0 if row.error == least else row.error / least, _name(row)))  # both may be inf
     if not ratios:
-        return Goal(text, None, "")
+        return None
     most, name = max(ratios)
-    return Goal(text, most <= OF_ERRORS, f"most {most:.2f} of {len(ratios)} ({name})")
+    return most <= OF_ERRORS, f"most {most:.2f} of {len(ratios)} ({name})"
 
 
-def _failures(rows: Sequence[Row]) -> Goal:
-    text = "no case that only fails here"
+def _failures(rows: Sequence[Row]) -> Verdict:
     ours = [row for row in rows if row.column == OURS]
     others = {(_case(row), row.direction) for row in rows if row.column == "eager" and row.median is not None}
     failed = [_name(row) for row in ours if row.median is None and (_case(row), row.direction) in others]
-    return Goal(
-        text, None if not ours else not failed, f"{len(failed)} of {len(ours)}{f'; {failed[0]}' if failed else ''}"
-    )
+    if not ours:
+        return None
+    return not failed, f"{len(failed)} of {len(ours)}{f'; {failed[0]}' if failed else ''}"
 
 
 def _gradient_bytes(row: Row) -> int:

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import hashlib
 import importlib.util
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +31,7 @@ from torch import Tensor
 
 import autogen
 from autogen import autogen_loss, explain, policy
+from autogen.dispatch.stored import source_files
 from bench import goals, gpu, results
 from bench.gpu_cases import Case, cases
 from bench.results import DIRECTIONS, Row
@@ -59,7 +62,9 @@ def sets_of_inputs(case: Case) -> list[tuple[Tensor, ...]]:
 
 
 def error(case: Case, loss: Any, inputs: tuple[Tensor, ...]) -> float | None:
-    """The largest error of value and gradient against eager in float64, as a share of the largest number there."""
+    """The largest error of value and gradient against eager in float64, as a share of the largest number there; inf for
+    a nan.
+    """
     if 6 * 8 * sum(each.numel() for each in inputs) > gpu.free_bytes():
         return None
     double = [each.detach().double() if each.is_floating_point() else each for each in inputs]
@@ -71,7 +76,8 @@ def error(case: Case, loss: Any, inputs: tuple[Tensor, ...]) -> float | None:
     expected = of(case.eager(), double[0].requires_grad_(), double[1:])
     found = of(loss, inputs[0].detach().clone().requires_grad_(), list(inputs[1:]))
     pairs = zip(found, expected, strict=True)
-    return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-300)) for a, b in pairs)
+    errors = torch.stack([(a - b).abs().max() / b.abs().max().clamp(min=1e-300) for a, b in pairs])
+    return float(errors.max().nan_to_num(nan=math.inf, posinf=math.inf))  # the greater of a number and nan is nan
 
 
 def directions_of(loss: Any, inputs: list[tuple[Tensor, ...]]) -> dict[str, tuple[gpu.Call, gpu.Call]]:
@@ -103,49 +109,51 @@ def directions_of(loss: Any, inputs: list[tuple[Tensor, ...]]) -> dict[str, tupl
     return {"forward": (forward, forget), "backward": (backward, compute), "both": (both, forget)}
 
 
-def measure(case: Case, make: Callable[[], Any], moved: Mapping[str, int], row: Callable[..., Row]) -> list[Row]:
-    """The rows of one case and column, of which `moved` bytes are the least; what fails says why.
+def measure(
+    case: Case, make: Callable[[], Any], least: Callable[[], Mapping[str, int]], row: Callable[..., Row]
+) -> list[Row]:
+    """The rows of one case and column, of which at `least` so many bytes are moved; what fails says why.
 
     Everything is timed before anything is profiled, and what only describes a call may fail alone.
     """
     try:
+        moved = least()
         inputs = sets_of_inputs(case)
         loss = make()
         calls = directions_of(loss, inputs)
         found = {direction: gpu.times(*call) for direction, call in calls.items()}
     except Exception as problem:  # of a peer, of memory: the other columns are measured all the same
         return [row(direction, note=_why(problem)) for direction in DIRECTIONS]
-    difference, problems = _attempted(lambda: error(case, loss, inputs[0]))
+    of_all = _described(error=lambda: error(case, loss, inputs[0]))
     rows = []
     for direction, call in calls.items():
-        middle = results.percentile(found[direction], 0.5)
-        described: dict[str, Any] = {}
-        noted = list(problems)
-        for name, of in (("launches", gpu.launches), ("syncs", gpu.syncs), ("peak_bytes", gpu.peak)):
-            described[name], more = _attempted(partial(of, *call))
-            noted += more
-        rows.append(
-            row(
-                direction,
-                p20=round(results.percentile(found[direction], 0.2), 2),
-                median=round(middle, 2),
-                p80=round(results.percentile(found[direction], 0.8), 2),
-                gigabytes_per_second=round(moved[direction] / middle / 1000, 1),
-                percent_of_copy=round(moved[direction] / middle / 10 / gpu.copy_bandwidth(moved[direction]), 1),
-                error=difference,
-                note="; ".join(noted),
-                **described,
-            )
+        p20, middle, p80 = (round(results.percentile(found[direction], share), 2) for share in (0.2, 0.5, 0.8))
+        speed = moved[direction] / middle / 1000  # GB/s
+        described, problems = _described(
+            percent_of_copy=partial(_percent_of_copy, moved[direction], speed),
+            launches=partial(gpu.launches, *call),
+            syncs=partial(gpu.syncs, *call),
+            peak_bytes=partial(gpu.peak, *call),
         )
+        numbers = {"p20": p20, "median": middle, "p80": p80, "gigabytes_per_second": round(speed, 1)}
+        rows.append(row(direction, **numbers, **of_all[0], **described, note="; ".join((*of_all[1], *problems))))
     return rows
 
 
-def _attempted(measurement: Callable[[], Any]) -> tuple[Any, list[str]]:
-    """What is measured, or None and why."""
-    try:
-        return measurement(), []
-    except Exception as problem:
-        return None, [_why(problem)]
+def _percent_of_copy(size: int, speed: float) -> float:
+    return round(100 * speed / gpu.copy_bandwidth(size), 1)
+
+
+def _described(**measurements: Callable[[], Any]) -> tuple[dict[str, Any], list[str]]:
+    """What is measured, None for what fails, and why that does."""
+    found: dict[str, Any] = dict.fromkeys(measurements)
+    problems = []
+    for name, measurement in measurements.items():
+        try:
+            found[name] = measurement()
+        except Exception as problem:  # of a profiler, of memory: what was timed is a result all the same
+            problems.append(_why(problem))
+    return found, problems
 
 
 def _why(problem: Exception) -> str:
@@ -167,9 +175,8 @@ def versions_text() -> str:
     import triton
 
     source = hashlib.sha256()
-    for file in sorted(Path(autogen.__file__).parent.rglob("*.*"), key=str):
-        if file.suffix in (".py", ".jinja"):
-            source.update(file.read_bytes())
+    for file in sorted(source_files()):
+        source.update(file.read_bytes())
     versions = (f"autogen-loss {autogen.__version__} ({source.hexdigest()[:8]})", f"torch {torch.__version__}")
     return ", ".join((*versions, f"triton {triton.__version__}"))
 
@@ -207,7 +214,7 @@ def _measure_all(options: argparse.Namespace, versions: str, path: Path) -> int:
         for case in cases():
             if options.only not in case.name or (options.quick and not case.is_quick):
                 continue
-            moved: dict[str, int] = {}
+            least = functools.cache(partial(least_bytes, case))
             for column, make in losses(case):
                 if options.quick and column in ("autotune", "tuned"):
                     continue
@@ -217,8 +224,7 @@ def _measure_all(options: argparse.Namespace, versions: str, path: Path) -> int:
                 if time.monotonic() - started > options.seconds:
                     left += 1
                     continue
-                moved = moved or least_bytes(case)
-                found = measure(case, make, moved, row)
+                found = measure(case, make, least, row)
                 results.append(found, path)
                 cells = " ".join(str(each.median or each.note[:40]) for each in found)
                 print(f"{case.name} {case.size} {found[0].dtype} {column}: {cells}", flush=True)

@@ -134,6 +134,12 @@ def _is_patched() -> bool:
     return any(is_foreign(each) for home in (torch, torch.nn.functional, torch.Tensor) for each in vars(home).values())
 
 
+def source_files() -> Iterator[Path]:
+    """All files of this package that have a part in compiling a loss, also where links lead."""
+    for folder, _, files in os.walk(Path(__file__).parent.parent, followlinks=True):
+        yield from (Path(folder, file) for file in files if file.endswith((".py", ".jinja")))
+
+
 @functools.cache
 def _versions() -> tuple[Hashable, ...]:
     """All that has a part in compiling a loss; a digest of our own files' sizes and ages."""
@@ -141,11 +147,9 @@ def _versions() -> tuple[Hashable, ...]:
     import triton
 
     own = []
-    for folder, _, files in os.walk(Path(__file__).parent.parent, followlinks=True):
-        for file in sorted(files):
-            if file.endswith((".py", ".jinja")):
-                state = os.stat(os.path.join(folder, file))
-                own.append((os.path.basename(folder), file, state.st_size, state.st_mtime_ns))
+    for path in source_files():
+        state = path.stat()
+        own.append((path.parent.name, path.name, state.st_size, state.st_mtime_ns))
     libraries = (torch, triton, sympy, numpy)
     ours = hashlib.sha256(repr(sorted(own)).encode()).hexdigest()
     return platform.python_version(), *(library.__version__ for library in libraries), ours

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 import sympy
 import torch
-from sympy.core.relational import Relational
-from sympy.logic.boolalg import BooleanFunction
+from sympy.logic.boolalg import Boolean, BooleanAtom
 from torch.utils._sympy.functions import ToFloat
 
 from autogen import ir
@@ -102,7 +101,7 @@ def number(expression: sympy.Expr, dtype: torch.dtype) -> ir.Node:
     Sizes are integers in the kernel, too. All else that is known when it is launched is one number, computed there: as
     Python does it, in double precision. What is not known then is put together in the kernel.
     """
-    if isinstance(expression, (Relational, BooleanFunction)):
+    if isinstance(expression, Boolean) and not expression.is_Symbol:
         return ir.cast(_condition(expression), dtype)
     if expression.is_number:
         return ir.const(float(expression) if not expression.is_integer else int(expression), dtype)
@@ -125,37 +124,45 @@ def number(expression: sympy.Expr, dtype: torch.dtype) -> ir.Node:
         known = [arg for arg in args if not arg.has(Chosen, Read)]
         args = [expression.func(*known)] * bool(known) + [arg for arg in args if arg not in known]
     name = type(expression).__name__
-    binary = {
-        "Add": "add",
-        "Mul": "mul",
-        "FloatTrueDiv": "div",
-        "IntTrueDiv": "div",
-        "FloatPow": "pow",
-        "Pow": "pow",
-    }
-    if name not in binary:
+    if name not in _ARITHMETIC:
         raise NotImplementedError(f"the size expression {expression}")
     is_kept = dtype.is_floating_point or (name in ("Add", "Mul") and dtype != torch.bool)
     inside = dtype if is_kept else torch.float64
-    return ir.cast(reduce(partial(ir.apply, binary[name]), (number(arg, inside) for arg in args)), dtype)
+    return ir.cast(_combined(_ARITHMETIC[name], [number(arg, inside) for arg in args]), dtype)
 
 
-def _condition(expression: sympy.Basic) -> ir.Node:
+def _condition(expression: Boolean) -> ir.Node:
     """What is compared in Python: 1 or 0 where that is known when the kernel is launched, as Triton has no boolean
     arguments that are the same everywhere.
     """
+    if isinstance(expression, BooleanAtom):
+        return ir.const(bool(expression), torch.bool)
     if not expression.has(Chosen, Read):
         whether = ToFloat(expression)
-        evaluator_of(whether)
+        evaluator_of(whether)  # refuses what Python's text has no function for
         return ir.apply("ne", ir.scalar(whether, torch.float64), ir.const(0, torch.float64))
     name = type(expression).__name__
-    inside = torch.float64 if name in _COMPARISONS else torch.bool
-    args = [number(arg, inside) for arg in expression.args]
-    if name == "Not":
-        return ir.apply("logical_not", *args)
-    return reduce(partial(ir.apply, {**_COMPARISONS, **_CONNECTIVES}[name]), args)
+    if name in _COMPARISONS:
+        return _combined(_COMPARISONS[name], [number(arg, torch.float64) for arg in expression.args])
+    if name not in _CONNECTIVES:
+        raise NotImplementedError(f"the condition {expression}")
+    return _combined(_CONNECTIVES[name], [number(arg, torch.bool) for arg in expression.args])
 
 
+def _combined(op: str, args: list[ir.Node]) -> ir.Node:
+    """`op` of one or two arguments, or of the first two, and of what that gives and the next."""
+    return reduce(partial(ir.apply, op), args) if len(args) > 1 else ir.apply(op, *args)
+
+
+# By the names of sympy's and torch's classes.
+_ARITHMETIC = {
+    "Add": "add",
+    "Mul": "mul",
+    "FloatTrueDiv": "div",
+    "IntTrueDiv": "div",
+    "FloatPow": "pow",
+    "Pow": "pow",
+}
 _COMPARISONS = {
     "Equality": "eq",
     "Unequality": "ne",
@@ -164,7 +171,7 @@ _COMPARISONS = {
     "StrictGreaterThan": "gt",
     "StrictLessThan": "lt",
 }
-_CONNECTIVES = {"And": "logical_and", "Or": "logical_or"}
+_CONNECTIVES = {"And": "logical_and", "Not": "logical_not", "Or": "logical_or"}
 
 
 def _is_of_sizes(expression: sympy.Expr) -> bool:

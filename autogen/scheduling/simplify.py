@@ -12,6 +12,7 @@ import torch
 from autogen import ir
 from autogen.ir import Axis, Node, apply, const
 from autogen.ops import OPS
+from autogen.verify import verify
 
 Pass = Callable[[Node], Node]
 
@@ -27,7 +28,7 @@ def simplify(roots: Sequence[Node], moved: Callable[[Node, Node], None] = lambda
     for rule in PASSES:
         result = ir.transform(result, rule, moved)
         if __debug__:
-            ir.verify(result)
+            verify(result)
     return result
 
 

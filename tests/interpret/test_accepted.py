@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from autogen import autogen_loss, explain, losses
+from autogen.tracing.accepted import require_accepted
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -72,6 +73,13 @@ def test_what_torch_takes_has_a_kernel(case: str) -> None:
         value.backward()
         results.append((value.detach(), x.grad))
     torch.testing.assert_close(results[0], results[1])
+
+
+def test_what_the_cpu_has_no_halves_for_is_no_error() -> None:
+    """A GPU may have them; of integers, neither has."""
+    require_accepted(torch.ops.aten.special_zeta.other_scalar, (torch.ones(2, dtype=torch.half), 0.0), {})
+    with pytest.raises(NotImplementedError):
+        require_accepted(torch.ops.aten.gelu.default, (torch.ones(2, dtype=torch.int64),), {})
 
 
 @pytest.mark.parametrize(

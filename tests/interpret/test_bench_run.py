@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from autogen.dispatch.stored import source_files
 from bench import gpu, results, run
 from bench.gpu_cases import Case, cases
 from tests.interpret.launches import LAUNCHES
@@ -153,6 +155,21 @@ def test_an_interrupted_run_prints_its_table(
     assert {row.column for row in rows(tmp_path)} == {"eager"}
     printed = capsys.readouterr().out
     assert "dice 2x1x5x6 float32 both" in printed and "Some measurements are left" in printed
+
+
+def test_a_nan_is_an_error(timed: list[gpu.Call]) -> None:
+    case: Case = next(case for case in run.cases() if case.name == "bce_with_logits")
+    inputs = case.inputs(case.shape, case.dtype, "cpu")
+    exact, half_nan = case.eager(), lambda x, y: case.eager()(x, y) + 0 * (x * 0).sqrt().sum()
+    assert (run.error(case, exact, inputs) or 0) < 1e-6
+    assert run.error(case, half_nan, inputs) == math.inf, "of the gradient only"
+
+
+def test_versions_tell_of_all_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {"losses", "templates", "handwritten", "lowering"} <= {path.parent.name for path in source_files()}
+    before = run.versions_text()
+    monkeypatch.setattr(run, "source_files", lambda: [Path(__file__)])
+    assert run.versions_text() != before
 
 
 def test_inputs_are_rotated_beyond_the_cache(timed: list[gpu.Call]) -> None:

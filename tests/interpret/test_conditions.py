@@ -19,6 +19,7 @@ LOSSES: dict[str, Loss] = {
     "a half": lambda x, w, m: x * (x.shape[0] // 2 == 2),
     "a choice": lambda x, w, m: x * torch.where(m, x.shape[0] > 4, False),
     "filled": lambda x, w, m: x.sum() * torch.full((2,), x.shape[0] > 4),
+    "where a range begins": lambda x, w, m: x.sum() + torch.arange(x.shape[0] > 4, 7),
     "a float": lambda x, w, m: x.sum() + (w > 0.5) * x.mean(),
     "a range of floats": lambda x, w, m: x * ((w > 0.5) & (w < 0.9)),
     "outside of a range": lambda x, w, m: x * ((w <= 0.5) | (w >= 0.9)),

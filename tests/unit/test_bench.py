@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -146,6 +147,9 @@ def test_goals_of_launches_errors_and_failures() -> None:
     assert judged(eager, replace(ROW, dtype="bfloat16", error=1e-3))[1] is None, "eager's of that dtype is not there"
     low = replace(eager, dtype="bfloat16")
     assert judged(low, replace(ROW, dtype="bfloat16", error=1e-3))[1] is True, "within a rounding"
+    assert judged(eager, replace(ROW, error=math.inf))[1] is False
+    unknown = replace(both, size="8192x16384", launches=None, peak_bytes=None, percent_of_copy=None)
+    assert [goal.is_met for goal in goals.goals([unknown])] == [None] * 7 + [True], "what failed alone is not judged"
     failed = replace(FAILED, column="autogen")
     assert judged(failed, eager)[2] is False and judged(failed)[2] is True
 

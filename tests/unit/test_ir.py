@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from autogen import ir
 from autogen.ir import Axis, Buffer, Node
+from autogen.verify import verify
 from tests.unit.evaluate import evaluate
 
 F32, F64, I64 = torch.float32, torch.float64, torch.int64
@@ -67,7 +68,7 @@ class TestHashConsing:
             return ir.apply(op, build(left), build(right))
 
         assert build(recipe) is build(recipe)
-        ir.verify([build(recipe)])
+        verify([build(recipe)])
 
     @pytest.mark.parametrize("number", [0.0, -0.0, math.nan, math.inf, 1.5])
     def test_a_constant_is_one_object(self, number: float) -> None:
@@ -237,7 +238,7 @@ class TestSubstitute:
         cube = ir.load(buffer("cube", N_SIZE, C_SIZE, C_SIZE), (N, LABEL, C))
         both = ir.substitute(cube, {C: LABEL})
         assert both is ir.load(cube.attrs[0], (N, LABEL, LABEL))
-        ir.verify([both])
+        verify([both])
 
     def test_what_a_reduction_binds_stays(self) -> None:
         centred = ir.apply("sub", X, ir.reduce("max", [C], X))
@@ -286,21 +287,21 @@ class TestVerify:
     @pytest.mark.parametrize("kind", BROKEN)
     def test_rejects(self, kind: str) -> None:
         with pytest.raises((AssertionError, TypeError)):
-            ir.verify([BROKEN[kind]()])
+            verify([BROKEN[kind]()])
 
     def test_rejects_a_place_without_an_argument(self) -> None:
         with pytest.raises(AssertionError):
-            ir.verify([broken("load", (), F64, X_BUFFER, (N, ir.hole(0)), axes=[N])])
+            verify([broken("load", (), F64, X_BUFFER, (N, ir.hole(0)), axes=[N])])
 
     def test_rejects_what_is_broken_deep_inside(self) -> None:
         root = broken("neg", (broken("const", (), torch.float16, 1.0, "1.0"),), torch.float16)
         with pytest.raises(AssertionError, match="storage dtype"):
-            ir.verify([X, root])
+            verify([X, root])
 
     def test_accepts_every_kind_of_node(self) -> None:
         picked = ir.load(X.attrs[0], (N, LABEL))
         one_hot = ir.apply("where", ir.apply("eq", ir.index(C), LABEL), X, ir.const(0, F64))
-        ir.verify([picked, ir.reduce("sum", [C], one_hot), ir.cast(X, F32), ir.const(math.nan, F64)])
+        verify([picked, ir.reduce("sum", [C], one_hot), ir.cast(X, F32), ir.const(math.nan, F64)])
 
 
 def test_downward_ends_where_it_is_told_to() -> None:

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autogen import ir
 from autogen.scheduling.schedule import backward_of, schedule
+from autogen.verify import verify
 from tests.interpret.samples import Samples
 from tests.interpret.table import ROWS, C, Row
 from tests.unit.evaluate import stored
@@ -54,7 +54,7 @@ def test_every_pass_keeps_the_loss(row: Row, reduction: str) -> None:
     kernels = (*plan.forward, *backward_of(plan))
     assert len(plan.forward) == 1 and len(backward_of(plan)) == bool(program.gradients)
     for kernel in kernels:
-        ir.verify([root.node for root in kernel.roots])
+        verify([root.node for root in kernel.roots])
     # Kept is at most one number per row, and a row has C elements.
     largest = max(tensor.numel() for tensor in inputs if isinstance(tensor, Tensor))
     kept = stored([root for root in plan.forward[0].roots if root.buffer in plan.saved], reference.tensors, sizes)

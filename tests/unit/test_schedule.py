@@ -23,6 +23,7 @@ from autogen.scheduling.plan import Plan
 from autogen.scheduling.schedule import backward_of, schedule
 from autogen.sizes import evaluator_of
 from autogen.torch_step import TorchStep
+from autogen.verify import verify
 from tests.unit.pipeline import Loss, Reference, floats, plan_of, program_of
 
 X, PROBABILITY = floats(3, 4), floats(3, 4).sigmoid().detach()
@@ -357,7 +358,7 @@ class TestLaunches:
         plan, _ = plan_of(lambda x: x[1:] * x[:-1], floats(4))  # the gradient of a slice is read at a computed place
         upstream = {n.attrs[0] for k in backward_of(plan) for n in k.loads() if n.attrs[0].role == "upstream"}
         (kernel,) = backward_of(plan, {each.name: replace(each, strides=(sympy.Integer(2),)) for each in upstream})
-        ir.verify(root.node for root in kernel.roots)
+        verify(root.node for root in kernel.roots)
         loads = [node for node in kernel.loads() if node.attrs[0].role == "upstream"]
         assert all(len(node.args) == 1 for node in loads)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from autogen import ir
 from autogen.ir import Axis, Buffer, Node, apply, const, index, reduce
 from autogen.scheduling.simplify import PASSES, is_log_softmax, simplify
+from autogen.verify import verify
 from tests.unit.evaluate import evaluate
 
 F64, I64 = torch.float64, torch.int64
@@ -66,7 +67,7 @@ def values_of(*nodes: Node) -> tuple[torch.Tensor, ...]:
 def simplified(node: Node) -> Node:
     """`node`, simplified to something of the same value."""
     (after,) = simplify([node])
-    ir.verify([after])
+    verify([after])
     assert after.axes <= node.axes and after.dtype == node.dtype
     torch.testing.assert_close(*values_of(after, node))
     return after

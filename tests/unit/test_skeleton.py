@@ -11,6 +11,7 @@ from autogen.emission.online import passes
 from autogen.runtime.launch import Launcher
 from autogen.tiling.tiler import Tiler
 from autogen.tuning.skeleton import Skeleton
+from autogen.verify import verify
 from tests.unit.pipeline import Loss
 from tests.unit.test_tiling import LOSSES, tiled
 from tests.unit.tuned import LABELS, T, X, dice, images, launcher_of, skeleton_of, text_of
@@ -94,7 +95,7 @@ class TestSkeletons:
     def test_the_graph_keeps_the_rules(self) -> None:
         for name in LOSSES:
             skeleton = Skeleton.of(tiled(name).kernel)
-            ir.verify(skeleton.kernel.computed)
+            verify(skeleton.kernel.computed)
             assert len(skeleton.kernel.loads()) == len(tiled(name).kernel.loads())
             ours = Tiler(skeleton.kernel, Launcher(skeleton.kernel, skeleton.provenance)._space)
             for n, c in [(3, 4), (3000, 1000), (4, 100_000)]:
