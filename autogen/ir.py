@@ -180,12 +180,18 @@ def const(value: float | int | bool, dtype: torch.dtype) -> Node:
     if dtype == torch.bool:
         value = bool(value)
     elif dtype in _FLOATS:
-        value = float(value)
+        value = float(value) if dtype == torch.float64 else _within_single(float(value))
     else:
         limits = torch.iinfo(dtype)
         value = (int(value) - limits.min) % 2**limits.bits + limits.min
     # 0.0 == -0.0 and nan != nan: the text keeps the dictionary honest.
     return intern("const", (), dtype, (value, repr(value)))
+
+
+def _within_single(value: float) -> float:
+    """A number that single precision has only as another: infinite, 0, or of fewer bits."""
+    normal = torch.finfo(torch.float32)
+    return value if normal.tiny <= abs(value) <= normal.max else ctypes.c_float(value).value
 
 
 def index(expression: sympy.Expr | int) -> Node:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.adaptive import _ASMoutput
@@ -40,9 +41,9 @@ class AdaptiveLogSoftmaxWithLoss(nn.AdaptiveLogSoftmaxWithLoss):
         return self._parts(input_, target_)[0] if self._is_plain(input_, target_) else "labels and inputs do not fit"
 
     def _is_plain(self, input_: Tensor, target_: Tensor) -> bool:
-        """Whether torch takes the call, as far as can be told from shapes and labels."""
+        """Whether torch takes the call, by shapes and labels; of labels of other dtypes it takes some."""
         fits = target_.dim() < 2 and input_.dim() == target_.dim() + 1 and input_.shape[:-1] == target_.shape
-        return fits and bool(((target_ >= 0) & (target_ < self.n_classes)).all())
+        return fits and target_.dtype == torch.int64 and bool(((target_ >= 0) & (target_ < self.n_classes)).all())
 
     def _parts(self, input_: Tensor, target_: Tensor) -> tuple[Parts, list[Tensor]]:
         """The call for the head, and every cluster with labels; and the rows that these have labels in."""

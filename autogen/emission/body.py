@@ -79,6 +79,7 @@ def _is_number(node: Node) -> bool:
 
 # What may be printed as a value of 32 bits although it is one of 64.
 _NARROW = ("const", "index")
+_TINY = torch.finfo(torch.float32).tiny
 
 
 def _is_double(node: Node) -> bool:
@@ -344,6 +345,8 @@ class Body:
             return f'float("{value}")', Precedence.ATOM
         if value == 0 and math.copysign(1, value) < 0:  # as a number, Triton would take it for 0.0
             return f"{self._style.helper('neg')}(tl.full((), 0.0, {TRITON_DTYPES[node.dtype]}))", Precedence.ATOM
+        if node.dtype == torch.float32 and 0 < abs(value) < _TINY:  # as a number, Triton would take it for a double
+            return f"tl.full((), {value!r}, {TRITON_DTYPES[node.dtype]})", Precedence.ATOM
         return repr(value), Precedence.ATOM if value >= 0 else Precedence.UNARY
 
     def _cast(self, node: Node) -> tuple[str, int]:

@@ -79,6 +79,9 @@ class Sizes:
         if name in ("FloorDiv", "CleanDiv", "Mod", "PythonMod"):
             sign = "%" if "Mod" in name else "//"
             left, right = expression.args
+            is_of_sizes = not expression.free_symbols & self._variables.keys()
+            if is_of_sizes and not (left.is_nonnegative and right.is_nonnegative):  # Triton rounds to 0, Python down
+                return self._argument(self._unnamed(expression), expression), True
             return f"({self.factor(left)} {sign} {self.divisor(right)})", True
         if expression.is_Pow and expression.exp.is_Integer and expression.exp > 0:
             return " * ".join([self.factor(expression.base)] * int(expression.exp)), True

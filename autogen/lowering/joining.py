@@ -157,8 +157,6 @@ def _written_slice(context: Context, value: Value, source: Value, dim: int, firs
     """`value` with `source` in the place of a slice."""
     dim %= len(value.shape)
     start, stride = context.place_of(first), context.place_of(step)
-    if start.is_negative:
-        start = start + value.shape[dim]
 
     def at(index: Index) -> ir.Node:
         entry, hit = divided(plus(index[dim], -start), stride)
@@ -190,8 +188,6 @@ def _written_place(context: Context, value: Value, source: Value, dim: int, plac
     """`value` with `source` at one place of a dimension."""
     dim %= len(value.shape)
     where = context.place_of(place)
-    if where.is_negative:
-        where = where + value.shape[dim]
 
     def at(index: Index) -> ir.Node:
         entry = index[dim]

@@ -196,17 +196,20 @@ def logsumexp(context: Context, value: Value, dims: Any, keepdim: bool = False) 
 
 @lowers("any.default", "any.dim", "any.dims")
 def any_(context: Context, value: Value, dims: Any = None, keepdim: bool = False) -> Value:
-    """Whether some element over `dims` is not zero."""
+    """Whether some element over `dims` is not zero; over none, if these are `()`, whether each is."""
     return _reduce_bool(context, "max", value, dims, keepdim)
 
 
 @lowers("all.default", "all.dim", "all.dims")
 def all_(context: Context, value: Value, dims: Any = None, keepdim: bool = False) -> Value:
-    """Whether every element over `dims` is not zero."""
+    """Whether every element over `dims` is not zero; as `any` of none."""
     return _reduce_bool(context, "min", value, dims, keepdim)
 
 
 def _reduce_bool(context: Context, kind: str, value: Value, dims: Any, keepdim: bool) -> Value:
+    if isinstance(dims, (list, tuple)) and not dims:
+        return elementwise(value.shape, context.dtype, lambda x: ir.cast(x, torch.bool), value)
     counted = elementwise(value.shape, torch.int32, lambda x: ir.cast(x, torch.bool), value)
     found = reduction(kind, counted, all_dims(value, dims), keepdim)
-    return elementwise(found.shape, context.dtype, lambda x: ir.cast(x, torch.bool), found)
+    # Of no elements, the largest is less than 0.
+    return elementwise(found.shape, context.dtype, lambda x: ir.apply("gt", x, ir.const(0, torch.int32)), found)

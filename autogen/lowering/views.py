@@ -245,8 +245,6 @@ def select(context: Context, value: Value, dim: int, position: Any) -> Value:
     """One slice of a dimension, which goes away."""
     dim %= len(value.shape)
     where = context.place_of(position)
-    if where.is_negative:
-        where = value.shape[dim] + where
     factors = [*value.factors[:dim], *value.factors[dim + 1 :]]
     return Value(context.shape, value.dtype, lambda i: value.at((*i[:dim], where, *i[dim:])), factors)
 
@@ -258,8 +256,6 @@ def slice_(context: Context, value: Value, dim: int = 0, start: Any = None, end:
     if context.shape[dim] == value.shape[dim]:
         return value
     first = context.place_of(start if start is not None else 0)
-    if first.is_negative:
-        first = value.shape[dim] + first
     stride = context.place_of(step)
 
     def at(index: Index) -> ir.Node:

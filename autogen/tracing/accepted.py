@@ -32,6 +32,9 @@ _LIKE_POINTWISE = {
     aten.var.correction,
 }
 
+# Ops whose formulas would take tensors of several dtypes, which they do not.
+_PRODUCTS = {aten.addmm.default, aten.addmv.default, aten.baddbmm.default, aten.mv.default}
+
 # Where the number is that a tensor is filled with.
 _FILLED_WITH = {
     aten.constant_pad_nd.default: 2,
@@ -46,7 +49,7 @@ _SAMPLES = {torch.SymBool: True, torch.SymFloat: 1.0, torch.SymInt: 1}
 
 
 def require_accepted(func: Any, args: Any, kwargs: Any) -> None:
-    """Run a pointwise op on tensors of one element, if it may not take the dtypes or numbers that it is given.
+    """Run a pointwise op, or a product, on tensors of one element, if it may not take their dtypes or its numbers.
 
     Filling is tried on two elements, as a single one takes numbers that it cannot hold.
 
@@ -58,10 +61,11 @@ def require_accepted(func: Any, args: Any, kwargs: Any) -> None:
         number = args[place] if len(args) > place else 0
         dtype = kwargs.get("dtype") or (args[0].dtype if isinstance(args[0], torch.Tensor) else None)
         args, kwargs, func = ([2], number), {"dtype": dtype}, aten.full.default
-    elif torch.Tag.pointwise not in func.tags and func not in _LIKE_POINTWISE:
+    elif torch.Tag.pointwise not in func.tags and func not in _LIKE_POINTWISE and func not in _PRODUCTS:
         return
     leaves, spec = pytree.tree_flatten((args, kwargs))
-    if all(_is_taken(leaf) for leaf in leaves):
+    is_mixed = func in _PRODUCTS and len({leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor)}) > 1
+    if not is_mixed and all(_is_taken(leaf) for leaf in leaves):
         return
     with _disable_current_modes():
         args, kwargs = pytree.tree_unflatten(map(_sample, leaves), spec)
@@ -76,7 +80,9 @@ def _is_taken(leaf: Any) -> bool:
     """Whether every op takes an argument: a float tensor, or a number that all floats can hold, and that is not 0."""
     if isinstance(leaf, torch.Tensor):
         return leaf.is_floating_point()
-    return isinstance(leaf, bool) or not isinstance(leaf, (int, float)) or 0 < abs(leaf) <= torch.finfo(torch.half).max
+    if isinstance(leaf, (bool, torch.SymBool)):  # which no tensor can be subtracted from
+        return False
+    return not isinstance(leaf, (int, float)) or 0 < abs(leaf) <= torch.finfo(torch.half).max
 
 
 def _sample(leaf: Any) -> Any:

@@ -19,8 +19,17 @@ _NUMBERS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.Sy
 # Code of libraries that is about losses as a user's is.
 _LOSSES = ("autogen.losses", "torch.nn.functional", "torch.nn.modules", "torch.distributions")
 
+# What Python asks of numbers that is true or false.
+_ASKED = {
+    torch.SymInt: ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"),
+    torch.SymFloat: ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "is_integer"),
+}
+
 _isinstance, _len = isinstance, len
 _shown: dict[type, Any] = {kind: kind.__repr__ for kind in _NUMBERS}
+_answers: dict[tuple[type, str], Any] = {
+    (kind, name): getattr(kind, name) for kind, all_ in _ASKED.items() for name in all_
+}
 _infer_size = getattr(F, "_infer_size", None)
 _functional: Any = F  # which does not export all that it has
 _has_torch_function = _functional.has_torch_function_variadic
@@ -57,6 +66,15 @@ def _showing(kind: type) -> Callable[[Any], str]:
     return show
 
 
+def _settling(answer: Callable[..., Any]) -> Callable[..., Any]:
+    def settle(symbol: Any, *others: Any) -> Any:
+        found = answer(symbol, *others)
+        is_known = type(found) is torch.SymBool and found.node.has_hint()
+        return bool(found) if is_known and _is_asked_by_a_loss() else found
+
+    return settle
+
+
 @contextlib.contextmanager
 def disguised() -> Iterator[None]:
     """Have Python take symbols for the numbers that they stand for.
@@ -64,11 +82,15 @@ def disguised() -> Iterator[None]:
     `len(tensor)` is the symbol that `tensor.shape[0]` is, which Python's own would fix, as it gives an int; so would
     the function by which `binary_cross_entropy` broadcasts its weight, before torch 2.12. A loss that asks whether a
     symbol is an int or a float hears what it would hear of a number, and where it makes a text of one, that is fixed.
+    Whether one is greater than another is settled where it is asked, as a bool can be more than a symbol: `is True`, a
+    place in a list, 1 more than False. What depends on values that are not known stays a symbol.
     """
     _functional.has_torch_function_variadic = _hears_of
     builtins.len, builtins.isinstance = _length, _is_instance
     for kind in _NUMBERS:
         kind.__repr__ = _showing(kind)  # type: ignore[method-assign, assignment]
+    for (kind, name), answer in _answers.items():
+        setattr(kind, name, _settling(answer))
     if _infer_size is not None:
         _functional._infer_size = torch.broadcast_shapes
     try:
@@ -78,5 +100,7 @@ def disguised() -> Iterator[None]:
         builtins.len, builtins.isinstance = _len, _isinstance
         for kind, shown in _shown.items():
             kind.__repr__ = shown  # type: ignore[method-assign]
+        for (kind, name), answer in _answers.items():
+            setattr(kind, name, answer)
         if _infer_size is not None:
             _functional._infer_size = _infer_size

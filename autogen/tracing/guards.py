@@ -253,7 +253,7 @@ def _reader(symbols: Mapping[sympy.Symbol, Place], relations: Sequence[sympy.Bas
     before = {symbol for relation in relations for symbol in relation.free_symbols} - symbols.keys()
     lines += [f"    {symbol} = sizes[{str(symbol)!r}]" for symbol in sorted(before, key=str)]
     checks = " and ".join(f"({printer.doprint(relation)})" for relation in relations) or "True"
-    lines.append(f"    if not ({checks}):")
-    lines.append("        return None")
+    lines += ["    try:", f"        if not ({checks}):", "            return None"]
+    lines += ["    except ZeroDivisionError:  # by a stride", "        return None"]
     lines.append(f"    return {{**sizes, {', '.join(f'{str(s)!r}: {s}' for s in symbols)}}}")
     return Script("\n".join(lines))

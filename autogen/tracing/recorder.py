@@ -45,6 +45,7 @@ from autogen.tracing.ahead import OF_UNKNOWN_SIZE, Ahead, ancestors, varies
 from autogen.tracing.aliases import Aliases, Call, is_where
 from autogen.tracing.collectives import is_collective
 from autogen.tracing.entries import Found, Reads, Size
+from autogen.tracing.places import from_the_beginning
 from autogen.tracing.source import current_statement
 from autogen.tracing.strays import Made
 from autogen.tracing.streams import Streams
@@ -203,6 +204,7 @@ class Recorder(TorchDispatchMode):
                 bool(size == indexed)
         if func in _STRIDED and not _fills_its_memory(args[0]):
             raise UnsupportedOpError(f"{func} of a part of a tensor", where=self._origin()[0])
+        args = from_the_beginning(func, args)
         try:
             result = func(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:

@@ -98,3 +98,27 @@ def test_a_mask_of_0_keeps_out_the_least_number(case: str) -> None:
         results.append((value.detach(), torch.autograd.grad(value.sum(), given)[0]))
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+BEYOND_SINGLE: dict[str, Loss] = {
+    "normalised": lambda x: torch.nn.functional.normalize(x, eps=1e-40),
+    "clamped": lambda x: x.clamp(min=1e-40),
+    "maximum": lambda x: torch.maximum(x, x.new_tensor(-1e-40)),
+    "sign of": lambda x: x.copysign(torch.tensor(-1e-40)),
+    "remainder": lambda x: x % 1e-40,
+    "angle": lambda x: torch.atan2(x, torch.tensor(1e-40)),
+    "logarithm of the greatest": lambda x: torch.xlogy(x, 1e300),
+    "logarithm of the least": lambda x: torch.xlogy(x, 1e-39),
+    "power": lambda x: torch.pow(1e39, x),
+    "compared": lambda x: (x > 1e300) | (x > -1e39),
+    "times": lambda x: x * 1e300 + x * 1e-60,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("case", BEYOND_SINGLE)
+def test_beyond_single_precision(case: str, dtype: torch.dtype) -> None:
+    """What single precision has not, or of fewer bits, is rounded to it, as in torch."""
+    loss = BEYOND_SINGLE[case]
+    x = torch.tensor([[0.5, -1.25, 2.0, -3.0]], dtype=dtype)
+    torch.testing.assert_close(autogen_loss(loss, policy="mandatory")(x), loss(x))

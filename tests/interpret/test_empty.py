@@ -61,6 +61,16 @@ def test_the_largest_of_nothing_is_an_error(take: Callable[[Tensor], Tensor]) ->
     assert loss(torch.ones(3, 2)).isfinite()
 
 
+@pytest.mark.parametrize("dims", [None, 0, 1, (0, 1), ()], ids=str)
+@pytest.mark.parametrize("size", [0, 3])
+@pytest.mark.parametrize("of", [torch.any, torch.all])
+def test_any_and_all(of: Callable[..., Tensor], size: int, dims: object) -> None:
+    """Over nothing, no element is and all are; over no dimension, each is what it is."""
+    x = torch.arange(4 * size).remainder(4).reshape(4, size) - 1
+    loss = autogen_loss(lambda x: of(x > 0) if dims is None else of(x > 0, dim=dims), policy="mandatory")
+    torch.testing.assert_close(loss(x), of(x > 0) if dims is None else of(x > 0, dim=dims))
+
+
 def mined(x: Tensor, mask: Tensor) -> Tensor:
     return x[mask].square().mean() if mask.any() else torch.zeros([], requires_grad=True)
 

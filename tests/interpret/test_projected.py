@@ -136,3 +136,19 @@ def test_gradcheck(name: str) -> None:
 
     x = torch.randn(4, 3, dtype=torch.float64).requires_grad_()
     assert torch.autograd.gradcheck(value, x) and torch.autograd.gradgradcheck(value, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8], ids=str)
+def test_labels_of_other_dtypes(dtype: torch.dtype) -> None:
+    """Whatever torch does with them."""
+    found: list[object] = []
+    for loss in pair("AdaptiveLogSoftmaxWithLoss", FEATURES, CLASSES, [8, 20]):
+        x = torch.linspace(-1, 1, N * FEATURES, dtype=torch.float64).reshape(N, FEATURES)
+        try:
+            found.append(loss(x, (torch.arange(N) % CLASSES).to(dtype)).loss)
+        except (RuntimeError, IndexError) as error:
+            found.append((type(error), str(error)))
+    if isinstance(found[1], tuple):
+        assert found[0] == found[1]
+    else:
+        torch.testing.assert_close(*found)
