@@ -16,7 +16,8 @@ That is written out as one function. For a loss that reads `n = (y > 0).sum().it
             t0 = tensors[0].detach()
             v1 = op_1(t0, 0)
             v2 = op_2(v1)
-            if v2.item() is not False:
+            number = v2.item()
+            if number is not False:
                 return None
             v3 = op_3(t0)
             found = tensors_of(v3)
@@ -30,23 +31,36 @@ That is written out as one function. For a loss that reads `n = (y > 0).sum().it
         finally:
             set_grad_enabled(is_enabled)
 
-What comes after a branch is computed only if that is taken: it may be an error if not. Where the sizes of a call are
+What comes after a branch is computed only if that is taken: it may be an error if not. What sizes alone decide is kept
+(`autogen.tracing.kept`): that `n` of `mask = ~torch.eye(C)`, whose elements are found and summed up later, is ::
+
+            kept = kept_1.get(known['C'])
+            if kept is None:
+                v3 = op_3(known['C'])
+                v4 = op_4(v3)
+                number = …
+                kept = kept_1.put((number, v4), known['C'])
+            number, v4, = kept
+
+Where the sizes of a call are
 known already, and branches are all there is, `holds` is the same without the sizes.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from autogen.calls.binding import Bound
 from autogen.frozen import frozen
-from autogen.torch_step import call_text, constant_text
+from autogen.torch_step import call_text, constant_text, is_random
 from autogen.tracing.entries import Entry, Found, Number, Predicate, Size, tensors_of
 from autogen.tracing.guards import Guards
+from autogen.tracing.kept import Kept
 
 Holds = Callable[[Sequence[torch.Tensor]], bool]
 """Whether a call takes the branches of a trace."""
@@ -117,6 +131,8 @@ class _Writer:
     def __init__(self, domain: Domain, sizes: Mapping[str, Any] | None) -> None:
         self._domain, self._sizes = domain, sizes
         self._names: dict[torch.fx.Node, str] = {}
+        # The nodes that sizes alone decide, and the sizes.
+        self._of_sizes: dict[torch.fx.Node, dict[str, None]] = {node: {} for node in domain.constants}
         self._scope: dict[str, Any] = {
             "is_autocast": torch._C._is_any_autocast_enabled,
             "without_autocast": torch._C._DisableAutocast,
@@ -145,10 +161,10 @@ class _Writer:
         yield "    set_grad_enabled(False)"
         yield "    try:"
         self._names = {node: constant_text(tensor, self._scope) for node, tensor in domain.constants.items()}
-        used = {node for entry in domain.ahead for each in entry.order for node in each.all_input_nodes}
+        used = {node for entry in domain.ahead for node in _read_by(entry)}
         for k, node in enumerate(domain.inputs):
             self._names[node] = f"t{k}"
-            if node in used or any(entry.node is node for entry in domain.ahead):
+            if node in used:
                 yield f"        t{k} = tensors[{k}].detach()"
         for stage, entry in enumerate(domain.ahead, 1):
             yield from (f"        {line}" for line in self._entry(stage, entry, refused))
@@ -160,25 +176,54 @@ class _Writer:
         yield "        set_grad_enabled(is_enabled)"
 
     def _entry(self, stage: int, entry: Entry, refused: str) -> Iterator[str]:
-        for node in entry.order:
-            arguments = call_text((tuple(node.args), dict(node.kwargs)), self._written)
-            name = self._names[node] = f"v{len(self._names)}"
-            self._scope[f"op_{name[1:]}"] = node.target
-            yield f"{name} = op_{name[1:]}({arguments})"
+        is_found = isinstance(entry, Found)
+        result = "found" if is_found else "number"
+        lines = list(map(self._computed, entry.order))
         value = self._names[entry.node]
+        lines.append(f"found = tensors_of({value})" if is_found else f"number = {value}.item()")
+        sizes = self._sizes_of({entry.node: None, **dict.fromkeys(entry.order)})
+        if sizes is None:
+            yield from lines
+        else:
+            self._scope[f"kept_{stage}"] = Kept()
+            later = {node for each in self._domain.ahead[stage:] for node in _read_by(each)}
+            results = "".join(f"{each}, " for each in (result, *(self._names[n] for n in entry.order if n in later)))
+            yield f"kept = kept_{stage}.get({', '.join(sizes)})"
+            yield "if kept is None:"
+            yield from (f"    {line}" for line in lines)
+            yield f"    kept = kept_{stage}.put({', '.join([f'({results})', *sizes])})"
+            yield f"{results}= kept"
         if isinstance(entry, Predicate):
-            yield f"if {self._differs(entry, f'{value}.item()')}:"
+            yield f"if {self._differs(entry, result)}:"
             yield f"    return {refused}"
         elif isinstance(entry, Number):
-            yield f"floats = [*floats, {value}.item()]"
+            yield "floats = [*floats, number]"
         elif isinstance(entry, Found):
-            yield f"found = tensors_of({value})"
             for k, node in enumerate(entry.placeholders):
                 self._names[node] = f"found_{stage}_{k}"
+                if sizes is not None:
+                    self._of_sizes[node] = sizes
             yield f"{''.join(f'{self._names[node]}, ' for node in entry.placeholders)}= found"
             yield "tensors = [*tensors, *found]"
         if self._sizes is None:
             yield from self._read(stage, "known")
+
+    def _computed(self, node: torch.fx.Node) -> str:
+        """The line that computes a node."""
+        arguments = call_text((tuple(node.args), dict(node.kwargs)), self._written)
+        name = self._names[node] = f"v{len(self._names)}"
+        self._scope[f"op_{name[1:]}"] = node.target
+        read = [leaf for leaf in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(leaf, Size)]
+        before = self._sizes_of(node.all_input_nodes)
+        # Of numbers that are no integers, 0.0 and -0.0 would be one.
+        if before is not None and not is_random(node.target) and all(size.expression.is_integer for size in read):
+            self._of_sizes[node] = before | dict.fromkeys(map(self._written, read))
+        return f"{name} = op_{name[1:]}({arguments})"
+
+    def _sizes_of(self, nodes: Iterable[torch.fx.Node]) -> dict[str, None] | None:
+        """The sizes that decide some nodes; None if something else does as well."""
+        found = [self._of_sizes.get(node) for node in nodes]
+        return None if None in found else {size: None for sizes in found for size in sizes or ()}
 
     def _read(self, stage: int, before: str) -> Iterator[str]:
         """What a stage makes known of sizes, and whether its guards hold."""
@@ -208,3 +253,10 @@ class _Writer:
         if isinstance(predicate.value, bool):
             return f"{number} is not {predicate.value}"
         return f"not {constant_text(predicate.holds, self._scope)}({number})"
+
+
+def _read_by(entry: Entry) -> Iterator[torch.fx.Node]:
+    """The nodes that have to be known for an entry."""
+    yield entry.node
+    for node in entry.order:
+        yield from node.all_input_nodes

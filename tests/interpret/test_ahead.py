@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autogen import ValueBranchError, autogen_loss, explain, policy
+from autogen.tracing.kept import Kept
 from tests.interpret.agreement import draw
 from tests.interpret.launches import Launches
 
@@ -439,3 +440,43 @@ def test_a_length_is_a_symbol_and_python_has_its_own_back(compiled: list[str]) -
         agree(ours, loss, draw("real", size, COLUMNS))
     assert len(compiled) == 1
     assert len.__module__ == "builtins" and type(len(torch.zeros(3))) is int
+
+
+def others(x: Tensor) -> Tensor:
+    """Of each row, all elements but one, as a contrastive loss has them; the code branches on their number, too."""
+    mask = ~torch.eye(len(x), dtype=torch.bool)
+    if mask.sum() > 25:
+        x = x * 2
+    return x[mask].view(len(x), -1).logsumexp(1).mean() - x[mask].mean()
+
+
+def test_what_sizes_decide_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[Any] = []
+    put = Kept.put
+    monkeypatch.setattr(Kept, "put", lambda kept, values, *sizes: computed.append(sizes) or put(kept, values, *sizes))
+    ours = autogen_loss(others, policy="mandatory")
+    for size in (4, 4, 5, 4, 5, 6, 7, 6, 4):
+        x = torch.randn(size, size, requires_grad=True)
+        found = [(value.detach(), *torch.autograd.grad(value, x)) for value in (ours(x), others(x))]
+        torch.testing.assert_close(*found)
+    assert {size for sizes in computed for size in sizes} == {4, 5, 6, 7}
+    before = len(computed)
+    for size in (4, 5, 6, 7):
+        ours(torch.randn(size, size, requires_grad=True))
+    assert len(computed) == before
+
+
+def test_what_sizes_decide_may_be_written_to() -> None:
+    """By the caller, to whom it is returned."""
+    loss = autogen_loss(lambda x: (x.sum(), (~torch.eye(len(x), dtype=torch.bool)).nonzero()))
+    for _ in range(4):
+        _, places = loss(torch.ones(3, 3))
+        torch.testing.assert_close(places, (~torch.eye(3, dtype=torch.bool)).nonzero())
+        places.zero_()
+
+
+def test_what_else_decides_is_computed_in_each_call() -> None:
+    loss = autogen_loss(lambda x, w: x[(torch.arange(len(x)) * w) > 2.0].logsumexp(0).sum(), policy="default")
+    for w in (1.0, 0.9, 0.6, 2.0, 0.75, 1.0):
+        x = torch.randn(5, 2)
+        torch.testing.assert_close(loss(x, w), x[(torch.arange(5) * w) > 2.0].logsumexp(0).sum())
