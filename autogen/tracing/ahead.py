@@ -146,7 +146,7 @@ class Ahead:
         key = self.keys.of(node)
         if key not in self._found:
             if sum(each.fresh for each in self._found.values()) >= MOST_SIZES:
-                raise ValueBranchError(f"more than {MOST_SIZES} sizes", where=where)
+                raise ValueBranchError(f"masks, nonzero or the like at more than {MOST_SIZES} places", where=where)
             order = self._order(node, where)
             with _in_torch():
                 real = self.values.tensors(node, order)
@@ -181,7 +181,9 @@ class Ahead:
             if current in needed or current in self._known:
                 continue
             sizes = [each for each in pytree.tree_leaves((current.args, current.kwargs)) if isinstance(each, Size)]
-            if current.op != "call_function" or is_random(current.target) or any(each.hint is None for each in sizes):
+            if is_random(current.target):
+                raise ValueBranchError("a value that random draws decide", where=where)
+            if current.op != "call_function" or any(each.hint is None for each in sizes):
                 raise ValueBranchError("a value that is not known before the loss runs", where=where)
             needed.add(current)
             todo += current.all_input_nodes

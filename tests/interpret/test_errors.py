@@ -149,7 +149,7 @@ def numpy_loss(x: Tensor, t: Tensor) -> Tensor:
 
 HISTORY: list[Tensor] = []
 UNSUPPORTED = {
-    drawn_loss: "a value that is not known before the loss runs",
+    drawn_loss: "a value that random draws decide",
     number_loss: "by float(), int() or a function of numbers such as math.log()",
     whole_number_loss: "by float(), int() or a function of numbers such as math.log()",
     logarithm_loss: "by float(), int() or a function of numbers such as math.log()",
