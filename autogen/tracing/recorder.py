@@ -15,7 +15,7 @@ import functools
 import operator
 import re
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import sympy
@@ -106,6 +106,7 @@ class Recorder(TorchDispatchMode):
         self._alive: list[torch.Tensor] = []  # an id means something only while its tensor lives
         self._aliases = Aliases()
         self._choices = masks.Choices(self.ahead.keys)
+        self._places = masks.Places()
         self._inputs: dict[int, bool] = {}  # whether each may be written to
         self.written: dict[int, torch.Tensor] = {}  # inputs that the code has written to, by id
         self.replaced: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # inputs that were given other data, and that
@@ -192,10 +193,14 @@ class Recorder(TorchDispatchMode):
             return self._find(func, args, kwargs)
         if masks.reads(func) or masks.writes(func):
             found = masks.mask_of(args[1])
+            if found is None and masks.writes(func):
+                written = self._places.written(args[0], args[1])
+                if written is not None and args[2].dtype == args[0].dtype:
+                    return self._write_at_places(func, written, *args)
             if found is not None:
                 return self._record_mask(func, args, *found)
-            if not _has_no_mask(args[1]):  # several, or one among indices: each stands for the places where it holds
-                given = [[i] if i is None or i.dtype not in masks.DTYPES else self._places(i) for i in args[1]]
+            if not masks.are_none(args[1]):  # several, or one among indices: each stands for the places where it holds
+                given = [[i] if i is None or i.dtype not in masks.DTYPES else self._places_of(i) for i in args[1]]
                 with self:
                     return func(args[0], [index for each in given for index in each], *args[2:], **kwargs)
         if func in _INDEXED_ROWS or functional_twin(func) in _INDEXED_ROWS:
@@ -251,6 +256,8 @@ class Recorder(TorchDispatchMode):
         for fake, place in zip(found.fakes, found.placeholders, strict=True):
             results.append(torch.empty_like(fake))  # a tensor of its own, which may be written to
             self._track(results[-1], place)
+        if func is aten.nonzero.default:
+            self._places.note(results[0], args[0])
         return results[0] if len(func._schema.returns) == 1 else tuple(results)
 
     def _settle(self, tensor: torch.Tensor) -> Found | None:
@@ -291,30 +298,46 @@ class Recorder(TorchDispatchMode):
         for size, own in zip(mask.shape, rest, strict=True):
             if size != own:
                 raise IndexError(f"a mask of shape {tuple(mask.shape)} for dimensions of {tuple(rest)}")
-        known = self._places(mask) if self._reads.masks else None
+        known = self._places_of(mask) if self._reads.masks else None
         chosen = (
             self._choices.size(self.node_of(mask), tensor.fake_mode.shape_env) if known is None else known[0].shape[0]
         )
-        shape = (*tensor.shape[:before], chosen, *tensor.shape[before + mask.dim() :])
         if masks.writes(func):
-            values, accumulate = args[2], bool(args[3]) if len(args) > 3 else False
-            _require_broadcast(values.shape, shape)
-            result = tensor if func in masks.IN_PLACE else torch.empty_like(tensor)
-            order = None if known is None or values.numel() == 1 else self._order(mask)
-            recorded: Call = masks.masked_write, (tensor, mask, before, values, accumulate, order), {}
-            if func in masks.IN_PLACE:
-                self._write(recorded, tensor)
-            else:
-                self._track(result, self._call(*recorded, result))
-            return result
+            return self._record_masked_write(func, args, mask, before, chosen, is_known=known is not None)
         if known is not None:
             with self:
                 return func(tensor, [None] * before + known)
-        result = tensor.new_empty(shape)
+        result = tensor.new_empty((*tensor.shape[:before], chosen, *tensor.shape[before + mask.dim() :]))
         self._track(result, self._call(masks.masked_read, (tensor, mask, before), {}, result))
         return result
 
-    def _places(self, mask: torch.Tensor) -> list[torch.Tensor]:
+    def _record_masked_write(
+        self, func: Any, args: Any, mask: torch.Tensor, before: int, chosen: Any, *, is_known: bool
+    ) -> torch.Tensor:
+        """A write where a mask holds, to `chosen` places; if these are known, so is which value goes where."""
+        tensor: torch.Tensor = args[0]
+        values, accumulate = args[2], bool(args[3]) if len(args) > 3 else False
+        masks.require_broadcast(values.shape, (*tensor.shape[:before], chosen, *tensor.shape[before + mask.dim() :]))
+        result = tensor if func in masks.IN_PLACE else torch.empty_like(tensor)
+        order = self._order(mask) if is_known and values.numel() != 1 else None
+        recorded: Call = masks.masked_write, (tensor, mask, before, values, accumulate, order), {}
+        if func in masks.IN_PLACE:
+            self._write(recorded, tensor)
+        else:
+            self._track(result, self._call(*recorded, result))
+        return result
+
+    def _write_at_places(
+        self, func: Any, written: masks.Written, tensor: Any, _: Any, values: Any, accumulate: bool = False, *__: Any
+    ) -> torch.Tensor:
+        """A write at places that were found: where they are is a mask, and no two of them are one."""
+        with self:
+            mask = written.where if written.where.dtype == torch.bool else written.where != 0
+            rows = written.rows(tensor, values, accumulate=accumulate)
+        args = tensor, None, rows, accumulate
+        return self._record_masked_write(func, args, mask, written.before, written.count, is_known=True)
+
+    def _places_of(self, mask: torch.Tensor) -> list[torch.Tensor]:
         """Where a mask holds: an index per dimension of it."""
         if not mask.dim():  # which would add a dimension
             raise ValueBranchError("a mask without dimensions", where=self._origin()[0])
@@ -357,7 +380,7 @@ class Recorder(TorchDispatchMode):
 
     def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         parts = result if isinstance(result, (tuple, list)) else (result,)
-        if torch.Tag.dynamic_output_shape in func.tags and not (masks.reads(func) and _has_no_mask(args[1])):
+        if torch.Tag.dynamic_output_shape in func.tags and not (masks.reads(func) and masks.are_none(args[1])):
             raise ValueBranchError(str(func), where=self._origin()[0])
         node = self._call(func, args, kwargs, result)
         given = {id(arg) for arg in pytree.tree_leaves((args, kwargs)) if isinstance(arg, torch.Tensor)}
@@ -472,17 +495,3 @@ def _fills_its_memory(tensor: torch.Tensor) -> bool:
     """Whether a tensor lies in memory as a copy of it would: only then do strides mean the same for both."""
     numel = tensor.untyped_storage().nbytes() // tensor.element_size()
     return bool(tensor.is_contiguous() and tensor.storage_offset() == 0 and tensor.numel() == numel)
-
-
-def _has_no_mask(indices: Any) -> bool:
-    return all(index is None or index.dtype not in masks.DTYPES for index in indices)
-
-
-def _require_broadcast(shape: Sequence[Any], wanted: Sequence[Any]) -> None:
-    """Raise if a tensor of one shape cannot be written where another is chosen."""
-    if len(shape) > len(wanted):
-        raise RuntimeError(f"values of shape {tuple(shape)} in the place of {tuple(wanted)}")
-    for own, size in zip(reversed(shape), reversed(wanted), strict=False):
-        is_same = isinstance(own, torch.SymInt) and isinstance(size, torch.SymInt) and own.node.expr == size.node.expr
-        if not is_same and own != 1 and own != size:
-            raise RuntimeError(f"values of shape {tuple(shape)} in the place of {tuple(wanted)}")
