@@ -80,7 +80,7 @@ class Sizes:
             sign = "%" if "Mod" in name else "//"
             left, right = expression.args
             is_of_sizes = not expression.free_symbols & self._variables.keys()
-            if is_of_sizes and not (left.is_nonnegative and right.is_nonnegative):  # Triton rounds to 0, Python down
+            if is_of_sizes and not (left.is_nonnegative and right.is_positive):  # Triton rounds to 0, Python down
                 return self._argument(self._unnamed(expression), expression), True
             return f"({self.factor(left)} {sign} {self.divisor(right)})", True
         if expression.is_Pow and expression.exp.is_Integer and expression.exp > 0:

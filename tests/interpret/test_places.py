@@ -54,6 +54,7 @@ LOSSES: dict[str, Loss] = {
     "up to a multiple": lambda x: x * ((-x.shape[0]) % x.shape[1]),
     "a difference divided": lambda x: x.sum(1) * ((x.shape[0] - x.shape[1]) // 4),
     "by a negative number": lambda x: x * (x.shape[1] // -2) + x.shape[1] % -5,
+    "by what may be 0": lambda x: x * (3 // (x.shape[0] % x.shape[1])),
     "filled": lambda x: torch.full((2,), -x.shape[0] // 4) * x.sum(),
     "of a range": lambda x: x * ((torch.arange(x.shape[1]) - x.shape[0]) // 3),
     "picked from the end": lambda x: x[:, (torch.arange(x.shape[1]) - x.shape[0]) % x.shape[1]],
@@ -65,14 +66,14 @@ def test_places(case: str) -> None:
     """Values and gradients, and errors, of sizes that follow each other."""
     loss = LOSSES[case]
     ours = autogen_loss(loss, policy="default")
-    for shape in ((6, 7), (2, 4), (4, 4), (1, 1), (3, 2), (1, 5), (5, 1), (2, 9)):
+    for shape in ((6, 7), (2, 4), (4, 4), (1, 1), (3, 2), (1, 5), (5, 1), (2, 9), (8, 8)):
         x = torch.linspace(-1, 1, shape[0] * shape[1]).reshape(shape)
         found: list[object] = []
         for each in (ours, loss):
             given = x.clone().requires_grad_()
             try:
                 value = each(given)
-            except (IndexError, RuntimeError) as error:
+            except (IndexError, RuntimeError, ZeroDivisionError) as error:
                 found.append(type(error))
                 continue
             weight = torch.linspace(0.5, 1, value.numel()).reshape(value.shape)
