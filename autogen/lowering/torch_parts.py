@@ -17,6 +17,7 @@ from autogen.lowering.values import Chosen, Read, Value, fresh_index
 from autogen.names import unique
 from autogen.program import Root
 from autogen.torch_step import Operand, SizeArgument, TorchStep, is_random, is_view
+from autogen.tracing.devices import copy_to_device, refuse
 from autogen.tracing.entries import Size
 from autogen.tracing.trace import Trace
 
@@ -95,8 +96,11 @@ class TorchParts:
         """Let torch run a node; returns its results as values.
 
         Raises:
+            UnsupportedOpError: that is on another device, such as random numbers that the loss then moves.
             ValueBranchError: a size depends on values.
         """
+        if "elsewhere" in node.meta and node.target is not copy_to_device:
+            refuse(node)
         unknown = [symbol for shape, _ in node.meta["geometry"] for size in shape for symbol in _unknown(size)]
         if unknown:
             raise ValueBranchError(TorchStep.name_of(node.target), where=node.meta["origin"])

@@ -42,8 +42,7 @@ What comes after a branch is computed only if that is taken: it may be an error 
                 kept = kept_1.put((number, v4), known['C'])
             number, v4, = kept
 
-Where the sizes of a call are
-known already, and branches are all there is, `holds` is the same without the sizes.
+Where the sizes of a call are known already, and branches are all there is, `holds` is the same without the sizes.
 """
 
 from __future__ import annotations

@@ -44,6 +44,7 @@ from autogen.tracing.accepted import require_accepted
 from autogen.tracing.ahead import OF_UNKNOWN_SIZE, Ahead, ancestors, varies
 from autogen.tracing.aliases import Aliases, Call, is_where
 from autogen.tracing.collectives import is_collective
+from autogen.tracing.devices import Devices, copy_to_device
 from autogen.tracing.entries import Found, Reads, Size
 from autogen.tracing.places import from_the_beginning
 from autogen.tracing.source import current_statement
@@ -107,6 +108,7 @@ class Recorder(TorchDispatchMode):
         self._aliases = Aliases()
         self._choices = masks.Choices(self.ahead.keys)
         self._places = masks.Places()
+        self._devices = Devices()
         self._inputs: dict[int, bool] = {}  # whether each may be written to
         self.written: dict[int, torch.Tensor] = {}  # inputs that the code has written to, by id
         self.replaced: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # inputs that were given other data, and that
@@ -148,6 +150,7 @@ class Recorder(TorchDispatchMode):
 
     def _track(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
         self._nodes[id(tensor)] = node
+        self._devices.note(node, tensor)
         self._alive.append(tensor)
         self._made.append(weakref.ref(tensor))
         self._aliases.add(tensor)
@@ -227,6 +230,8 @@ class Recorder(TorchDispatchMode):
             self._record_turn(func, args, kwargs, result)
         elif func._schema.is_mutable:
             self._record_write(func, args, kwargs, result)
+        elif func is aten._to_copy.default and self._devices.are_left(result):
+            self._track(result, self._call(copy_to_device, args, kwargs, result))
         else:
             self._record(func, args, kwargs, result)
         return result

@@ -27,6 +27,7 @@ from autogen.frozen import frozen
 from autogen.ir import contiguous_strides
 from autogen.names import of_input, unique
 from autogen.tracing.collectives import function_that_raised
+from autogen.tracing.devices import refuse_elsewhere
 from autogen.tracing.domain import Domain
 from autogen.tracing.entries import Found, Number, Reads
 from autogen.tracing.guards import Guards, Known, settle_factors
@@ -135,6 +136,8 @@ def trace(
                 upstream += [None] * (len(results) - len(upstream))
             tracing.refuse_fixed_floats()
             collector = tracing.collect(results, recorded.changes, is_once)
+            every = (*results, *collector.tensors.values())
+            refuse_elsewhere(tracing.recorder.graph, map(tracing.recorder.node_of, every))
             domain = tracing.domain()
             state = collector.state(domain.guards)
             others = [TensorLeaf if isinstance(leaf, torch.Tensor) else _number(leaf, domain.guards) for leaf in leaves]
