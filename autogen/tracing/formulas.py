@@ -386,6 +386,22 @@ def _constant_pad_nd(input: Tensor, pad: Sequence[Any], value: float = 0) -> Any
     return aten.constant_pad_nd.default(kept, rest, value) if any(rest) else kept.clone()
 
 
+def _reflection_pad(op: Any) -> Callable[..., Any]:
+    def pad(input: Tensor, padding: Sequence[Any]) -> Any:
+        for place, widths in enumerate(zip(padding[::2], padding[1::2], strict=True)):
+            _refuse(any(width >= input.shape[-1 - place] for width in widths), "more is mirrored than there is")
+        return decomposition_table[op](input, padding)
+
+    return pad
+
+
+def _bucketize(input: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Any:
+    """Of no boundaries, torch's formula has the dtype of the input."""
+    if len(boundaries):
+        return decomposition_table[aten.bucketize.Tensor](input, boundaries, out_int32=out_int32, right=right)
+    return torch.zeros_like(input, dtype=torch.int32 if out_int32 else torch.int64)
+
+
 def _reflection_pad_backward(grad: Tensor, input: Tensor, padding: Sequence[Any]) -> Any:
     """One dimension after the other, what was mirrored is folded back: torch's formula looks at all corners together,
     which takes seconds to trace.
@@ -449,6 +465,7 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
         _of_one_dtype(0, 1), _in_unit_interval, _in_dtype_of_first(aten.binary_cross_entropy.default, 2)
     ),
     aten.binary_cross_entropy_with_logits.default: _in_dtype_of_target,
+    aten.bucketize.Tensor: _bucketize,
     aten.constant_pad_nd.default: _constant_pad_nd,
     aten.hardshrink_backward.default: _shrink_backward,
     aten.huber_loss.default: _huber_loss,
@@ -457,6 +474,9 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.nll_loss2d_forward.default: _all(_of_one_dtype(0, 2), _of_class_index(torch.int64)),
     aten.index_add.default: _index_add(aten.index_add.default),
     aten.index_add_.default: _index_add(aten.index_add_.default),
+    aten.reflection_pad1d.default: _reflection_pad(aten.reflection_pad1d.default),
+    aten.reflection_pad2d.default: _reflection_pad(aten.reflection_pad2d.default),
+    aten.reflection_pad3d.default: _reflection_pad(aten.reflection_pad3d.default),
     aten.reflection_pad1d_backward.default: _reflection_pad_backward,
     aten.reflection_pad2d_backward.default: _reflection_pad_backward,
     aten.reflection_pad3d_backward.default: _reflection_pad_backward,
