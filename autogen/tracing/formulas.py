@@ -19,6 +19,7 @@ from torch._decomp import decomposition_table
 from torch.overrides import TorchFunctionMode
 
 from autogen.errors import UnsupportedOpError
+from autogen.tracing import padding
 from autogen.tracing.source import current_statement
 
 aten = torch.ops.aten
@@ -369,30 +370,15 @@ def _rrelu_(input: Tensor, *options: Any, **more: Any) -> Tensor:
     return input.copy_(_rrelu(input, *options, **more))
 
 
-def _constant_pad_nd(input: Tensor, pad: Sequence[Any], value: float = 0) -> Any:
-    """Negative widths, as the gradient of padding has, take away first: of symbolic sizes, torch's fake implementation
-    logs an error before it goes on with fixed ones.
-    """
-    if not any(width < 0 for width in pad):
-        return NotImplemented
-    kept = input
-    for place, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
-        if before < 0 or after < 0:
-            dim = input.dim() - 1 - place
-            first, last = max(-before, 0), input.shape[dim] - max(-after, 0)
-            _refuse(last < first, "padding takes away more than there is")
-            kept = aten.slice.Tensor(kept, dim, first, last)
-    rest = [max(width, 0) for width in pad]
-    return aten.constant_pad_nd.default(kept, rest, value) if any(rest) else kept.clone()
+def _with_degrees_of_freedom(formula: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """A variance, or what is made of one. Without a degree of freedom, autograd divides by 0, which Python does not."""
 
+    def variance(input: Tensor, dims: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
+        count = math.prod(input.shape[dim] for dim in dims or range(input.dim()))
+        _refuse(count <= (1 if correction is None else correction), "a variance without a degree of freedom")
+        return NotImplemented if formula is None else formula(input, dims, correction=correction, keepdim=keepdim)
 
-def _reflection_pad(op: Any) -> Callable[..., Any]:
-    def pad(input: Tensor, padding: Sequence[Any]) -> Any:
-        for place, widths in enumerate(zip(padding[::2], padding[1::2], strict=True)):
-            _refuse(any(width >= input.shape[-1 - place] for width in widths), "more is mirrored than there is")
-        return decomposition_table[op](input, padding)
-
-    return pad
+    return variance
 
 
 def _bucketize(input: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Any:
@@ -400,23 +386,6 @@ def _bucketize(input: Tensor, boundaries: Tensor, *, out_int32: bool = False, ri
     if len(boundaries):
         return decomposition_table[aten.bucketize.Tensor](input, boundaries, out_int32=out_int32, right=right)
     return torch.zeros_like(input, dtype=torch.int32 if out_int32 else torch.int64)
-
-
-def _reflection_pad_backward(grad: Tensor, input: Tensor, padding: Sequence[Any]) -> Any:
-    """One dimension after the other, what was mirrored is folded back: torch's formula looks at all corners together,
-    which takes seconds to trace.
-    """
-    if not any(padding) or any(width < 0 for width in padding):
-        return NotImplemented
-    for place, (before, after) in enumerate(zip(padding[::2], padding[1::2], strict=True)):
-        dim = input.dim() - 1 - place
-        size, whole = input.shape[dim], grad
-        grad = whole.narrow(dim, before, size)
-        for width, start, first in ((before, 0, 1), (after, before + size, size - 1 - after)):
-            if width:
-                folded = whole.narrow(dim, start, width).flip(dim)
-                grad = grad + aten.slice_backward.default(folded, grad.shape, dim, first, first + width, 1)
-    return grad
 
 
 def _repeat(input: Tensor, repeats: Sequence[Any]) -> Any:
@@ -466,7 +435,7 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     ),
     aten.binary_cross_entropy_with_logits.default: _in_dtype_of_target,
     aten.bucketize.Tensor: _bucketize,
-    aten.constant_pad_nd.default: _constant_pad_nd,
+    aten.constant_pad_nd.default: padding.constant_pad_nd,
     aten.hardshrink_backward.default: _shrink_backward,
     aten.huber_loss.default: _huber_loss,
     aten.huber_loss_backward.default: _of_one_dtype(1, 2),
@@ -474,16 +443,21 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.nll_loss2d_forward.default: _all(_of_one_dtype(0, 2), _of_class_index(torch.int64)),
     aten.index_add.default: _index_add(aten.index_add.default),
     aten.index_add_.default: _index_add(aten.index_add_.default),
-    aten.reflection_pad1d.default: _reflection_pad(aten.reflection_pad1d.default),
-    aten.reflection_pad2d.default: _reflection_pad(aten.reflection_pad2d.default),
-    aten.reflection_pad3d.default: _reflection_pad(aten.reflection_pad3d.default),
-    aten.reflection_pad1d_backward.default: _reflection_pad_backward,
-    aten.reflection_pad2d_backward.default: _reflection_pad_backward,
-    aten.reflection_pad3d_backward.default: _reflection_pad_backward,
+    aten.reflection_pad1d.default: padding.reflection_pad(aten.reflection_pad1d.default),
+    aten.reflection_pad2d.default: padding.reflection_pad(aten.reflection_pad2d.default),
+    aten.reflection_pad3d.default: padding.reflection_pad(aten.reflection_pad3d.default),
+    aten.reflection_pad1d_backward.default: padding.reflection_pad_backward,
+    aten.reflection_pad2d_backward.default: padding.reflection_pad_backward,
+    aten.reflection_pad3d_backward.default: padding.reflection_pad_backward,
     aten.repeat.default: _repeat,
     aten.rrelu_with_noise.default: _rrelu,
     aten.rrelu_with_noise_.default: _rrelu_,
     aten.smooth_l1_loss.default: _positive_beta,
+    **{
+        op: _with_degrees_of_freedom(decomposition_table[op])
+        for op in (aten.std.correction, aten.std_mean.correction, aten.var_mean.correction)
+    },
+    aten.var.correction: _with_degrees_of_freedom(),
     aten.soft_margin_loss.default: _in_dtype_of_first(aten.soft_margin_loss.default, 1),
     aten.softshrink_backward.default: _shrink_backward,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -112,3 +113,23 @@ def test_buckets_of_no_boundaries(dtype: torch.dtype) -> None:
     for count in (3, 0, 5):
         x, boundaries = torch.randn(2, 4), torch.linspace(-1, 1, count)
         torch.testing.assert_close(loss(x, boundaries), torch.bucketize(x, boundaries).to(dtype))
+
+
+@pytest.mark.parametrize("correction", [0, 1, 2, 5])
+@pytest.mark.parametrize("of", [torch.var, torch.std, torch.var_mean, torch.std_mean])
+def test_variances_without_a_degree_of_freedom(of: Callable[..., Tensor], correction: int) -> None:
+
+    def spread(x: Tensor) -> Tensor:
+        found = of(x, 0, correction=correction)
+        return ((found if isinstance(found, Tensor) else found[0] + found[1]) * x[0]).sum()
+
+    loss = autogen_loss(spread)
+    for rows in (7, 5, 2, 6, 1, 2, 3):
+        found = []
+        for each in (loss, spread):
+            x = torch.linspace(-1, 2, 2 * rows).reshape(rows, 2).requires_grad_()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of torch's, that there is none
+                value = each(x)
+                found.append((value.detach(), *torch.autograd.grad(value, x)))
+        torch.testing.assert_close(*found, equal_nan=True)

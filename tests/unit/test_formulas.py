@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autogen import autogen_loss, explain, trace_count
-from autogen.tracing import formulas
+from autogen.tracing import formulas, padding
 from tests.unit.pipeline import check, floats
 
 
@@ -148,7 +148,7 @@ def test_what_is_mirrored_is_folded_back(pad: tuple[int, ...]) -> None:
     x = torch.randn(2, 4, 5, 6, 7)[(slice(None),) + (0,) * (3 - len(pad) // 2)].double()
     grad, op = F.pad(x, pad, mode="reflect").cos(), f"reflection_pad{len(pad) // 2}d_backward"
     expected = getattr(torch.ops.aten, op)(grad, x, pad)
-    torch.testing.assert_close(formulas._reflection_pad_backward(grad, x, pad), expected)
+    torch.testing.assert_close(padding.reflection_pad_backward(grad, x, pad), expected)
 
 
 def test_images_of_any_size_are_mirrored() -> None:
