@@ -38,14 +38,14 @@ class Devices:
         return tensor.device != self._main
 
 
-def refuse_elsewhere(graph: torch.fx.Graph, results: Iterable[torch.fx.Node]) -> None:
-    """Raise unless all that is elsewhere is a copy that nothing reads, or a constant that is no result.
+def refuse_elsewhere(results: Iterable[torch.fx.Node]) -> None:
+    """Raise unless all that is elsewhere, and that results are made of, is a copy of one or a constant that is none.
 
     Raises:
         UnsupportedOpError: something is computed, found, returned or expected there.
     """
     results = set(results)
-    for node in graph.nodes:
+    for node in ancestors(*results):
         if "elsewhere" not in node.meta or (node.target is copy_to_device and not node.users):
             continue
         if node in results or any(each.op == "placeholder" for each in ancestors(node)):

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._decomp import decomposition_table
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.overrides import TorchFunctionMode
 
 from autogen.errors import UnsupportedOpError
@@ -370,15 +371,14 @@ def _rrelu_(input: Tensor, *options: Any, **more: Any) -> Tensor:
     return input.copy_(_rrelu(input, *options, **more))
 
 
-def _with_degrees_of_freedom(formula: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """A variance, or what is made of one. Without a degree of freedom, autograd divides by 0, which Python does not."""
-
-    def variance(input: Tensor, dims: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
-        count = math.prod(input.shape[dim] for dim in dims or range(input.dim()))
-        _refuse(count <= (1 if correction is None else correction), "a variance without a degree of freedom")
-        return NotImplemented if formula is None else formula(input, dims, correction=correction, keepdim=keepdim)
-
-    return variance
+def _with_degrees_of_freedom(
+    input: Tensor, dims: Any = None, *, correction: float | None = None, keepdim: bool = False
+) -> Any:
+    """Of a variance without a degree of freedom, autograd divides by 0, which Python does not."""
+    count = math.prod(input.shape[dim] for dim in dims or range(input.dim()))
+    is_without = guard_or_false(count > 0) and guard_or_false(count <= (1 if correction is None else correction))
+    _refuse(is_without, "a variance without a degree of freedom")
+    return NotImplemented
 
 
 def _bucketize(input: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Any:
@@ -453,11 +453,10 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.rrelu_with_noise.default: _rrelu,
     aten.rrelu_with_noise_.default: _rrelu_,
     aten.smooth_l1_loss.default: _positive_beta,
-    **{
-        op: _with_degrees_of_freedom(decomposition_table[op])
-        for op in (aten.std.correction, aten.std_mean.correction, aten.var_mean.correction)
-    },
-    aten.var.correction: _with_degrees_of_freedom(),
     aten.soft_margin_loss.default: _in_dtype_of_first(aten.soft_margin_loss.default, 1),
     aten.softshrink_backward.default: _shrink_backward,
+    aten.std.correction: _with_degrees_of_freedom,
+    aten.std_mean.correction: _with_degrees_of_freedom,
+    aten.var.correction: _with_degrees_of_freedom,
+    aten.var_mean.correction: _with_degrees_of_freedom,
 }

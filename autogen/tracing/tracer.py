@@ -136,8 +136,12 @@ def trace(
                 upstream += [None] * (len(results) - len(upstream))
             tracing.refuse_fixed_floats()
             collector = tracing.collect(results, recorded.changes, is_once)
-            every = (*results, *collector.tensors.values())
-            refuse_elsewhere(tracing.recorder.graph, map(tracing.recorder.node_of, every))
+            made_of = (
+                *results,
+                *collector.tensors.values(),
+                *(each for each in recorded.gradients if each is not None),
+            )
+            refuse_elsewhere(map(tracing.recorder.node_of, made_of))
             domain = tracing.domain()
             state = collector.state(domain.guards)
             others = [TensorLeaf if isinstance(leaf, torch.Tensor) else _number(leaf, domain.guards) for leaf in leaves]

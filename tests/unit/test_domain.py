@@ -144,11 +144,13 @@ class TestAhead:
 
     def test_what_is_found_is_an_input_of_its_own_size(self) -> None:
         traced = trace_of(self.found, torch.tensor([1.0, -1.0, 2.0, 3.0], requires_grad=True))
-        assert [each.name for each in traced.inputs] == ["x", "gt", "nonzero"]
+        assert [each.name for each in traced.inputs] == ["x", "gt", "nonzero", "sub"]  # the last for the gradient
         assert "nonzero.default" not in ops_of(traced)[ops_of(traced).index("index.Tensor") :]
         bound = traced.domain.bind((torch.tensor([-1.0, 2.0, 3.0, 4.0, -5.0]),))
         assert bound is not None and (bound.sizes["N"], bound.sizes["nonzero_size0"]) == (5, 3)
-        assert [each.tolist() for each in bound.found] == [[False, True, True, True, False], [[1], [2], [3]]]
+        mask, places, order = (each.tolist() for each in bound.found)
+        assert (mask, places) == ([False, True, True, True, False], [[1], [2], [3]])
+        assert order == [-1, 0, 1, 2, 2]
 
     def test_sizes_of_0_and_1_are_other_traces(self) -> None:
         for number in range(4):
