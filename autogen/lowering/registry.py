@@ -132,15 +132,9 @@ def number(expression: sympy.Expr, dtype: torch.dtype) -> ir.Node:
 
 
 def _condition(expression: Boolean) -> ir.Node:
-    """What is compared in Python: 1 or 0 where that is known when the kernel is launched, as Triton has no boolean
-    arguments that are the same everywhere.
-    """
+    """What is compared in Python, of numbers that kernels alone know: of others, the trace has the outcome."""
     if isinstance(expression, BooleanAtom):
         return ir.const(bool(expression), torch.bool)
-    if not expression.has(Chosen, Read):
-        whether = ToFloat(expression)
-        evaluator_of(whether)  # refuses what Python's text has no function for
-        return ir.apply("ne", ir.scalar(whether, torch.float64), ir.const(0, torch.float64))
     name = type(expression).__name__
     if name in _COMPARISONS:
         return _combined(_COMPARISONS[name], [number(arg, torch.float64) for arg in expression.args])

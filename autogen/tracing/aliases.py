@@ -125,3 +125,9 @@ class Aliases:
         view = self._views[id(tensor)]
         inverse = _INVERSES.get(view.func)
         return None if inverse is None else inverse(view, base, part)
+
+
+def fills_its_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies in memory as a copy of it would: only then do strides mean the same for both."""
+    numel = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return bool(tensor.is_contiguous() and tensor.storage_offset() == 0 and tensor.numel() == numel)

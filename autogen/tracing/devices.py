@@ -30,16 +30,17 @@ class Devices:
         """Where the tensor of a node is."""
         if self._main is None:
             self._main = tensor.device
-        elif self.are_left(tensor):
+        elif self.is_elsewhere(tensor):
             node.meta["elsewhere"] = tensor.device
 
-    def are_left(self, tensor: torch.Tensor) -> bool:
+    def is_elsewhere(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is elsewhere."""
         return tensor.device != self._main
 
 
 def refuse_elsewhere(results: Iterable[torch.fx.Node]) -> None:
-    """Raise unless all that is elsewhere, and that results are made of, is a copy of one or a constant that is none.
+    """Raise if kernels would read or return a tensor that is elsewhere. A result may be a copy, which torch makes; what
+    results are made of may be a constant, which kernels write out.
 
     Raises:
         UnsupportedOpError: something is computed, found, returned or expected there.

@@ -42,10 +42,11 @@ from autogen.torch_step import is_random
 from autogen.tracing import masks
 from autogen.tracing.accepted import require_accepted
 from autogen.tracing.ahead import OF_UNKNOWN_SIZE, Ahead, ancestors, varies
-from autogen.tracing.aliases import Aliases, Call, is_where
+from autogen.tracing.aliases import Aliases, Call, fills_its_memory, is_where
 from autogen.tracing.collectives import is_collective
 from autogen.tracing.devices import Devices, copy_to_device
 from autogen.tracing.entries import Found, Reads, Size
+from autogen.tracing.nonzeros import Nonzeros, Written
 from autogen.tracing.places import from_the_beginning
 from autogen.tracing.source import current_statement
 from autogen.tracing.strays import Made
@@ -107,7 +108,7 @@ class Recorder(TorchDispatchMode):
         self._alive: list[torch.Tensor] = []  # an id means something only while its tensor lives
         self._aliases = Aliases()
         self._choices = masks.Choices(self.ahead.keys)
-        self._places = masks.Places()
+        self._nonzeros = Nonzeros()
         self._devices = Devices()
         self._inputs: dict[int, bool] = {}  # whether each may be written to
         self.written: dict[int, torch.Tensor] = {}  # inputs that the code has written to, by id
@@ -197,20 +198,20 @@ class Recorder(TorchDispatchMode):
         if masks.reads(func) or masks.writes(func):
             found = masks.mask_of(args[1])
             if found is None and masks.writes(func):
-                written = self._places.written(args[0], args[1])
+                written = self._nonzeros.written(args[0], args[1])
                 if written is not None and args[2].dtype == args[0].dtype:
                     return self._write_at_places(func, written, *args)
             if found is not None:
                 return self._record_mask(func, args, *found)
             if not masks.are_none(args[1]):  # several, or one among indices: each stands for the places where it holds
-                given = [[i] if i is None or i.dtype not in masks.DTYPES else self._places_of(i) for i in args[1]]
+                given = [[i] if i is None or i.dtype not in masks.DTYPES else self._places(i) for i in args[1]]
                 with self:
                     return func(args[0], [index for each in given for index in each], *args[2:], **kwargs)
         if func in _INDEXED_ROWS or functional_twin(func) in _INDEXED_ROWS:
             # The index may have fewer rows than the tensor. Comparing settles it: equal sizes become one symbol.
             for size, indexed in zip(args[0].shape, args[2].shape, strict=False):  # one place may have no dimension
                 bool(size == indexed)
-        if func in _STRIDED and not _fills_its_memory(args[0]):
+        if func in _STRIDED and not fills_its_memory(args[0]):
             raise UnsupportedOpError(f"{func} of a part of a tensor", where=self._origin()[0])
         args = from_the_beginning(func, args)
         try:
@@ -230,7 +231,7 @@ class Recorder(TorchDispatchMode):
             self._record_turn(func, args, kwargs, result)
         elif func._schema.is_mutable:
             self._record_write(func, args, kwargs, result)
-        elif func is aten._to_copy.default and self._devices.are_left(result):
+        elif func is aten._to_copy.default and self._devices.is_elsewhere(result):
             self._track(result, self._call(copy_to_device, args, kwargs, result))
         else:
             self._record(func, args, kwargs, result)
@@ -262,7 +263,7 @@ class Recorder(TorchDispatchMode):
             results.append(torch.empty_like(fake))  # a tensor of its own, which may be written to
             self._track(results[-1], place)
         if func is aten.nonzero.default:
-            self._places.note(results[0], args[0])
+            self._nonzeros.note(results[0], args[0])
         return results[0] if len(func._schema.returns) == 1 else tuple(results)
 
     def _settle(self, tensor: torch.Tensor) -> Found | None:
@@ -303,7 +304,7 @@ class Recorder(TorchDispatchMode):
         for size, own in zip(mask.shape, rest, strict=True):
             if size != own:
                 raise IndexError(f"a mask of shape {tuple(mask.shape)} for dimensions of {tuple(rest)}")
-        known = self._places_of(mask) if self._reads.masks else None
+        known = self._places(mask) if self._reads.masks else None
         chosen = (
             self._choices.size(self.node_of(mask), tensor.fake_mode.shape_env) if known is None else known[0].shape[0]
         )
@@ -333,16 +334,15 @@ class Recorder(TorchDispatchMode):
         return result
 
     def _write_at_places(
-        self, func: Any, written: masks.Written, tensor: Any, _: Any, values: Any, accumulate: bool = False, *__: Any
+        self, func: Any, written: Written, tensor: Any, _: Any, values: Any, accumulate: bool = False, *__: Any
     ) -> torch.Tensor:
         """A write at places that were found: where they are is a mask, and no two of them are one."""
         with self:
-            mask = written.where if written.where.dtype == torch.bool else written.where != 0
-            rows = written.rows(tensor, values, accumulate=accumulate)
+            mask, rows = written.mask, written.rows(tensor, values, accumulate=accumulate)
         args = tensor, None, rows, accumulate
         return self._record_masked_write(func, args, mask, written.before, written.count, is_known=True)
 
-    def _places_of(self, mask: torch.Tensor) -> list[torch.Tensor]:
+    def _places(self, mask: torch.Tensor) -> list[torch.Tensor]:
         """Where a mask holds: an index per dimension of it."""
         if not mask.dim():  # which would add a dimension
             raise ValueBranchError("a mask without dimensions", where=self._origin()[0])
@@ -494,9 +494,3 @@ class Recorder(TorchDispatchMode):
 def _is_composite(func: Any) -> bool:
     gives_tensor = any(isinstance(each.type, torch.TensorType) for each in func._schema.returns)
     return gives_tensor and func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
-
-
-def _fills_its_memory(tensor: torch.Tensor) -> bool:
-    """Whether a tensor lies in memory as a copy of it would: only then do strides mean the same for both."""
-    numel = tensor.untyped_storage().nbytes() // tensor.element_size()
-    return bool(tensor.is_contiguous() and tensor.storage_offset() == 0 and tensor.numel() == numel)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 
 import pytest
@@ -91,45 +90,3 @@ def test_strides_of_0() -> None:
     for strides in ((3, 20), (0, 0), (0, 1), (1, 0)):
         x = torch.randn(400).as_strided((4, 6), strides)
         torch.testing.assert_close(loss(x), x * 2)
-
-
-@pytest.mark.parametrize("widths", [(1, 1), (2, 0), (3, 1), (0, 3)])
-def test_no_more_is_mirrored_than_there_is(widths: tuple[int, int]) -> None:
-    loss = autogen_loss(lambda x: functional.pad(x[None], widths, mode="reflect"))
-    for columns in (5, 4, 3, 2, 1):
-        x = torch.randn(2, columns)
-        try:
-            expected = functional.pad(x[None], widths, mode="reflect")
-        except RuntimeError:
-            with pytest.raises(RuntimeError, match="Padding size should be less"):
-                loss(x)
-        else:
-            torch.testing.assert_close(loss(x), expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
-def test_buckets_of_no_boundaries(dtype: torch.dtype) -> None:
-    loss = autogen_loss(lambda x, y: torch.bucketize(x, y, out_int32=dtype == torch.int32), policy="mandatory")
-    for count in (3, 0, 5):
-        x, boundaries = torch.randn(2, 4), torch.linspace(-1, 1, count)
-        torch.testing.assert_close(loss(x, boundaries), torch.bucketize(x, boundaries).to(dtype))
-
-
-@pytest.mark.parametrize("correction", [0, 1, 2, 5])
-@pytest.mark.parametrize("of", [torch.var, torch.std, torch.var_mean, torch.std_mean])
-def test_variances_without_a_degree_of_freedom(of: Callable[..., Tensor], correction: int) -> None:
-
-    def spread(x: Tensor) -> Tensor:
-        found = of(x, 0, correction=correction)
-        return ((found if isinstance(found, Tensor) else found[0] + found[1]) * x[0]).sum()
-
-    loss = autogen_loss(spread)
-    for rows in (7, 5, 2, 6, 1, 2, 3):
-        found = []
-        for each in (loss, spread):
-            x = torch.linspace(-1, 2, 2 * rows).reshape(rows, 2).requires_grad_()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of torch's, that there is none
-                value = each(x)
-                found.append((value.detach(), *torch.autograd.grad(value, x)))
-        torch.testing.assert_close(*found, equal_nan=True)
