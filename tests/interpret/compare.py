@@ -95,7 +95,7 @@ def run(home: Any, call: Call) -> Outcome:
     options = {name: fresh(value) for name, value in call.options.items()}
     LAUNCHES.take()
     try:
-        torch.manual_seed(0)  # for losses with parameters
+        torch.default_generator.manual_seed(0)  # for losses with parameters; of all devices takes as long as a loss
         loss = _loss_of(home, call, options)
         value = loss(*inputs)
         value = getattr(value, "loss", value)  # some return more than their loss
