@@ -32,7 +32,7 @@ from autogen.options import Options
 from autogen.runtime.compiled import CompiledLoss
 from autogen.sizes import hint
 
-MOST_NUMBERS = 2  # for how many values of a number that changes a loss is compiled, at one place
+MOST_NUMBERS = 1  # for how many values of a number that has changed a loss is compiled, at one place
 
 DispatcherOf = Callable[[Callable[..., Any], str, Options], Any]
 """Makes the `Dispatcher` of a function, given a name and options; that module knows this one."""
@@ -201,6 +201,7 @@ def make_operator(dispatcher_of: DispatcherOf) -> Any:
     """The higher-order op, known to Dynamo; None if this torch lacks what that takes."""
     try:
         from torch._dynamo.exc import UnspecializeRestartAnalysis, Unsupported
+        from torch._dynamo.symbolic_convert import TensorifyState
         from torch._dynamo.variables.higher_order_ops import BaseHOPVariable, _hop_name_to_variable_class
     except ImportError:
         return None
@@ -216,8 +217,11 @@ def make_operator(dispatcher_of: DispatcherOf) -> Any:
         supports_aliasing = True  # of inputs, such as the halves of a batch
 
         def _call_function(self, tx: Any, args: Any, kwargs: Any) -> Any:
+            if graphs.is_first_attempt():
+                TensorifyState.clear()  # a number may have been a constant of the graph for the values before
             try:
-                return super()._call_function(tx, args, kwargs)
+                with _numbers_around(tx.output):
+                    return super()._call_function(tx, args, kwargs)
             except Unsupported as error:
                 loss, reason = kwargs["loss"].as_python_constant(), str(error).partition("\n")[0]
                 is_whole = getattr(tx, "one_graph", True) or getattr(tx, "error_on_graph_break", False)
@@ -228,6 +232,30 @@ def make_operator(dispatcher_of: DispatcherOf) -> Any:
     operator = LossOperator(dispatcher_of)
     _hop_name_to_variable_class[operator.__name__] = LossVariable
     return operator
+
+
+@contextmanager
+def _numbers_around(output: Any) -> Iterator[None]:
+    """Have Dynamo read floats in the outermost graph while it traces one inside.
+
+    Of itself it reads a float where that is first met, and then takes the result for known in all graphs.
+    """
+    if "create_proxy" in vars(output):  # in a loss of another
+        yield
+        return
+    create = output.create_proxy
+
+    def create_proxy(kind: str, target: Any, args: Any, *others: Any, **options: Any) -> Any:
+        root = output.root_tracer
+        given = args[0].node.meta.get("grapharg") if target == "item" and args[0].tracer is root else None
+        is_number = given is not None and given.pass_arg_as_tensor
+        return (root.create_proxy if is_number else create)(kind, target, args, *others, **options)
+
+    output.create_proxy = create_proxy
+    try:
+        yield
+    finally:
+        del output.create_proxy
 
 
 def _compiled(dispatcher: Any, tensors: Sequence[torch.Tensor]) -> CompiledLoss:

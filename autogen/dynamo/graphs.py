@@ -80,7 +80,8 @@ def say(loss: str, reason: str) -> None:
 
 def leave(loss: str, reason: str) -> None:
     """From now on, end the graph of some code where it calls a loss, as it would end inside that in any case."""
-    _left.add((loss, _frame()[0]))
+    compilation = torch._guards.CompileContext.current_compile_id()
+    _left.add((loss, None if compilation is None else compilation.frame_id))
     logger.info("%s: it is called between graphs: %s", name_of(loss), reason)
 
 
@@ -115,19 +116,19 @@ def _way(loss: str, is_op: bool, is_required: bool) -> Literal["op", "formula", 
     return "outside" if is_required else "formula"
 
 
-def _is_left(loss: str) -> bool:
-    frame, is_new = _frame()
-    if is_new:  # it may have to be one graph, where the same code before had not
-        _left.discard((loss, frame))
-    return (loss, frame) in _left
-
-
-def _frame() -> tuple[int | None, bool]:
-    """What numbers the code that Dynamo is compiling, and whether it does so for the first time, at first attempt."""
+def is_first_attempt() -> bool:
+    """Whether Dynamo traces code for the first time since it has last compiled it."""
     trace = torch._guards.CompileContext.current_trace_id()
-    if trace is None:
-        return None, False
-    return trace.compile_id.frame_id, trace.compile_id.frame_compile_id == 0 and trace.attempt == 0
+    return trace is not None and trace.attempt == 0
+
+
+def _is_left(loss: str) -> bool:
+    compilation = torch._guards.CompileContext.current_compile_id()
+    if compilation is None:
+        return (loss, None) in _left
+    if compilation.frame_compile_id == 0 and is_first_attempt():
+        _left.discard((loss, compilation.frame_id))  # it may have to be one graph, where the same code before had not
+    return (loss, compilation.frame_id) in _left
 
 
 def _call(call: Callable[[], Any]) -> Any:
