@@ -74,6 +74,8 @@ def require(tensors: Sequence[torch.Tensor]) -> None:
             raise UnavailableError(f"no kernel reads a tensor that is {kind}", remedy="Convert it first.")
         if tensor.is_neg():  # its memory holds the values with the other sign, as that of `x.conj().imag`
             raise UnavailableError("no kernel reads a tensor that is a negative view", remedy="Call resolve_neg on it.")
+        if tensor._is_zerotensor():  # as derivatives are that are known to be 0
+            raise UnavailableError("no kernel reads a tensor of zeros without memory", remedy="Call clone on it.")
     is_kept = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     if is_kept and any(tensor.is_inference() for tensor in tensors):
         raise UnavailableError(
@@ -105,6 +107,12 @@ def is_batched(tensors: Sequence[torch.Tensor | None]) -> bool:
     """Whether torch maps over a dimension that is hidden in some tensors, whose memory no kernel can read then."""
     kinds = torch._C._functorch.is_batchedtensor, torch._C._functorch.is_legacy_batchedtensor
     return any(is_kind(tensor) for tensor in tensors if tensor is not None for is_kind in kinds)
+
+
+def has_no_memory(tensors: Sequence[torch.Tensor | None]) -> bool:
+    """Whether some tensors, such as upstream gradients, have no memory that a kernel can read, element by element."""
+    given = [tensor for tensor in tensors if tensor is not None]
+    return is_batched(given) or any(each.layout != torch.strided or each._is_zerotensor() for each in given)
 
 
 def is_functional() -> bool:

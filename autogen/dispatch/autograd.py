@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from autogen.availability import is_batched, is_functional
+from autogen.availability import has_no_memory, is_functional
 from autogen.calls.binding import Binding, Then
 from autogen.dispatch.compilations import key_of
 from autogen.dispatch.state import Connector, apart, keep
@@ -89,7 +89,7 @@ class _Fused(torch.autograd.Function):
         everything, early = _saved(ctx), _taken(ctx)
         tensors, saved = everything[: ctx.count], everything[ctx.count :]
         none, wanted = (None,) * 4, ctx.needs_input_grad[4:]  # of what comes before the tensors
-        if not torch.is_grad_enabled() and not is_functional() and not is_batched(upstream):
+        if not torch.is_grad_enabled() and not is_functional() and not has_no_memory(upstream):
             try:
                 gradients = ctx.kernels.run_backward(tensors, (*saved, *early), upstream, ctx.sizes)
                 if gradients is not None:

@@ -10,7 +10,7 @@ import torch
 
 ATTRIBUTES = (
     *("__class__", "shape", "stride()", "dtype", "layout", "device"),
-    *("requires_grad", "is_neg()", "is_inference()"),
+    *("requires_grad", "is_neg()", "_is_zerotensor()", "is_inference()"),
 )
 """What it consists of, as Python asks a tensor for it."""
 
@@ -64,6 +64,8 @@ def _is_thorough() -> bool:
         torch.zeros(2, 3, device="meta"),
         torch.zeros(2, 3, requires_grad=True),
         torch._neg_view(like),
+        torch._efficientzerotensor(2, 3),
+        like.to_sparse(),
         made_elsewhere,
     ]
     try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from autogen.availability import is_batched
+from autogen.availability import has_no_memory
 from autogen.runtime import direct, scratch
 from autogen.runtime.geometry import Alike, alike
 from autogen.runtime.handwritten import COUNTER, PARTIALS, BoundHandwritten, Launch, stand_in
@@ -79,8 +79,8 @@ class UnpreparedHandwritten:
     def backward(
         self, saved: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor], sizes: Mapping[str, Any] | None
     ) -> list[torch.Tensor | None] | None:
-        """Launch backward; returns a gradient or None for every tensor, None for batched upstream gradients."""
-        if is_batched(upstream):
+        """Launch backward; returns a gradient or None for every tensor, None for gradients without memory."""
+        if has_no_memory(upstream):
             return None
         count = len(self.call.inputs)
         return self.call.run_backward(saved[:count], saved[count:], upstream, self.sizes)
@@ -111,11 +111,11 @@ class PreparedHandwritten:
     def backward(
         self, saved: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor], sizes: Mapping[str, Any] | None
     ) -> list[torch.Tensor | None] | None:
-        """Launch backward; returns a gradient or None for every tensor, None for batched upstream gradients."""
+        """Launch backward; returns a gradient or None for every tensor, None for gradients without memory."""
         latest = self._latest
         if latest is not None and latest[0](*upstream):
             return latest[1]((*saved, *upstream))
-        if is_batched(upstream):
+        if has_no_memory(upstream):
             return None
         (gradient,) = upstream = [each.resolve_neg() for each in upstream]  # kernels read memory as it is
         direction = self._backwards.get(gradient.stride())

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from autogen.availability import is_batched
+from autogen.availability import has_no_memory
 from autogen.runtime import direct
 from autogen.runtime.compiled import CompiledLoss
 from autogen.runtime.geometry import Alike, alike
@@ -140,7 +140,7 @@ class Prepared:
         """Launch backward; returns a gradient or None for every tensor. See `CompiledLoss.run_backward`.
 
         Saved are the tensors of the loss, and after them what forward has kept. Nothing arrives for outputs beyond the
-        `upstream` gradients. Batched ones are torch's to differentiate: then it returns None.
+        `upstream` gradients. Those without memory are torch's to differentiate: then it returns None.
         """
         arrived: tuple[int, ...] = _FIRST
         present: Sequence[Any] = upstream
@@ -165,7 +165,7 @@ class Prepared:
         given = [gradient for gradient in upstream if gradient is not None]
         if not given:
             return [None] * count
-        if is_batched(given):  # never like those of a call before
+        if has_no_memory(given):  # never like those of a call before
             return None
         is_early = len(saved) > count + len(self._packing.kept)
         upstream = [*upstream, *[None] * (len(self._loss.trace.outputs) - len(upstream))]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autogen.functional
@@ -48,6 +49,53 @@ def test_inputs_that_depend_on_each_other(other: Callable[[Tensor], Tensor]) -> 
         with policy("mandatory"):
             found = _twice(decorated, ours, ours, other(ours))
         torch.testing.assert_close(found, _twice(product, theirs, theirs, other(theirs)))
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient": "forward"}])
+@pytest.mark.parametrize("formula", [lambda x, y: product(x, y), lambda x, y: (x @ y.t()).square().mean()])
+def test_an_upstream_gradient_known_to_be_zero(formula: Callable[..., Tensor], options: dict[str, Any]) -> None:
+    """As that of the second derivative of `abs`, which has no memory."""
+    y = X.flip(0)
+    for loss in autogen_loss(formula, **options), autogen.functional.mse_loss:
+        theirs = formula if loss is not autogen.functional.mse_loss else F.mse_loss
+        for _ in range(4):
+            x = X.clone().requires_grad_()
+            found = _twice(lambda x, y, loss=loss: (loss(x, y) - 1).abs(), x, x, y)
+            torch.testing.assert_close(found, _twice(lambda x, y, loss=theirs: (loss(x, y) - 1).abs(), x, x, y))
+
+
+def test_an_upstream_gradient_known_to_be_zero_for_handwritten_kernels() -> None:
+    x, target = X.clone().requires_grad_(), torch.tensor([1, -1, 1, -1])
+    for _ in range(4):
+        found = _twice(lambda *given: (autogen.functional.cosine_embedding_loss(*given) - 1).abs(), x, x, X + 1, target)
+        expected = _twice(lambda *given: (F.cosine_embedding_loss(*given) - 1).abs(), x, x, X + 1, target)
+        torch.testing.assert_close(found, expected)
+
+
+def test_an_input_known_to_be_zero() -> None:
+    decorated, x = autogen_loss(product), X.clone().requires_grad_()
+    for each in X, torch._efficientzerotensor(4, 3), X + 1, torch._efficientzerotensor(4, 3):
+        found, expected = (torch.autograd.grad(loss(x, each), x) for loss in (decorated, product))
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        lambda each: torch.gather(each, 1, torch.tensor([[0], [2], [2], [1]]), sparse_grad=True),
+        lambda each: F.embedding(torch.tensor([1, 1, 3]), each, sparse=True),
+    ],
+    ids=["gather", "embedding"],
+)
+def test_a_sparse_upstream_gradient(taken: Callable[[Tensor], Tensor]) -> None:
+    def cubes(x: Tensor, y: Tensor) -> Tensor:
+        return (x - y) ** 3
+
+    decorated = autogen_loss(cubes)
+    for _ in range(4):
+        x = X.clone().requires_grad_()
+        found, expected = (torch.autograd.grad(taken(loss(x, X.flip(0))).sum(), x)[0] for loss in (decorated, cubes))
+        torch.testing.assert_close(found, expected)
 
 
 def test_a_weight_beside_what_it_has_made() -> None:
