@@ -77,7 +77,7 @@ class _Fused(torch.autograd.Function):
         saved, ctx.early = _split(kept, kernels.early)
         ctx.kernels, ctx.replayed, ctx.sizes, ctx.failed = kernels, replayed, sizes, failed
         ctx.count = len(tensors)
-        _save(ctx, (*tensors, *saved))
+        _save(ctx, (*tensors, *saved), kernels.unread)
         constant = [each for each, varies in zip(outputs, kernels.differentiable, strict=True) if not varies]
         ctx.mark_non_differentiable(*constant)
         ctx.set_materialize_grads(len(outputs) == 1)  # torch does not go through outputs that nothing arrives for
@@ -86,7 +86,7 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     @graphs.unseen
     def backward(ctx: Any, *upstream: torch.Tensor | None) -> Any:
-        everything, early = _saved(ctx), _taken(ctx)
+        everything, early = _saved(ctx, ctx.kernels.unread), _taken(ctx)
         tensors, saved = everything[: ctx.count], everything[ctx.count :]
         none, wanted = (None,) * 4, ctx.needs_input_grad[4:]  # of what comes before the tensors
         if not torch.is_grad_enabled() and not is_functional() and not has_no_memory(upstream):
@@ -121,7 +121,7 @@ class _Short(torch.autograd.Function):
         ctx.call = call
         if plan.is_early:
             kept, ctx.early = _split(kept, plan.loss.early)
-        _save(ctx, (*tensors, *kept))
+        _save(ctx, (*tensors, *kept), plan.unread)
         if plan.only_first:  # autograd need not hear of the others
             call[-1].extend(results[1 : plan.outputs])
             return results[0]
@@ -135,7 +135,7 @@ class _Short(torch.autograd.Function):
     @graphs.unseen
     def backward(ctx: Any, *upstream: torch.Tensor | None) -> Any:
         plan, sizes, values, shortcut, module, dispatcher, _ = ctx.call
-        saved = _saved(ctx)
+        saved = _saved(ctx, plan.unread)
         if not torch.is_grad_enabled() and not is_functional():
             try:
                 gradients = plan.prepared.backward((*saved, *_taken(ctx)) if plan.is_early else saved, upstream, sizes)
@@ -170,20 +170,28 @@ def _split(kept: list[torch.Tensor], early: int) -> tuple[list[torch.Tensor], li
     return (kept[:-early], kept[-early:]) if early else (kept, [])
 
 
-def _save(ctx: Any, tensors: Sequence[torch.Tensor]) -> None:
+def _save(ctx: Any, tensors: Sequence[torch.Tensor], unread: Sequence[int] = ()) -> None:
+    """Save tensors for backward. What is `unread` may change until then, and be none in a call like this one."""
+    if unread:
+        ctx.unread = [tensors[k] for k in unread]
+        tensors = [tensor for k, tensor in enumerate(tensors) if k not in unread]
     ctx.save_for_backward(*tensors)
     # A hook may give back tensors that lie otherwise, as that of `save_on_cpu` does.
     ctx.strides = [tensor.stride() for tensor in tensors] if _hooks(False) is not None else None
 
 
-def _saved(ctx: Any) -> Sequence[torch.Tensor]:
+def _saved(ctx: Any, unread: Sequence[int]) -> Sequence[torch.Tensor]:
     """The tensors that were saved, as they lay in memory then."""
     saved: Sequence[torch.Tensor] = ctx.saved_tensors
-    if ctx.strides is None:
-        return saved
-    from autogen.torch_step import laid_out  # imports sympy
+    if ctx.strides is not None:
+        from autogen.torch_step import laid_out  # imports sympy
 
-    return list(map(laid_out, saved, ctx.strides))
+        saved = list(map(laid_out, saved, ctx.strides))
+    if unread:
+        saved = list(saved)
+        for k, tensor in zip(unread, ctx.unread, strict=True):
+            saved.insert(k, tensor)
+    return saved
 
 
 def _taken(ctx: Any) -> list[torch.Tensor]:

@@ -70,6 +70,7 @@ class Plan:
     returns_tensor: bool  # and makes nothing else
     is_simple: bool  # and autograd need be told of nothing more
     cut: tuple[int, ...] = ()  # tensors that autograd comes to from no output, whose graph may not be the loss's own
+    unread: tuple[int, ...] = ()  # tensors whose values the loss does not look at
     copied: tuple[int, ...] = ()  # those that the loss writes to, and backward may read
     state: State | None = None  # what a call changes, if anything
     holds: Holds | None = None  # where values decide which branches a loss takes: whether they are these
@@ -97,12 +98,13 @@ class Plan:
                 "constant": tuple(k for k, varies in enumerate(loss.differentiable) if not varies),
                 "returns_tensor": loss.returns_tensor and not loss.state,
                 "cut": _both(loss.unconnected[: len(needs)], needs),
+                "unread": loss.unread if any(needs) else (),
                 "copied": tuple(each.position for each in loss.state.written) if any(needs) else (),
                 "state": loss.state or None,
                 "is_found": loss.is_found,
             }
             common["only_first"] = common["constant"] == tuple(range(1, common["outputs"]))
-            is_more = any(common[each] for each in ("is_early", "is_random", "constant", "cut"))
+            is_more = any(common[each] for each in ("is_early", "is_random", "constant", "cut", "unread"))
             common["is_simple"] = common["returns_tensor"] and not is_more
         domain = loss.trace.domain
         holds = domain.checks(sizes) if domain.ahead and not common["is_found"] else None

@@ -145,6 +145,11 @@ class CompiledLoss:
         """What the loss changes that outlives a call."""
         return self.trace.state
 
+    @property
+    def unread(self) -> tuple[int, ...]:
+        """Inputs whose values the loss does not look at, such as what an attribute was before it is assigned."""
+        return self.trace.unread
+
     @functools.cached_property
     def unconnected(self) -> tuple[bool, ...]:
         """Which inputs, found ones included, autograd does not come to from any output."""

@@ -216,6 +216,7 @@ class BoundHandwritten:
 
     path = "handwritten"
     is_random = False
+    unread: tuple[int, ...] = ()
     state = State()  # nothing that outlives a call
 
     @property

@@ -34,11 +34,11 @@ class TracedTensor:
 class Trace:
     """The joint graph of one loss, for one class of inputs.
 
-    `upstream[i]` is the gradient that backward is given for `outputs[i]`, `gradients[i]` the one that it returns
-    for `inputs[i]`; each is None where there is none. `reached[i]` are the inputs that autograd comes to from
-    `outputs[i]`. Last among the inputs are the tensors that are found ahead. `constants` are tensors that the loss
-    builds from numbers; `unknown` tells of values that have stayed symbols. Last among the outputs are those that are
-    made for the `state` that the loss changes.
+    `upstream[i]` is the gradient that backward is given for `outputs[i]`, `gradients[i]` the one that it returns for
+    `inputs[i]`; each is None where there is none. `reached[i]` are the inputs that autograd comes to from `outputs[i]`,
+    and `unread` those whose values the loss does not look at. Last among the inputs are the tensors that are found
+    ahead. `constants` are tensors that the loss builds from numbers; `unknown` tells of values that have stayed
+    symbols. Last among the outputs are those that are made for the `state` that the loss changes.
     """
 
     graph: torch.fx.Graph
@@ -49,6 +49,7 @@ class Trace:
     upstream: list[TracedTensor | None]
     reached: list[frozenset[int]]
     gradients: list[TracedTensor | None]
+    unread: tuple[int, ...]
     structure: pytree.TreeSpec
     others: list[Any]
     numbers: dict[sympy.Symbol, torch.fx.Node]

@@ -171,10 +171,13 @@ def trace(
         found = [traced(*each, is_input=is_input) for each in zip(names, tensors, strict=True)]
         return [each for each in found if each is not None]
 
+    inputs = all_of(names, tracing.fakes, is_input=True) + tracing.found(domain)
+    reached = frozenset[int]().union(*recorded.reached)
+    unread = (k for k, each in enumerate(inputs) if not (each.node.users or k in reached or domain.ahead))
     return Trace(
         graph=tracing.recorder.graph,
         domain=domain,
-        inputs=all_of(names, tracing.fakes, is_input=True) + tracing.found(domain),
+        inputs=inputs,
         constants=[
             TracedTensor(str(node.target), each.dtype, _integers(each.shape), _integers(each.stride()), node)
             for node, each in domain.constants.items()
@@ -183,6 +186,7 @@ def trace(
         upstream=[traced(f"grad_{name}", each) for name, each in zip(outputs, upstream, strict=True)],
         reached=recorded.reached,
         gradients=[traced(f"grad_{name}", each) for name, each in zip(names, recorded.gradients, strict=True)],
+        unread=tuple(unread),
         structure=recorded.structure,
         others=others,
         numbers={symbol: tracing.recorder.node_of(each) for symbol, each in tracing.recorder.numbers.items()},

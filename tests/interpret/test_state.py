@@ -5,15 +5,17 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import Tensor
 
 from autogen import autogen_loss, explain, policy
 from tests.interpret.launches import Launches
-from tests.interpret.stateful import Loss, Twins, assert_same, inputs, tensors_in
+from tests.interpret.stateful import C, Loss, Twins, assert_same, inputs, tensors_in
 
 
 class Centre(Loss):
@@ -364,3 +366,47 @@ def test_dimensions_of_size_1_have_the_strides_of_torch() -> None:
     assert found[::2] == found[1::2]
     assert found[0][4] == (3, 3, 1)
     ours.centre.copy_(ours.centre.contiguous())
+
+
+class Logs(torch.nn.Module):
+    """A loss that notes what it has found, and does not read it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metric: Tensor | None = None
+        self.logs: dict[str, Tensor | None] = {"most": None}
+        self.weight = torch.nn.Parameter(torch.ones(C))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        self.metric = (x - y).detach().mean()
+        self.logs["most"] = (x - y).detach().amax(1)
+        return (x * self.weight - y).logsumexp(1).mean()  # which are kept for backward
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient": "forward"}])
+def test_what_is_only_assigned_may_change_before_backward(options: dict[str, Any]) -> None:
+    """It is the caller's since it was assigned, by the call before."""
+    ours, theirs = autogen_loss(Logs(), **options), Logs()
+    for k in range(5):
+        x, y = inputs(k)
+        found = []
+        for loss in ours, theirs:
+            logged = loss.metric, *loss.logs.values()
+            value = loss(x, y)
+            for each in logged:
+                if each is not None:
+                    each.mul_(0.5)
+            found.append([value, *torch.autograd.grad(value, [x, loss.weight])])
+        torch.testing.assert_close(*found)
+        torch.testing.assert_close([ours.metric, ours.logs], [theirs.metric, theirs.logs])
+
+
+def test_what_is_only_assigned_is_no_input_of_a_checkpoint() -> None:
+    """The first time it is None in forward, and a tensor when that is computed again."""
+    for k in range(4):
+        x, y = inputs(k)
+        found = []
+        for loss in autogen_loss(Logs()), Logs():
+            value = torch.utils.checkpoint.checkpoint(loss, x, y, use_reentrant=False)
+            found.append([value, *torch.autograd.grad(value, [x, loss.weight])])
+        torch.testing.assert_close(*found)
