@@ -5,6 +5,7 @@ A difference of booleans, or a number that a half cannot hold, is an error of to
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,8 +33,28 @@ _LIKE_POINTWISE = {
     aten.var.correction,
 }
 
-# Ops whose formulas would take tensors of several dtypes, which they do not.
-_PRODUCTS = {aten.addmm.default, aten.addmv.default, aten.baddbmm.default, aten.mv.default}
+# Ops whose formulas would take tensors of several dtypes, which they do not, beside those of indices.
+_OF_ONE_DTYPE = {
+    *(aten.addmm.default, aten.addmv.default, aten.baddbmm.default, aten.mv.default, aten.linalg_cross.default),
+    *(aten.index_add.default, aten.index_add_.default, aten.index_copy.default, aten.index_copy_.default),
+    *(aten.index_put.default, aten.index_put_.default),  # but for one value
+    *(aten.lerp.Scalar, aten.lerp.Tensor, aten.lerp_.Scalar, aten.lerp_.Tensor),
+    *(aten.native_batch_norm.default, aten.native_group_norm.default, aten.native_layer_norm.default),
+}
+
+
+def _put(x: torch.Tensor, indices: Any, values: torch.Tensor, *rest: Any) -> tuple[Any, ...]:
+    """Two values at indices: where a mask is, one value would be of any dtype."""
+    return x.new_zeros(2), [torch.arange(2)], values if values.dim() == 0 else values.new_zeros(2)
+
+
+# Their arguments for tensors of one element, where these tell sizes.
+_OF_ONE_ELEMENT: dict[Any, Callable[..., tuple[Any, ...]]] = {
+    aten.index_put.default: _put,
+    aten.index_put_.default: _put,
+    aten.native_group_norm.default: lambda x, weight, bias, *sizes: (x, weight, bias, 1, 1, 1, 1, *sizes[4:]),
+    aten.native_layer_norm.default: lambda x, shape, *rest: (x, [1] * len(shape), *rest),
+}
 
 # Where the number is that a tensor is filled with.
 _FILLED_WITH = {
@@ -49,7 +70,7 @@ _SAMPLES = {torch.SymBool: True, torch.SymFloat: 1.0, torch.SymInt: 1}
 
 
 def require_accepted(func: Any, args: Any, kwargs: Any) -> None:
-    """Run a pointwise op, or a product, on tensors of one element, if it may not take their dtypes or its numbers.
+    """Run an op on tensors of one element, if it may not take their dtypes or its numbers.
 
     Filling is tried on two elements, as a single one takes numbers that it cannot hold.
 
@@ -61,19 +82,30 @@ def require_accepted(func: Any, args: Any, kwargs: Any) -> None:
         number = args[place] if len(args) > place else 0
         dtype = kwargs.get("dtype") or (args[0].dtype if isinstance(args[0], torch.Tensor) else None)
         args, kwargs, func = ([2], number), {"dtype": dtype}, aten.full.default
-    elif torch.Tag.pointwise not in func.tags and func not in _LIKE_POINTWISE and func not in _PRODUCTS:
+    elif torch.Tag.pointwise not in func.tags and func not in _LIKE_POINTWISE and func not in _OF_ONE_DTYPE:
         return
     leaves, spec = pytree.tree_flatten((args, kwargs))
-    is_mixed = func in _PRODUCTS and len({leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor)}) > 1
+    if func in (aten.index_put.default, aten.index_put_.default) and _is_filling(*args):
+        return
+    is_mixed = func in _OF_ONE_DTYPE and len({leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor)}) > 1
     if not is_mixed and all(_is_taken(leaf) for leaf in leaves):
         return
+    size = 3 if func is aten.linalg_cross.default else 1
+    value = 0 if func in _OF_ONE_DTYPE else 1  # which is an index
     with _disable_current_modes():
-        args, kwargs = pytree.tree_unflatten(map(_sample, leaves), spec)
+        args, kwargs = pytree.tree_unflatten([_sample(leaf, size, value) for leaf in leaves], spec)
+        args = _OF_ONE_ELEMENT[func](*args) if func in _OF_ONE_ELEMENT else args
         try:
             func(*args, **kwargs)
         except NotImplementedError:
             if not all(leaf.is_floating_point() for leaf in leaves if isinstance(leaf, torch.Tensor)):
                 raise  # else of a narrow float, which says something of the CPU only
+
+
+def _is_filling(x: Any, indices: Any, values: torch.Tensor, *rest: Any) -> bool:
+    """Whether one value is written where a mask is, which is then of any dtype."""
+    has_mask = any(each is not None and each.dtype == torch.bool for each in indices)
+    return has_mask and all(isinstance(size, int) and size == 1 for size in values.shape)
 
 
 def _is_taken(leaf: Any) -> bool:
@@ -85,7 +117,7 @@ def _is_taken(leaf: Any) -> bool:
     return not isinstance(leaf, (int, float)) or 0 < abs(leaf) <= torch.finfo(torch.half).max
 
 
-def _sample(leaf: Any) -> Any:
+def _sample(leaf: Any, size: int, value: int) -> Any:
     if isinstance(leaf, torch.Tensor):
-        return torch.ones((1,) * leaf.dim(), dtype=leaf.dtype, device="cpu")
+        return torch.full((size,) * leaf.dim(), value, dtype=leaf.dtype, device="cpu")
     return _SAMPLES.get(type(leaf), leaf)

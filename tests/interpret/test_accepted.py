@@ -32,6 +32,24 @@ REFUSED: dict[str, Loss] = {
     "a layer of doubles": lambda x, mask, count: functional.linear(x[None].double(), x.new_ones(2, 6), x[:2]).mean(),
     "a matrix of doubles": lambda x, mask, count: (x.outer(x).double() @ x).mean(),
     "a batch of doubles": lambda x, mask, count: torch.baddbmm(x[:1], x[None, None].double(), x[None, :, None]).mean(),
+    "between a double": lambda x, mask, count: torch.lerp(x, x.double(), 0.3).mean(),
+    "between, by doubles": lambda x, mask, count: torch.lerp(x, x, x.double()).mean(),
+    "doubles added": lambda x, mask, count: x.clone().index_add(0, count - 1, x.double()).mean(),
+    "doubles added in place": lambda x, mask, count: x.clone().index_add_(0, count - 1, x.double()).mean(),
+    "doubles copied": lambda x, mask, count: x.index_copy(0, count - 1, x.double()).mean(),
+    "doubles put": lambda x, mask, count: x.index_put((count[:2],), x[:2].double()).mean(),
+    "doubles assigned": lambda x, mask, count: (y := x.clone(), y.__setitem__(count - 1, x.double()))[0].mean(),
+    "doubles where a mask is": lambda x, mask, count: (y := x.clone(), y.__setitem__(mask, x[mask].double()))[0].mean(),
+    "a layer's weights": lambda x, mask, count: functional.layer_norm(x, (6,), x.double()).square().mean(),
+    "a layer's bias": lambda x, mask, count: functional.layer_norm(x.view(2, 3), (3,), None, x[:3].double()).mean(),
+    "a batch's weights": lambda x, mask, count: (
+        functional.batch_norm(x.view(2, 3), None, None, x[:3].double(), x[:3].double(), training=True).square().mean()
+    ),
+    "a group's weights": lambda x, mask, count: functional.group_norm(x.view(1, 6), 2, x.double()).square().mean(),
+    "an instance's weights": lambda x, mask, count: (
+        functional.instance_norm(x.view(1, 2, 3), weight=x[:2].double()).square().mean()
+    ),
+    "a cross product": lambda x, mask, count: torch.linalg.cross(x[:3], x[3:].double()).mean(),
     "beyond bytes": lambda x, mask, count: (x * count.to(torch.uint8).masked_fill(mask, 300)).mean(),
     "beyond halves": lambda x, mask, count: x.half().masked_fill(mask, -1e9).float().mean(),
     "beyond halves, in place": lambda x, mask, count: x.half().masked_fill_(mask, -1e9).float().mean(),
@@ -41,6 +59,13 @@ REFUSED: dict[str, Loss] = {
 }
 TAKEN: dict[str, Loss] = {
     "a mask multiplied": lambda x, mask, count: (x * mask).mean(),
+    "added at indices": lambda x, mask, count: x.index_add(0, count - 1, 2 * x).square().mean(),
+    "assigned at indices": lambda x, mask, count: (y := x.clone(), y.__setitem__(count - 1, 2 * x))[0].square().mean(),
+    "a double where a mask is": lambda x, mask, count: (
+        (y := x * 1, y.__setitem__(mask, x[:1].detach().double()))[0].square().mean()
+    ),
+    "a number assigned": lambda x, mask, count: (y := x * 1, y.__setitem__(mask, 0.5))[0].square().mean(),
+    "groups": lambda x, mask, count: functional.group_norm(x.view(1, 6), 2, x).square().mean(),
     "integers subtracted": lambda x, mask, count: (x - count).mean(),
     "less the greatest float": lambda x, mask, count: x.masked_fill(mask, -3e38).clamp(min=-2.0).mean(),
     "a sum beyond halves": lambda x, mask, count: (x.half() + 1e5).clamp(max=1.0).float().mean(),
