@@ -256,7 +256,7 @@ def _undecorated(function: Callable[..., Any], options: Options) -> tuple[Callab
 
 
 def _in_python(builtin: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of torch's that is written in C, such as `F.cosine_similarity`: those do not say what they take."""
+    """A function or method of torch's that is written in C, as `F.cosine_similarity`: it does not say what it takes."""
 
     def function(*args: Any, **kwargs: Any) -> Any:
         return builtin(*args, **kwargs)
@@ -267,7 +267,7 @@ def _in_python(builtin: Callable[..., Any]) -> Callable[..., Any]:
 
 def _decorate_function(function: Callable[..., Any], options: Options) -> Callable[..., Any]:
     function, options = _undecorated(function, options)
-    if isinstance(function, types.BuiltinFunctionType):
+    if isinstance(function, (types.BuiltinFunctionType, types.MethodDescriptorType)):
         function = _in_python(function)
     if isinstance(function, torch.jit.ScriptFunction):
         raise TypeError(f"autogen_loss decorates {function.name} before torch.jit.script does, not after that")

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from autogen.calls import settings
 from autogen.calls.places import Entries, Items, entries
 from autogen.calls.reachable import Reachable
 from autogen.calls.surroundings import Change, Surroundings, make_parameter
@@ -180,7 +181,8 @@ def bind(
                 filled[spot] = tensor
             new_args, new_kwargs = pytree.tree_unflatten(filled, structure)
             given = list(_containers((*new_args, *new_kwargs.values())))
-            returned = function(*new_args, **new_kwargs)
+            with settings.unchanged():
+                returned = function(*new_args, **new_kwargs)
             for place in given:  # which are not the user's own
                 if any(place.differences()):
                     raise StateChangeError(f"a {type(place.container).__name__} that it is given")

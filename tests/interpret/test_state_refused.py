@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 import autogen
-from autogen import autogen_loss, policy
+from autogen import autogen_loss, explain, policy
+from autogen.calls.settings import unchanged
 from tests.interpret.launches import Launches
 from tests.interpret.stateful import Loss, Twins, inputs
 
@@ -122,3 +125,35 @@ def test_what_is_in_doubt_is_left_to_torch(kind: type[Loss], launches: Launches)
     twins.call(0)
     assert launches.take() == 0
     twins.call(1)
+
+
+def _double() -> None:
+    torch.set_default_dtype(torch.float64)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _double,
+        lambda: torch.use_deterministic_algorithms(True, warn_only=True),
+        lambda: torch._C._set_grad_enabled(False),
+        lambda: torch.set_autocast_enabled("cpu", True),
+        lambda: torch.set_default_device("meta"),
+        lambda: torch.set_num_threads(2),
+        lambda: torch.set_anomaly_enabled(True),
+    ],
+    ids=["dtype", "deterministic", "grad", "autocast", "device", "threads", "anomaly"],
+)
+def test_settings_of_torch_are_changed_by_each_call(change: Callable[[], None]) -> None:
+    @autogen_loss
+    def loss(x: Tensor) -> Tensor:
+        value = x.square().mean()
+        change()
+        return value
+
+    x = torch.ones(3)
+    for _ in range(3):
+        with pytest.raises(autogen.AutogenError, match="the loss changes torch's"), unchanged():
+            loss(x)
+    with unchanged():
+        assert explain(loss, x).path == "eager"
