@@ -28,13 +28,19 @@ aten = torch.ops.aten
 
 class FormulaMode(TorchFunctionMode):
     """Replaces the functions of `FORMULAS` by their formula; `set_data` hears of new data in a tensor, and `read` of a
-    tensor that is asked what no trace knows.
+    tensor that is asked what no trace knows. A distribution need not look at what `takes` takes for valid.
     """
 
-    def __init__(self, set_data: Callable[[Tensor, Tensor], None], read: Callable[[Tensor, str], None]) -> None:
+    def __init__(
+        self,
+        set_data: Callable[[Tensor, Tensor], None],
+        read: Callable[[Tensor, str], None],
+        takes: Callable[[Tensor], bool],
+    ) -> None:
         super().__init__()
         self._set_data = set_data
         self._read = read
+        self._takes = takes
 
     def __torch_function__(
         self,
@@ -45,6 +51,8 @@ class FormulaMode(TorchFunctionMode):
     ) -> Any:
         if func == _SET_DATA:
             return self._set_data(*args)
+        if func is torch._is_all_true and self._takes(*args):
+            return True
         if func in _UNKNOWN:
             self._read(args[0], _UNKNOWN[func])
         return FORMULAS.get(func, func)(*args, **(kwargs or {}))
@@ -408,6 +416,14 @@ def _bernoulli(self: Tensor, p: float = 0.5, *, generator: torch.Generator | Non
     return self.copy_(drawn.permute([order.index(dim) for dim in range(self.dim())]))
 
 
+def _normal(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: torch.Generator | None = None) -> Tensor:
+    """Standard normal draws, which `randn` makes without a tensor to begin with."""
+    is_standard = (mean, std) == (0.0, 1.0) and self.dtype.is_floating_point
+    if not is_standard or generator is not None or not self.is_contiguous():
+        return NotImplemented
+    return self.copy_(torch.randn(self.shape, dtype=self.dtype, device=self.device))
+
+
 def _refuse(condition: Any, message: str, error: type[Exception] = RuntimeError) -> None:
     """Raise on a condition that torch raises on: the call then runs in torch, which says it in its own words."""
     if condition:
@@ -428,6 +444,7 @@ def _all(*formulas: Callable[..., Any]) -> Callable[..., Any]:
 # recorded as they are. A check of values is made where torch makes it on the CPU; on a GPU it would wait for that.
 CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.bernoulli_.float: _bernoulli,
+    aten.normal_.default: _normal,
     aten._is_all_true.default: aten.all.default,
     aten._is_any_true.default: aten.any.default,
     aten.binary_cross_entropy.default: _all(

@@ -29,6 +29,7 @@ from autogen.names import of_input, unique
 from autogen.tracing.collectives import function_that_raised
 from autogen.tracing.devices import refuse_elsewhere
 from autogen.tracing.domain import Domain
+from autogen.tracing.drawn import DrawnChecks
 from autogen.tracing.entries import Found, Number, Reads
 from autogen.tracing.guards import Guards, Known, settle_factors
 from autogen.tracing.recorder import Recorder
@@ -236,6 +237,7 @@ class _Tracing:
         self._shapes, self._mode = symbols.shapes, symbols.mode
         self._streams = Streams(tensors[0].device)
         self.recorder = Recorder(symbols, {**decompositions, **CORRECTIONS}, reads, self._streams, made)
+        self._drawn = DrawnChecks(self.recorder.node_of)
         self._floats = [(name, symbols.number(name, value)) for name, value in floats.items()]
         with torch.inference_mode(False):
             self.fakes = [
@@ -319,7 +321,7 @@ class _Tracing:
             with disguised(), forward:
                 forward.enter_context(self._mode)
                 forward.enter_context(self.recorder)
-                forward.enter_context(FormulaMode(self.recorder.set_data, self.recorder.refuse_read))
+                forward.enter_context(FormulaMode(self.recorder.set_data, self.recorder.refuse_read, self._drawn.take))
                 recorded: _Recorded = run(self.fakes, [number for _, number in self._floats], then=then)
         except Exception as error:
             self._streams.put_back()
@@ -345,6 +347,8 @@ class _Tracing:
         """What the loss has returned, with its gradients."""
         leaves, structure = pytree.tree_flatten(returned)
         results = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        with self._mode, self.recorder:
+            results = self._drawn.marked(results)
         if not results:
             raise TraceError("the loss", cause=TypeError(f"it returned {type(returned).__name__}, not a tensor"))
         names = [_output_name(k, len(results)) for k in range(len(results))]

@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.distributions as D
 import torch.nn.functional as F
 from torch import Tensor
 
 from autogen import autogen_loss, explain, policy
+from tests.interpret.launches import Launches
 
 X = torch.arange(1.0, 13.0)
 
@@ -32,6 +34,8 @@ DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
     "bernoulli_": lambda x: torch.empty_like(x).bernoulli_((x / 10).sigmoid()) * x,
     "rand_like": lambda x: torch.rand_like(x) * x,
     "normal_": lambda x: torch.empty_like(x).normal_() * x,
+    "normal_ of other moments": lambda x: torch.empty_like(x).normal_(1, 2) * x,
+    "normal": lambda x: torch.normal(x, x.abs() + 1),
 }
 
 
@@ -51,6 +55,75 @@ def test_each_element_has_the_draw_that_torch_gives_it(name: str) -> None:
             (gradient,) = torch.autograd.grad(value, x, retain_graph=True)
             (again,) = torch.autograd.grad(value, x, create_graph=True)
             found.append([value, gradient, again, torch.get_rng_state()])
+        torch.testing.assert_close(*found)
+
+
+def elbo(x: Tensor, y: Tensor) -> Tensor:
+    posterior = D.Normal(x, (y / 2).exp())
+    likelihood = D.Bernoulli(logits=posterior.rsample()).log_prob((x > 0).to(x.dtype))
+    return D.kl_divergence(posterior, D.Normal(0.0, 1.0)).mean() - likelihood.mean()
+
+
+def actor(x: Tensor, y: Tensor) -> Tensor:
+    policy_of_actor = D.TransformedDistribution(D.Normal(x, y.exp()), [D.TanhTransform(cache_size=1)])
+    action = policy_of_actor.rsample()
+    return (0.2 * policy_of_actor.log_prob(action) - action * y).sum(-1)
+
+
+def reinforce(x: Tensor, y: Tensor) -> Tensor:
+    policy_of_actor = D.Categorical(logits=x)
+    return -(policy_of_actor.log_prob(policy_of_actor.sample()) * y[:, 0]).mean()
+
+
+def mixture(x: Tensor, y: Tensor) -> Tensor:
+    components = D.Independent(D.Laplace(x, y.exp()), 1)
+    return components.log_prob(components.rsample()).mean() - components.entropy().sum()
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"), [(elbo, (1, 1)), (actor, (1, 1)), (reinforce, (2, 1)), (mixture, (2, 1))]
+)
+def test_distributions_that_check_what_is_drawn(
+    loss: Callable[[Tensor, Tensor], Tensor], expected: tuple[int, int], launches: Launches
+) -> None:
+    decorated, x, y = autogen_loss(loss), (X.view(4, 3) / 12).requires_grad_(), X.view(4, 3).cos().requires_grad_()
+    for k in range(4):
+        found = []
+        for each in (decorated, loss):
+            torch.manual_seed(k)
+            launches.take()
+            value = each(x, y)
+            forward = launches.take()
+            found.append([value, *torch.autograd.grad(value.sum(), [x, y]), torch.get_rng_state()])
+            assert (forward, launches.take()) == (expected if each is decorated else (0, 0))
+        torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("reduction", [Tensor.mean, lambda value: value], ids=["mean", "none"])
+def test_a_check_of_what_is_drawn_that_fails(reduction: Callable[[Tensor], Tensor]) -> None:
+    def loss(x: Tensor) -> Tensor:
+        uniform = D.Uniform(x, x + 1)
+        return reduction(x * uniform.log_prob(2 * uniform.rsample()))
+
+    decorated, x = autogen_loss(loss, policy="mandatory"), X.clone().requires_grad_()
+    with pytest.raises(ValueError, match="within the support"):
+        loss(x)
+    for _ in range(3):
+        assert decorated(x).isnan().all()
+
+
+def test_a_check_of_what_is_given_is_torchs() -> None:
+    def loss(x: Tensor, scale: Tensor) -> Tensor:
+        return (x * D.Normal(x, scale).rsample()).sum()
+
+    decorated = autogen_loss(loss)
+    for _ in range(3):
+        found = []
+        for each in (decorated, loss):
+            torch.manual_seed(0)
+            found.append(each(X, X))
+            with pytest.raises(ValueError, match="to satisfy the constraint GreaterThan"):
+                each(X, -X)
         torch.testing.assert_close(*found)
 
 
