@@ -180,7 +180,7 @@ def describe(steps: Sequence[Step], sizes: Mapping[str, int]) -> DirectionReport
         bytes_minimum=_bytes_minimum(launchers, sources, sizes),
         kernels=tuple(source.name for source in sources),
         torch_steps=tuple(
-            _with_line(step.name, step.line) for step in steps if isinstance(step, TorchStep) and not step.is_view
+            _with_line(step.name, step.line) for step in steps if isinstance(step, TorchStep) and not step.is_free
         ),
         cuts=tuple(launcher.kernel.cut for launcher in launchers[1:]),
         configs=tuple(_config(launcher, sizes) for launcher in launchers),

@@ -85,9 +85,9 @@ class TorchStep:
         return tuple(each.name for each in self.results if each is not None)
 
     @property
-    def is_view(self) -> bool:
-        """Whether it only looks at the same memory in another way, which costs nothing."""
-        return is_view(self.target)
+    def is_free(self) -> bool:
+        """Whether it computes nothing: it looks at the same memory in another way, or makes some with nothing in it."""
+        return is_view(self.target) or self.target is torch.ops.aten.new_empty_strided.default
 
     @property
     def is_random(self) -> bool:

@@ -21,6 +21,8 @@ from autogen.tracing.devices import copy_to_device, refuse
 from autogen.tracing.entries import Size
 from autogen.tracing.trace import Trace
 
+aten = torch.ops.aten
+
 # Kept whole although torch has a formula for them: as simple ops they would be many, and slow.
 _OWN_KERNELS = frozenset(
     {
@@ -40,6 +42,19 @@ _OWN_KERNELS = frozenset(
         "embedding",
         "embedding_dense_backward",
         "_euclidean_dist",
+    }
+)
+
+# Draws that look at the geometry of their first argument alone.
+_IGNORE_VALUES = frozenset(
+    {
+        aten.bernoulli.p,
+        aten.cauchy.default,
+        aten.exponential.default,
+        aten.geometric.default,
+        aten.log_normal.default,
+        aten.normal_functional.default,
+        aten.uniform.default,
     }
 )
 
@@ -116,7 +131,11 @@ class TorchParts:
             role = "view" if is_view(node.target) else "torch"
             buffers.append(self._buffer(name, role, dtype, self._sizes(shape), self._sizes(strides)))
         argument = functools.partial(self._argument, is_draw=is_draw(node))
-        args, kwargs = pytree.tree_map(argument, (tuple(node.args), dict(node.kwargs)))
+        args: tuple[Any, ...] = tuple(node.args)
+        kwargs = dict(node.kwargs)
+        if node.target in _IGNORE_VALUES and _place(args[0]) not in self._in_memory:
+            args = (Operand(self._blank(args[0], self._strides_of(args[0]))), *args[1:])
+        args, kwargs = pytree.tree_map(argument, (args, kwargs))
         step = TorchStep(node.target, (args, kwargs), buffers, node.meta["origin"], backward=node.meta["backward"])
         self.steps.append(step)
         for position, buffer in enumerate(buffers):
@@ -197,22 +216,34 @@ class TorchParts:
     def _operand(self, node: torch.fx.Node, *, is_dense: bool) -> str:
         value = self._values[node]
         refuse_unknown_sizes(value, node)
-        strides = None if is_dense or "geometry" not in node.meta else self._sizes(node.meta["strides"][0])
-        name = self._variables.get(node) or (TorchStep.name_of(node.target) if "geometry" in node.meta else "part")
+        strides = None if is_dense else self._strides_of(node)
+        if 0 in value.shape:  # no kernel writes to it
+            return self._blank(node, strides)
         index = fresh_index(value)
         stored = ir.cast(value.at(index), value.dtype)  # first, as it may be asked for again (`Value.at`)
-        strides = None if strides and 0 in strides else strides
-        if 0 in value.shape:  # no kernel writes to it
-            buffer = self._buffer(name, "torch", value.dtype, value.shape, strides)
-            like, sizes = Operand(self._trace.inputs[0].name), [SizeArgument(size) for size in value.shape]
-            made = ((like, sizes), {"dtype": value.dtype})
-            where, is_backward = node.meta.get("origin"), node.meta.get("backward", False)
-            step = TorchStep(torch.ops.aten.new_empty.default, made, (buffer,), where, backward=is_backward)
-            self.steps.append(step)
-            return buffer.name
-        buffer = self._buffer(name, "scratch", value.dtype, value.shape, strides)
+        buffer = self._buffer(self._name(node), "scratch", value.dtype, value.shape, strides)
         self.operands.append(Root(buffer, index, stored))
         return buffer.name
+
+    def _blank(self, node: torch.fx.Node, strides: tuple[sympy.Expr, ...] | None) -> str:
+        """A buffer like that of a node, with nothing in it."""
+        value = self._values[node]
+        refuse_unknown_sizes(value, node)
+        buffer = self._buffer(self._name(node), "torch", value.dtype, value.shape, strides)
+        like, sizes = Operand(self._trace.inputs[0].name), [SizeArgument(size) for size in value.shape]
+        steps = [SizeArgument(size) for size in strides or ir.contiguous_strides(value.shape)]
+        made = ((like, sizes, steps), {"dtype": value.dtype})
+        where, is_backward = node.meta.get("origin"), node.meta.get("backward", False)
+        self.steps.append(TorchStep(aten.new_empty_strided.default, made, (buffer,), where, backward=is_backward))
+        return buffer.name
+
+    def _strides_of(self, node: torch.fx.Node) -> tuple[sympy.Expr, ...] | None:
+        """How the elements of a node lie in memory, if they all have a place of their own."""
+        strides = self._sizes(node.meta["strides"][0]) if "geometry" in node.meta else None
+        return None if strides and 0 in strides else strides
+
+    def _name(self, node: torch.fx.Node) -> str:
+        return self._variables.get(node) or (TorchStep.name_of(node.target) if "geometry" in node.meta else "part")
 
 
 def _unknown(size: Any) -> set[Any]:

@@ -48,7 +48,7 @@ class CompiledLoss:
     def torch_steps(self) -> tuple[TorchStep, ...]:
         """What torch runs between the kernels, without what costs nothing."""
         steps = (*self.forward, *self.backward())
-        return tuple(step for step in steps if isinstance(step, TorchStep) and not step.is_view)
+        return tuple(step for step in steps if isinstance(step, TorchStep) and not step.is_free)
 
     @property
     def is_random(self) -> bool:

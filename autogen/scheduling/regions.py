@@ -124,7 +124,7 @@ def _steps(
         name = f"{direction.name}_{launches + 1}" if launches else direction.name
         made = kernels(name, roots, hints, provenance, taken)
         if launches and made:
-            ran = [step.name for step in steps if not step.is_view] or [step.name for step in steps]
+            ran = [step.name for step in steps if not step.is_free] or [step.name for step in steps]
             names = ", ".join(dict.fromkeys(ran))
             reason = f"torch runs {names} before it" if ran else "an index picks from what is stored before it"
             made = (replace(made[0], cut=reason), *made[1:])
