@@ -20,12 +20,7 @@ from typing import Any
 
 import sympy
 import torch
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    UnsupportedOperatorException,
-)
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -46,6 +41,7 @@ from autogen.tracing.aliases import Aliases, Call, fills_its_memory, is_where
 from autogen.tracing.collectives import is_collective
 from autogen.tracing.devices import Devices, copy_to_device
 from autogen.tracing.entries import Found, Reads, Size
+from autogen.tracing.fakes import result_of
 from autogen.tracing.nonzeros import Nonzeros, Written
 from autogen.tracing.places import from_the_beginning
 from autogen.tracing.source import current_statement
@@ -214,17 +210,7 @@ class Recorder(TorchDispatchMode):
         if func in _STRIDED and not fills_its_memory(args[0]):
             raise UnsupportedOpError(f"{func} of a part of a tensor", where=self._origin()[0])
         args = from_the_beginning(func, args)
-        try:
-            result = func(*args, **kwargs)
-        except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            raise ValueBranchError(str(func), where=self._origin()[0]) from error
-        except UnsupportedOperatorException as error:
-            raise UnsupportedOpError(str(func), where=self._origin()[0]) from error
-        except ZeroDivisionError:
-            # torch finds the shape of a loss's gradient by its formula, which divides by the number of elements.
-            if not func._schema.name.endswith("_loss_backward"):
-                raise
-            result = torch.empty_like(args[1])
+        result = result_of(func, args, kwargs, lambda: self._origin()[0])
         if func is aten.lift_fresh.default or func is aten.lift_fresh_copy.default:
             self._constant(args[0], result)
         elif torch.Tag.inplace_view in func.tags:

@@ -90,8 +90,18 @@ def mixture(x: Tensor, y: Tensor) -> Tensor:
     return components.log_prob(components.rsample()).mean() - components.entropy().sum()
 
 
+def counts(x: Tensor, y: Tensor) -> Tensor:
+    return D.Gamma(x.exp(), y.exp()).rsample().log().mean() + D.Dirichlet(x.exp()).rsample().square().sum()
+
+
+def trials(x: Tensor, y: Tensor) -> Tensor:
+    drawn = torch.binomial(torch.full_like(x, 5.0), x.detach().sigmoid())
+    return (x * drawn + y * D.StudentT(y.exp() + 2).rsample()).sum()
+
+
 @pytest.mark.parametrize(
-    ("loss", "expected"), [(elbo, (1, 1)), (actor, (1, 1)), (reinforce, (2, 1)), (mixture, (1, 1))]
+    ("loss", "expected"),
+    [(elbo, (1, 1)), (actor, (1, 1)), (reinforce, (2, 1)), (mixture, (1, 1)), (counts, (3, 3)), (trials, (2, 1))],
 )
 def test_distributions_that_check_what_is_drawn(
     loss: Callable[[Tensor, Tensor], Tensor], expected: tuple[int, int], launches: Launches
