@@ -101,7 +101,14 @@ def trials(x: Tensor, y: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     ("loss", "expected"),
-    [(elbo, (1, 1)), (actor, (1, 1)), (reinforce, (2, 1)), (mixture, (1, 1)), (counts, (3, 3)), (trials, (2, 1))],
+    [
+        (elbo, (1, 1)),
+        (actor, (1, 1)),
+        (reinforce, (2, 1)),
+        (mixture, (1, 1)),
+        (counts, (2, 2)),
+        (trials, (2, 1)),
+    ],
 )
 def test_distributions_that_check_what_is_drawn(
     loss: Callable[[Tensor, Tensor], Tensor], expected: tuple[int, int], launches: Launches
