@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -171,9 +172,9 @@ def _split(kept: list[torch.Tensor], early: int) -> tuple[list[torch.Tensor], li
 
 
 def _save(ctx: Any, tensors: Sequence[torch.Tensor], unread: Sequence[int] = ()) -> None:
-    """Save tensors for backward. What is `unread` may change until then, and be none in a call like this one."""
+    """Save tensors for backward. What is `unread` may change until then, be gone, or have not been there before."""
     if unread:
-        ctx.unread = [tensors[k] for k in unread]
+        ctx.unread = [(weakref.ref(tensors[k]), tensors[k].shape, tensors[k].dtype) for k in unread]
         tensors = [tensor for k, tensor in enumerate(tensors) if k not in unread]
     ctx.save_for_backward(*tensors)
     # A hook may give back tensors that lie otherwise, as that of `save_on_cpu` does.
@@ -189,8 +190,9 @@ def _saved(ctx: Any, unread: Sequence[int]) -> Sequence[torch.Tensor]:
         saved = list(map(laid_out, saved, ctx.strides))
     if unread:
         saved = list(saved)
-        for k, tensor in zip(unread, ctx.unread, strict=True):
-            saved.insert(k, tensor)
+        for k, (kept, shape, dtype) in zip(unread, ctx.unread, strict=True):
+            tensor = kept()
+            saved.insert(k, saved[0].new_empty((), dtype=dtype).expand(shape) if tensor is None else tensor)
     return saved
 
 

@@ -401,6 +401,19 @@ def test_what_is_only_assigned_may_change_before_backward(options: dict[str, Any
         torch.testing.assert_close([ours.metric, ours.logs], [theirs.metric, theirs.logs])
 
 
+def test_what_is_only_assigned_is_not_kept_alive() -> None:
+    loss, values, noted = autogen_loss(Logs()), [], []
+    for k in range(5):
+        x, y = inputs(k)
+        values.append(loss(x, y))
+        noted.append(weakref.ref(loss.metric))
+    assert [each() is None for each in noted] == [True, True, True, True, False]
+    for value in reversed(values):
+        (first,) = torch.autograd.grad(value, loss.weight, create_graph=True)
+        (found,) = torch.autograd.grad(first.square().sum(), loss.weight)
+        assert found.isfinite().all()
+
+
 def test_what_is_only_assigned_is_no_input_of_a_checkpoint() -> None:
     """The first time it is None in forward, and a tensor when that is computed again."""
     for k in range(4):
