@@ -18,7 +18,7 @@ import torch
 from autogen.calls.places import Namer, Spot
 from autogen.frozen import frozen
 
-_BACKENDS = "torch.backends"
+_HOMES = ("backends", "distributions")
 _FLAGS = (
     "cudnn.allow_tf32",
     "cudnn.benchmark",
@@ -84,6 +84,7 @@ QUESTIONS: dict[str, Callable[[], Hashable]] = {
     },
     **dict.fromkeys(("WORLD", "get_backend", "get_rank", "get_world_size", "is_initialized"), _processes),
     "backends": _backends,
+    "distributions": lambda: torch.distributions.Distribution._validate_args,  # which `torch.compile` turns off
     "geterr": _numpy_errors,
 }
 
@@ -104,8 +105,9 @@ def question_of(value: Any) -> str | None:
     """The question that something of a library is, by whatever name a loss has it."""
     if isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
         return value.__name__ if value.__name__ in QUESTIONS else None
-    home = value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__
-    return "backends" if str(home).startswith(_BACKENDS) else None
+    kind = value if isinstance(value, type) else type(value)
+    home = str(value.__name__ if isinstance(value, types.ModuleType) else kind.__module__)
+    return next((each for each in _HOMES if home.startswith(f"torch.{each}")), None)
 
 
 @frozen

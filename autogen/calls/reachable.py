@@ -358,8 +358,9 @@ class Reachable:
         return owner, self.visit(owner), *stores, rest, hooked, inner, self._in_slots(module, name)
 
     def _class(self, owner: Any) -> Hashable:
-        """What a class and its bases have, but for those of libraries, which do not change."""
-        parts: list[Hashable] = [Identity(owner)]
+        """What a class and its bases have; those of libraries do not change, but for what they may answer."""
+        questions = dict.fromkeys(map(question_of, owner.__mro__))
+        parts: list[Hashable] = [Identity(owner), self._answers([each for each in questions if each is not None])]
         if not is_of_library(type(owner)):
             parts.append(self.visit(type(owner)))
         if not is_of_library(owner):

@@ -12,8 +12,10 @@ import pytest
 import torch
 import torch.backends.cudnn as convolutions
 import torch.distributed as dist
+import torch.distributions as D
 from torch import Tensor, nn
 from torch import get_num_threads as threads_by_another_name
+from torch.distributions import Normal
 
 from autogen import autogen_loss, explain, policy, trace_count
 from autogen.calls.answers import QUESTIONS
@@ -47,6 +49,11 @@ def deterministic() -> Any:
 
 def more_threads() -> Any:
     return called(torch.set_num_threads, 2, 1)
+
+
+def checks() -> Any:
+    before = D.Distribution._validate_args  # `torch.compile` turns it off
+    return called(D.Distribution.set_default_validate_args, not before, before)
 
 
 def is_deterministic() -> float:  # what a loss calls is looked into as well
@@ -83,6 +90,12 @@ CHANGES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[], Any]]] = {
     "flag of an object": (
         lambda a: (a * MATMUL.allow_fp16_reduced_precision_reduction).sum(),
         lambda: assigned(MATMUL, "allow_fp16_reduced_precision_reduction"),
+    ),
+    "checks of distributions": (lambda a: (a * D.Distribution._validate_args).sum(), checks),
+    "checks of distributions, by another name": (lambda a: (a * Normal(0.0, 1.0)._validate_args).sum(), checks),
+    "checks of distributions, of torch": (
+        lambda a: (a * torch.distributions.Normal(0.0, 1.0)._validate_args).sum(),
+        checks,
     ),
     "errors of NumPy": (lambda a: (a * len(np.geterr()["divide"])).sum(), lambda: np.errstate(divide="ignore")),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -99,6 +99,16 @@ def trials(x: Tensor, y: Tensor) -> Tensor:
     return (x * drawn + y * D.StudentT(y.exp() + 2).rsample()).sum()
 
 
+@pytest.fixture
+def checked() -> Iterator[None]:
+    """While distributions check what they are given, which `torch.compile` turns off for the whole process."""
+    before = D.Distribution._validate_args
+    D.Distribution.set_default_validate_args(True)
+    yield
+    D.Distribution.set_default_validate_args(before)
+
+
+@pytest.mark.usefixtures("checked")
 @pytest.mark.parametrize(
     ("loss", "expected"),
     [
@@ -126,6 +136,7 @@ def test_distributions_that_check_what_is_drawn(
         torch.testing.assert_close(*found)
 
 
+@pytest.mark.usefixtures("checked")
 @pytest.mark.parametrize("reduction", [Tensor.mean, lambda value: value], ids=["mean", "none"])
 def test_a_check_of_what_is_drawn_that_fails(reduction: Callable[[Tensor], Tensor]) -> None:
     def loss(x: Tensor) -> Tensor:
@@ -139,6 +150,7 @@ def test_a_check_of_what_is_drawn_that_fails(reduction: Callable[[Tensor], Tenso
         assert decorated(x).isnan().all()
 
 
+@pytest.mark.usefixtures("checked")
 def test_a_check_of_what_is_given_is_torchs() -> None:
     def loss(x: Tensor, scale: Tensor) -> Tensor:
         return (x * D.Normal(x, scale).rsample()).sum()
@@ -152,6 +164,19 @@ def test_a_check_of_what_is_given_is_torchs() -> None:
             with pytest.raises(ValueError, match="to satisfy the constraint GreaterThan"):
                 each(X, -X)
         torch.testing.assert_close(*found)
+
+
+@pytest.mark.usefixtures("checked")
+def test_checks_that_are_turned_off() -> None:
+    def loss(x: Tensor) -> Tensor:
+        uniform = D.Uniform(x, x + 1)
+        return x * uniform.log_prob(2 * uniform.rsample())
+
+    decorated = autogen_loss(loss, policy="mandatory")
+    for is_checked in (True, False, True):
+        D.Distribution.set_default_validate_args(is_checked)
+        for _ in range(3):
+            assert decorated(X).isnan().all() == is_checked
 
 
 def seeded(x: Tensor) -> Tensor:
