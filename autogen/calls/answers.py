@@ -1,7 +1,8 @@
 """What torch and NumPy answer to a loss that asks how they are set.
 
-Libraries are taken not to change, but for these settings of a process: flags, modes, and the group of processes. A loss
-whose code names one of the questions is known by the answer, and asks again at each call. No other loss asks anything.
+Libraries are taken not to change, but for these settings of a process: flags, modes, whether distributions check what
+they are given, and the group of processes. A loss whose code names one of the questions is known by the answer, and
+asks again at each call. No other loss asks anything.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from autogen.calls.places import Namer, Spot
 from autogen.frozen import frozen
 
-_HOMES = ("backends", "distributions")
+_HOMES = ("backends", "distributions")  # of torch, where all that there is asks the question of that name
 _FLAGS = (
     "cudnn.allow_tf32",
     "cudnn.benchmark",

@@ -359,8 +359,7 @@ class Reachable:
 
     def _class(self, owner: Any) -> Hashable:
         """What a class and its bases have; those of libraries do not change, but for what they may answer."""
-        questions = dict.fromkeys(map(question_of, owner.__mro__))
-        parts: list[Hashable] = [Identity(owner), self._answers([each for each in questions if each is not None])]
+        parts: list[Hashable] = [Identity(owner), self._answers([*filter(None, map(question_of, owner.__mro__))])]
         if not is_of_library(type(owner)):
             parts.append(self.visit(type(owner)))
         if not is_of_library(owner):
@@ -461,7 +460,7 @@ class Reachable:
             names = [name for name in names if is_replaced(module, name)]
             if not names:
                 return self._of_library(module)
-        return Identity(module), tuple(self._global(scope, each) for each in names)
+        return self._of_library(module), tuple(self._global(scope, each) for each in names)
 
 
 def _is_memo(value: Any) -> bool:

@@ -117,6 +117,18 @@ def test_an_answer_that_changes_is_another_trace(name: str) -> None:
     assert trace_count(decorated) == 2
 
 
+def test_a_module_of_torchs_with_a_name_that_is_replaced_asks_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(D, "Laplace", lambda mean, scale: mean)
+
+    def loss(a: Tensor) -> Tensor:
+        return (a * D.Normal(0.0, 1.0)._validate_args + D.Laplace(a, 1.0)).sum()
+
+    decorated, a = autogen_loss(loss), torch.arange(1.0, 4.0)
+    assert decorated(a) == loss(a)
+    with checks():
+        assert decorated(a) == loss(a)
+
+
 def test_a_group_of_processes_that_is_made_later(tmp_path: Path) -> None:
     def world(a: Tensor) -> Tensor:
         return (a * (10.0 * dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1.0)).sum()
