@@ -1,4 +1,6 @@
-"""What is measured on a GPU: losses at the sizes that other projects publish, and at small ones that nobody does."""
+"""What is measured on a GPU: losses at the sizes that other projects publish, and at small ones that nobody does; and
+losses of `torch.nn`, each with 2^26 numbers of single precision, where only memory should count.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ import autogen.losses as ours
 from tests.formulas import chamfer
 
 Shape = tuple[int, ...]
+Inputs = Callable[[Shape, torch.dtype, str], tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Case:
     dtype: torch.dtype
     autogen: Callable[[], Any]
     eager: Callable[[], Any]
-    inputs: Callable[[Shape, torch.dtype, str], tuple[Tensor, ...]]
+    inputs: Inputs
     liger: str | None = None
     is_quick: bool = False
 
@@ -61,6 +64,34 @@ def _distributions(shape: Shape, dtype: torch.dtype, device: str) -> tuple[Tenso
 
 def _logs(shape: Shape, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
     return _real(shape, dtype, device).log_softmax(1), _real(shape, dtype, device).log_softmax(1)
+
+
+def _probabilities(shape: Shape, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+    return tuple(torch.rand(shape, dtype=dtype, device=device) for _ in range(2))
+
+
+def _with_signs(shape: Shape, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+    return _real(shape, dtype, device), _real(shape, dtype, device).sign()
+
+
+def _pair_with_signs(shape: Shape, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+    return *_pair(shape, dtype, device), _real(shape, dtype, device).sign()
+
+
+def _pair_with_a_sign_per_row(shape: Shape, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+    return *_pair(shape, dtype, device), _real(shape[:1], dtype, device).sign()
+
+
+def _pair_with_variances(shape: Shape, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+    return *_pair(shape, dtype, device), torch.rand(shape, dtype=dtype, device=device) + 0.1
+
+
+def _triple(shape: Shape, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+    return *_pair(shape, dtype, device), _real(shape, dtype, device)
+
+
+def _log_labelled(shape: Shape, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+    return _real(shape, dtype, device).log_softmax(1), torch.randint(0, shape[1], (shape[0],), device=device)
 
 
 def _boxes(shape: Shape, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
@@ -109,6 +140,26 @@ ELEMENTWISE: list[Shape] = [
     (256, 2048, 7, 7),
 ]
 SMALL: list[Shape] = [(2**k,) for k in (10, 12, 14, 16, 18, 20)]
+LARGE: dict[str, Inputs] = {
+    "L1Loss": _pair,
+    "MSELoss": _pair,
+    "SmoothL1Loss": _pair,
+    "HuberLoss": _pair,
+    "BCELoss": _probabilities,
+    "BCEWithLogitsLoss": _binary,
+    "KLDivLoss": _distributions,
+    "PoissonNLLLoss": _binary,
+    "GaussianNLLLoss": _pair_with_variances,
+    "SoftMarginLoss": _with_signs,
+    "HingeEmbeddingLoss": _with_signs,
+    "MarginRankingLoss": _pair_with_signs,
+    "MultiLabelSoftMarginLoss": _binary,
+    "MultiMarginLoss": _labelled,
+    "NLLLoss": _log_labelled,
+    "CrossEntropyLoss": _labelled,
+    "CosineEmbeddingLoss": _pair_with_a_sign_per_row,
+    "TripletMarginLoss": _triple,
+}
 BF16, F32 = torch.bfloat16, torch.float32
 
 
@@ -156,3 +207,5 @@ def _cases() -> Iterator[Case]:
         is_quick = (shape, dtype) in (((4096, 128), F32), ((16384, 128), BF16))
         yield Case("infonce", shape, dtype, ours.InfoNCELoss, _without(ours.InfoNCELoss), _pair, None, is_quick)
         yield Case("supcon", shape, dtype, ours.SupConLoss, _without(ours.SupConLoss), _labelled)
+    for loss, inputs in LARGE.items():
+        yield Case(loss, (2**18, 256), F32, getattr(ours, loss), getattr(nn, loss), inputs)

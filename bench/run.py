@@ -3,7 +3,7 @@
 The column "autogen" computes gradients in backward, as by default, and "early" in forward; "tuned" is the first
 one with configurations that were timed (`autogen.tuning`).
 
-    python -m bench.run [--quick] [--seconds 500] [--only bce] [--again]
+    python -m bench.run [--quick] [--seconds 500] [--only bce] [--columns eager,autogen] [--again]
 
 A run goes on where the last one of the same versions stopped, and prints its table last, also when it is interrupted;
 it fails if one of our columns does. Upstream gradients are 1 and inputs are leaves. Inputs are rotated, so that
@@ -35,6 +35,9 @@ from autogen.dispatch.stored import source_files
 from bench import goals, gpu, results
 from bench.gpu_cases import Case, cases
 from bench.results import DIRECTIONS, Row
+
+COLUMNS = ("eager", "compile", "autotune", "liger", *results.OURS)
+QUICK = ("eager", "compile", "liger", "autogen", "early")
 
 
 def losses(case: Case) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -186,6 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a chosen few cases, without tuning")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so long")
     parser.add_argument("--only", default="", help="cases whose names contain this")
+    parser.add_argument("--columns", type=_columns, help="those to measure, separated by commas")
     parser.add_argument("--again", action="store_true", help="measure what has been measured before, too")
     options = parser.parse_args(arguments)
     if not gpu.is_there():
@@ -206,17 +210,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(row.median is None and row.column in results.OURS for row in results.latest(rows)))
 
 
+def _columns(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if unknown := {*names} - {*COLUMNS}:
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: choose from {', '.join(COLUMNS)}")
+    return names
+
+
 def _measure_all(options: argparse.Namespace, versions: str, path: Path) -> int:
     """Measure what is to be measured, and has not been; returns how much there was no time for."""
     started, left = time.monotonic(), 0
     done = set() if options.again else results.measured(results.read(path))
+    columns = options.columns or (QUICK if options.quick else COLUMNS)
     with policy("mandatory"):
         for case in cases():
             if options.only not in case.name or (options.quick and not case.is_quick):
                 continue
             least = functools.cache(partial(least_bytes, case))
             for column, make in losses(case):
-                if options.quick and column in ("autotune", "tuned"):
+                if column not in columns:
                     continue
                 row = partial(Row, gpu.name(), versions, case.name, case.size, str(case.dtype)[6:], column)
                 if row("").key in done:
