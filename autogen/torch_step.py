@@ -33,7 +33,7 @@ class TorchStep:
     """One ATen op on tensors in memory.
 
     Args:
-        target: the op's overload.
+        target: the op's overload, or a function of the package's that returns a tensor.
         arguments: its positional and keyword arguments, tensors as `Operand`, sizes as `SizeArgument`.
         results: a buffer for every tensor that the op returns, None where it returns something else.
         line: the user's source line.
@@ -97,6 +97,8 @@ class TorchStep:
     @property
     def returns_tensor(self) -> bool:
         """Whether it returns one tensor, and not several, nor a list."""
+        if not isinstance(self.target, torch._ops.OpOverload):
+            return True  # a function of the package's, whose copy of a tensor is no op of ATen's
         returns = self.target._schema.returns
         return len(returns) == 1 and str(returns[0].type) == "Tensor"
 
