@@ -35,8 +35,9 @@ class Goal:
 
 def summary(rows: Sequence[Row]) -> str:
     """A line for each goal."""
-    words = {True: "met", False: "missed", None: "open"}
-    return "\n".join(f"{words[goal.is_met]:<8}{goal.text:<62}{goal.figures}" for goal in goals(rows))
+    words, found = {True: "met", False: "missed", None: "open"}, [*goals(rows)]
+    width = max(len(goal.text) for goal in found) + 2
+    return "\n".join(f"{words[goal.is_met]:<8}{goal.text:<{width}}{goal.figures}".rstrip() for goal in found)
 
 
 def goals(rows: Sequence[Row]) -> Iterator[Goal]:

@@ -1,5 +1,5 @@
 """What is measured on a GPU: losses at the sizes that other projects publish, and at small ones that nobody does; and
-losses of `torch.nn`, each with 2^26 numbers of single precision, where only memory should count.
+losses of `torch.nn`, each of 2^26 numbers in single precision, where only memory should count.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def _triple(shape: Shape, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]
 
 
 def _log_labelled(shape: Shape, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
-    return _real(shape, dtype, device).log_softmax(1), torch.randint(0, shape[1], (shape[0],), device=device)
+    logits, labels = _labelled(shape, dtype, device)
+    return logits.log_softmax(1), labels
 
 
 def _boxes(shape: Shape, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
@@ -139,8 +140,9 @@ ELEMENTWISE: list[Shape] = [
     (256, 128, 28, 28),
     (256, 2048, 7, 7),
 ]
+LARGE: Shape = (2**18, 256)
 SMALL: list[Shape] = [(2**k,) for k in (10, 12, 14, 16, 18, 20)]
-LARGE: dict[str, Inputs] = {
+OF_TORCH: dict[str, Inputs] = {  # by their names there
     "L1Loss": _pair,
     "MSELoss": _pair,
     "SmoothL1Loss": _pair,
@@ -207,5 +209,5 @@ def _cases() -> Iterator[Case]:
         is_quick = (shape, dtype) in (((4096, 128), F32), ((16384, 128), BF16))
         yield Case("infonce", shape, dtype, ours.InfoNCELoss, _without(ours.InfoNCELoss), _pair, None, is_quick)
         yield Case("supcon", shape, dtype, ours.SupConLoss, _without(ours.SupConLoss), _labelled)
-    for loss, inputs in LARGE.items():
-        yield Case(loss, (2**18, 256), F32, getattr(ours, loss), getattr(nn, loss), inputs)
+    for loss, inputs in OF_TORCH.items():
+        yield Case(loss, LARGE, F32, getattr(ours, loss), getattr(nn, loss), inputs)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import goals, gpu, plots, results
+from bench import goals, gpu, plots, results, run
 from bench.gpu_cases import cases
 from bench.results import DIRECTIONS, Row
 
@@ -185,6 +185,14 @@ def test_every_case_runs_and_ours_agrees() -> None:
             seen.add(case.name)
             torch.testing.assert_close(case.autogen()(first, *rest), case.eager()(first, *rest))
     assert len(seen) == 30
+
+
+def test_columns_have_the_names_that_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert {name for case in cases() for name, _ in run.losses(case)} <= {*run.COLUMNS}
+    assert {*run.QUICK} < {*run.COLUMNS}
+    with pytest.raises(SystemExit):
+        run.main(["--columns", "autogen,inductor"])
+    assert "inductor: choose from eager, compile" in capsys.readouterr().err
 
 
 def test_drawings_are_xml(tmp_path: Path) -> None:
