@@ -78,7 +78,7 @@ def _steps(launcher: Launcher, sizes: Mapping[str, int]) -> int | None:
     if tiling.variant.looped:
         return -(-extents.columns // tiles["COLS"])
     if tiling.variant.strided:
-        return max(extents.rows // tiles["ROWS"] // tiling.programs, 1)
+        return max(extents.rows // tiles["BLOCK" if "BLOCK" in tiles else "ROWS"] // tiling.programs, 1)
     if not tiler.is_chunked:
         return None
     return max(extents.rows // tiles["ROWS"] // tiling.chunks, 1)

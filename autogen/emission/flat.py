@@ -74,7 +74,8 @@ class Flat(Streaming):
         stores = [self.store_text(root, body) for root in self.kernel.stores if root.index_axes]
         scalar_stores = [self.store_text(root, scalars) for root in self.kernel.stores if not root.index_axes]
         return {
-            "scalars": "\n".join(scalars.lines),
+            "before": "\n".join(scalars.lines),
+            "tiles": "",
             "loads": [
                 {"name": name, "masked": load, "unmasked": replace(load, mask=None, other=None)} for name, load in loads
             ],

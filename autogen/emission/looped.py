@@ -8,12 +8,12 @@ import torch
 
 from autogen import ir
 from autogen.emission.body import TRITON_DTYPES, Body, Names
-from autogen.emission.online import Form, Online, Pass, passes
 from autogen.emission.rows import IS_EDGE, REACHES_END, Rows
 from autogen.emission.shell import identity
 from autogen.frozen import frozen
 from autogen.ir import Node
 from autogen.scheduling.kernel import Level
+from autogen.scheduling.online import Form, Online, Pass, passes
 from autogen.tiling.skew import ACCESS
 
 

@@ -1,13 +1,40 @@
-"""The strided row shell: many rows that fit on chip, several tiles of them for each program."""
+"""The strided shells: several tiles for each program, of many elements, or of many rows that fit on chip."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from autogen.emission.body import TRITON_DTYPES, Body
+from autogen.emission.flat import Flat
 from autogen.emission.rows import Resident
 from autogen.emission.shell import identity
 from autogen.ir import Node
+
+
+class StridedFlat(Flat):
+    """Prints a flat kernel as a loop over blocks, which adds up the totals element by element of a block, so that
+    threads have nothing to exchange before its end.
+    """
+
+    def summary(self) -> str:
+        return "blocks of elements, one after the other."
+
+    def fill(self) -> dict[str, Any]:
+        self._starts: list[str] = []
+        self._ends: list[str] = []
+        context = super().fill()
+        return {
+            **context,
+            "before": "\n".join(filter(None, [context["before"], *self._starts])),
+            "after": "\n".join(self._ends),
+            "tiles": self.program_count(),
+        }
+
+    def take(self, node: Node, partial: str, body: Body) -> None:
+        kind = node.attrs[0]
+        self._starts.append(f"{partial} = tl.full([BLOCK], {identity(kind, node.dtype)}, {TRITON_DTYPES[node.dtype]})")
+        self._ends.append(f"{partial} = {self.along(kind, partial, 0)}")
+        body.lines.append(self.accumulate(kind, partial, self.existing(node, body)))
 
 
 class Strided(Resident):

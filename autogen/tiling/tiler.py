@@ -3,12 +3,14 @@
 | kernel                  | tile                                                          | warps |
 |-------------------------|---------------------------------------------------------------|-------|
 | flat                    | 1024 elements up to 2^18, 2048 up to 2^20, then 4096          | 4 - 8 |
+|                         | with totals, beyond 2^24, up to 16 tiles of 2048              | 8     |
 | tiles, short rows       | 2048 elements, 128 if there are few; of these all columns     | 4     |
-| tiles, others           | one row, up to 32 elements per thread and 4096 columns; rows  | 1 - 4 |
+| tiles, others           | one row, up to 32 elements per thread and 4096 columns; rows  | 1 - 8 |
 |                         | of fewer, at least 256, if every fifth would be beyond a row  |       |
-| rows, columns adjacent  | whole rows while they fit on chip, up to 32 per thread        | 1 - 32|
+| rows, columns adjacent  | whole rows while they fit on chip, up to 32 per thread, or    | 1 - 32|
+|                         | are of 8192 columns, if they are read only once               |       |
 |                         | of up to 128 columns several                                  | 4     |
-|                         | from 2048 programs on up to 16 such tiles, one after the other| 1 - 32|
+|                         | beyond 4096 programs up to 16 such tiles, one after the other | 1 - 32|
 |                         | beyond that one row in steps of 4096 columns                  | 8     |
 | chunks of results' rows | 2048 - 4096 elements; at most 1024 programs, each in a loop   | 4 - 32|
 | one block               | every axis whole                                              | 4 - 32|
@@ -31,6 +33,7 @@ import torch
 from autogen import ir
 from autogen.frozen import frozen
 from autogen.scheduling.kernel import PAIRED, ROWS_ADJACENT, Kernel, Level
+from autogen.scheduling.online import passes
 from autogen.sizes import Evaluator, magnitude, next_power_of_2
 from autogen.tiling.skew import ACCESS, skew_of
 from autogen.tiling.space import Space
@@ -39,16 +42,19 @@ from autogen.tiling.variant import Variant
 INT32_MAX = 2**31 - 1
 MARGIN = 2**16  # a last block reaches beyond the last element, by less than this
 MAX_RESIDENT = 32768
+READ_ONCE = 8192  # columns, beyond which rows that are read only once are better walked: so few of them fit on a chip
 MAX_PARTIALS = 4096
 PARTIALS_OF_WARP = 512  # of each total at once, so that the last block needs no more registers than the others
 MAX_PROGRAMS = 1024
-MOST_PROGRAMS = 2048  # of whole rows that each draw a ticket, one at a time,
+MOST_PROGRAMS = 4096  # of those that each draw a ticket, one at a time, twice as many of one warp: all that a large
+# GPU holds at once a few times over, so that little of it idles when the last ones are at work,
 MOST_TILES = 16  # until one of them would have more than this, whose sums would lose digits
 MAX_SHARED = 2**18
 FEW_ELEMENTS = 256  # for a program
 LEAST = 128  # elements of a tile of short rows, one for each thread; Triton cannot compile every kernel of 8 x 8
 SHORT = 128  # columns, of which a warp reads several rows at once
 MOST_LANES = 1.25  # for each column of a tile that need not be a whole row
+LONG = 2048  # columns of a tile that threads have half as many of
 FEW = 4  # columns, which are never split: they may be a record (`emission.records`)
 WARPS = (1, 2, 4, 8, 16, 32)
 
@@ -147,7 +153,8 @@ class Tiler:
         self._whole = Evaluator([group.size for group in whole])
         self._has_last_block = last is not None
         self._has_totals = bool(kernel.totals) and last is None
-        self._may_stride = self._has_totals and self._whole_rows and self._has_columns and not is_part
+        has_tickets = self._has_totals and not is_part
+        self._may_stride = has_tickets and (self._is_flat or (self._whole_rows and self._has_columns))
         # Small programs are for kernels that draw no tickets, or may have several tiles for each.
         self._may_be_small = self._may_stride or not (kernel.totals or last or is_part)
         self._totals = len(kernel.totals)
@@ -156,6 +163,8 @@ class Tiler:
         written = [root for root in kernel.stores if kernel.level_of_axes(root.index_axes) == Level.ELEMENT]
         self._is_slight = len(across) <= 1 and len(written) <= 1
         self._writes_elements = bool(written)
+        levels = {kernel.level_of_axes(root.index_axes) for root in kernel.stores}
+        self._is_read_once = levels <= {Level.SCALAR, Level.ROW} and len(passes(kernel.row_reductions())) <= 1
 
     def extents(self, sizes: Mapping[str, int]) -> Extents:
         """How much there is to cut up."""
@@ -219,8 +228,9 @@ class Tiler:
         if self._is_block:
             return Tiling(variant, whole, 1, config.num_warps)
         programs, chunks = self._programs(config, extents)
-        if programs > MOST_PROGRAMS and self._may_stride and not variant.looped:
-            programs = -(-programs // min(-(-programs // MOST_PROGRAMS), MOST_TILES))
+        most = MOST_PROGRAMS << (config.num_warps == 1)
+        if programs > most and self._may_stride and not variant.looped:
+            programs = -(-programs // min(-(-programs // most), MOST_TILES))
             variant = replace(variant, strided=True)
         tiles = config.tiles
         if not self._is_flat and not variant.skewed:
@@ -275,14 +285,19 @@ class Tiler:
         return replace(config, num_warps=max(config.num_warps, min(extents.held // 1024, 32)))
 
     def _flat(self, extents: Extents) -> Config:
-        block = 1024 if extents.rows <= 2**18 else 2048 if extents.rows <= 2**20 else 4096
-        block = max(block >> self._double, 128)
-        return Config((("BLOCK", block),), (8 if block >= 2048 else 4) << self._heavy)
+        elements = 1024 if extents.rows <= 2**18 else 2048 if extents.rows <= 2**20 else 4096
+        block = max(elements >> self._double, 128)
+        if self._may_stride and extents.rows > MOST_PROGRAMS * block:
+            block //= 2  # one after the other, so that a thread has room for its part of the totals
+        return Config((("BLOCK", block),), (8 if elements >= 2048 else 4) << self._heavy)
 
     def _tiles(self, extents: Extents) -> Config:
         inner, whole = next_power_of_2(extents.inner_rows), next_power_of_2(extents.columns)
         if self.columns_adjacent and whole > SHORT and self._may_be_small:
-            return self._by_warps(extents, self._well_filled(extents, min(whole, 4 * 32 * self._held(extents))))
+            cols = self._well_filled(extents, min(whole, 4 * 32 * self._held(extents)))
+            config = self._by_warps(extents, cols)
+            # Of the longest tiles, threads have half: more of them are on a chip, and each has enough to do.
+            return replace(config, num_warps=8) if cols > LONG else config
         elements = 2048 >> self._double
         if self.columns_adjacent:
             cols = self._well_filled(extents, min(whole, elements))
@@ -340,6 +355,8 @@ class Tiler:
             resident = PAIRED
         elif not self.columns_adjacent:
             whole, resident = whole * min(next_power_of_2(extents.inner_rows), ROWS_ADJACENT), min(resident, 8192)
+        elif self._is_read_once:
+            resident = min(resident, READ_ONCE >> self._double)
         return self._may_loop and whole > resident
 
     def _rows_or_chunks(self, extents: Extents, looped: bool) -> Config:

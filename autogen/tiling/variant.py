@@ -7,8 +7,9 @@ from autogen.frozen import frozen
 
 @frozen
 class Variant:
-    """How a kernel is written for a range of sizes: a row kernel resident, resident and strided, or looped; offsets in
-    64 bits or 32, rows that begin anywhere (`autogen.tiling.skew`) or at multiples of 16 bytes; and so for each part.
+    """How a kernel is written for a range of sizes: a row kernel resident or looped; several tiles for each program,
+    which is strided, or one; offsets in 64 bits or 32; rows that begin anywhere (`autogen.tiling.skew`) or at multiples
+    of 16 bytes; and so for each part.
     """
 
     looped: bool = False

@@ -22,13 +22,13 @@ import sympy
 import torch
 
 from autogen import ir
-from autogen.emission.online import Form, Online, passes
 from autogen.frozen import frozen
 from autogen.ir import Axis, Buffer, Node
 from autogen.ops import OPS
 from autogen.program import Root
 from autogen.provenance import Provenance
 from autogen.scheduling.kernel import CHUNKS, PROGRAMS, Kernel, LastBlock
+from autogen.scheduling.online import Form, Online, passes
 from autogen.tiling.tiler import HEAVY
 
 

@@ -1,4 +1,4 @@
-"""Many rows: programs that have several tiles of rows each, forced on few."""
+"""Many rows or elements: programs that have several tiles of them each, forced on few."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from autogen import autogen_loss, explain
 from autogen.tiling import tiler as tiling
@@ -20,8 +20,8 @@ ANYWHERE = COLUMNS - 3  # of rows that begin anywhere
 
 @pytest.fixture
 def few_programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """At most three programs have totals, until one of them would have more than four tiles."""
-    monkeypatch.setattr(tiling, "MOST_PROGRAMS", 3)
+    """One program has totals, or two of one warp, until one of them would have more than four tiles."""
+    monkeypatch.setattr(tiling, "MOST_PROGRAMS", 1)
     monkeypatch.setattr(tiling, "MOST_TILES", 4)
     cut = tiling.Tiler._cut
     strided = set()
@@ -57,6 +57,40 @@ def test_cross_entropy(rows: int, options: dict[str, Any], columns: int, few_pro
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 def test_dtypes(dtype: torch.dtype, columns: int, few_programs: None) -> None:
     check(Call("CrossEntropyLoss", {}, (logits(23, dtype, columns), labels(23))))
+
+
+@pytest.mark.parametrize("elements", [1025, 4096, 5000, 9999])
+@pytest.mark.parametrize("loss", ["MSELoss", "BCEWithLogitsLoss"])
+def test_flat(loss: str, elements: int, few_programs: None) -> None:
+    samples = Samples(torch.float32)
+    check(Call(loss, {}, (samples.real(elements), samples.probability(elements))))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_dtypes_of_flat(dtype: torch.dtype, few_programs: None) -> None:
+    samples = Samples(dtype)
+    check(Call("SmoothL1Loss", {}, (samples.real(3001), samples.real(3001))))
+
+
+def test_flat_gradient_in_forward(few_programs: None) -> None:
+    loss = autogen_loss(nn.SmoothL1Loss(), gradient="forward")
+    x, y = Samples(torch.float64).real(2, 3001)
+    found, expected = (x.clone().requires_grad_() for _ in range(2))
+    loss(found, y).backward()
+    nn.SmoothL1Loss()(expected, y).backward()
+    torch.testing.assert_close(found.grad, expected.grad)
+
+
+def test_totals_of_elements_of_several_kinds(few_programs: None) -> None:
+    """A sum, both extremes, a count, and a scalar that programs and the last block read."""
+
+    def loss(x: Tensor, scale: Tensor) -> Tensor:
+        scaled = x * scale
+        return (scaled.sum() + scaled.amax() * scaled.amin()) / (scale * (x > 0).sum())
+
+    x, scale = Samples(torch.float64).real(3001), torch.tensor(0.5).double()
+    assert explain(autogen_loss(loss), x, scale).path == "generated"
+    torch.testing.assert_close(autogen_loss(loss)(x, scale), loss(x, scale))
 
 
 def test_rows_that_are_counted_in_two_numbers(few_programs: None) -> None:

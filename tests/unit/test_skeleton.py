@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from autogen import ir
-from autogen.emission.online import passes
 from autogen.runtime.launch import Launcher
+from autogen.scheduling.online import passes
 from autogen.tiling.tiler import Tiler
 from autogen.tuning.skeleton import Skeleton
 from autogen.verify import verify

@@ -67,21 +67,25 @@ def test_tiles_cover_all_elements(name: str, n: int, c: int) -> None:
     rows, columns = (c, n) if name == "adjacent rows" else (n, c)
     assert tiling.programs >= 1
     if name == "flat":
-        assert tiling.programs * tiles["BLOCK"] >= n * c
-        assert (tiling.programs - 1) * tiles["BLOCK"] < max(n * c, 1)
+        _assert_covered(tiling, max(1, -(-n * c // tiles["BLOCK"])))
         return
     row_tiles = -(-rows // tiles["ROWS"])
     if name == "tiled":
         assert tiling.programs == max(1, row_tiles * -(-columns // tiles["COLS"]))
         return
     assert tiling.variant.looped or tiles["COLS"] >= columns
-    if tiling.variant.strided:
-        each = -(-row_tiles // tiling.programs)
-        assert row_tiles > MOST_PROGRAMS and each <= MOST_TILES
-        assert tiling.programs == -(-row_tiles // each), "a program would have nothing to do"
-        assert tiling.programs <= MOST_PROGRAMS or each == MOST_TILES
-    else:
-        assert tiling.programs == max(1, row_tiles)
+    _assert_covered(tiling, row_tiles)
+
+
+def _assert_covered(tiling: Tiling, tiles: int) -> None:
+    """That programs have so many tiles, each about as many, and no more of them than is worth it."""
+    if not tiling.variant.strided:
+        assert tiling.programs == max(1, tiles)
+        return
+    most, each = MOST_PROGRAMS << (tiling.num_warps == 1), -(-tiles // tiling.programs)
+    assert tiles > most and each <= MOST_TILES
+    assert tiling.programs == -(-tiles // each), "a program would have nothing to do"
+    assert tiling.programs <= most or each == MOST_TILES
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -114,9 +118,11 @@ def test_nothing_and_one_element_take_one_program(name: str, n: int) -> None:
 
 def test_only_programs_with_totals_have_several_tiles() -> None:
     tilings = {name: tiled(name).tiling(10**6, 1000) for name in LOSSES}
-    assert {name for name, tiling in tilings.items() if tiling.variant.strided} == {"rows"}
+    assert {name for name, tiling in tilings.items() if tiling.variant.strided} == {"flat", "rows"}
     assert not tiled("rows").tiling(MOST_PROGRAMS, 1000).variant.strided
     assert tiled("rows").tiling(MOST_PROGRAMS * 2, 1000).programs == MOST_PROGRAMS
+    assert not tiled("flat").tiling(MOST_PROGRAMS, 2048).variant.strided
+    assert tiled("flat").tiling(MOST_PROGRAMS * 2, 2048).programs == MOST_PROGRAMS
 
 
 def test_one_block_has_warps_for_its_largest_tile() -> None:
@@ -215,7 +221,7 @@ def test_alignment_divides(n: int, access: int) -> None:
     assert found >= access or n % (2 * found) != 0
 
 
-@pytest.mark.parametrize(("name", "most"), [("flat", 8), ("tiled", 6), ("rows", 6), ("adjacent rows", 9)])
+@pytest.mark.parametrize(("name", "most"), [("flat", 10), ("tiled", 6), ("rows", 6), ("adjacent rows", 9)])
 def test_sizes_share_kernels(name: str, most: int) -> None:
     """A batch of another size is hardly ever another kernel, which Triton would compile for a second."""
     case = tiled(name)

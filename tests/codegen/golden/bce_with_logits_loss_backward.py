@@ -27,12 +27,12 @@ def bce_with_logits_loss_backward(
     n_elements: C*N
     """
     program = tl.program_id(0)
+    grad_loss = tl.load(grad_loss_ptr)
+
     start = program * BLOCK
     offsets = start + tl.arange(0, BLOCK)
     mask = offsets < n_elements
     is_full = start + BLOCK <= n_elements
-
-    grad_loss = tl.load(grad_loss_ptr)
 
     if is_full:
         input = tl.load(input_ptr + offsets)
