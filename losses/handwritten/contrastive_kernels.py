@@ -7,6 +7,11 @@ Embeddings need not be of length 1: with `inv_norm = 1 / max(|x|, epsilon)` of e
 `scale * inv_norm_x * inv_norm_y * dot(x, y)`, where `scale` is 1 over the temperature. *Rows* are the embeddings that
 have a loss, *columns* those that their softmax is over; `p` is that softmax.
 
+Logits are to the base of 2, `log2(e)` times the others. That, the scale and the inv_norm of the others are one factor
+of each column of a tile, and the inv_norm of a program's own embeddings is part of the difference that `2^x` is of: so
+an element takes six instructions. What concerns only its own column, or columns beyond the last, is asked of the tiles
+that have some.
+
     pairs, by what is not None        columns         loss of a row
     -                                 positives       lse - logit of its own column
     positive_ptr                      negatives       softplus(lse - logit of its positive)
@@ -18,13 +23,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from autogen.device_math import exp_summand, log, log_sigmoid_neg, maximum, minimum, rsqrt, sigmoid
+from autogen.device_math import exp2_normal, fma, log2, log_sigmoid_neg, maximum, minimum, rsqrt, sigmoid
 from autogen.device_math.basic import INTERPRETED
 from autogen.losses.handwritten._reduction import ratio_over_programs, sum_over_programs
 
 _EPSILON = tl.constexpr(1e-12)  # that of `torch.nn.functional.normalize`
 _STAGES = tl.constexpr(2)  # tiles of others that are on their way at a time
 _LOWEST = tl.constexpr(-3.4028234663852886e38)  # the logit of what is not in a softmax, also where nothing is
+_LOG2_E = tl.constexpr(1.4426950408889634)
+_LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
@@ -75,27 +82,24 @@ def _plus_product(total: tl.tensor, x: tl.tensor, y: tl.tensor, PRECISION: tl.co
 
 
 @triton.jit
-def _logits(
+def _dots(
     x: tl.tensor,
-    x_inv_norm: tl.tensor,
     x_ptr: tl.tensor,
     first_row: tl.tensor,
     n_rows: tl.tensor,
     x_row_stride: tl.tensor,
     x_dim_stride: tl.tensor,
     y: tl.tensor,
-    y_inv_norm: tl.tensor,
     y_ptr: tl.tensor,
     first_column: tl.tensor,
     n_cols: tl.tensor,
     y_row_stride: tl.tensor,
     y_dim_stride: tl.tensor,
     n_dims: tl.tensor,
-    scale: tl.tensor,
     PRECISION: tl.constexpr,
     CHUNK: tl.constexpr,
 ) -> tl.tensor:
-    """The logits of all pairs of an `x` and a `y`: the same numbers whichever of the two is called so.
+    """The products of all pairs of an `x` and a `y`.
 
     Three products of single precision have `x` in registers twice: where there is no room, CHUNK dimensions at a time,
     read again.
@@ -114,7 +118,7 @@ def _logits(
                 y.shape[0], CHUNK,
             )  # fmt: skip
             dot = _plus_product(dot, x_of_dims, tl.trans(y_of_dims), PRECISION)
-    return dot * (x_inv_norm[:, None] * y_inv_norm[None, :]) * scale
+    return dot
 
 
 @triton.jit
@@ -122,6 +126,12 @@ def _inv_norm(x: tl.tensor) -> tl.tensor:
     """1 over the length of each embedding."""
     x = x.to(tl.float32)
     return rsqrt(maximum(tl.sum(x * x, 1), _EPSILON * _EPSILON))
+
+
+@triton.jit
+def _are_paired(first_row: tl.tensor, ROWS: tl.constexpr, first_column: tl.tensor, COLS: tl.constexpr) -> tl.tensor:
+    """Whether a tile has rows beside their own columns."""
+    return (first_row < first_column + COLS) & (first_column < first_row + ROWS)
 
 
 @triton.jit
@@ -164,7 +174,8 @@ def contrastive_loss_forward(
     positive_ptr: (N, D), or None
     label_ptr: (N / views,), each for `views` rows, or None
     loss_ptr: (N,); with PARTIALS scalar, the sum over all rows divided by `divisor`, or by how many count (written)
-    lse_ptr: float32 (N,), logsumexp of a row's logits, or more than any logit if the row does not count (written)
+    lse_ptr: float32 (N,), logsumexp of a row's logits, to the base of 2; or more than any, if the row does not count
+        (written)
     share_ptr: float32 (N,), the derivative of the loss by `lse` with positives; 1 over the number of those with its
         label, 0 for none; or None (written)
     x_inv_norm_ptr, y_inv_norm_ptr: float32 (N,), (M,), None if the columns are the rows (written)
@@ -192,32 +203,42 @@ def contrastive_loss_forward(
         if y_inv_norm_ptr is not None:
             is_mine = first_column // COLS % tl.num_programs(0) == tl.program_id(0)
             tl.store(y_inv_norm_ptr + column, y_inv_norm, mask=(column < n_cols) & is_mine)
-        logit = _logits(
-            x, x_inv_norm, x_ptr, first_row, n_rows, x_row_stride, x_dim_stride,
-            y, y_inv_norm, y_ptr, first_column, n_cols, y_row_stride, y_dim_stride, n_dims, scale, PRECISION, CHUNK,
-        )  # fmt: skip
+        # All logits of a row are as many times these, which may be negative.
+        logit = _dots(
+            x, x_ptr, first_row, n_rows, x_row_stride, x_dim_stride,
+            y, y_ptr, first_column, n_cols, y_row_stride, y_dim_stride, n_dims, PRECISION, CHUNK,
+        ) * (y_inv_norm * (scale * _LOG2_E))[None, :]  # fmt: skip
         is_own = row[:, None] == column[None, :]
         is_in = (column < n_cols)[None, :]
+        is_masked = True if label_ptr is not None else first_column + COLS > n_cols
+        is_paired = (
+            False
+            if label_ptr is not None or positive_ptr is not None
+            else _are_paired(first_row, ROWS, first_column, COLS)
+        )
         if label_ptr is not None:
             is_in = is_in & ~is_own
             column_label = tl.load(label_ptr + column // views * label_stride, mask=column < n_cols, other=0)
             is_chosen = (label[:, None] == column_label[None, :]) & is_in
             n_chosen += tl.sum(tl.where(is_chosen, 1.0, 0.0), 1)
             chosen += tl.sum(tl.where(is_chosen, logit, 0.0), 1)
-        elif positive_ptr is None:
+        if is_paired:
             chosen += tl.sum(tl.where(is_own, logit, 0.0), 1)
-        logit = tl.where(is_in, logit, _LOWEST)
+        if is_masked:
+            logit = tl.where(is_in, logit, _LOWEST)
         new_greatest = maximum(greatest, tl.max(logit, 1))
-        total = total * exp_summand(greatest - new_greatest)
-        total += tl.sum(exp_summand(logit - new_greatest[:, None]), 1)
+        power = exp2_normal(fma(logit, x_inv_norm[:, None], (-new_greatest * x_inv_norm)[:, None]))
+        if is_masked:
+            power = tl.where(is_in, power, 0.0)
+        total = total * exp2_normal((greatest - new_greatest) * x_inv_norm) + tl.sum(power, 1)
         greatest = new_greatest
-    lse = greatest + log(total)
+    lse = greatest * x_inv_norm + log2(total)
 
     is_counted = row_mask
     if label_ptr is not None:
         is_counted = row_mask & (n_chosen > 0.0)
         share = 1.0 / maximum(n_chosen, 1.0)
-        loss = lse - chosen * share
+        loss = (lse - chosen * x_inv_norm * share) * _LN_2
         tl.store(share_ptr + row, tl.where(is_counted, share, 0.0), mask=row_mask)
         lse = tl.where(is_counted, lse, -_LOWEST)  # so that `p` is 0
     elif positive_ptr is not None:
@@ -225,11 +246,11 @@ def contrastive_loss_forward(
             positive_ptr, first_row, n_rows, n_dims, positive_row_stride, positive_dim_stride, ROWS, DIMS
         )
         dot = tl.sum(x.to(tl.float32) * positive.to(tl.float32), 1)
-        difference = lse - dot * (x_inv_norm * scale) * _inv_norm(positive)
+        difference = lse * _LN_2 - dot * (x_inv_norm * scale) * _inv_norm(positive)
         loss = -log_sigmoid_neg(difference)
         tl.store(share_ptr + row, sigmoid(difference), mask=row_mask)
     else:
-        loss = lse - chosen
+        loss = ((greatest - chosen) * x_inv_norm + log2(total)) * _LN_2
     tl.store(lse_ptr + row, lse, mask=row_mask)
     loss = tl.where(is_counted, loss, 0.0)
     if PARTIALS is None:
@@ -266,17 +287,10 @@ def _of_rows(
 
 
 @triton.jit
-def _grad_of_logits(
-    logit: tl.tensor,
-    lse: tl.tensor,
-    grad: tl.tensor,
-    share: tl.tensor,
-    is_chosen: tl.tensor,
-    HAS_POSITIVES: tl.constexpr,
-) -> tl.tensor:
-    """The derivatives by logits, of the losses whose `lse`, `grad` and `share` are given, for rows or for columns."""
-    p = exp_summand(minimum(logit - lse, 0.0))  # also where there is no pair: 0 times infinity would be nan
-    return (p if HAS_POSITIVES else tl.where(is_chosen, p - share, p)) * grad
+def _softmax(logit: tl.tensor, inv_norm: tl.tensor, lse: tl.tensor) -> tl.tensor:
+    """2 to the power of logits, that are still to be multiplied by `inv_norm`, minus `lse`: at most 1."""
+    # Also where there is no pair: 0 times infinity would be nan.
+    return exp2_normal(minimum(fma(logit, inv_norm[:, None], -lse), 0.0))
 
 
 @triton.jit
@@ -311,7 +325,10 @@ def _sum_over_others(
     COLS: tl.constexpr,
     CHUNK: tl.constexpr,
 ) -> tl.tensor:
-    """The derivatives by the logits of embeddings `x` with all others, times these, normalised: (ROWS, DIMS)."""
+    """The derivatives by the logits of embeddings `x` with all others, times these, normalised: (ROWS, DIMS).
+
+    A derivative is that of the loss of `x`, if it has one, plus that of the loss of the other, if that has.
+    """
     ROWS: tl.constexpr = x.shape[0]
     DIMS: tl.constexpr = x.shape[1]
     row = first_row + tl.arange(0, ROWS)
@@ -326,41 +343,36 @@ def _sum_over_others(
         column = first_column + tl.arange(0, COLS)
         y = _embeddings(y_ptr, first_column, n_cols, n_dims, y_row_stride, y_dim_stride, COLS, DIMS)
         y_inv_norm = tl.load(y_inv_norm_ptr + column, mask=column < n_cols, other=0.0)
-        logit = _logits(
-            x, x_inv_norm, x_ptr, first_row, n_rows, x_row_stride, x_dim_stride,
-            y, y_inv_norm, y_ptr, first_column, n_cols, y_row_stride, y_dim_stride, n_dims, scale, PRECISION, CHUNK,
-        )  # fmt: skip
+        logit = _dots(
+            x, x_ptr, first_row, n_rows, x_row_stride, x_dim_stride,
+            y, y_ptr, first_column, n_cols, y_row_stride, y_dim_stride, n_dims, PRECISION, CHUNK,
+        ) * (y_inv_norm * (scale * _LOG2_E))[None, :]  # fmt: skip
         is_own = row[:, None] == column[None, :]
-        is_chosen = is_own
+        if OTHERS_HAVE_LOSS:
+            column_lse, column_grad, column_share = _of_rows(
+                column, n_cols, lse_ptr, share_ptr, n_counted_ptr, grad_loss_ptr, grad_loss_stride, divisor,
+                HAS_POSITIVES,
+            )  # fmt: skip
         if label_ptr is not None:
             column_label = tl.load(label_ptr + column // views * label_stride, mask=column < n_cols, other=0)
             is_chosen = label[:, None] == column_label[None, :]
-        grad_logit = tl.zeros([ROWS, COLS], tl.float32)
-        if HAVE_LOSS:
-            grad_logit += _grad_of_logits(logit, lse[:, None], grad[:, None], share[:, None], is_chosen, HAS_POSITIVES)
-        if OTHERS_HAVE_LOSS:
-            column_lse, column_grad, column_share = _of_rows(
-                column,
-                n_cols,
-                lse_ptr,
-                share_ptr,
-                n_counted_ptr,
-                grad_loss_ptr,
-                grad_loss_stride,
-                divisor,
-                HAS_POSITIVES,
-            )
-            grad_logit += _grad_of_logits(
-                logit, column_lse[None, :], column_grad[None, :], column_share[None, :], is_chosen, HAS_POSITIVES
-            )
-        if label_ptr is not None:
-            grad_logit = tl.where(is_own, 0.0, grad_logit)
-        grad_logit *= y_inv_norm[None, :]
+            grad_logit = _softmax(logit, x_inv_norm, lse[:, None])
+            grad_logit = tl.where(is_chosen, grad_logit - share[:, None], grad_logit) * grad[:, None]
+            of_column = _softmax(logit, x_inv_norm, column_lse[None, :])
+            of_column = tl.where(is_chosen, of_column - column_share[None, :], of_column)
+            grad_logit = tl.where(is_own, 0.0, fma(of_column, column_grad[None, :], grad_logit))
+        else:
+            grad_logit = _softmax(logit, x_inv_norm, lse[:, None] if HAVE_LOSS else column_lse[None, :])
+            is_paired = False if HAS_POSITIVES else _are_paired(first_row, ROWS, first_column, COLS)
+            if is_paired:
+                grad_logit = tl.where(is_own, grad_logit - 1.0, grad_logit)
+        # A derivative by the loss of `x` is a factor of the sum.
+        grad_logit *= (y_inv_norm * column_grad if OTHERS_HAVE_LOSS and not HAVE_LOSS else y_inv_norm)[None, :]
         if y.dtype == tl.bfloat16:
             total = _plus_product(total, grad_logit.to(tl.bfloat16), y, PRECISION)
         else:  # derivatives need a range that float16 has not
             total = _plus_product(total, grad_logit, y.to(tl.float32), PRECISION)
-    return total
+    return total * grad[:, None] if HAVE_LOSS and not OTHERS_HAVE_LOSS else total
 
 
 @triton.jit
