@@ -10,7 +10,6 @@ from autogen.emission.last_block import Finish
 from autogen.emission.looped import Looped
 from autogen.emission.rows import Resident, Tiled
 from autogen.emission.source import KernelSource
-from autogen.emission.streaming import Streaming
 from autogen.emission.strided import Strided, StridedFlat
 from autogen.provenance import Provenance
 from autogen.scheduling.kernel import Kernel
@@ -30,7 +29,9 @@ def emit(kernel: Kernel, space: Space, variant: Variant, provenance: Provenance)
     return _streaming(kernel, variant)(kernel, space, variant, provenance).emit(*last)
 
 
-def _streaming(kernel: Kernel, variant: Variant) -> type[Streaming]:
+def _streaming(
+    kernel: Kernel, variant: Variant
+) -> type[Flat | Chunked | Tiled | Looped | Strided | StridedFlat | Resident]:
     """The shell of a kernel of many programs."""
     if kernel.last_block and kernel.last_block.chunked and not variant.looped:
         return Chunked

@@ -285,11 +285,12 @@ class Tiler:
         return replace(config, num_warps=max(config.num_warps, min(extents.held // 1024, 32)))
 
     def _flat(self, extents: Extents) -> Config:
-        elements = 1024 if extents.rows <= 2**18 else 2048 if extents.rows <= 2**20 else 4096
-        block = max(elements >> self._double, 128)
+        block = 1024 if extents.rows <= 2**18 else 2048 if extents.rows <= 2**20 else 4096
+        block = max(block >> self._double, 128)
+        num_warps = (8 if block >= 2048 else 4) << self._heavy
         if self._may_stride and extents.rows > MOST_PROGRAMS * block:
             block //= 2  # one after the other, so that a thread has room for its part of the totals
-        return Config((("BLOCK", block),), (8 if elements >= 2048 else 4) << self._heavy)
+        return Config((("BLOCK", block),), num_warps)
 
     def _tiles(self, extents: Extents) -> Config:
         inner, whole = next_power_of_2(extents.inner_rows), next_power_of_2(extents.columns)
@@ -356,7 +357,7 @@ class Tiler:
         elif not self.columns_adjacent:
             whole, resident = whole * min(next_power_of_2(extents.inner_rows), ROWS_ADJACENT), min(resident, 8192)
         elif self._is_read_once:
-            resident = min(resident, READ_ONCE >> self._double)
+            resident = min(resident, READ_ONCE)
         return self._may_loop and whole > resident
 
     def _rows_or_chunks(self, extents: Extents, looped: bool) -> Config:

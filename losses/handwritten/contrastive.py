@@ -64,7 +64,7 @@ class Contrastive(Handwritten):
         x = _rows(arguments[self.roles(arguments)["x"]])
         saved = torch.empty(sum(map(_room, _kept(*self._counts(arguments)))), dtype=torch.uint8, device=x.device)
         common = self._common(arguments, saved)
-        tile, num_warps = _tile(len(x), x, is_backward=False)
+        tile, num_warps = _tile(len(x), x, is_plain=self._is_plain(arguments), is_backward=False)
         grid = (triton.cdiv(len(x), tile["ROWS"]),)
         is_reduced = arguments["reduction"] != "none"
         loss = torch.empty(() if is_reduced else len(x), dtype=result_dtype(x), device=x.device)
@@ -95,10 +95,16 @@ class Contrastive(Handwritten):
             own |= _described(f"grad_{role}", gradients.get(name))
         of_rows = n_rows if own["grad_x_ptr"] is not None or own["grad_positive_ptr"] is not None else 0
         of_cols = n_cols if own["grad_y_ptr"] is not None else 0
-        tile, num_warps = _tile(of_rows + of_cols, _rows(arguments[roles["x"]]), is_backward=True)
+        tile, num_warps = _tile(
+            of_rows + of_cols, _rows(arguments[roles["x"]]), is_plain=self._is_plain(arguments), is_backward=True
+        )
         grid = (triton.cdiv(of_rows, tile["ROWS"]) + triton.cdiv(of_cols, tile["ROWS"]),)
         arguments = {**self._common(arguments, saved[0]), **own, **tile}
         return Backward(gradients, (Launch(contrastive_loss_backward, grid, arguments, num_warps),))
+
+    def _is_plain(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether there are rows and columns, and nothing else."""
+        return self.roles(arguments).keys() == {"x", "y"}
 
     def _counts(self, arguments: Mapping[str, Any]) -> tuple[int, int]:
         """How many rows there are, and how many columns."""
@@ -131,7 +137,7 @@ class Contrastive(Handwritten):
             "views": n_rows // len(tensors["x"]),
             "divisor": n_rows if arguments["reduction"] == "mean" else 1,
             "scale": 1 / arguments["temperature"],
-            "PRECISION": _precision(x),
+            "IS_EXACT": _is_exact(x),
         }
 
 
@@ -208,28 +214,28 @@ def _parts(saved: torch.Tensor, n_rows: int, n_cols: int) -> list[torch.Tensor]:
     return [saved[start:][: 4 * n].view(torch.float32) for start, n in zip(starts, counts, strict=False)]
 
 
-def _tile(n_own: int, x: torch.Tensor, *, is_backward: bool) -> tuple[dict[str, int], int]:
+def _tile(n_own: int, x: torch.Tensor, *, is_plain: bool, is_backward: bool) -> tuple[dict[str, int], int]:
     """A program's tile, by the names of the kernels' parameters, and its warps, where `n_own` embeddings have programs.
 
     The more embeddings a program has, the less often all others are read; the fewer, the more multiprocessors work.
+    What is not plain has labels, or positives beside the columns, in registers.
     """
     dims = max(triton.next_power_of_2(x.shape[1]), _LEAST)
-    is_half, is_long = x.itemsize == 2, dims * x.itemsize > 256
-    most = (32 if is_long else 128) if is_half else (_LEAST if is_long else 32)
+    is_half, size = x.itemsize == 2, dims * x.itemsize
+    of_half = 32 if size > 256 else 64 if is_backward else 128
+    most = of_half if is_half else 32 if size <= 512 else _LEAST
     rows = next((rows for rows in (128, 64, 32) if rows <= most and n_own >= _PROGRAMS * rows), _LEAST)
-    # Gradients take registers that logits leave, and tiles of others memory that the multiprocessor has not.
-    cols = 32 if is_long or rows > (32 if is_backward else 64) else 64
-    chunk = dims
-    if dims * x.itemsize > 512:
-        cols, chunk = _LEAST, 32
+    # Gradients take registers that logits leave.
+    cols = (128 if is_plain else 64) >> is_backward if rows > 32 else 32 if size > 512 else 64
+    chunk = min(dims, 64) if not is_half and (is_backward or size > 512) else dims
     # A warp multiplies 16 rows; of fewer, warps share the columns.
-    num_warps = 4 if is_half and rows < 128 and not is_long else 8
+    num_warps = 4 if is_half and rows < 128 and size <= 256 else 8
     return {"ROWS": rows, "COLS": cols, "DIMS": dims, "CHUNK": chunk}, num_warps
 
 
-def _precision(x: torch.Tensor) -> str:
-    """How tensor cores multiply: as exactly as single precision, in three products, unless autocast asks for less.
+def _is_exact(x: torch.Tensor) -> bool:
+    """Whether tensor cores multiply as exactly as single precision, in three products, unless autocast asks for less.
 
     float16 is exact in one, with the range of single precision.
     """
-    return "tf32x3" if x.dtype == torch.float32 and not is_autocast(x) else "tf32"
+    return x.dtype == torch.float32 and not is_autocast(x)

@@ -23,115 +23,23 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from autogen.device_math import exp2_normal, fma, log2, log_sigmoid_neg, maximum, minimum, rsqrt, sigmoid
-from autogen.device_math.basic import INTERPRETED
+from autogen.device_math import exp2_normal, fma, log2, log_sigmoid_neg, maximum, sigmoid
 from autogen.losses.handwritten._reduction import ratio_over_programs, sum_over_programs
+from autogen.losses.handwritten.contrastive_tiles import (
+    EPSILON,
+    are_paired,
+    dots,
+    embeddings,
+    inv_norm_of,
+    places,
+    plus_product,
+    softmax_of,
+)
 
-_EPSILON = tl.constexpr(1e-12)  # that of `torch.nn.functional.normalize`
 _STAGES = tl.constexpr(2)  # tiles of others that are on their way at a time
 _LOWEST = tl.constexpr(-3.4028234663852886e38)  # the logit of what is not in a softmax, also where nothing is
 _LOG2_E = tl.constexpr(1.4426950408889634)
 _LN_2 = tl.constexpr(0.6931471805599453)
-
-
-@triton.jit
-def _places(
-    first: tl.tensor,
-    count: tl.tensor,
-    n_dims: tl.tensor,
-    row_stride: tl.tensor,
-    dim_stride: tl.tensor,
-    ROWS: tl.constexpr,
-    DIMS: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Of the embeddings from the `first`: where they begin, the offsets from there, and which of `count` there are."""
-    row = tl.arange(0, ROWS)[:, None]
-    dim = tl.arange(0, DIMS)[None, :]
-    # A tile may begin anywhere; offsets within it have 32 bits, and are those of each tile.
-    return (
-        tl.cast(first, tl.int64) * row_stride,
-        row * row_stride + dim * dim_stride,
-        (row < count - first) & (dim < n_dims),
-    )
-
-
-@triton.jit
-def _embeddings(
-    x_ptr: tl.tensor,
-    first: tl.tensor,
-    count: tl.tensor,
-    n_dims: tl.tensor,
-    row_stride: tl.tensor,
-    dim_stride: tl.tensor,
-    ROWS: tl.constexpr,
-    DIMS: tl.constexpr,
-) -> tl.tensor:
-    """A tile of embeddings; 0 where there is none."""
-    start, place, mask = _places(first, count, n_dims, row_stride, dim_stride, ROWS, DIMS)
-    x = tl.load(x_ptr + start + place, mask=mask, other=0.0)
-    return x
-
-
-@triton.jit
-def _plus_product(total: tl.tensor, x: tl.tensor, y: tl.tensor, PRECISION: tl.constexpr) -> tl.tensor:
-    """`total`, in single precision, plus the matrix product of factors of one dtype."""
-    if INTERPRETED:  # which takes the bits of a bfloat16 for an integer
-        x = x.to(tl.float32)
-        y = y.to(tl.float32)
-    return tl.dot(x, y, total, input_precision=PRECISION)
-
-
-@triton.jit
-def _dots(
-    x: tl.tensor,
-    x_ptr: tl.tensor,
-    first_row: tl.tensor,
-    n_rows: tl.tensor,
-    x_row_stride: tl.tensor,
-    x_dim_stride: tl.tensor,
-    y: tl.tensor,
-    y_ptr: tl.tensor,
-    first_column: tl.tensor,
-    n_cols: tl.tensor,
-    y_row_stride: tl.tensor,
-    y_dim_stride: tl.tensor,
-    n_dims: tl.tensor,
-    PRECISION: tl.constexpr,
-    CHUNK: tl.constexpr,
-) -> tl.tensor:
-    """The products of all pairs of an `x` and a `y`.
-
-    Three products of single precision have `x` in registers twice: where there is no room, CHUNK dimensions at a time,
-    read again.
-    """
-    dot = tl.zeros([x.shape[0], y.shape[0]], tl.float32)
-    if x.shape[1] == CHUNK:
-        dot = _plus_product(dot, x, tl.trans(y), PRECISION)
-    else:
-        for dim in tl.static_range(0, x.shape[1], CHUNK):
-            x_of_dims = _embeddings(
-                x_ptr + dim * x_dim_stride, first_row, n_rows, n_dims - dim, x_row_stride, x_dim_stride,
-                x.shape[0], CHUNK,
-            )  # fmt: skip
-            y_of_dims = _embeddings(
-                y_ptr + dim * y_dim_stride, first_column, n_cols, n_dims - dim, y_row_stride, y_dim_stride,
-                y.shape[0], CHUNK,
-            )  # fmt: skip
-            dot = _plus_product(dot, x_of_dims, tl.trans(y_of_dims), PRECISION)
-    return dot
-
-
-@triton.jit
-def _inv_norm(x: tl.tensor) -> tl.tensor:
-    """1 over the length of each embedding."""
-    x = x.to(tl.float32)
-    return rsqrt(maximum(tl.sum(x * x, 1), _EPSILON * _EPSILON))
-
-
-@triton.jit
-def _are_paired(first_row: tl.tensor, ROWS: tl.constexpr, first_column: tl.tensor, COLS: tl.constexpr) -> tl.tensor:
-    """Whether a tile has rows beside their own columns."""
-    return (first_row < first_column + COLS) & (first_column < first_row + ROWS)
 
 
 @triton.jit
@@ -161,7 +69,7 @@ def contrastive_loss_forward(
     views: tl.tensor,
     divisor: tl.tensor,
     scale: tl.tensor,
-    PRECISION: tl.constexpr,
+    IS_EXACT: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
     DIMS: tl.constexpr,
@@ -186,8 +94,8 @@ def contrastive_loss_forward(
     first_row = tl.program_id(0) * ROWS
     row = first_row + tl.arange(0, ROWS)
     row_mask = row < n_rows
-    x = _embeddings(x_ptr, first_row, n_rows, n_dims, x_row_stride, x_dim_stride, ROWS, DIMS)
-    x_inv_norm = _inv_norm(x)
+    x = embeddings(x_ptr, first_row, n_rows, n_dims, x_row_stride, x_dim_stride, ROWS, DIMS)
+    x_inv_norm = inv_norm_of(x)
     tl.store(x_inv_norm_ptr + row, x_inv_norm, mask=row_mask)
     if label_ptr is not None:
         label = tl.load(label_ptr + row // views * label_stride, mask=row_mask, other=0)
@@ -198,15 +106,15 @@ def contrastive_loss_forward(
     n_chosen = tl.zeros([ROWS], tl.float32)
     for first_column in tl.range(0, n_cols, COLS, num_stages=_STAGES):
         column = first_column + tl.arange(0, COLS)
-        y = _embeddings(y_ptr, first_column, n_cols, n_dims, y_row_stride, y_dim_stride, COLS, DIMS)
-        y_inv_norm = _inv_norm(y)
+        y = embeddings(y_ptr, first_column, n_cols, n_dims, y_row_stride, y_dim_stride, COLS, DIMS)
+        y_inv_norm = inv_norm_of(y)
         if y_inv_norm_ptr is not None:
             is_mine = first_column // COLS % tl.num_programs(0) == tl.program_id(0)
             tl.store(y_inv_norm_ptr + column, y_inv_norm, mask=(column < n_cols) & is_mine)
         # All logits of a row are as many times these, which may be negative.
-        logit = _dots(
+        logit = dots(
             x, x_ptr, first_row, n_rows, x_row_stride, x_dim_stride,
-            y, y_ptr, first_column, n_cols, y_row_stride, y_dim_stride, n_dims, PRECISION, CHUNK,
+            y, y_ptr, first_column, n_cols, y_row_stride, y_dim_stride, n_dims, IS_EXACT, CHUNK,
         ) * (y_inv_norm * (scale * _LOG2_E))[None, :]  # fmt: skip
         is_own = row[:, None] == column[None, :]
         is_in = (column < n_cols)[None, :]
@@ -214,7 +122,7 @@ def contrastive_loss_forward(
         is_paired = (
             False
             if label_ptr is not None or positive_ptr is not None
-            else _are_paired(first_row, ROWS, first_column, COLS)
+            else are_paired(first_row, ROWS, first_column, COLS)
         )
         if label_ptr is not None:
             is_in = is_in & ~is_own
@@ -242,11 +150,11 @@ def contrastive_loss_forward(
         tl.store(share_ptr + row, tl.where(is_counted, share, 0.0), mask=row_mask)
         lse = tl.where(is_counted, lse, -_LOWEST)  # so that `p` is 0
     elif positive_ptr is not None:
-        positive = _embeddings(
+        positive = embeddings(
             positive_ptr, first_row, n_rows, n_dims, positive_row_stride, positive_dim_stride, ROWS, DIMS
         )
         dot = tl.sum(x.to(tl.float32) * positive.to(tl.float32), 1)
-        difference = lse * _LN_2 - dot * (x_inv_norm * scale) * _inv_norm(positive)
+        difference = lse * _LN_2 - dot * (x_inv_norm * scale) * inv_norm_of(positive)
         loss = -log_sigmoid_neg(difference)
         tl.store(share_ptr + row, sigmoid(difference), mask=row_mask)
     else:
@@ -287,13 +195,6 @@ def _of_rows(
 
 
 @triton.jit
-def _softmax(logit: tl.tensor, inv_norm: tl.tensor, lse: tl.tensor) -> tl.tensor:
-    """2 to the power of logits, that are still to be multiplied by `inv_norm`, minus `lse`: at most 1."""
-    # Also where there is no pair: 0 times infinity would be nan.
-    return exp2_normal(minimum(fma(logit, inv_norm[:, None], -lse), 0.0))
-
-
-@triton.jit
 def _sum_over_others(
     x: tl.tensor,
     x_inv_norm: tl.tensor,
@@ -321,7 +222,7 @@ def _sum_over_others(
     HAVE_LOSS: tl.constexpr,
     OTHERS_HAVE_LOSS: tl.constexpr,
     HAS_POSITIVES: tl.constexpr,
-    PRECISION: tl.constexpr,
+    IS_EXACT: tl.constexpr,
     COLS: tl.constexpr,
     CHUNK: tl.constexpr,
 ) -> tl.tensor:
@@ -341,11 +242,11 @@ def _sum_over_others(
     total = tl.zeros([ROWS, DIMS], tl.float32)
     for first_column in tl.range(0, n_cols, COLS, num_stages=_STAGES):
         column = first_column + tl.arange(0, COLS)
-        y = _embeddings(y_ptr, first_column, n_cols, n_dims, y_row_stride, y_dim_stride, COLS, DIMS)
+        y = embeddings(y_ptr, first_column, n_cols, n_dims, y_row_stride, y_dim_stride, COLS, DIMS)
         y_inv_norm = tl.load(y_inv_norm_ptr + column, mask=column < n_cols, other=0.0)
-        logit = _dots(
+        logit = dots(
             x, x_ptr, first_row, n_rows, x_row_stride, x_dim_stride,
-            y, y_ptr, first_column, n_cols, y_row_stride, y_dim_stride, n_dims, PRECISION, CHUNK,
+            y, y_ptr, first_column, n_cols, y_row_stride, y_dim_stride, n_dims, IS_EXACT, CHUNK,
         ) * (y_inv_norm * (scale * _LOG2_E))[None, :]  # fmt: skip
         is_own = row[:, None] == column[None, :]
         if OTHERS_HAVE_LOSS:
@@ -356,22 +257,22 @@ def _sum_over_others(
         if label_ptr is not None:
             column_label = tl.load(label_ptr + column // views * label_stride, mask=column < n_cols, other=0)
             is_chosen = label[:, None] == column_label[None, :]
-            grad_logit = _softmax(logit, x_inv_norm, lse[:, None])
+            grad_logit = softmax_of(logit, x_inv_norm, lse[:, None])
             grad_logit = tl.where(is_chosen, grad_logit - share[:, None], grad_logit) * grad[:, None]
-            of_column = _softmax(logit, x_inv_norm, column_lse[None, :])
+            of_column = softmax_of(logit, x_inv_norm, column_lse[None, :])
             of_column = tl.where(is_chosen, of_column - column_share[None, :], of_column)
             grad_logit = tl.where(is_own, 0.0, fma(of_column, column_grad[None, :], grad_logit))
         else:
-            grad_logit = _softmax(logit, x_inv_norm, lse[:, None] if HAVE_LOSS else column_lse[None, :])
-            is_paired = False if HAS_POSITIVES else _are_paired(first_row, ROWS, first_column, COLS)
+            grad_logit = softmax_of(logit, x_inv_norm, lse[:, None] if HAVE_LOSS else column_lse[None, :])
+            is_paired = False if HAS_POSITIVES else are_paired(first_row, ROWS, first_column, COLS)
             if is_paired:
                 grad_logit = tl.where(is_own, grad_logit - 1.0, grad_logit)
         # A derivative by the loss of `x` is a factor of the sum.
         grad_logit *= (y_inv_norm * column_grad if OTHERS_HAVE_LOSS and not HAVE_LOSS else y_inv_norm)[None, :]
         if y.dtype == tl.bfloat16:
-            total = _plus_product(total, grad_logit.to(tl.bfloat16), y, PRECISION)
+            total = plus_product(total, grad_logit.to(tl.bfloat16), y, IS_EXACT)
         else:  # derivatives need a range that float16 has not
-            total = _plus_product(total, grad_logit, y.to(tl.float32), PRECISION)
+            total = plus_product(total, grad_logit, y.to(tl.float32), IS_EXACT)
     return total * grad[:, None] if HAVE_LOSS and not OTHERS_HAVE_LOSS else total
 
 
@@ -390,9 +291,9 @@ def _store_gradient(
     """Store the gradient of embeddings `x`, given that of `x` over its length."""
     normed = x.to(tl.float32) * inv_norm[:, None]
     along = tl.sum(grad_normed * normed, 1)
-    along = tl.where(inv_norm * _EPSILON < 0.999, along, 0.0)  # shorter ones are divided by a constant
+    along = tl.where(inv_norm * EPSILON < 0.999, along, 0.0)  # shorter ones are divided by a constant
     grad = (grad_normed - along[:, None] * normed) * inv_norm[:, None]
-    start, place, mask = _places(first, count, n_dims, row_stride, dim_stride, x.shape[0], x.shape[1])
+    start, place, mask = places(first, count, n_dims, row_stride, dim_stride, x.shape[0], x.shape[1])
     tl.store(grad_x_ptr + start + place, grad, mask=mask)
 
 
@@ -431,7 +332,7 @@ def contrastive_loss_backward(
     grad_y_dim_stride: tl.tensor,
     grad_positive_row_stride: tl.tensor,
     grad_positive_dim_stride: tl.tensor,
-    PRECISION: tl.constexpr,
+    IS_EXACT: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
     DIMS: tl.constexpr,
@@ -453,13 +354,13 @@ def contrastive_loss_backward(
     if tl.program_id(0) < row_programs:
         first = tl.program_id(0) * ROWS
         row = first + tl.arange(0, ROWS)
-        x = _embeddings(x_ptr, first, n_rows, n_dims, x_row_stride, x_dim_stride, ROWS, DIMS)
+        x = embeddings(x_ptr, first, n_rows, n_dims, x_row_stride, x_dim_stride, ROWS, DIMS)
         x_inv_norm = tl.load(x_inv_norm_ptr + row, mask=row < n_rows, other=0.0)
         if HAS_POSITIVES:
-            positive = _embeddings(
+            positive = embeddings(
                 positive_ptr, first, n_rows, n_dims, positive_row_stride, positive_dim_stride, ROWS, DIMS
             )
-            positive_inv_norm = _inv_norm(positive)
+            positive_inv_norm = inv_norm_of(positive)
             _lse, grad_logit, _share = _of_rows(
                 row, n_rows, lse_ptr, share_ptr, n_counted_ptr, grad_loss_ptr, grad_loss_stride, divisor, True
             )
@@ -475,10 +376,10 @@ def contrastive_loss_backward(
                 y_ptr, x_inv_norm_ptr if HAS_LABELS else y_inv_norm_ptr, n_cols, y_row_stride, y_dim_stride,
                 label_ptr, lse_ptr, share_ptr, n_counted_ptr, grad_loss_ptr,
                 n_dims, label_stride, views, divisor, scale, grad_loss_stride,
-                True, HAS_LABELS, HAS_POSITIVES, PRECISION, COLS, CHUNK,
+                True, HAS_LABELS, HAS_POSITIVES, IS_EXACT, COLS, CHUNK,
             )  # fmt: skip
             if HAS_POSITIVES:  # read again, to keep registers free
-                positive = _embeddings(
+                positive = embeddings(
                     positive_ptr, first, n_rows, n_dims, positive_row_stride, positive_dim_stride, ROWS, DIMS
                 )
                 grad -= positive.to(tl.float32) * (positive_inv_norm * grad_logit)[:, None]
@@ -488,14 +389,14 @@ def contrastive_loss_backward(
     elif grad_y_ptr is not None:
         first = (tl.program_id(0) - row_programs) * ROWS
         column = first + tl.arange(0, ROWS)
-        y = _embeddings(y_ptr, first, n_cols, n_dims, y_row_stride, y_dim_stride, ROWS, DIMS)
+        y = embeddings(y_ptr, first, n_cols, n_dims, y_row_stride, y_dim_stride, ROWS, DIMS)
         y_inv_norm = tl.load(y_inv_norm_ptr + column, mask=column < n_cols, other=0.0)
         grad = _sum_over_others(
             y, y_inv_norm, y_ptr, first, n_cols, y_row_stride, y_dim_stride,
             x_ptr, x_inv_norm_ptr, n_rows, x_row_stride, x_dim_stride,
             label_ptr, lse_ptr, share_ptr, n_counted_ptr, grad_loss_ptr,
             n_dims, label_stride, views, divisor, scale, grad_loss_stride,
-            False, True, HAS_POSITIVES, PRECISION, COLS, CHUNK,
+            False, True, HAS_POSITIVES, IS_EXACT, COLS, CHUNK,
         )  # fmt: skip
         _store_gradient(
             grad_y_ptr, grad * scale, y, y_inv_norm, first, n_cols, n_dims, grad_y_row_stride, grad_y_dim_stride

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -14,6 +16,7 @@ from torch import Tensor
 import autogen.losses
 from autogen import explain, policy
 from autogen.losses.handwritten import contrastive
+from autogen.losses.handwritten.contrastive_tiles import halves
 from tests.interpret.launches import Launches
 from tests.interpret.samples import Samples
 from tests.interpret.strategies import Draw, layouts
@@ -274,14 +277,33 @@ def test_autocast() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_how_tensor_cores_multiply(dtype: torch.dtype) -> None:
-    def precision() -> str:
+    def is_exact() -> bool:
         x = torch.randn(4, 4, dtype=dtype)
         arguments = {"query": x, "positive": x, "negatives": None, "temperature": 0.1, "reduction": "mean"}
-        return str(contrastive.InfoNCE().forward(arguments).launches[0].arguments["PRECISION"])
+        return bool(contrastive.InfoNCE().forward(arguments).launches[0].arguments["IS_EXACT"])
 
-    assert precision() == ("tf32x3" if dtype == torch.float32 else "tf32")
+    assert is_exact() == (dtype == torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        assert precision() == "tf32"
+        assert not is_exact()
+
+
+@triton.jit
+def _store_halves(x_ptr: Any, high_ptr: Any, rest_ptr: Any, BLOCK: tl.constexpr) -> None:
+    place = tl.arange(0, BLOCK)
+    high, rest = halves(tl.load(x_ptr + place))
+    tl.store(high_ptr + place, high)
+    tl.store(rest_ptr + place, rest)
+
+
+def test_halves_of_single_precision() -> None:
+    """Tensor cores see 11 of the bits of a number."""
+    x = torch.randn(4096, generator=torch.Generator().manual_seed(0)) * 10.0 ** torch.linspace(-20, 20, 4096)
+    high, rest = torch.empty_like(x), torch.empty_like(x)
+    _store_halves[(1,)](x, high, rest, BLOCK=4096)
+    seen, rest_seen = ((each.view(torch.int32) & -0x2000).view(torch.float32) for each in (high, rest))
+    assert torch.equal(seen, high) and torch.equal(high + rest, x)
+    assert ((rest - rest_seen).abs() <= 2.0**-23 * x.abs()).all()
+    assert (rest.sign() * x.sign()).mean().abs() < 0.05, "what is lost should be as often above as below"
 
 
 def test_a_method_of_a_subclass_counts(launches: Launches) -> None:

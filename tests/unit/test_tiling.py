@@ -17,7 +17,7 @@ from autogen.runtime.launch import Launcher
 from autogen.sizes import next_power_of_2
 from autogen.tiling.horizontal import HorizontalTiler
 from autogen.tiling.space import Space
-from autogen.tiling.tiler import INT32_MAX, MOST_PROGRAMS, MOST_TILES, Tiler, Tiling, alignment
+from autogen.tiling.tiler import INT32_MAX, MOST_PROGRAMS, MOST_TILES, READ_ONCE, Tiler, Tiling, alignment
 from tests.unit.pipeline import Loss, floats, plan_of
 
 X = floats(3, 4)
@@ -200,12 +200,18 @@ def test_rows_that_fit_are_resident_and_longer_ones_are_looped() -> None:
 
 
 def test_double_precision_halves_what_fits() -> None:
-    single = Tiled(nn.CrossEntropyLoss(), X.detach().float().requires_grad_(), torch.tensor([0, 1, 2]))
-
-    def longest(rows: Tiled) -> int:
+    def longest(x: torch.Tensor) -> int:
+        rows = Tiled(lambda x: (x - x.mean(1, keepdim=True)).square().sum(), x)
         return max(2**k for k in range(4, 20) if not rows.tiling(8, 2**k).variant.looped)
 
-    assert longest(single) == 2 * longest(tiled("rows"))
+    assert longest(X.detach().float()) == 2 * longest(X.detach())
+
+
+def test_rows_that_are_read_once_are_walked_earlier() -> None:
+    twice = Tiled(lambda x: (x - x.mean(1, keepdim=True)).square().sum(), X.detach().float())
+    once = Tiled(nn.CrossEntropyLoss(), X.detach().float(), torch.tensor([0, 1, 2]))
+    assert [rows.tiling(8, READ_ONCE).variant.looped for rows in (twice, once)] == [False, False]
+    assert [rows.tiling(8, READ_ONCE + 1).variant.looped for rows in (twice, once)] == [False, True]
 
 
 @given(st.integers(0, 2**40))
