@@ -118,6 +118,12 @@ def alignment(n: int, access: int) -> int:
     return 16 if n % 16 == 0 else min(n & -n, access)
 
 
+def strided(tiles: int, num_warps: int) -> int:
+    """How many programs there are for so many tiles, where each draws a ticket."""
+    most = MOST_PROGRAMS << (num_warps == 1)
+    return -(-tiles // min(-(-tiles // most), MOST_TILES)) if tiles > most else tiles
+
+
 class Tiler:
     """The tilings of one kernel: `default` chooses a configuration, `cut` makes the launch of any."""
 
@@ -228,10 +234,9 @@ class Tiler:
         if self._is_block:
             return Tiling(variant, whole, 1, config.num_warps)
         programs, chunks = self._programs(config, extents)
-        most = MOST_PROGRAMS << (config.num_warps == 1)
-        if programs > most and self._may_stride and not variant.looped:
-            programs = -(-programs // min(-(-programs // most), MOST_TILES))
-            variant = replace(variant, strided=True)
+        if self._may_stride and not variant.looped:
+            n_tiles, programs = programs, strided(programs, config.num_warps)
+            variant = replace(variant, strided=programs < n_tiles)
         tiles = config.tiles
         if not self._is_flat and not variant.skewed:
             adjacent = extents.columns if self.columns_adjacent else extents.inner_rows

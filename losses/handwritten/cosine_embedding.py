@@ -1,4 +1,6 @@
-"""CosineEmbeddingLoss: three sums over a row are all that forward keeps and all that backward needs."""
+"""CosineEmbeddingLoss: three sums over a row are all that backward needs, which forward keeps of rows that are longer
+than a tile.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,15 @@ from autogen.losses.handwritten._reduction import (
 from autogen.losses.handwritten._rows import lanes_of, masks_of_lanes, start_of_lanes
 from autogen.runtime.direct import padded
 from autogen.runtime.handwritten import Backward, Forward, Handwritten, Launch, defaults_of
+from autogen.tiling.tiler import strided
 
 # torch's 1e-12, a C++ float there.
 _EPSILON = tl.constexpr(9.999999960041972e-13)
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-# Elements of each input that a program holds at a time, 8 per thread.
-_TILE, _WARPS = 2048, 8
+# Elements of each input that a program holds at a time, and columns of a row up to which it is as many.
+_TILE, _SHORT = 2048, 128
+# Of rows that a warp or more share, so many per thread; half of that where sums are kept for each, or in doubles.
+_HELD = 16
 # Columns of a tile that are not made less to have fewer idle lanes.
 _LEAST_COLS = 128
 
@@ -50,6 +55,16 @@ def _load(
         input1 = tl.load(input1_ptr + place1, mask=overlapping)
         input2 = tl.load(input2_ptr + place2, mask=overlapping)
     return input1, input2
+
+
+@triton.jit
+def _sums(input1: tl.tensor, input2: tl.tensor) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Of whole rows, `dot`, `square1` and `square2`."""
+    return (
+        tl.sum(input1 * input2, 1),
+        tl.sum(input1 * input1, 1) + _EPSILON,
+        tl.sum(input2 * input2, 1) + _EPSILON,
+    )
 
 
 @triton.jit
@@ -78,7 +93,7 @@ def cosine_embedding_loss_forward(
     COLS: tl.constexpr,
     PARTIALS: tl.constexpr,
 ) -> None:
-    """ROWS rows per program, COLS columns at a time, or as many lanes (see `_rows`).
+    """ROWS rows at a time, COLS columns of them, or as many lanes (see `_rows`), in some programs.
 
     cos = dot / sqrt(square1 * square2)
     loss = 1 - cos where target == 1, max(0, cos - MARGIN) where target == -1, else 0
@@ -86,51 +101,63 @@ def cosine_embedding_loss_forward(
     input1_ptr, input2_ptr: (N, D), of any strides
     target_ptr: (N,)
     loss_ptr: (N,); with PARTIALS scalar, the sum over all rows divided by `divisor` (written)
-    dot_ptr, square1_ptr, square2_ptr: float32 or float64 (N,), the squares plus epsilon (written)
-    partials_ptr: (programs,), one partial result each; of the dtype of dot
+    dot_ptr, square1_ptr, square2_ptr: float32 or float64 (N,), the squares plus epsilon, or None if COLS columns are
+        whole rows (written)
+    partials_ptr: (programs,), one partial result each
     counter_ptr: int32 scalar, 0 before and after
     n_rows: N
     n_cols: D
     """
-    dtype: tl.constexpr = dot_ptr.dtype.element_ty
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    row_mask = row < n_rows
-    start1 = start_of_lanes(row, input1_row_stride, ALIGN, GROUP)
-    start2 = start_of_lanes(row, input2_row_stride, ALIGN, GROUP)
-    skew = (row * input1_row_stride % GROUP).to(tl.int32)[:, None]
-    is_last = True if GROUP == 1 else tl.program_id(0) + 1 == tl.num_programs(0)
+    has_doubles: tl.constexpr = input1_ptr.dtype.element_ty == tl.float64 or input2_ptr.dtype.element_ty == tl.float64
+    dtype: tl.constexpr = tl.float64 if has_doubles else tl.float32  # half precision is for storage only
+    n_tiles = tl.cdiv(n_rows, ROWS)
+    total = tl.zeros([ROWS], dtype)
+    for tile in range(tl.program_id(0), n_tiles, tl.num_programs(0)):
+        row = tl.cast(tile, tl.int64) * ROWS + tl.arange(0, ROWS)
+        row_mask = row < n_rows
+        start1 = start_of_lanes(row, input1_row_stride, ALIGN, GROUP)[:, None]
+        start2 = start_of_lanes(row, input2_row_stride, ALIGN, GROUP)[:, None]
+        skew = (row * input1_row_stride % GROUP).to(tl.int32)[:, None]
+        is_last = True if GROUP == 1 else tile + 1 == n_tiles
+        if dot_ptr is None:
+            lane = tl.arange(0, COLS)[None, :]
+            mask, overlapping, _inside = masks_of_lanes(lane, skew, row_mask[:, None], n_cols, ALIGN, GROUP)
+            lane = lane.to(tl.int64)
+            place1, place2 = start1 + lane * input1_col_stride, start2 + lane * input2_col_stride
+            input1, input2 = _load(input1_ptr, input2_ptr, place1, place2, mask, overlapping, is_last)
+            dot, square1, square2 = _sums(input1.to(dtype), input2.to(dtype))
+        else:
+            # Lane by lane, so that nothing is exchanged between threads before the end of the row.
+            dots = tl.zeros([ROWS, COLS], dtype)
+            squares1 = tl.zeros([ROWS, COLS], dtype)
+            squares2 = tl.zeros([ROWS, COLS], dtype)
+            for first_lane in range(0, n_cols + GROUP - 1, COLS):
+                lane = (first_lane + tl.arange(0, COLS))[None, :]
+                mask, overlapping, _inside = masks_of_lanes(lane, skew, row_mask[:, None], n_cols, ALIGN, GROUP)
+                lane = lane.to(tl.int64)
+                place1, place2 = start1 + lane * input1_col_stride, start2 + lane * input2_col_stride
+                input1, input2 = _load(input1_ptr, input2_ptr, place1, place2, mask, overlapping, is_last)
+                input1 = input1.to(dtype) if GROUP == 1 else tl.where(mask, input1.to(dtype), 0.0)
+                input2 = input2.to(dtype) if GROUP == 1 else tl.where(mask, input2.to(dtype), 0.0)
+                dots += input1 * input2
+                squares1 += input1 * input1
+                squares2 += input2 * input2
+            dot = tl.sum(dots, 1)
+            square1 = tl.sum(squares1, 1) + _EPSILON
+            square2 = tl.sum(squares2, 1) + _EPSILON
+            tl.store(dot_ptr + row, dot, mask=row_mask)
+            tl.store(square1_ptr + row, square1, mask=row_mask)
+            tl.store(square2_ptr + row, square2, mask=row_mask)
 
-    # Lane by lane, so that nothing is exchanged between threads before the end of the row.
-    dots = tl.zeros([ROWS, COLS], dtype)
-    squares1 = tl.zeros([ROWS, COLS], dtype)
-    squares2 = tl.zeros([ROWS, COLS], dtype)
-    for first_lane in range(0, n_cols + GROUP - 1, COLS):
-        lane = (first_lane + tl.arange(0, COLS))[None, :]
-        mask, overlapping, _inside = masks_of_lanes(lane, skew, row_mask[:, None], n_cols, ALIGN, GROUP)
-        place1 = start1[:, None] + lane.to(tl.int64) * input1_col_stride
-        place2 = start2[:, None] + lane.to(tl.int64) * input2_col_stride
-        input1, input2 = _load(input1_ptr, input2_ptr, place1, place2, mask, overlapping, is_last)
-        input1 = input1.to(dtype) if GROUP == 1 else tl.where(mask, input1.to(dtype), 0.0)
-        input2 = input2.to(dtype) if GROUP == 1 else tl.where(mask, input2.to(dtype), 0.0)
-        dots += input1 * input2
-        squares1 += input1 * input1
-        squares2 += input2 * input2
-    dot = tl.sum(dots, 1)
-    square1 = tl.sum(squares1, 1) + _EPSILON
-    square2 = tl.sum(squares2, 1) + _EPSILON
-
-    tl.store(dot_ptr + row, dot, mask=row_mask)
-    tl.store(square1_ptr + row, square1, mask=row_mask)
-    tl.store(square2_ptr + row, square2, mask=row_mask)
-
-    cos = dot / sqrt(square1 * square2)
-    # Rows beyond the last have target 0, and so loss 0.
-    target = tl.load(target_ptr + row * target_stride, mask=row_mask, other=0)
-    loss = tl.where(target == 1, 1.0 - cos, tl.where(target == -1, maximum(cos - MARGIN, 0.0), 0.0))
-    if PARTIALS is None:
-        tl.store(loss_ptr + row, loss, mask=row_mask)
-    else:
-        sum_over_programs(tl.sum(loss, 0), loss_ptr, partials_ptr, counter_ptr, divisor, PARTIALS)
+        cos = dot / sqrt(square1 * square2)
+        # Rows beyond the last have target 0, and so loss 0.
+        target = tl.load(target_ptr + row * target_stride, mask=row_mask, other=0)
+        loss = tl.where(target == 1, 1.0 - cos, tl.where(target == -1, maximum(cos - MARGIN, 0.0), 0.0))
+        if PARTIALS is None:
+            tl.store(loss_ptr + row, loss, mask=row_mask)
+        total += loss
+    if PARTIALS is not None:
+        sum_over_programs(tl.sum(total, 0), loss_ptr, partials_ptr, counter_ptr, divisor, PARTIALS)
 
 
 @triton.jit
@@ -175,13 +202,15 @@ def cosine_embedding_loss_backward(
 
     input1_ptr, input2_ptr: (N, D), of any strides
     target_ptr: (N,)
-    dot_ptr, square1_ptr, square2_ptr: float32 or float64 (N,), the squares plus epsilon
+    dot_ptr, square1_ptr, square2_ptr: float32 or float64 (N,), the squares plus epsilon, or None if COLS columns are
+        whole rows
     grad_loss_ptr: (N,), of any stride; its gradient is divided by `divisor`
     grad_input1_ptr, grad_input2_ptr: (N, D), of any strides, or None if it is not wanted (written)
     n_rows: N
     n_cols: D
     """
-    dtype: tl.constexpr = dot_ptr.dtype.element_ty
+    has_doubles: tl.constexpr = input1_ptr.dtype.element_ty == tl.float64 or input2_ptr.dtype.element_ty == tl.float64
+    dtype: tl.constexpr = tl.float64 if has_doubles else tl.float32  # half precision is for storage only
     program = tl.program_id(0)
     col_tiles = tl.cdiv(n_cols + GROUP - 1, COLS)
     row = (program // col_tiles).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -200,9 +229,12 @@ def cosine_embedding_loss_backward(
     input1 = input1.to(dtype)
     input2 = input2.to(dtype)
     target = tl.load(target_ptr + row * target_stride, mask=row_mask, other=0)
-    dot = tl.load(dot_ptr + row, mask=row_mask, other=0.0)
-    square1 = tl.load(square1_ptr + row, mask=row_mask, other=1.0)
-    square2 = tl.load(square2_ptr + row, mask=row_mask, other=1.0)
+    if dot_ptr is None:
+        dot, square1, square2 = _sums(input1, input2)
+    else:
+        dot = tl.load(dot_ptr + row, mask=row_mask, other=0.0)
+        square1 = tl.load(square1_ptr + row, mask=row_mask, other=1.0)
+        square2 = tl.load(square2_ptr + row, mask=row_mask, other=1.0)
     grad_loss = tl.load(grad_loss_ptr + row * grad_loss_stride, mask=row_mask, other=0.0).to(dtype) / divisor
 
     norms = sqrt(square1 * square2)
@@ -262,20 +294,25 @@ class CosineEmbedding(Handwritten):
         """See `Handwritten.forward`."""
         input1, input2, target = (arguments[name] for name in ("input1", "input2", "target"))
         common, matrices = _common(arguments)
-        n_rows, _ = matrices[0].shape
+        n_rows, n_cols = matrices[0].shape
         dtype, device = compute_dtype(input1, input2), input1.device
-        tile = _tile(matrices)
-        grid = (triton.cdiv(n_rows, tile["ROWS"]),)
+        tile, num_warps = _tile(matrices)
         is_reduced = reduction_of(arguments) != "none"
         loss = torch.empty(
             () if is_reduced or target.dim() == 0 else n_rows, dtype=result_dtype(input1, input2), device=device
         )
-        # Each begins at a multiple of 16 bytes: Triton compiles a kernel for every other pattern of alignment.
-        sums = torch.empty(3 * padded(n_rows) * dtype.itemsize, dtype=torch.uint8, device=device)
-        own = {"loss_ptr": loss, **_sums(sums, dtype, n_rows)}
-        summing = sum_arguments(grid[0], dtype, device) if is_reduced else NO_SUM
-        launch = Launch(cosine_embedding_loss_forward, grid, {**common, **own, **summing, **tile}, _WARPS)
-        return Forward(loss, (sums,), (launch,))
+        saved: tuple[torch.Tensor, ...] = ()
+        if not _is_whole(tile, n_cols):
+            # Each begins at a multiple of 16 bytes: Triton compiles a kernel for every other pattern of alignment.
+            saved = (torch.empty(3 * padded(n_rows) * dtype.itemsize, dtype=torch.uint8, device=device),)
+        own = {"loss_ptr": loss, **_kept(saved, dtype, n_rows)}
+        programs = triton.cdiv(n_rows, tile["ROWS"])
+        summing = NO_SUM
+        if is_reduced:
+            programs = strided(programs, num_warps)
+            summing = sum_arguments(programs, dtype, device)
+        launch = Launch(cosine_embedding_loss_forward, (programs,), {**common, **own, **summing, **tile}, num_warps)
+        return Forward(loss, saved, (launch,))
 
     def backward(
         self,
@@ -287,8 +324,7 @@ class CosineEmbedding(Handwritten):
         """See `Handwritten.backward`."""
         common, matrices = _common(arguments)
         n_rows, n_cols = matrices[0].shape
-        (sums,) = saved
-        own: dict[str, Any] = {**_sums(sums, compute_dtype(arguments["input1"], arguments["input2"]), n_rows)}
+        own: dict[str, Any] = _kept(saved, compute_dtype(arguments["input1"], arguments["input2"]), n_rows)
         own |= {"grad_loss_ptr": upstream, "grad_loss_stride": upstream.expand(n_rows).stride(0)}
         gradients = {}
         for name in ("input1", "input2"):
@@ -300,16 +336,18 @@ class CosineEmbedding(Handwritten):
                 strides = matrices[-1].stride()
             own[f"grad_{name}_ptr"] = gradient
             own[f"grad_{name}_row_stride"], own[f"grad_{name}_col_stride"] = strides
-        tile = _tile(matrices)
+        tile, num_warps = _tile(matrices, is_whole=not saved)
         grid = (triton.cdiv(n_rows, tile["ROWS"]) * triton.cdiv(n_cols + tile["GROUP"] - 1, tile["COLS"]),)
-        launch = Launch(cosine_embedding_loss_backward, grid, {**common, **own, **tile}, _WARPS)
+        launch = Launch(cosine_embedding_loss_backward, grid, {**common, **own, **tile}, num_warps)
         return Backward(gradients, (launch,))
 
 
-def _sums(sums: torch.Tensor, dtype: torch.dtype, n_rows: int) -> dict[str, torch.Tensor]:
-    """The three sums of each row, which are one tensor of bytes, by the names of the kernels' parameters."""
-    of_rows = sums.view(dtype).view(3, -1)[:, :n_rows]
-    return dict(zip(("dot_ptr", "square1_ptr", "square2_ptr"), of_rows, strict=True))
+def _kept(saved: Sequence[torch.Tensor], dtype: torch.dtype, n_rows: int) -> dict[str, Any]:
+    """The three sums of each row, which are one tensor of bytes or none, by the names of the kernels' parameters."""
+    names = ("dot_ptr", "square1_ptr", "square2_ptr")
+    if not saved:
+        return dict.fromkeys(names)
+    return dict(zip(names, saved[0].view(dtype).view(3, -1)[:, :n_rows], strict=True))
 
 
 def _common(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[torch.Tensor]]:
@@ -329,14 +367,27 @@ def _common(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[torch.Te
     return common, matrices
 
 
-def _tile(matrices: Sequence[torch.Tensor]) -> dict[str, int]:
-    """The tile of a program, by the names of the kernels' parameters: the longest rows with the fewest idle lanes."""
+def _is_whole(tile: Mapping[str, int], n_cols: int) -> bool:
+    """Whether a tile has whole rows, and nothing of others."""
+    return tile["GROUP"] == 1 and tile["COLS"] >= n_cols
+
+
+def _tile(matrices: Sequence[torch.Tensor], *, is_whole: bool = False) -> tuple[dict[str, int], int]:
+    """The tile of a program, by the names of the kernels' parameters, and its warps: the longest rows with the fewest
+    idle lanes, or whole ones.
+    """
     lanes = lanes_of(matrices)
+    if is_whole:
+        lanes["GROUP"] = 1
     n_rows, n_cols = matrices[0].shape
     n_lanes = n_cols + lanes["GROUP"] - 1
     row_stride, col_stride = matrices[0].stride()
     # A transposed input is read in runs of one column.
     most = min(triton.next_power_of_2(n_lanes), 32 if row_stride == 1 < col_stride else _TILE)
-    choices = [most, *(most >> k for k in range(1, 5) if most >> k >= _LEAST_COLS)]
+    choices = [most, *(most >> k for k in range(1, 5) if most >> k >= _LEAST_COLS and not is_whole)]
     cols = min(choices, key=lambda each: triton.cdiv(n_lanes, each) * each)
-    return {**lanes, "ROWS": min(_TILE // cols, triton.next_power_of_2(n_rows)), "COLS": cols}
+    is_double = any(each.dtype == torch.float64 for each in matrices)
+    held = _HELD if _is_whole({**lanes, "COLS": cols}, n_cols) and not is_double else _HELD // 2
+    rows = max((_TILE if cols <= _SHORT else 32 * held) // cols, 1)
+    tile = {**lanes, "ROWS": min(rows, triton.next_power_of_2(n_rows)), "COLS": cols}
+    return tile, max(tile["ROWS"] * cols // (32 * held), 1)

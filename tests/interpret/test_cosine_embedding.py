@@ -17,6 +17,7 @@ from torch import Tensor
 import autogen.losses
 from autogen import policy
 from autogen.losses.handwritten import make_cosine_embedding
+from autogen.tiling import tiler
 from tests.interpret.compare import Call, check, differentiable
 from tests.interpret.launches import Launches
 from tests.interpret.samples import Samples
@@ -215,17 +216,33 @@ def test_one_tensor_twice(launches: Launches) -> None:
     assert launches.take() == 2
 
 
-def test_keeps_statistics_only() -> None:
-    """What is kept for backward are three numbers per row, and nothing is allocated to plan on the meta device."""
-    on_meta = [each.to("meta") for each in rows(6, 50)]
+@pytest.mark.parametrize(("d", "kept"), [(50, [3 * 16 * 4]), (2050, [3 * 16 * 4]), (64, []), (2048, [])])
+def test_keeps_statistics_only(d: int, kept: list[int]) -> None:
+    """What is kept for backward are three numbers per row, nothing if it has whole rows; and nothing is allocated to
+    plan on the meta device.
+    """
+    on_meta = [each.to("meta") for each in rows(6, d)]
     arguments = dict(zip(("input1", "input2", "target"), on_meta, strict=True))
     arguments |= {"margin": 0.0, "size_average": None, "reduce": None, "reduction": "none"}
     loss = make_cosine_embedding()
     assert loss.refuse(arguments, ("input1",)) is None
     forward = loss.forward(arguments)
-    assert forward.output.shape == (6,) and [each.nbytes for each in forward.saved] == [3 * 16 * 4]
+    assert forward.output.shape == (6,) and [each.nbytes for each in forward.saved] == kept
     backward = loss.backward(arguments, forward.saved, torch.empty(6, device="meta"), ("input2",))
     assert len(forward.launches) == len(backward.launches) == 1 and list(backward.gradients) == ["input2"]
+
+
+@pytest.mark.parametrize("d", [67, 160, 300])
+def test_several_tiles_for_each_program(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forced on few rows: whole ones, ones that begin anywhere, and ones that are longer than a tile."""
+    monkeypatch.setattr(tiler, "MOST_PROGRAMS", 1)
+    monkeypatch.setattr(tiler, "MOST_TILES", 4)
+    inputs = rows(91, d)
+    arguments = dict(zip(("input1", "input2", "target"), (each.to("meta") for each in inputs), strict=True))
+    arguments |= {"margin": 0.0, "size_average": None, "reduce": None, "reduction": "mean"}
+    (launch,) = make_cosine_embedding().forward(arguments).launches
+    assert launch.grid[0] < 91 // launch.arguments["ROWS"]
+    check(call(*inputs, margin=-0.05))
 
 
 @pytest.mark.parametrize(
