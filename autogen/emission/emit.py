@@ -10,7 +10,7 @@ from autogen.emission.last_block import Finish
 from autogen.emission.looped import Looped
 from autogen.emission.rows import Resident, Tiled
 from autogen.emission.source import KernelSource
-from autogen.emission.strided import Strided, StridedFlat
+from autogen.emission.strided import Strided, StridedFlat, StridedTiled
 from autogen.provenance import Provenance
 from autogen.scheduling.kernel import Kernel
 from autogen.tiling.space import Space
@@ -31,14 +31,14 @@ def emit(kernel: Kernel, space: Space, variant: Variant, provenance: Provenance)
 
 def _streaming(
     kernel: Kernel, variant: Variant
-) -> type[Flat | Chunked | Tiled | Looped | Strided | StridedFlat | Resident]:
+) -> type[Flat | Chunked | Tiled | Looped | Strided | StridedFlat | StridedTiled | Resident]:
     """The shell of a kernel of many programs."""
     if kernel.last_block and kernel.last_block.chunked and not variant.looped:
         return Chunked
     if not kernel.columns:
         return StridedFlat if variant.strided else Flat
     if not kernel.whole_rows:
-        return Tiled
+        return StridedTiled if variant.strided else Tiled
     if variant.looped:
         return Looped
     return Strided if variant.strided else Resident

@@ -341,15 +341,15 @@ class Tiled(Rows):
 
     def fill(self) -> dict[str, Any]:
         body = self.scalars()
+        totals, context = self.of_tile(body)
+        return {**context, **self.last_block(totals, body)}
+
+    def of_tile(self, body: Body) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """What a tile has for the last block, and the context of all else that is done with it."""
         self.preload(body, Level.ROW, Level.COLUMN, Level.ELEMENT)
         totals = self.totals(body)
         stores = self.store_rows(body) + self.store_elements(body)
-        return {
-            **self.head(),
-            "body": "\n".join(body.lines),
-            "stores": "\n".join(stores),
-            **self.last_block(totals, body),
-        }
+        return totals, {**self.head(), "body": "\n".join(body.lines), "stores": "\n".join(stores)}
 
 
 class Resident(Rows):
@@ -362,10 +362,10 @@ class Resident(Rows):
 
     def fill(self) -> dict[str, Any]:
         body = self.scalars()
-        totals, context = self.of_rows(body)
+        totals, context = self.of_tile(body)
         return {**context, **self.last_block(totals, body)}
 
-    def of_rows(self, body: Body) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    def of_tile(self, body: Body) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """What a tile of whole rows has for the last block, and the context of all else that is done with it."""
         self.preload(body, Level.ROW, Level.COLUMN, Level.ELEMENT)
         self.reduce_rows(body)

@@ -66,6 +66,7 @@ _RESERVED = (
     "n_outer",
     "col_tiles",
     "row_tile",
+    "tile",
     "part",
     "chunk",
     "chunks",

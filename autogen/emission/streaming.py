@@ -102,9 +102,12 @@ class Streaming(Shell):
 
     def whole(self, total: Node, body: Body) -> str:
         """What a total reduces, reduced to one value within a tile."""
-        kind, level = total.attrs[0], self.kernel.level(total.args[0])
-        value = self.existing(total, body)
-        inner = self.along(kind, value, 1) if level == Level.ELEMENT and self.kernel.columns else value
+        of_elements = self.kernel.level(total.args[0]) == Level.ELEMENT
+        return self.over_tile(total.attrs[0], self.existing(total, body), of_elements)
+
+    def over_tile(self, kind: str, value: str, of_elements: bool) -> str:
+        """A value per element, or per row, reduced to one within a tile."""
+        inner = self.along(kind, value, 1) if of_elements and self.kernel.columns else value
         return self.along(kind, inner, 0)
 
     def last_block(self, totals: Sequence[dict[str, Any]], outer: Body) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 | kernel                  | tile                                                          | warps |
 |-------------------------|---------------------------------------------------------------|-------|
-| flat                    | 1024 elements up to 2^18, 2048 up to 2^20, then 4096          | 4 - 8 |
-|                         | with totals, beyond 2^24, up to 16 tiles of 2048              | 8     |
+| flat                    | 1024 elements                                                 | 4     |
+| flat, with totals       | 1024 elements up to 2^18, 2048 up to 2^20, then 4096; beyond  | 4 - 8 |
+|                         | 4096 programs up to 16 tiles of 2048, one after the other     | 8     |
 | tiles, short rows       | 2048 elements, 128 if there are few; of these all columns     | 4     |
 | tiles, others           | one row, up to 32 elements per thread and 4096 columns; rows  | 1 - 8 |
 |                         | of fewer, at least 256, if every fifth would be beyond a row  |       |
@@ -159,10 +160,9 @@ class Tiler:
         self._whole = Evaluator([group.size for group in whole])
         self._has_last_block = last is not None
         self._has_totals = bool(kernel.totals) and last is None
-        has_tickets = self._has_totals and not is_part
-        self._may_stride = has_tickets and (self._is_flat or (self._whole_rows and self._has_columns))
+        self._may_stride = self._has_totals and not is_part
         # Small programs are for kernels that draw no tickets, or may have several tiles for each.
-        self._may_be_small = self._may_stride or not (kernel.totals or last or is_part)
+        self._draws_none = not (kernel.totals or last or is_part)
         self._totals = len(kernel.totals)
         self._heavy = any(node.op in HEAVY for node in nodes)
         across = [node for node in kernel.loads() if kernel.level(node) in (Level.ELEMENT, Level.COLUMN)]
@@ -290,7 +290,8 @@ class Tiler:
         return replace(config, num_warps=max(config.num_warps, min(extents.held // 1024, 32)))
 
     def _flat(self, extents: Extents) -> Config:
-        block = 1024 if extents.rows <= 2**18 else 2048 if extents.rows <= 2**20 else 4096
+        is_small = extents.rows <= 2**18 or self._draws_none
+        block = 1024 if is_small else 2048 if extents.rows <= 2**20 else 4096
         block = max(block >> self._double, 128)
         num_warps = (8 if block >= 2048 else 4) << self._heavy
         if self._may_stride and extents.rows > MOST_PROGRAMS * block:
@@ -299,7 +300,7 @@ class Tiler:
 
     def _tiles(self, extents: Extents) -> Config:
         inner, whole = next_power_of_2(extents.inner_rows), next_power_of_2(extents.columns)
-        if self.columns_adjacent and whole > SHORT and self._may_be_small:
+        if self.columns_adjacent and whole > SHORT and self._draws_none:
             cols = self._well_filled(extents, min(whole, 4 * 32 * self._held(extents)))
             config = self._by_warps(extents, cols)
             # Of the longest tiles, threads have half: more of them are on a chip, and each has enough to do.
@@ -386,7 +387,7 @@ class Tiler:
         if self._is_of_pairs:
             rows = min(inner, PAIRED >> self._double)
             cols = (PAIRED**2 >> self._double) // rows if looped else whole
-        elif not looped and self.columns_adjacent and whole > SHORT and self._may_be_small:
+        elif not looped and self.columns_adjacent and whole > SHORT and (self._may_stride or self._draws_none):
             return self._by_warps(extents, whole)
         elif self.columns_adjacent:
             cols = (4096 >> self._double) if looped else whole

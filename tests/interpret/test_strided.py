@@ -72,6 +72,43 @@ def test_dtypes_of_flat(dtype: torch.dtype, few_programs: None) -> None:
     check(Call("SmoothL1Loss", {}, (samples.real(3001), samples.real(3001))))
 
 
+def per_column(x: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+    """A sum beside a maximum."""
+    return ((x - target).abs() * weight).mean() + (target * weight).amax()
+
+
+def per_row(x: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+    return ((x - target).square() * weight[:, None]).sum() / weight.sum()
+
+
+@pytest.mark.parametrize("columns", [COLUMNS, ANYWHERE, 7, 1030])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("loss", [per_column, per_row])
+def test_tiles(loss: Any, dtype: torch.dtype, columns: int, few_programs: None) -> None:
+    samples = Samples(dtype)
+    x, target = samples.real(600 if columns == 7 else 41, columns), samples.real(600 if columns == 7 else 41, columns)
+    weight = samples.probability(columns if loss is per_column else len(x))
+    found, expected = (x.clone().requires_grad_() for _ in range(2))
+    ours = autogen_loss(loss)
+    assert explain(ours, found, target, weight).path == "generated"
+    value = ours(found, target, weight)
+    value.backward()
+    exact = loss(expected.double(), target.double(), weight.double())
+    exact.backward()
+    bound = {"rtol": 1e-2, "atol": 1e-3} if dtype == torch.bfloat16 else {"rtol": 1e-12, "atol": 1e-12}
+    torch.testing.assert_close(value.double(), exact, **bound)
+    torch.testing.assert_close(found.grad, expected.grad, **bound)
+
+
+def test_an_input_called_tile(few_programs: None) -> None:
+    @autogen_loss
+    def loss(tile: Tensor, program: Tensor) -> Tensor:
+        return (tile - program).square().mean()
+
+    tile, program = Samples(torch.float64).real(2, 4000)
+    torch.testing.assert_close(loss(tile, program), (tile - program).square().mean())
+
+
 def test_flat_gradient_in_forward(few_programs: None) -> None:
     loss = autogen_loss(nn.SmoothL1Loss(), gradient="forward")
     x, y = Samples(torch.float64).real(2, 3001)
