@@ -221,16 +221,26 @@ def _tile(n_own: int, x: torch.Tensor, *, is_plain: bool, is_backward: bool) -> 
     What is not plain has labels, or positives beside the columns, in registers.
     """
     dims = max(triton.next_power_of_2(x.shape[1]), _LEAST)
-    is_half, size = x.itemsize == 2, dims * x.itemsize
-    of_half = 32 if size > 256 else 64 if is_backward else 128
-    most = of_half if is_half else 32 if size <= 512 else _LEAST
-    rows = next((rows for rows in (128, 64, 32) if rows <= most and n_own >= _PROGRAMS * rows), _LEAST)
-    # Gradients take registers that logits leave.
-    cols = (128 if is_plain else 64) >> is_backward if rows > 32 else 32 if size > 512 else 64
-    chunk = min(dims, 64) if not is_half and (is_backward or size > 512) else dims
+
+    def rows(most: int) -> int:
+        return next((each for each in (128, 64, 32) if each <= most and n_own >= _PROGRAMS * each), _LEAST)
+
+    is_even = x.stride(0) % 16 == 0  # what else Triton computes of each place, and reads by itself, takes registers
     # A warp multiplies 16 rows; of fewer, warps share the columns.
-    num_warps = 4 if is_half and rows < 128 and size <= 256 else 8
-    return {"ROWS": rows, "COLS": cols, "DIMS": dims, "CHUNK": chunk}, num_warps
+    if x.itemsize == 2:
+        most = 32 if dims > 128 or not is_even else 64 if is_backward else 128
+        tile = {"ROWS": rows(most), "COLS": 64, "DIMS": dims, "CHUNK": dims}
+        if tile["ROWS"] > 32 and is_plain and not is_backward:
+            tile["COLS"] = 128
+        elif is_backward and not is_plain:  # gradients take registers that logits leave
+            tile["COLS"] = 32
+        return tile, 4 if tile["ROWS"] < 128 and dims <= 128 else 8
+    tile = {"ROWS": rows(_LEAST if dims > 128 else 32), "COLS": 64, "DIMS": dims, "CHUNK": dims}
+    if dims > 128:
+        tile |= {"COLS": 32, "CHUNK": 64}
+    elif dims > 64 and (is_backward or not is_even):
+        tile |= {"COLS": 64 if is_even or not is_backward else 32, "CHUNK": 32}
+    return tile, 8
 
 
 def _is_exact(x: torch.Tensor) -> bool:

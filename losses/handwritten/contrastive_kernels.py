@@ -28,10 +28,7 @@ from autogen.losses.handwritten._reduction import ratio_over_programs, sum_over_
 from autogen.losses.handwritten.contrastive_tiles import (
     EPSILON,
     are_paired,
-    dots,
-    embeddings,
     inv_norm_of,
-    places,
     plus_product,
     softmax_of,
 )
@@ -40,6 +37,84 @@ _STAGES = tl.constexpr(2)  # tiles of others that are on their way at a time
 _LOWEST = tl.constexpr(-3.4028234663852886e38)  # the logit of what is not in a softmax, also where nothing is
 _LOG2_E = tl.constexpr(1.4426950408889634)
 _LN_2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def _places(
+    first: tl.tensor,
+    count: tl.tensor,
+    n_dims: tl.tensor,
+    row_stride: tl.tensor,
+    dim_stride: tl.tensor,
+    ROWS: tl.constexpr,
+    DIMS: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Of the embeddings from the `first`: where they begin, the offsets from there, and which of `count` there are."""
+    row = tl.arange(0, ROWS)[:, None]
+    dim = tl.arange(0, DIMS)[None, :]
+    # A tile may begin anywhere; offsets within it have 32 bits, and are those of each tile.
+    return (
+        tl.cast(first, tl.int64) * row_stride,
+        row * row_stride + dim * dim_stride,
+        (row < count - first) & (dim < n_dims),
+    )
+
+
+@triton.jit
+def _embeddings(
+    x_ptr: tl.tensor,
+    first: tl.tensor,
+    count: tl.tensor,
+    n_dims: tl.tensor,
+    row_stride: tl.tensor,
+    dim_stride: tl.tensor,
+    ROWS: tl.constexpr,
+    DIMS: tl.constexpr,
+) -> tl.tensor:
+    """A tile of embeddings; 0 where there is none."""
+    start, place, mask = _places(first, count, n_dims, row_stride, dim_stride, ROWS, DIMS)
+    x = tl.load(x_ptr + start + place, mask=mask, other=0.0)
+    return x
+
+
+@triton.jit
+def _dots(
+    x: tl.tensor,
+    x_ptr: tl.tensor,
+    first_row: tl.tensor,
+    n_rows: tl.tensor,
+    x_row_stride: tl.tensor,
+    x_dim_stride: tl.tensor,
+    y: tl.tensor,
+    y_ptr: tl.tensor,
+    first_column: tl.tensor,
+    n_cols: tl.tensor,
+    y_row_stride: tl.tensor,
+    y_dim_stride: tl.tensor,
+    n_dims: tl.tensor,
+    IS_EXACT: tl.constexpr,
+    CHUNK: tl.constexpr,
+) -> tl.tensor:
+    """The products of all pairs of an `x` and a `y`.
+
+    Three products of single precision have `x` in registers twice: where there is no room, CHUNK dimensions at a time,
+    read again.
+    """
+    dot = tl.zeros([x.shape[0], y.shape[0]], tl.float32)
+    if x.shape[1] == CHUNK:
+        dot = plus_product(dot, x, tl.trans(y), IS_EXACT)
+    else:
+        for dim in tl.static_range(0, x.shape[1], CHUNK):
+            x_of_dims = _embeddings(
+                x_ptr + dim * x_dim_stride, first_row, n_rows, n_dims - dim, x_row_stride, x_dim_stride,
+                x.shape[0], CHUNK,
+            )  # fmt: skip
+            y_of_dims = _embeddings(
+                y_ptr + dim * y_dim_stride, first_column, n_cols, n_dims - dim, y_row_stride, y_dim_stride,
+                y.shape[0], CHUNK,
+            )  # fmt: skip
+            dot = plus_product(dot, x_of_dims, tl.trans(y_of_dims), IS_EXACT)
+    return dot
 
 
 @triton.jit
@@ -94,7 +169,7 @@ def contrastive_loss_forward(
     first_row = tl.program_id(0) * ROWS
     row = first_row + tl.arange(0, ROWS)
     row_mask = row < n_rows
-    x = embeddings(x_ptr, first_row, n_rows, n_dims, x_row_stride, x_dim_stride, ROWS, DIMS)
+    x = _embeddings(x_ptr, first_row, n_rows, n_dims, x_row_stride, x_dim_stride, ROWS, DIMS)
     x_inv_norm = inv_norm_of(x)
     tl.store(x_inv_norm_ptr + row, x_inv_norm, mask=row_mask)
     if label_ptr is not None:
@@ -106,13 +181,13 @@ def contrastive_loss_forward(
     n_chosen = tl.zeros([ROWS], tl.float32)
     for first_column in tl.range(0, n_cols, COLS, num_stages=_STAGES):
         column = first_column + tl.arange(0, COLS)
-        y = embeddings(y_ptr, first_column, n_cols, n_dims, y_row_stride, y_dim_stride, COLS, DIMS)
+        y = _embeddings(y_ptr, first_column, n_cols, n_dims, y_row_stride, y_dim_stride, COLS, DIMS)
         y_inv_norm = inv_norm_of(y)
         if y_inv_norm_ptr is not None:
             is_mine = first_column // COLS % tl.num_programs(0) == tl.program_id(0)
             tl.store(y_inv_norm_ptr + column, y_inv_norm, mask=(column < n_cols) & is_mine)
         # All logits of a row are as many times these, which may be negative.
-        logit = dots(
+        logit = _dots(
             x, x_ptr, first_row, n_rows, x_row_stride, x_dim_stride,
             y, y_ptr, first_column, n_cols, y_row_stride, y_dim_stride, n_dims, IS_EXACT, CHUNK,
         ) * (y_inv_norm * (scale * _LOG2_E))[None, :]  # fmt: skip
@@ -150,7 +225,7 @@ def contrastive_loss_forward(
         tl.store(share_ptr + row, tl.where(is_counted, share, 0.0), mask=row_mask)
         lse = tl.where(is_counted, lse, -_LOWEST)  # so that `p` is 0
     elif positive_ptr is not None:
-        positive = embeddings(
+        positive = _embeddings(
             positive_ptr, first_row, n_rows, n_dims, positive_row_stride, positive_dim_stride, ROWS, DIMS
         )
         dot = tl.sum(x.to(tl.float32) * positive.to(tl.float32), 1)
@@ -242,9 +317,9 @@ def _sum_over_others(
     total = tl.zeros([ROWS, DIMS], tl.float32)
     for first_column in tl.range(0, n_cols, COLS, num_stages=_STAGES):
         column = first_column + tl.arange(0, COLS)
-        y = embeddings(y_ptr, first_column, n_cols, n_dims, y_row_stride, y_dim_stride, COLS, DIMS)
+        y = _embeddings(y_ptr, first_column, n_cols, n_dims, y_row_stride, y_dim_stride, COLS, DIMS)
         y_inv_norm = tl.load(y_inv_norm_ptr + column, mask=column < n_cols, other=0.0)
-        logit = dots(
+        logit = _dots(
             x, x_ptr, first_row, n_rows, x_row_stride, x_dim_stride,
             y, y_ptr, first_column, n_cols, y_row_stride, y_dim_stride, n_dims, IS_EXACT, CHUNK,
         ) * (y_inv_norm * (scale * _LOG2_E))[None, :]  # fmt: skip
@@ -293,7 +368,7 @@ def _store_gradient(
     along = tl.sum(grad_normed * normed, 1)
     along = tl.where(inv_norm * EPSILON < 0.999, along, 0.0)  # shorter ones are divided by a constant
     grad = (grad_normed - along[:, None] * normed) * inv_norm[:, None]
-    start, place, mask = places(first, count, n_dims, row_stride, dim_stride, x.shape[0], x.shape[1])
+    start, place, mask = _places(first, count, n_dims, row_stride, dim_stride, x.shape[0], x.shape[1])
     tl.store(grad_x_ptr + start + place, grad, mask=mask)
 
 
@@ -354,10 +429,10 @@ def contrastive_loss_backward(
     if tl.program_id(0) < row_programs:
         first = tl.program_id(0) * ROWS
         row = first + tl.arange(0, ROWS)
-        x = embeddings(x_ptr, first, n_rows, n_dims, x_row_stride, x_dim_stride, ROWS, DIMS)
+        x = _embeddings(x_ptr, first, n_rows, n_dims, x_row_stride, x_dim_stride, ROWS, DIMS)
         x_inv_norm = tl.load(x_inv_norm_ptr + row, mask=row < n_rows, other=0.0)
         if HAS_POSITIVES:
-            positive = embeddings(
+            positive = _embeddings(
                 positive_ptr, first, n_rows, n_dims, positive_row_stride, positive_dim_stride, ROWS, DIMS
             )
             positive_inv_norm = inv_norm_of(positive)
@@ -379,7 +454,7 @@ def contrastive_loss_backward(
                 True, HAS_LABELS, HAS_POSITIVES, IS_EXACT, COLS, CHUNK,
             )  # fmt: skip
             if HAS_POSITIVES:  # read again, to keep registers free
-                positive = embeddings(
+                positive = _embeddings(
                     positive_ptr, first, n_rows, n_dims, positive_row_stride, positive_dim_stride, ROWS, DIMS
                 )
                 grad -= positive.to(tl.float32) * (positive_inv_norm * grad_logit)[:, None]
@@ -389,7 +464,7 @@ def contrastive_loss_backward(
     elif grad_y_ptr is not None:
         first = (tl.program_id(0) - row_programs) * ROWS
         column = first + tl.arange(0, ROWS)
-        y = embeddings(y_ptr, first, n_cols, n_dims, y_row_stride, y_dim_stride, ROWS, DIMS)
+        y = _embeddings(y_ptr, first, n_cols, n_dims, y_row_stride, y_dim_stride, ROWS, DIMS)
         y_inv_norm = tl.load(y_inv_norm_ptr + column, mask=column < n_cols, other=0.0)
         grad = _sum_over_others(
             y, y_inv_norm, y_ptr, first, n_cols, y_row_stride, y_dim_stride,

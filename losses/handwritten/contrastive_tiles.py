@@ -1,4 +1,4 @@
-"""Tiles of embeddings, and what two of them have in common: what the contrastive kernels are made of."""
+"""What the contrastive kernels compute of tiles of embeddings, and of pairs of them."""
 
 from __future__ import annotations
 
@@ -9,44 +9,6 @@ from autogen.device_math import exp2_normal, fma, maximum, minimum, rsqrt
 from autogen.device_math.basic import INTERPRETED
 
 EPSILON = tl.constexpr(1e-12)  # that of `torch.nn.functional.normalize`
-
-
-@triton.jit
-def places(
-    first: tl.tensor,
-    count: tl.tensor,
-    n_dims: tl.tensor,
-    row_stride: tl.tensor,
-    dim_stride: tl.tensor,
-    ROWS: tl.constexpr,
-    DIMS: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Of the embeddings from the `first`: where they begin, the offsets from there, and which of `count` there are."""
-    row = tl.arange(0, ROWS)[:, None]
-    dim = tl.arange(0, DIMS)[None, :]
-    # A tile may begin anywhere; offsets within it have 32 bits, and are those of each tile.
-    return (
-        tl.cast(first, tl.int64) * row_stride,
-        row * row_stride + dim * dim_stride,
-        (row < count - first) & (dim < n_dims),
-    )
-
-
-@triton.jit
-def embeddings(
-    x_ptr: tl.tensor,
-    first: tl.tensor,
-    count: tl.tensor,
-    n_dims: tl.tensor,
-    row_stride: tl.tensor,
-    dim_stride: tl.tensor,
-    ROWS: tl.constexpr,
-    DIMS: tl.constexpr,
-) -> tl.tensor:
-    """A tile of embeddings; 0 where there is none."""
-    start, place, mask = places(first, count, n_dims, row_stride, dim_stride, ROWS, DIMS)
-    x = tl.load(x_ptr + start + place, mask=mask, other=0.0)
-    return x
 
 
 @triton.jit
@@ -70,46 +32,6 @@ def plus_product(total: tl.tensor, x: tl.tensor, y: tl.tensor, IS_EXACT: tl.cons
         total = tl.dot(x_rest, y, total, input_precision="tf32")
         total = tl.dot(x, y_rest, total, input_precision="tf32")
     return tl.dot(x, y, total, input_precision="tf32")
-
-
-@triton.jit
-def dots(
-    x: tl.tensor,
-    x_ptr: tl.tensor,
-    first_row: tl.tensor,
-    n_rows: tl.tensor,
-    x_row_stride: tl.tensor,
-    x_dim_stride: tl.tensor,
-    y: tl.tensor,
-    y_ptr: tl.tensor,
-    first_column: tl.tensor,
-    n_cols: tl.tensor,
-    y_row_stride: tl.tensor,
-    y_dim_stride: tl.tensor,
-    n_dims: tl.tensor,
-    IS_EXACT: tl.constexpr,
-    CHUNK: tl.constexpr,
-) -> tl.tensor:
-    """The products of all pairs of an `x` and a `y`.
-
-    Three products of single precision have `x` in registers twice: where there is no room, CHUNK dimensions at a time,
-    read again.
-    """
-    dot = tl.zeros([x.shape[0], y.shape[0]], tl.float32)
-    if x.shape[1] == CHUNK:
-        dot = plus_product(dot, x, tl.trans(y), IS_EXACT)
-    else:
-        for dim in tl.static_range(0, x.shape[1], CHUNK):
-            x_of_dims = embeddings(
-                x_ptr + dim * x_dim_stride, first_row, n_rows, n_dims - dim, x_row_stride, x_dim_stride,
-                x.shape[0], CHUNK,
-            )  # fmt: skip
-            y_of_dims = embeddings(
-                y_ptr + dim * y_dim_stride, first_column, n_cols, n_dims - dim, y_row_stride, y_dim_stride,
-                y.shape[0], CHUNK,
-            )  # fmt: skip
-            dot = plus_product(dot, x_of_dims, tl.trans(y_of_dims), IS_EXACT)
-    return dot
 
 
 @triton.jit
