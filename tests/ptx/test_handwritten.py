@@ -68,9 +68,9 @@ def test_one_kernel_each_way(compiled: tuple[str, list[SpecializedKernel], list[
 
 
 def test_nothing_spills(compiled: tuple[str, list[SpecializedKernel], list[Any]]) -> None:
-    most = 16 if compiled[0] in PRODUCTS else 0  # a number or four that wait for the end of a loop
     for result in compiled[2]:
-        assert result.spilled <= most, result.kernel
+        most = {"sm_100": 24}.get(result.target, 8)  # a number or some that wait for the end of a loop
+        assert result.spilled <= (most if compiled[0] in PRODUCTS else 0), result.kernel
 
 
 def test_only_the_last_block_is_ordered(compiled: tuple[str, list[SpecializedKernel], list[Any]]) -> None:
