@@ -239,7 +239,8 @@ def _tile(n_own: int, x: torch.Tensor, *, is_plain: bool, is_backward: bool) -> 
     if dims > 128:
         tile |= {"COLS": 32, "CHUNK": 64}
     elif dims > 64 and (is_backward or not is_even):
-        tile |= {"COLS": 64 if is_even or not is_backward else 32, "CHUNK": 32}
+        # As long as threads read 16 bytes.
+        tile |= {"COLS": 64, "CHUNK": 1024 // tile["ROWS"]} if is_even else {"COLS": 64 >> is_backward, "CHUNK": 32}
     return tile, 8
 
 
