@@ -170,7 +170,8 @@ class Tiler:
         self._is_slight = len(across) <= 1 and len(written) <= 1
         self._writes_elements = bool(written)
         levels = {kernel.level_of_axes(root.index_axes) for root in kernel.stores}
-        self._is_read_once = levels <= {Level.SCALAR, Level.ROW} and len(passes(kernel.row_reductions())) <= 1
+        is_stored = not levels <= {Level.SCALAR, Level.ROW}
+        self._is_read_once = not (is_stored or self.is_chunked) and len(passes(kernel.row_reductions())) <= 1
 
     def extents(self, sizes: Mapping[str, int]) -> Extents:
         """How much there is to cut up."""

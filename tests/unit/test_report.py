@@ -86,7 +86,7 @@ class TestBytes:
 
     @pytest.mark.parametrize("is_expanded", [False, True])
     def test_of_a_handwritten_loss(self, is_expanded: bool) -> None:
-        """Inputs, targets, three numbers per row that backward needs, the loss, and a part of each block."""
+        """Inputs, targets, the loss, and a part of each block; of long rows, three numbers each that backward needs."""
         x, y = pair(N, 64)
         sign = torch.ones(1).expand(N) if is_expanded else torch.ones(N)
         report = explain(losses.CosineEmbeddingLoss(), x, y, sign)
@@ -94,9 +94,10 @@ class TestBytes:
         necessary = 2 * x.nbytes + 4 * (1 if is_expanded else N) + 4
         blocks = -(-N // 32)  # of 2048 elements
         assert report.forward.bytes_minimum == necessary
-        assert report.forward.bytes_moved == necessary + 3 * 4 * N + blocks * PARTIAL
-        assert report.backward.bytes_minimum == necessary + x.nbytes
-        assert report.backward.bytes_moved == necessary + x.nbytes + 3 * 4 * N
+        assert report.forward.bytes_moved == necessary + blocks * PARTIAL
+        assert report.backward.bytes_minimum == report.backward.bytes_moved == necessary + x.nbytes
+        long = explain(losses.CosineEmbeddingLoss(), *pair(N, 4096), sign).backward
+        assert long is not None and long.bytes_moved == long.bytes_minimum + 3 * 4 * N
 
     def test_are_never_below_the_minimum(self) -> None:
         for report in (
