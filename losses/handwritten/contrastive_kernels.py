@@ -8,9 +8,9 @@ Embeddings need not be of length 1: with `inv_norm = 1 / max(|x|, epsilon)` of e
 have a loss, *columns* those that their softmax is over; `p` is that softmax.
 
 Logits are to the base of 2, `log2(e)` times the others. That, the scale and the inv_norm of the others are one factor
-of each column of a tile, and the inv_norm of a program's own embeddings is part of the difference that `2^x` is of: so
-an element takes six instructions. What concerns only its own column, or columns beyond the last, is asked of the tiles
-that have some.
+of each column of a tile; with it the greatest of a row is found, and the inv_norm of the row multiplies differences
+from that. So an element takes seven instructions forward. What concerns only its own column, or columns beyond the
+last, is asked of the tiles that have some.
 
     pairs, by what is not None        columns         loss of a row
     -                                 positives       lse - logit of its own column
@@ -210,7 +210,7 @@ def contrastive_loss_forward(
         if is_masked:
             logit = tl.where(is_in, logit, _LOWEST)
         new_greatest = maximum(greatest, tl.max(logit, 1))
-        power = exp2_normal(fma(logit, x_inv_norm[:, None], (-new_greatest * x_inv_norm)[:, None]))
+        power = exp2_normal((logit - new_greatest[:, None]) * x_inv_norm[:, None])  # of the greatest exactly 1
         if is_masked:
             power = tl.where(is_in, power, 0.0)
         total = total * exp2_normal((greatest - new_greatest) * x_inv_norm) + tl.sum(power, 1)
@@ -319,26 +319,31 @@ def _sum_over_others(
         column = first_column + tl.arange(0, COLS)
         y = _embeddings(y_ptr, first_column, n_cols, n_dims, y_row_stride, y_dim_stride, COLS, DIMS)
         y_inv_norm = tl.load(y_inv_norm_ptr + column, mask=column < n_cols, other=0.0)
-        logit = _dots(
+        dot = _dots(
             x, x_ptr, first_row, n_rows, x_row_stride, x_dim_stride,
             y, y_ptr, first_column, n_cols, y_row_stride, y_dim_stride, n_dims, IS_EXACT, CHUNK,
-        ) * (y_inv_norm * (scale * _LOG2_E))[None, :]  # fmt: skip
-        is_own = row[:, None] == column[None, :]
+        )  # fmt: skip
+        # Logits as forward rounds them: the inv_norm of the one that has a loss comes last.
+        if HAVE_LOSS:
+            logit = dot * (y_inv_norm * (scale * _LOG2_E))[None, :] * x_inv_norm[:, None]
+            grad_logit = softmax_of(logit, lse[:, None])
         if OTHERS_HAVE_LOSS:
             column_lse, column_grad, column_share = _of_rows(
                 column, n_cols, lse_ptr, share_ptr, n_counted_ptr, grad_loss_ptr, grad_loss_stride, divisor,
                 HAS_POSITIVES,
             )  # fmt: skip
+            logit = dot * (x_inv_norm * (scale * _LOG2_E))[:, None] * y_inv_norm[None, :]
+            of_column = softmax_of(logit, column_lse[None, :])
+        is_own = row[:, None] == column[None, :]
         if label_ptr is not None:
             column_label = tl.load(label_ptr + column // views * label_stride, mask=column < n_cols, other=0)
             is_chosen = label[:, None] == column_label[None, :]
-            grad_logit = softmax_of(logit, x_inv_norm, lse[:, None])
             grad_logit = tl.where(is_chosen, grad_logit - share[:, None], grad_logit) * grad[:, None]
-            of_column = softmax_of(logit, x_inv_norm, column_lse[None, :])
             of_column = tl.where(is_chosen, of_column - column_share[None, :], of_column)
             grad_logit = tl.where(is_own, 0.0, fma(of_column, column_grad[None, :], grad_logit))
         else:
-            grad_logit = softmax_of(logit, x_inv_norm, lse[:, None] if HAVE_LOSS else column_lse[None, :])
+            if not HAVE_LOSS:
+                grad_logit = of_column
             is_paired = False if HAS_POSITIVES else are_paired(first_row, ROWS, first_column, COLS)
             if is_paired:
                 grad_logit = tl.where(is_own, grad_logit - 1.0, grad_logit)

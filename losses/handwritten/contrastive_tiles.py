@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from autogen.device_math import exp2_normal, fma, maximum, minimum, rsqrt
+from autogen.device_math import exp2_normal, maximum, minimum, rsqrt
 from autogen.device_math.basic import INTERPRETED
 
 EPSILON = tl.constexpr(1e-12)  # that of `torch.nn.functional.normalize`
@@ -48,7 +48,7 @@ def are_paired(first_row: tl.tensor, ROWS: tl.constexpr, first_column: tl.tensor
 
 
 @triton.jit
-def softmax_of(logit: tl.tensor, inv_norm: tl.tensor, lse: tl.tensor) -> tl.tensor:
-    """2 to the power of logits, that are still to be multiplied by `inv_norm`, minus `lse`: at most 1."""
+def softmax_of(logit: tl.tensor, lse: tl.tensor) -> tl.tensor:
+    """2 to the power of logits minus `lse`: at most 1."""
     # Also where there is no pair: 0 times infinity would be nan.
-    return exp2_normal(minimum(fma(logit, inv_norm[:, None], -lse), 0.0))
+    return exp2_normal(minimum(logit - lse, 0.0))

@@ -196,6 +196,13 @@ def test_logits_far_below_0(kind: str) -> None:
         assert each.abs().max() <= 1e-4, "directions of one dimension do not turn"
 
 
+def test_a_pair_without_others_has_no_loss() -> None:
+    """To the bit: its softmax is 1."""
+    for seed in range(20):
+        for each in results(loss_of("in the batch"), asking(drawn("in the batch", 1, 5, seed=seed))):
+            assert torch.equal(each, torch.zeros_like(each))
+
+
 def test_embeddings_of_no_length() -> None:
     """They are as torch has them: divided by the least length that counts."""
     for kind in KINDS[:3]:
