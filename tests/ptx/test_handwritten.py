@@ -48,6 +48,7 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "SupCon, halves": (autogen.losses.SupConLoss(), (y(8192, 2, 128, dtype=F16), torch.zeros(8192).long())),
 }
 # With products on tensor cores of NVIDIA, which calls on others have no kernel for.
+SPILLED = {"sm_80": 16, "sm_90": 8, "sm_100": 24}  # numbers that wait for the end of a loop
 PRODUCTS = frozenset(name for name in CALLS if name.startswith(("InfoNCE", "SupCon")))
 CASES = [
     case for case in itertools.product(CALLS, TARGETS) if case[0] not in PRODUCTS or TARGETS[case[1]].backend == "cuda"
@@ -69,8 +70,7 @@ def test_one_kernel_each_way(compiled: tuple[str, list[SpecializedKernel], list[
 
 def test_nothing_spills(compiled: tuple[str, list[SpecializedKernel], list[Any]]) -> None:
     for result in compiled[2]:
-        most = {"sm_100": 24}.get(result.target, 8)  # a number or some that wait for the end of a loop
-        assert result.spilled <= (most if compiled[0] in PRODUCTS else 0), result.kernel
+        assert result.spilled <= (SPILLED[result.target] if compiled[0] in PRODUCTS else 0), result.kernel
 
 
 def test_only_the_last_block_is_ordered(compiled: tuple[str, list[SpecializedKernel], list[Any]]) -> None:
