@@ -50,6 +50,7 @@ MAX_PROGRAMS = 1024
 MOST_PROGRAMS = 4096  # of those that each draw a ticket, one at a time, twice as many of one warp: all that a large
 # GPU holds at once a few times over, so that little of it idles when the last ones are at work,
 MOST_TILES = 16  # until one of them would have more than this, whose sums would lose digits
+FEW_PROGRAMS = 2048  # whose tickets take no time; more of one warp have four tiles at least, of two warps two
 MAX_SHARED = 2**18
 FEW_ELEMENTS = 256  # for a program
 LEAST = 128  # elements of a tile of short rows, one for each thread; Triton cannot compile every kernel of 8 x 8
@@ -121,8 +122,10 @@ def alignment(n: int, access: int) -> int:
 
 def strided(tiles: int, num_warps: int) -> int:
     """How many programs there are for so many tiles, where each draws a ticket."""
+    least = min(max(4 // num_warps, 1), -(-tiles // FEW_PROGRAMS))
     most = MOST_PROGRAMS << (num_warps == 1)
-    return -(-tiles // min(-(-tiles // most), MOST_TILES)) if tiles > most else tiles
+    each = min(max(least, -(-tiles // most)), MOST_TILES)
+    return max(-(-tiles // max(each, 1)), 1)
 
 
 class Tiler:

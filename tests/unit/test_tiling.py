@@ -17,7 +17,17 @@ from autogen.runtime.launch import Launcher
 from autogen.sizes import next_power_of_2
 from autogen.tiling.horizontal import HorizontalTiler
 from autogen.tiling.space import Space
-from autogen.tiling.tiler import INT32_MAX, MOST_PROGRAMS, MOST_TILES, READ_ONCE, Tiler, Tiling, alignment
+from autogen.tiling.tiler import (
+    FEW_PROGRAMS,
+    INT32_MAX,
+    MOST_PROGRAMS,
+    MOST_TILES,
+    READ_ONCE,
+    Tiler,
+    Tiling,
+    alignment,
+    strided,
+)
 from tests.unit.pipeline import Loss, floats, plan_of
 
 X = floats(3, 4)
@@ -83,9 +93,29 @@ def _assert_covered(tiling: Tiling, tiles: int) -> None:
         assert tiling.programs == max(1, tiles)
         return
     most, each = MOST_PROGRAMS << (tiling.num_warps == 1), -(-tiles // tiling.programs)
-    assert tiles > most and each <= MOST_TILES
+    assert 1 < each <= MOST_TILES
     assert tiling.programs == -(-tiles // each), "a program would have nothing to do"
     assert tiling.programs <= most or each == MOST_TILES
+    assert tiles > most or (each <= 4 // tiling.num_warps and tiling.programs <= FEW_PROGRAMS * 2)
+
+
+@pytest.mark.parametrize(
+    ("tiles", "num_warps", "programs"),
+    [
+        (0, 1, 1),
+        (2048, 1, 2048),
+        (2049, 1, 1025),
+        (8192, 1, 2048),
+        (32768, 1, 8192),
+        (65536, 1, 8192),
+        (262144, 1, 16384),
+        (4096, 2, 2048),
+        (4096, 8, 4096),
+        (32768, 8, 4096),
+    ],
+)
+def test_programs_that_draw_tickets(tiles: int, num_warps: int, programs: int) -> None:
+    assert strided(tiles, num_warps) == programs
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -119,7 +149,7 @@ def test_nothing_and_one_element_take_one_program(name: str, n: int) -> None:
 def test_only_programs_that_draw_tickets_have_several_tiles() -> None:
     tilings = {name: tiled(name).tiling(10**6, 1000) for name in LOSSES}
     assert {name for name, tiling in tilings.items() if tiling.variant.strided} == {"flat", "tiled", "rows"}
-    assert not tiled("rows").tiling(MOST_PROGRAMS, 1000).variant.strided
+    assert not tiled("rows").tiling(FEW_PROGRAMS, 1000).variant.strided
     assert tiled("rows").tiling(MOST_PROGRAMS * 2, 1000).programs == MOST_PROGRAMS
     assert not tiled("flat").tiling(MOST_PROGRAMS, 2048).variant.strided
     assert tiled("flat").tiling(MOST_PROGRAMS * 2, 2048).programs == MOST_PROGRAMS
