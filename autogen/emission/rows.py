@@ -287,6 +287,25 @@ class Rows(Streaming):
             value = self.along(kind, value, 1)
         return self.along(kind, value, 1 if level == Level.ELEMENT else 0)
 
+    def fill(self) -> dict[str, Any]:
+        outer = self.scalars()
+        body = self.inside(outer)
+        self.preload(body, Level.ROW, Level.COLUMN, Level.ELEMENT)
+        self.reduce_rows(body)
+        totals = self.totals(body)
+        stores = self.store_rows(body) + self.store_elements(body)
+        return {
+            **self.head(),
+            "before": "\n".join(outer.lines),
+            "body": "\n".join(body.lines),
+            "stores": "\n".join(stores),
+            **self.last_block(totals, outer),
+        }
+
+    def inside(self, outer: Body) -> Body:
+        """Where the statements of a tile are, given that of the values that there is one of."""
+        return outer
+
     def reduce_rows(self, body: Body) -> None:
         """What is reduced along the columns, all of which are there."""
         for node in self.kernel.row_reductions():
@@ -339,18 +358,6 @@ class Tiled(Rows):
     def program_count(self) -> str:
         return f"{super().program_count()} * tl.cdiv(n_cols, COLS)"
 
-    def fill(self) -> dict[str, Any]:
-        body = self.scalars()
-        totals, context = self.of_tile(body)
-        return {**context, **self.last_block(totals, body)}
-
-    def of_tile(self, body: Body) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """What a tile has for the last block, and the context of all else that is done with it."""
-        self.preload(body, Level.ROW, Level.COLUMN, Level.ELEMENT)
-        totals = self.totals(body)
-        stores = self.store_rows(body) + self.store_elements(body)
-        return totals, {**self.head(), "body": "\n".join(body.lines), "stores": "\n".join(stores)}
-
 
 class Resident(Rows):
     """Rows that fit on chip: loaded once."""
@@ -359,16 +366,3 @@ class Resident(Rows):
 
     def summary(self) -> str:
         return "whole rows on chip, ROWS of them per program." if self.space.rows else "one row on chip."
-
-    def fill(self) -> dict[str, Any]:
-        body = self.scalars()
-        totals, context = self.of_tile(body)
-        return {**context, **self.last_block(totals, body)}
-
-    def of_tile(self, body: Body) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """What a tile of whole rows has for the last block, and the context of all else that is done with it."""
-        self.preload(body, Level.ROW, Level.COLUMN, Level.ELEMENT)
-        self.reduce_rows(body)
-        totals = self.totals(body)
-        stores = self.store_rows(body) + self.store_elements(body)
-        return totals, {**self.head(), "body": "\n".join(body.lines), "stores": "\n".join(stores)}

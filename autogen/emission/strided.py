@@ -13,19 +13,39 @@ from autogen.ir import Node
 from autogen.scheduling.kernel import Level
 
 
-class _ByElement(Streaming):
-    """Adds up totals element by element of a tile, so that threads exchange nothing before the end of a loop."""
+class _Loop(Streaming):
+    """Prints a kernel as a loop over tiles, with running totals that begin before it."""
 
-    starts: list[str]
-    ends: list[str]
+    def fill(self) -> dict[str, Any]:
+        self._starts: list[str] = []
+        self._ends: list[str] = []
+        context = super().fill()
+        return {
+            **context,
+            "before": "\n".join(filter(None, [context["before"], *self._starts])),
+            "after": "\n".join(self._ends),
+            "tiles": self.program_count(),
+        }
+
+    def inside(self, outer: Body) -> Body:
+        """Where the statements of a tile are: in the loop."""
+        return self.body(outer)
+
+    def run(self, node: Node, partial: str, shape: str, value: str, body: Body) -> None:
+        """Take a value of each tile into a running total."""
+        kind, dtype = node.attrs[0], TRITON_DTYPES[node.dtype]
+        self._starts.append(f"{partial} = tl.full([{shape}], {identity(kind, node.dtype)}, {dtype})")
+        body.lines.append(self.accumulate(kind, partial, value))
+
+
+class _ByElement(_Loop):
+    """Adds up totals element by element of a tile, so that threads exchange nothing before the end of the loop."""
 
     def take(self, node: Node, partial: str, body: Body) -> None:
-        kind, of_elements = node.attrs[0], self.kernel.level(node.args[0]) == Level.ELEMENT
+        of_elements = self.kernel.level(node.args[0]) == Level.ELEMENT
         shape = ", ".join(self.tiles[:2] if of_elements else self.tiles[:1])
-        start = identity(kind, node.dtype)
-        self.starts.append(f"{partial} = tl.full([{shape}], {start}, {TRITON_DTYPES[node.dtype]})")
-        body.lines.append(self.accumulate(kind, partial, self.existing(node, body)))
-        self.ends.append(f"{partial} = {self.over_tile(kind, partial, of_elements)}")
+        self.run(node, partial, shape, self.existing(node, body), body)
+        self._ends.append(f"{partial} = {self.over_tile(node.attrs[0], partial, of_elements)}")
 
 
 class StridedFlat(_ByElement, Flat):
@@ -33,16 +53,6 @@ class StridedFlat(_ByElement, Flat):
 
     def summary(self) -> str:
         return "blocks of elements, one after the other."
-
-    def fill(self) -> dict[str, Any]:
-        self.starts, self.ends = [], []
-        context = super().fill()
-        return {
-            **context,
-            "before": "\n".join(filter(None, [context["before"], *self.starts])),
-            "after": "\n".join(self.ends),
-            "tiles": self.program_count(),
-        }
 
 
 class StridedTiled(_ByElement, Tiled):
@@ -58,21 +68,9 @@ class StridedTiled(_ByElement, Tiled):
     def summary(self) -> str:
         return "tiles of ROWS x COLS elements, one after the other."
 
-    def fill(self) -> dict[str, Any]:
-        self.starts, self.ends = [], []
-        outer = self.scalars()
-        totals, context = self.of_tile(self.body(outer))
-        return {
-            **context,
-            "before": "\n".join([*outer.lines, *self.starts]),
-            "after": "\n".join(self.ends),
-            "tiles": self.program_count(),
-            **self.last_block(totals, outer),
-        }
 
-
-class Strided(Resident):
-    """Prints a row kernel as a loop over tiles of whole rows, which adds up the totals."""
+class Strided(_Loop, Resident):
+    """Prints a row kernel as a loop over tiles of whole rows."""
 
     template = "rows_strided.jinja"
     row_program = "row_tile"
@@ -84,19 +82,5 @@ class Strided(Resident):
     def summary(self) -> str:
         return "whole rows on chip, ROWS of them at a time."
 
-    def fill(self) -> dict[str, Any]:
-        self._starts: list[str] = []
-        outer = self.scalars()
-        body = self.body(outer)
-        totals, context = self.of_tile(body)
-        return {
-            **context,
-            "before": "\n".join([*outer.lines, *self._starts]),
-            "tiles": self.program_count(),
-            **self.last_block(totals, outer),
-        }
-
     def take(self, node: Node, partial: str, body: Body) -> None:
-        start = identity(node.attrs[0], node.dtype)
-        self._starts.append(f"{partial} = tl.full([], {start}, {TRITON_DTYPES[node.dtype]})")
-        body.lines.append(self.accumulate(node.attrs[0], partial, self.whole(node, body)))
+        self.run(node, partial, "", self.whole(node, body), body)
