@@ -11,7 +11,7 @@
 | rows, columns adjacent  | whole rows while they fit on chip, up to 32 per thread, or    | 1 - 32|
 |                         | are of 8192 columns, if they are read only once               |       |
 |                         | of up to 128 columns several                                  | 4     |
-|                         | beyond 4096 programs up to 16 such tiles, one after the other | 1 - 32|
+|                         | beyond 2048 to 4096 programs up to 16 tiles, in turn          | 1 - 32|
 |                         | beyond that one row in steps of 4096 columns                  | 8     |
 | chunks of results' rows | 2048 - 4096 elements; at most 1024 programs, each in a loop   | 4 - 32|
 | one block               | every axis whole                                              | 4 - 32|

@@ -100,6 +100,18 @@ def test_tiles(loss: Any, dtype: torch.dtype, columns: int, few_programs: None) 
     torch.testing.assert_close(found.grad, expected.grad, **bound)
 
 
+@pytest.mark.parametrize("loss", [per_column, nn.MSELoss()], ids=["tiles", "flat"])
+def test_offsets_of_64_bits(loss: Any, few_programs: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiling, "INT32_MAX", tiling.MARGIN)
+    samples = Samples(torch.float64)
+    inputs = [samples.real(41, COLUMNS), samples.real(41, COLUMNS), samples.probability(COLUMNS)]
+    inputs = inputs[:2] if isinstance(loss, nn.Module) else inputs
+    ours = autogen_loss(loss)
+    report = explain(ours, *inputs)
+    assert report.forward is not None and "tl.program_id(0).to(tl.int64)" in report.forward.source
+    torch.testing.assert_close(ours(*inputs), loss(*inputs))
+
+
 def test_an_input_called_tile(few_programs: None) -> None:
     @autogen_loss
     def loss(tile: Tensor, program: Tensor) -> Tensor:

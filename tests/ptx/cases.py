@@ -86,11 +86,13 @@ def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 # Odd numbers of elements, enough for the largest blocks; a multiple of 16; few.
 ODD, EVEN, FEW = (1023, 1025), (1024, 1040), (37, 5)
+MANY = (4099, 4101)  # for several blocks to a program
 
 FLAT = [
     case("L1Loss", x(*ODD), t(*ODD)),
     case("L1Loss", x(*EVEN), x(*EVEN), dtype=BF16, reduction="sum"),
     case("MSELoss", x(*ODD), t(*ODD), dtype=BF16),
+    case("MSELoss", x(*MANY), t(*MANY)),
     case("MSELoss", x(*FEW), x(*FEW), dtype=F64, reduction="none"),
     case("SmoothL1Loss", x(*ODD), t(*ODD), beta=0.5),
     case("HuberLoss", x(*EVEN), x(*EVEN), delta=2.0),
