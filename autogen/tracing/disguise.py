@@ -104,3 +104,16 @@ def disguised() -> Iterator[None]:
             setattr(kind, name, answer)
         if _infer_size is not None:
             _functional._infer_size = _infer_size
+
+
+@contextlib.contextmanager
+def undisguised() -> Iterator[None]:
+    """While torch alone asks, which knows symbols, and asks often. Comparisons stay: to replace these takes longer."""
+    if builtins.isinstance is not _is_instance:
+        yield
+        return
+    builtins.len, builtins.isinstance = _len, _isinstance
+    try:
+        yield
+    finally:
+        builtins.len, builtins.isinstance = _length, _is_instance

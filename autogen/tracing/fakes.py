@@ -13,6 +13,8 @@ from torch._subclasses.fake_tensor import (
 )
 
 from autogen.errors import SourceLine, UnsupportedOpError, ValueBranchError
+from autogen.tracing.disguise import undisguised
+from autogen.tracing.probes import probed
 
 aten = torch.ops.aten
 
@@ -35,7 +37,9 @@ def result_of(func: Any, args: Any, kwargs: Any, where: Callable[[], SourceLine 
         ValueBranchError: a size of the result depends on values.
     """
     try:
-        return func(*args, **kwargs)
+        with undisguised():
+            found = probed(func, args, kwargs)
+            return func(*args, **kwargs) if found is None else found
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise ValueBranchError(str(func), where=where()) from error
     except UnsupportedOperatorException as error:
