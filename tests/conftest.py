@@ -1,5 +1,6 @@
 """What all tests share: one thread per process, hypothesis profiles, where each folder can run."""
 
+import logging
 import os
 import tempfile
 from collections.abc import Iterator
@@ -19,6 +20,9 @@ torch.set_num_threads(1)
 
 # Tests count traces, whatever an earlier run has left on disk.
 os.environ[PLANS_VARIABLE] = "0"
+
+# pytest listens to loggers that do not propagate; torch then describes the stack for each symbol that it makes.
+logging.getLogger("torch.__trace").propagate = True
 
 # Compiling and interpreting make the first example of a test many times slower than the others.
 settings.register_profile("dev", deadline=None)
