@@ -21,9 +21,6 @@ torch.set_num_threads(1)
 # Tests count traces, whatever an earlier run has left on disk.
 os.environ[PLANS_VARIABLE] = "0"
 
-# pytest listens to loggers that do not propagate; torch then describes the stack for each symbol that it makes.
-logging.getLogger("torch.__trace").propagate = True
-
 # Compiling and interpreting make the first example of a test many times slower than the others.
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
@@ -76,6 +73,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="needs a real GPU"))
         elif not config.option.emulate and item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a GPU: torch.cuda.is_available() is false"))
+
+
+def pytest_runtest_logstart() -> None:
+    # pytest listens to loggers that do not propagate; torch then describes the stack for each symbol that it makes.
+    logging.getLogger("torch.__trace").propagate = True
 
 
 @pytest.fixture(autouse=True)
