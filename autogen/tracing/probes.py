@@ -18,7 +18,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 aten = torch.ops.aten
 
 # Beside those that torch tags as pointwise: ops that raise where sizes differ that have to be equal, and ask no more.
-_ALSO = frozenset(
+_UNTAGGED = frozenset(
     {
         aten._log_softmax.default,
         aten._log_softmax_backward_data.default,
@@ -155,7 +155,7 @@ def probed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def _is_large(size: Any) -> bool:
-    """Whether a size is known to be neither 0 nor 1, of which torch has its own opinions."""
+    """Whether a size is known to be neither 0 nor 1, for which torch has other rules, and guards."""
     expression = size.node.expr
     if free_unbacked_symbols(expression):
         return False
@@ -164,7 +164,7 @@ def _is_large(size: Any) -> bool:
 
 @functools.cache
 def _is_probed(func: Any) -> bool:
-    if torch.Tag.pointwise not in func.tags and func not in _ALSO:
+    if torch.Tag.pointwise not in func.tags and func not in _UNTAGGED:
         return False
     schema = func._schema
     is_new = not schema.is_mutable and all(each.alias_info is None for each in schema.returns)
