@@ -1,8 +1,8 @@
 """Fake results that an op on small tensors tells of, without what torch asks of the symbols of sizes to find them.
 
-That is a hundred comparisons for each op, and more than half of a trace. Where tensors are contiguous, many ops have
-contiguous results whose sizes are some of theirs: with a number of its own for each symbol, one call without values
-finds out which, and with what dtype, for all calls that are alike.
+That is dozens of comparisons for each op, and was more than half of a trace. Where tensors are contiguous, many ops
+have contiguous results whose sizes are some of theirs: with a number of its own for each symbol, one call without
+values finds out which, and with what dtype, for all calls that are alike.
 """
 
 from __future__ import annotations

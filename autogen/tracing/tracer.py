@@ -28,6 +28,7 @@ from autogen.ir import contiguous_strides
 from autogen.names import of_input, unique
 from autogen.tracing.collectives import function_that_raised
 from autogen.tracing.devices import refuse_elsewhere
+from autogen.tracing.disguise import disguised
 from autogen.tracing.domain import Domain
 from autogen.tracing.drawn import DrawnChecks
 from autogen.tracing.entries import Found, Number, Reads
@@ -305,7 +306,6 @@ class _Tracing:
 
     def record(self, run: Replay) -> _Recorded:
         """Record the loss and its gradients, both while it finds fakes in its surroundings: hooks read these, too."""
-        from autogen.tracing.disguise import disguised
         from autogen.tracing.formulas import FormulaMode
 
         forward = contextlib.ExitStack()

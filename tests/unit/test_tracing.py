@@ -323,3 +323,21 @@ def test_a_statement_over_several_lines_is_joined(tmp_path: Any) -> None:
 def test_the_replay_of_a_trace_is_the_loss_itself() -> None:
     binding = binding_of(weighted, positive(3), positive(3))
     torch.testing.assert_close(binding.replay(binding.tensors), weighted(*binding.tensors))
+
+
+def test_what_a_users_op_returns_is_asked_as_a_loss_is() -> None:
+    """Its code hears of sizes as the loss's does, and fixes none by asking for the length."""
+    heard: list[bool] = []
+
+    @torch.library.custom_op("autogen_tests::doubled", mutates_args=())
+    def doubled(x: Tensor) -> Tensor:
+        return x * 2
+
+    @doubled.register_fake
+    def _(x: Tensor) -> Tensor:
+        heard.append(isinstance(x.shape[0], int))
+        return x.new_empty(len(x))
+
+    traced = trace_of(lambda x: doubled(x).sum(), torch.zeros(5))
+    assert heard and all(heard)
+    assert traced.domain.guards.read([torch.zeros(7)]) is not None
