@@ -262,13 +262,17 @@ def _rows() -> Iterator[Op]:
     yield _row("exp_nonpositive", "exp_nonpositive({0})", real, Interval(-inf, 0, hard=True), 3, (),
                twin=torch.exp, ties=((-inf, 0), (0, 1)), half="exp_half")
     yield _row("exp_summand",  "exp_summand({0})",        real, Interval(-inf, 0, hard=True), 3, (), twin=torch.exp,
-               unit=2**-100, ties=((-inf, 0), (0, 1)))
+               unit=1, ties=((-inf, 0), (0, 1)))
     yield _row("exp2",         "exp2({0})",               real,   exponent, 2,   ties=((-inf, 0),))
     yield _row("expm1",        "expm1({0})",              real,   exponent, 2,   ties=((-inf, -1),))
-    yield _row("log",          "log({0})",                real,   positive, 2,   ties=((0, -inf),))
+    yield _row("log",          "log({0})",                real,   positive, 2,   ties=((0, -inf),), half="log_half")
     yield _row("log2",         "log2({0})",               real,   positive, 1,   ties=((0, -inf),))
     yield _row("log10",        "log10({0})",              real,   positive, 3,   ties=((0, -inf),))
     yield _row("log1p",        "log1p({0})",              real,   Interval(-1, inf), 2, ties=((-1, -inf),))
+    yield _row("clamped_log",  "clamped_log({0})",        real,   Interval(0, 1, hard=True), 5, (),
+               twin=lambda x: torch.log(x).clamp(min=-100), ties=((0, -100), (1, 0)), half="clamped_log_half")
+    yield _row("clamped_log1m", "clamped_log1m({0})",     real,   Interval(0, 1, hard=True), 5, (),
+               twin=lambda x: torch.log1p(-x).clamp(min=-100), ties=((0, 0), (1, -100)), half="clamped_log1m_half")
     yield _row("sigmoid",      "sigmoid({0})",            real,   exponent, 7,   half="sigmoid_half")
     yield _row("log_sigmoid",  "log_sigmoid({0})",        real,   exponent, 4, (), twin=functional.logsigmoid,
                half="log_sigmoid_half")
@@ -279,7 +283,7 @@ def _rows() -> Iterator[Op]:
     yield _row("logaddexp",    "logaddexp({0}, {1})",     real,   exponent, 2,   unit=1,
                ties=((inf, inf, inf), (-inf, -inf, -inf), (inf, -inf, inf)))
     yield _row("xlogy",        "xlogy({0}, {1})",         real,   (every, positive), 3, tensor,
-               ties=((0, 0, 0), (0, inf, 0), (0, nan, nan)))
+               ties=((0, 0, 0), (0, inf, 0), (0, nan, nan)), half="xlogy_half")
     yield _row("xlog1py",      "xlog1py({0}, {1})",       real,   (every, Interval(-1, inf)), 3,
                ("special_xlog1py.default",), twin=torch.special.xlog1py,
                ties=((0, -1, 0), (0, inf, 0), (0, nan, nan)))
@@ -293,6 +297,13 @@ def _rows() -> Iterator[Op]:
     yield _row("sigmoid_half", "sigmoid_half({0})",       real,   exponent, 64,  (), twin=torch.sigmoid, unit=2**-100)
     yield _row("sigmoid_neg_half", "sigmoid_neg_half({0})", real, exponent, 64,  (), twin=lambda x: torch.sigmoid(-x),
                unit=2**-100)
+    yield _row("log_half",     "log_half({0})",           real,   positive, 40,  (), twin=torch.log, ties=((0, -inf),))
+    yield _row("xlogy_half",   "xlogy_half({0}, {1})",    real,   (every, positive), 40, (), twin=torch.xlogy,
+               unit=2**-100, ties=((0, 0, 0), (0, inf, 0), (0, nan, nan)))
+    yield _row("clamped_log_half", "clamped_log_half({0})", real, Interval(0, 1, hard=True), 128, (),
+               twin=lambda x: torch.log(x).clamp(min=-100), ties=((0, -100), (1, 0)))
+    yield _row("clamped_log1m_half", "clamped_log1m_half({0})", real, Interval(0, 1, hard=True), 128, (),
+               twin=lambda x: torch.log1p(-x).clamp(min=-100), ties=((0, 0), (1, -100)))
     yield _row("log_sigmoid_half", "log_sigmoid_half({0})", real, exponent, 192, (), twin=functional.logsigmoid,
                unit=2**-100)
     yield _row("log_sigmoid_neg_half", "log_sigmoid_neg_half({0})", real, exponent, 192, (),

@@ -80,6 +80,9 @@ def pytest_runtest_logstart() -> None:
     logging.getLogger("torch.__trace").propagate = True
 
 
+pytest_collection_finish = pytest_runtest_logstart  # it listens throughout the run, and again in each test
+
+
 @pytest.fixture(autouse=True)
 def _default_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test starts from the default, whatever the environment says or the test before it has set."""

@@ -24,15 +24,18 @@ import importlib
 from typing import Any
 
 _FUNCTIONS = {
-    "basic": "copysign div_rn exp2_normal fma is_nvidia maximum minimum neg polynomial product_plus "
+    "basic": "copysign div_rn exp2_normal fma is_nvidia log2_far maximum minimum neg polynomial product_plus "
     "reciprocal_normal signbit",
-    "choosing": "isfinite isinf isnan max_over min_over one_condition relu round_to_bfloat16 round_to_float16 sign",
+    "choosing": "isfinite isinf isnan max_over min_over narrow one_condition relu round_to_bfloat16 round_to_float16 "
+    "sign",
     "exponentials": "exp exp2 exp_factors exp_nonpositive exp_summand expm1 nearest_power_of_two rsqrt sigmoid "
     "sigmoid_neg sqrt tanh",
     "gamma": "digamma erfc erfcx erfinv lgamma tetragamma trigamma",
     "groups": "in_groups per_column",
-    "halves": "exp_half log_sigmoid_half log_sigmoid_neg_half sigmoid_half sigmoid_neg_half",
-    "logarithms": "log log10 log1p log1p_finite log1p_unit log2 log_sigmoid log_sigmoid_neg logaddexp xlog1py xlogy",
+    "halves": "clamped_log1m_half clamped_log_half exp_half log_half log_sigmoid_half log_sigmoid_neg_half "
+    "sigmoid_half sigmoid_neg_half xlogy_half",
+    "logarithms": "clamped_log clamped_log1m log log10 log1p log1p_finite log1p_unit log2 log_pair log_sigmoid "
+    "log_sigmoid_neg logaddexp xlog1py xlogy",
     "records": "parts_of_2 parts_of_4",
     "rounding": "ceil floor floor_divide fmod remainder round trunc",
     "special": "acos acosh asin asinh atan atan2 atanh cosh high_half hypot pow sinh tan",

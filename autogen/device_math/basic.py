@@ -38,6 +38,17 @@ def exp2_normal(x: tl.tensor) -> tl.tensor:
 
 
 @device
+def log2_far(x: tl.tensor) -> tl.tensor:
+    """`log2(x)` far from 1: within 2^-22 of it for x <= 1/2 and x >= 2, within 2^-22 between; single precision."""
+    if INTERPRETED:
+        return tl.log2(x.to(tl.float64)).to(x.dtype)
+    elif is_nvidia():
+        return tl.inline_asm_elementwise("lg2.approx.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
+    else:
+        return tl.log2(x)
+
+
+@device
 def reciprocal_normal(x: tl.tensor) -> tl.tensor:
     """`1 / x` within 1 ulp; in single precision a result that is no normal number may be 0."""
     if not INTERPRETED and x.dtype == tl.float32 and is_nvidia():

@@ -33,6 +33,12 @@ def min_over(x: tl.tensor, axis: tl.constexpr) -> tl.tensor:
 
 
 @device
+def narrow(x: tl.tensor) -> tl.tensor:
+    """A number of 64 bits as one of 32, to be compared with places, which are at least 0; -1 if it is none of these."""
+    return tl.where(x >> 32 == 0, x.to(tl.int32), -1)
+
+
+@device
 def one_condition(x: tl.tensor) -> tl.tensor:
     """A condition that there is one of, beside many: the interpreter makes floats of the result of comparing floats."""
     if INTERPRETED:

@@ -3,14 +3,22 @@
 import triton.language as tl
 from triton.language import core  # Triton 3.6 has `to_tensor` only there
 
-from autogen.device_math.basic import INTERPRETED, maximum, polynomial, product_plus
+from autogen.device_math.basic import INTERPRETED, log2_far, maximum, neg, polynomial, product_plus
 from autogen.device_math.device import device
 from autogen.device_math.exponentials import exp_nonpositive
 
-# (log1p(m) - m) / m^2 for -1/4 <= m <= 1/2
+# (log1p(m) - m) / m^2 for -1/4 <= m <= 1/2, for 0 <= m <= 1, and for -1/2 <= m <= 0
 _LOG1P_32 = tl.constexpr((
     -0.04490847000, 0.1044823007, -0.1316223898, 0.1448208696, -0.1664777056, 0.1999060507, -0.2500005429,
     0.3333345448, -0.5000000083,
+))  # fmt: skip
+_LOG1P_UNIT_32 = tl.constexpr((
+    -0.003318473912, 0.02020458879, -0.05766444660, 0.1068055519, -0.1535539572, 0.1969540018, -0.2495858731,
+    0.3333051131, -0.4999993276,
+))  # fmt: skip
+_LOG1P_NEGATIVE_32 = tl.constexpr((
+    -1.745938321, -2.482310888, -1.976703777, -0.5953625844, -0.3410459246, 0.1756902851, -0.2518885191,
+    0.3332621518, -0.5000009169,
 ))  # fmt: skip
 
 
@@ -23,8 +31,16 @@ def _exponent_bits(x: tl.tensor) -> tl.tensor:
 @device
 def _log_of_parts(e_bits: tl.tensor, m: tl.tensor) -> tl.tensor:
     """`log(2^e (1 + m))`"""
-    e = e_bits.to(tl.float32) * 1.1920928955078125e-07
-    return product_plus(e, 0.6931471805599453, product_plus(m * m, polynomial(m, _LOG1P_32), m))
+    log2_of_bit = 8.262958294867817e-08  # log(2) / 2^23
+    return product_plus(e_bits.to(tl.float32), log2_of_bit, product_plus(m * m, polynomial(m, _LOG1P_32), m))
+
+
+@device
+def _or_special(result: tl.tensor, x: tl.tensor) -> tl.tensor:
+    """The logarithm of x: `result` for a finite `x > 0`."""
+    is_finite = x.to(tl.uint32, bitcast=True) < 0x7F800000  # and no sign bit
+    result = tl.where(is_finite, result, tl.where(x < 0, float("nan"), x))
+    return tl.where(x == 0, float("-inf"), result)
 
 
 @device
@@ -37,9 +53,7 @@ def log(x: tl.tensor) -> tl.tensor:
         normal = tl.where(small, x * 8388608.0, x)
         e_bits = _exponent_bits(normal)
         m = (normal.to(tl.int32, bitcast=True) - e_bits).to(tl.float32, bitcast=True) - 1.0
-        result = _log_of_parts(tl.where(small, e_bits - 23 * 0x00800000, e_bits), m)
-        result = tl.where(x < float("inf"), result, x)
-        return tl.where(x > 0, result, tl.where(x == 0, float("-inf"), float("nan")))
+        return _or_special(_log_of_parts(tl.where(small, e_bits - 23 * 0x00800000, e_bits), m), x)
 
 
 @device
@@ -67,17 +81,49 @@ def log1p_unit(x: tl.tensor) -> tl.tensor:
     if x.dtype == tl.float64:
         return log1p_finite(x)
     else:
-        # 1 + x or half of it is in [0.75, 1.5].
-        halved = x > 0.5
-        m = tl.where(halved, product_plus(x, 0.5, -0.5), x)
-        return tl.where(halved, 0.6931471805599453, 0.0) + product_plus(m * m, polynomial(m, _LOG1P_32), m)
+        return product_plus(x * x, polynomial(x, _LOG1P_UNIT_32), x)
 
 
 @device
 def log1p(x: tl.tensor) -> tl.tensor:
     """`log(1 + x)` within 2 ulp."""
-    result = tl.where(x < float("inf"), log1p_finite(x), x)
-    return tl.where(x > -1.0, result, tl.where(x == -1.0, float("-inf"), float("nan")))
+    if x.dtype == tl.float64:
+        result = tl.where(x < float("inf"), log1p_finite(x), x)
+        return tl.where(x > -1.0, result, tl.where(x == -1.0, float("-inf"), float("nan")))
+    else:
+        return _or_special(log1p_finite(x), 1.0 + x)
+
+
+@device
+def log_pair(x: tl.tensor, coefficients: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
+    """`max(log(q), -100)` within 5 ulp, nan for `q < 0`, and `log(1 - q)` of the lesser `q` of `x` and `1 - x`.
+
+    coefficients: of `(log1p(m) - m) / m^2` for `-1/2 <= m <= 0`.
+    """
+    q = tl.minimum(x, 1.0 - x)
+    m = neg(q)
+    log_q = log2_far(q) * 0.6931471805599453
+    return maximum(log_q, -100.0), product_plus(m * m, polynomial(m, coefficients), m)
+
+
+@device
+def clamped_log(x: tl.tensor) -> tl.tensor:
+    """`max(log(x), -100)` within 5 ulp for `0 <= x <= 1`; nan for `x < 0`."""
+    if x.dtype == tl.float64:
+        return maximum(log(x), -100.0)
+    else:
+        log_lesser, log_greater = log_pair(x, _LOG1P_NEGATIVE_32)
+        return tl.where(x > 0.5, log_greater, log_lesser)
+
+
+@device
+def clamped_log1m(x: tl.tensor) -> tl.tensor:
+    """`max(log(1 - x), -100)` within 5 ulp for `0 <= x <= 1`, by what `clamped_log(x)` computes; nan for `x > 1`."""
+    if x.dtype == tl.float64:
+        return maximum(log1p(-x), -100.0)
+    else:
+        log_lesser, log_greater = log_pair(x, _LOG1P_NEGATIVE_32)
+        return tl.where(x > 0.5, log_lesser, log_greater)
 
 
 @device

@@ -95,6 +95,13 @@ def _is_to_widen(node: Node, into: Node) -> bool:
     return node is values[0] and all(arg.op in _NARROW for arg in values)
 
 
+def _is_compared_with_places(node: Node, into: Node) -> bool:
+    """Whether an argument, of 64 bits, is asked which place along an axis it is."""
+    if into.op not in ("eq", "ne") or node.dtype != torch.int64 or node.op in _NARROW:
+        return False
+    return any(arg.op == "index" and isinstance(arg.attrs[0], ir.Axis) for arg in into.args)
+
+
 class Names:
     """The identifiers of one kernel, each given out once."""
 
@@ -123,6 +130,10 @@ class Names:
 
 class Tile(Protocol):
     """What the printing of values needs to know of a shell."""
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether places have 64 bits."""
 
     def index_text(self, expression: sympy.Expr) -> str:
         """The value of an integer expression over the kernel's axes."""
@@ -321,6 +332,9 @@ class Body:
     def _infix_argument(self, node: Node, into: Node) -> tuple[str, int]:
         if _is_to_widen(node, into):
             return self._widened(node) + self._style.tile.expansion(node, into), Precedence.ATOM
+        expansion = self._style.tile.expansion(node, into)
+        if expansion and not self._style.tile.is_wide and _is_compared_with_places(node, into):
+            return f"{self._style.helper('narrow')}({self.value(node)[0]}){expansion}", Precedence.ATOM
         if _is_double(node) and OPS[into.op].rule == Rule.COMPARE:  # for which Triton takes a float in single precision
             return self.text(node), Precedence.ATOM
         if node.dtype == torch.bool and not node.axes and into.axes:

@@ -38,6 +38,7 @@ class Rows(Streaming):
     shared_by = ""  # columns, if rows are shared
     row_store_mask = "row_mask"
     is_edge = ""  # whether a tile has ends of rows, if there are tiles that have none
+    has_whole_rows = False
 
     def __init__(self, kernel: Kernel, space: Space, variant: Variant, provenance: Provenance) -> None:
         columns = sympy.Mul(*(group.size for group in space.columns))
@@ -112,6 +113,7 @@ class Rows(Streaming):
         return {
             "has_rows": bool(self.space.rows),
             "adjacent": "n_cols" if self.space.columns_adjacent else "n_rows",
+            "may_fill": self.has_whole_rows and self.space.columns_adjacent,
             "skew": self._skew_context(),
             "first": self.first,
             "lanes": f"n_cols + {self.skew.group - 1}" if self.skew else "n_cols",
@@ -363,6 +365,7 @@ class Resident(Rows):
     """Rows that fit on chip: loaded once."""
 
     template = "rows_resident.jinja"
+    has_whole_rows = True
 
     def summary(self) -> str:
         return "whole rows on chip, ROWS of them per program." if self.space.rows else "one row on chip."

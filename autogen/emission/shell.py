@@ -80,6 +80,7 @@ _RESERVED = (
     "PARTIALS",
     "max_over",
     "min_over",
+    "narrow",
     "one_condition",
     "parts_of_2",
     "parts_of_4",
@@ -181,6 +182,11 @@ class Shell:
         self.names = Names([*_RESERVED, *functions, *pointers, *variables.values(), *map(str, self._numbers(kernel))])
         self.style = Style(kernel.computed, provenance, self.sizes, self.names, self)
         self.passes: dict[Node, int] = dict.fromkeys(kernel.loads(), 1)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether places have 64 bits."""
+        return self.variant.wide
 
     @property
     def is_part(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import sympy
@@ -57,12 +58,12 @@ def binary_cross_entropy(
 ) -> Value:
     """`-(t * log(x) + (1 - t) * log(1 - x))` with both logarithms at least -100."""
     compute = context.compute
-    floor, one = ir.const(-100, compute), ir.const(1, compute)
+    one = ir.const(1, compute)
 
     def formula(x: ir.Node, t: ir.Node, *w: ir.Node) -> ir.Node:
         x, t = ir.cast(x, compute), ir.cast(t, compute)
-        log_x = context.name(ir.apply("maximum", ir.apply("log", x), floor), "log_input")
-        log_1mx = context.name(ir.apply("maximum", ir.apply("log1p", ir.apply("neg", x)), floor), "log_complement")
+        log_x = context.name(ir.apply("clamped_log", x), "log_input")
+        log_1mx = context.name(ir.apply("clamped_log1m", x), "log_complement")
         loss = ir.apply("sub", ir.apply("mul", ir.apply("sub", t, one), log_1mx), ir.apply("mul", t, log_x))
         return _weighted(loss, tuple(ir.cast(each, compute) for each in w))
 
@@ -228,17 +229,25 @@ def huber_loss_backward(
     return _difference_slope(context, grad, input, target, reduction, slope)
 
 
-def _exp_margin(context: Context, x: ir.Node, t: ir.Node) -> ir.Node:
-    product = ir.apply("mul", ir.apply("neg", ir.cast(t, context.compute)), ir.cast(x, context.compute))
-    return context.name(ir.apply("exp", product), "exp_margin")
+def _margin(context: Context, x: ir.Node, t: ir.Node) -> ir.Node:
+    """`t * x`"""
+    return context.name(ir.apply("mul", ir.cast(t, context.compute), ir.cast(x, context.compute)), "margin")
+
+
+# The greatest numbers whose exponentials are finite.
+_LARGEST = {torch.float32: 88.72283172607422, torch.float64: 709.782712893384}
 
 
 @lowers("soft_margin_loss.default")
 def soft_margin_loss(context: Context, input: Value, target: Value, reduction: int = MEAN) -> Value:
     """`log(1 + exp(-t * x))`; infinite, as in torch, where the exponential is."""
+    least = ir.const(-_LARGEST[context.compute], context.compute)
+    infinite = ir.const(math.inf, context.compute)
 
     def formula(x: ir.Node, t: ir.Node) -> ir.Node:
-        return ir.apply("log1p", _exp_margin(context, x, t))
+        margin = _margin(context, x, t)
+        loss = ir.apply("neg", ir.apply("log_sigmoid", margin))
+        return ir.apply("where", ir.apply("lt", margin, least), infinite, loss)
 
     loss = elementwise(_broadcast(input, target), context.dtype, formula, input, target)
     return reduced(context, loss, reduction)
@@ -250,7 +259,7 @@ def soft_margin_loss_backward(context: Context, grad: Value, input: Value, targe
     count = numel(context.shape)
 
     def formula(g: ir.Node, x: ir.Node, t: ir.Node) -> ir.Node:
-        z = _exp_margin(context, x, t)
+        z = context.name(ir.apply("exp", ir.apply("neg", _margin(context, x, t))), "exp_margin")
         share = ir.apply("div", z, ir.apply("add", z, ir.const(1, context.compute)))
         slope = ir.apply("mul", ir.apply("neg", ir.cast(t, context.compute)), share)
         return ir.apply("mul", slope, upstream(context, g, reduction, count))

@@ -244,7 +244,8 @@ class Tiler:
         tiles = config.tiles
         if not self._is_flat and not variant.skewed:
             adjacent = extents.columns if self.columns_adjacent else extents.inner_rows
-            tiles += (("ALIGN", alignment(adjacent, self._access)),)
+            is_filled = self._whole_rows and self.columns_adjacent and dict(tiles)["COLS"] == extents.columns
+            tiles += (("ALIGN", extents.columns if is_filled else alignment(adjacent, self._access)),)
         if self._has_totals:
             tiles += (("PARTIALS", self._partials(programs, config.num_warps)),)
         if self._has_last_block:  # every axis whole, and as many chunks as go with that

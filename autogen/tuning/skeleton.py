@@ -4,7 +4,7 @@ How fast a kernel runs under a configuration is decided by its loads, stores and
 arithmetic between them. So of a kernel these stay, each with its dtype, strides and index: the loads, the stores, the
 totals and the reductions along rows, and which of them needs which. Each value between them becomes the sum of what it
 depends on, under one function for its *arithmetic class*: none, `exp` (there is a function that is not exact),
-`exp_half` (all of those are for results in half precision) or `lgamma` (it has an op of `tiling.HEAVY`).
+`exp_half` (all of those are for results in half precision, or for sums) or `lgamma` (it has an op of `tiling.HEAVY`).
 
 What a reduction costs depends on its form, too: a sum of `exp(x - max)` needs no walk of its own (`emission.online`),
 so it keeps that form. A computed index becomes the sum of what it is computed from; what is then out of bounds is not
@@ -188,7 +188,7 @@ class _Builder:
         """A summand that follows a running maximum m of x, in its form: `v * exp(x - m)`, or `v * (x - m)`."""
         largest = self._anchor(online.largest)
         shifted = ir.apply("sub", largest.args[0], largest)
-        exponential = "exp_half" if "exp_half" in _taken_apart([body])[1] else "exp"
+        exponential = "exp_half" if _CHEAP & _taken_apart([body])[1] else "exp"
         followed = ir.apply(exponential, shifted) if online.form == Form.SCALED else shifted
         own = {online.largest, *_taken_apart(online.largest.args)[0]}
         rest = [each for each in _taken_apart([body])[0] if each not in own]
@@ -223,7 +223,7 @@ def _taken_apart(nodes: Sequence[Node]) -> tuple[list[Node], set[str]]:
 
 
 _LEAVES = ("load", "reduce")
-_HALVES = {op.half for op in OPS.values() if op.half}
+_CHEAP = {op.half for op in OPS.values() if op.half} | {"exp_summand"}
 
 
 def _function_of(ops: set[str]) -> str | None:
@@ -231,4 +231,4 @@ def _function_of(ops: set[str]) -> str | None:
     if ops & HEAVY:
         return "lgamma"
     costly = {op for op in ops if op in OPS and OPS[op].helpers and OPS[op].ulp > 0.5}
-    return ("exp_half" if costly <= _HALVES else "exp") if costly else None
+    return ("exp_half" if costly <= _CHEAP else "exp") if costly else None

@@ -38,6 +38,16 @@ def pairs(count: int, dtype: torch.dtype, scale: float = 1.0) -> tuple[Tensor, T
     return (s.real(count) * scale).to(dtype), s.probability(count).to(dtype)
 
 
+def extremes(count: int) -> tuple[Tensor, Tensor]:
+    """Probabilities near 0 and near 1, and both."""
+    logs = torch.linspace(-104, 0, count, dtype=torch.float64)
+    near = torch.cat([logs.exp(), -torch.expm1(logs), torch.tensor([0.0, 1.0, 0.5])]).float()
+    return near, Samples().probability(len(near))
+
+
+# The greatest whose exponential is finite, and the next.
+OVERFLOWING = torch.tensor([88.0, 88.72283172607422, 88.72283935546875, 200.0])
+
 CALLS: dict[str, Call] = {
     "L1, a million halves": Call("L1Loss", {}, pairs(MILLION, half)),
     "MSE, a million halves": Call("MSELoss", {}, pairs(MILLION, half)),
@@ -46,6 +56,7 @@ CALLS: dict[str, Call] = {
     "MSE, halves whose squares overflow": Call("MSELoss", {"reduction": "none"}, pairs(1000, half, 200)),
     "BCE with logits, a million halves": Call("BCEWithLogitsLoss", {}, pairs(MILLION, half)),
     "BCE with large logits": Call("BCEWithLogitsLoss", {"reduction": "none"}, pairs(5000, single, 30)),
+    "BCE near 0 and 1": Call("BCELoss", {"reduction": "none"}, extremes(3000)),
     "smooth L1, halves": Call("SmoothL1Loss", {"beta": 1e-3}, pairs(50_000, half)),
     "Huber, a sum": Call("HuberLoss", {"reduction": "sum"}, pairs(50_000, single)),
     "cross entropy, 128 k classes in bfloats": Call("CrossEntropyLoss", {}, logits(3, 128_000, bfloat)),
@@ -65,6 +76,7 @@ CALLS: dict[str, Call] = {
         "GaussianNLLLoss", {"reduction": "none"}, (*pairs(999, single), pairs(999, single)[1] * 1e-5)
     ),
     "soft margin": Call("SoftMarginLoss", {}, (pairs(9999, single, 9)[0], Samples().real(9999).sign())),
+    "soft margin that overflows": Call("SoftMarginLoss", {"reduction": "none"}, (-OVERFLOWING, torch.ones(4))),
     "multi-label soft margin": Call(
         "MultiLabelSoftMarginLoss", {}, (logits(99, 99, single)[0], Samples().probability(99, 99))
     ),

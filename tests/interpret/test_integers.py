@@ -122,6 +122,32 @@ def test_the_number_of_elements_of_a_large_tensor() -> None:
         assert variant.wide and Evaluator([sizes["n_elements"]])(huge) == (2**32,)
 
 
+def test_labels_of_64_bits() -> None:
+    """The lower half of one that is no column may be that of a column."""
+
+    def loss(x: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+        column = torch.arange(x.shape[1])
+        return x.where(column != label[:, None], 0.0).sum(1), (x * (label[:, None] == column)).sin().sum(1)
+
+    label = torch.tensor([3, 0, -1, -100, 2**32 + 3, -(2**32) + 3, 2**31, 2**31 + 3, 2**63 - 1, -(2**63)])
+    x = draw("real", len(label), 7)
+    torch.testing.assert_close(autogen_loss(loss, policy="mandatory")(x, label), loss(x, label))
+    assert "narrow(label)[:, None]" in explain(autogen_loss(loss), x, label).forward.source
+
+
+@pytest.mark.parametrize("columns", [16, 64, 1024])
+@pytest.mark.parametrize("rows", [1, 7, 130])
+def test_rows_that_fill_tiles(rows: int, columns: int) -> None:
+    """Of some tiles not every row exists, of each every column."""
+    x, label = draw("real", rows, columns).detach(), torch.arange(rows) % columns
+    loss = autogen_loss(F.cross_entropy, policy="mandatory")
+    given, expected = x.clone().requires_grad_(), x.clone().requires_grad_()
+    loss(given, label).backward()
+    F.cross_entropy(expected, label).backward()
+    torch.testing.assert_close(given.grad, expected.grad)
+    torch.testing.assert_close(loss(x, label), F.cross_entropy(x, label))
+
+
 def test_floats_out_of_range_of_bytes() -> None:
     """They become integers first, of which the last eight bits stay, also where a GPU's own cast would saturate."""
 

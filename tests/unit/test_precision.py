@@ -11,14 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autogen import ir
+from autogen.ops import OPS
 from autogen.runtime.launch import Launcher
 from autogen.scheduling.kernel import Kernel
 from autogen.scheduling.plan import Step
 from autogen.scheduling.schedule import backward_of
 from tests.unit.pipeline import plan_of
 
-HALVES = {"exp_half", "sigmoid_half", "log_sigmoid_half"}
-EXACT = {"exp", "exp_nonpositive", "exp_summand", "sigmoid", "log_sigmoid"}
+EXACT = {op.name for op in OPS.values() if op.half} | {"exp_summand"}
+HALVES = {op.half for op in OPS.values() if op.half}
 BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 
 
@@ -27,7 +28,7 @@ def x(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
 
 
 def functions(loss: Callable[..., Any], *tensors: Tensor) -> tuple[set[str], set[str]]:
-    """The exponentials of forward and of backward."""
+    """The exponentials and logarithms of forward and of backward."""
     plan, _ = plan_of(loss, *tensors)
 
     def of(steps: Sequence[Step]) -> set[str]:
@@ -44,9 +45,12 @@ def labels(n: int) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [BF16, F16])
 def test_where_all_results_are_halves(dtype: torch.dtype) -> None:
-    assert functions(F.cross_entropy, x(5, 7, dtype=dtype), labels(5)) == ({"exp_half"}, {"exp_half"})
+    assert functions(F.cross_entropy, x(5, 7, dtype=dtype), labels(5)) == ({"exp_half", "log_half"}, {"exp_half"})
     t = x(5, dtype=dtype).detach().sigmoid()
     assert functions(F.binary_cross_entropy_with_logits, x(5, dtype=dtype), t)[0] == {"log_sigmoid_half"}
+    parts = {"clamped_log_half", "clamped_log1m_half"}
+    assert functions(F.binary_cross_entropy, t.clone().requires_grad_(), t)[0] == parts
+    assert functions(lambda a, b: F.kl_div(a, b, reduction="sum"), x(5, dtype=dtype), t)[0] == {"xlogy_half"}
     assert functions(lambda a: a.sigmoid().mean(), x(5, dtype=dtype))[0] == {"sigmoid_half"}
 
 
@@ -62,7 +66,7 @@ def test_one_result_in_single_precision_keeps_what_it_depends_on() -> None:
     def loss(a: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(a.float(), target)
 
-    assert functions(loss, x(5, 7), labels(5)) == ({"exp_summand"}, {"exp_nonpositive"})
+    assert functions(loss, x(5, 7), labels(5)) == ({"exp_summand", "log"}, {"exp_nonpositive"})
 
     def binary(a: Tensor, target: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(a.float(), target)
@@ -91,9 +95,9 @@ def test_what_decides_something_is_exact(loss: Callable[..., Any]) -> None:
 
 
 def test_exponentials_in_sums_that_are_at_least_1() -> None:
-    assert functions(F.cross_entropy, x(5, 7, dtype=F32), labels(5)) == ({"exp_summand"}, {"exp_nonpositive"})
-    assert functions(lambda a: a.log_softmax(1).square().sum(), x(5, 7, dtype=F32))[0] == {"exp_summand"}
-    assert functions(F.cross_entropy, x(5, 7, dtype=F64), labels(5))[0] == {"exp_nonpositive"}
+    assert functions(F.cross_entropy, x(5, 7, dtype=F32), labels(5)) == ({"exp_summand", "log"}, {"exp_nonpositive"})
+    assert functions(lambda a: a.log_softmax(1).square().sum(), x(5, 7, dtype=F32))[0] == {"exp_summand", "log"}
+    assert functions(F.cross_entropy, x(5, 7, dtype=F64), labels(5))[0] == {"exp_nonpositive", "log"}
 
 
 @pytest.mark.parametrize(

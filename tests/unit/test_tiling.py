@@ -257,6 +257,17 @@ def test_alignment_divides(n: int, access: int) -> None:
     assert found >= access or n % (2 * found) != 0
 
 
+@pytest.mark.parametrize("columns", [16, 64, 256, 1024])
+def test_whole_rows_that_fill_a_tile_are_known_to(columns: int) -> None:
+    def aligned(name: str, c: int) -> int:
+        return dict(tiled(name).tiling(100, c).tiles)["ALIGN"]
+
+    assert aligned("rows", columns) == columns
+    assert aligned("rows", 4 * columns // 3 // 16 * 16 or 48) == 16, "a multiple of 16 that is no power of 2"
+    assert aligned("rows", 2**17) == 16, "walked in steps"
+    assert aligned("tiled", columns) == 16
+
+
 @pytest.mark.parametrize(("name", "most"), [("flat", 10), ("tiled", 9), ("rows", 6), ("adjacent rows", 9)])
 def test_sizes_share_kernels(name: str, most: int) -> None:
     """A batch of another size is hardly ever another kernel, which Triton would compile for a second."""

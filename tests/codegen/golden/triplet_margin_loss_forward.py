@@ -41,7 +41,7 @@ def triplet_margin_loss_forward(
     """
     program = tl.program_id(0)
     # So that the compiler knows how far rows are aligned, and loads that much at a time.
-    n_cols = n_cols // ALIGN * ALIGN
+    n_cols = COLS if ALIGN == COLS else n_cols // ALIGN * ALIGN
     row = program * ROWS + tl.arange(0, ROWS)
     row_mask = row < n_rows
     col = tl.arange(0, COLS)
