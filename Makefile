@@ -19,8 +19,8 @@ test: check   ## run the checks and all tests; GPU tests are skipped where there
 	TRITON_INTERPRET=0 $(RUN) pytest -n logical tests/ptx tests/gpu tests/emulator
 	TRITON_INTERPRET=0 $(RUN) pytest -n logical --emulate tests/interpret/test_half_casts.py tests/interpret/test_strided.py
 
-emulate: $(STAMP)   ## run the tests of losses, and those for GPUs, on an emulated one: about an hour
-	TRITON_INTERPRET=0 $(RUN) pytest -n logical --emulate tests/interpret tests/gpu
+emulate: $(STAMP)   ## run the tests of ops and losses, and those for GPUs, on an emulated one: about an hour
+	TRITON_INTERPRET=0 $(RUN) pytest -n logical --emulate tests/unit/test_ops.py tests/interpret tests/gpu
 
 check: $(STAMP)   ## run the linter, the formatter's check and the type checker
 	$(RUN) ruff check

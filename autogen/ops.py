@@ -263,7 +263,7 @@ def _rows() -> Iterator[Op]:
                twin=torch.exp, ties=((-inf, 0), (0, 1)), half="exp_half")
     yield _row("exp_summand",  "exp_summand({0})",        real, Interval(-inf, 0, hard=True), 3, (), twin=torch.exp,
                unit=1, ties=((-inf, 0), (0, 1)))
-    yield _row("exp2",         "exp2({0})",               real,   exponent, 2,   ties=((-inf, 0),))
+    yield _row("exp2",         "exp2({0})",               real,   exponent, 3,   ties=((-inf, 0),))
     yield _row("expm1",        "expm1({0})",              real,   exponent, 2,   ties=((-inf, -1),))
     yield _row("log",          "log({0})",                real,   positive, 2,   ties=((0, -inf),), half="log_half")
     yield _row("log2",         "log2({0})",               real,   positive, 1,   ties=((0, -inf),))

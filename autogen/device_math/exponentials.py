@@ -118,7 +118,7 @@ def exp_summand(x: tl.tensor) -> tl.tensor:
 
 @device
 def exp2(x: tl.tensor) -> tl.tensor:
-    """`2^x` within 2 ulp."""
+    """`2^x` within 3 ulp."""
     if x.dtype == tl.float64:
         return tl.exp2(x)
     else:

@@ -19,8 +19,8 @@ typedef struct {
   uint32_t grid[3], program[3], threads;
   uint8_t *shared;
   uint32_t shared_bytes;
-  const Region *regions;
-  int region_count, last_region;
+  const Region *regions, *own; /* tensors, and the module's variables */
+  int region_count, last_region, own_count;
   void **parameters;
   char *message;
   size_t message_bytes;
@@ -44,6 +44,8 @@ static void *global_at(Machine *m, uint64_t address, unsigned bytes, const char 
     if (address >= each->first && address + bytes <= each->end) return (void *)address;
     m->last_region = (m->last_region + 1) % m->region_count;
   }
+  for (int k = 0; k < m->own_count; k++)
+    if (address >= m->own[k].first && address + bytes <= m->own[k].end) return (void *)address;
   fail(m, "%s: %u bytes at %#lx are in no tensor of the launch", what, bytes, address);
   return 0;
 }
@@ -52,6 +54,12 @@ static void *shared_at(Machine *m, uint64_t address, unsigned bytes, const char 
   if (address % bytes) fail(m, "%s: address %#lx is no multiple of %u", what, address, bytes);
   if (address + bytes > m->shared_bytes) fail(m, "%s: byte %#lx of %u shared", what, address, m->shared_bytes);
   return m->shared + address;
+}
+
+static void *local_at(Machine *m, uint8_t *local, uint32_t all, uint64_t address, unsigned bytes, const char *what) {
+  if (address % bytes) fail(m, "%s: address %#lx is no multiple of %u", what, address, bytes);
+  if (address + bytes > all) fail(m, "%s: byte %#lx of %u local", what, address, all);
+  return local + address;
 }
 
 /* A number of a matrix in shared memory that a descriptor of `wgmma` is for: the one at `j` along what is added up,

@@ -29,8 +29,7 @@ class Operands:
             if space == "global":
                 self._places[name] = f"(uint64_t){c_name(name)}"
                 continue
-            start = "0" if space == "shared" else "(uint64_t)q->local"
-            self._places[name] = f"({start} + {ends[space]})"
+            self._places[name] = str(ends[space])
             ends[space] += -(-size // 16) * 16
         self.local = ends["local"]
 

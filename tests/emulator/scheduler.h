@@ -60,8 +60,8 @@ int run(const uint32_t *grid, uint32_t threads, uint32_t shared_bytes, void **pa
         int region_count, uint64_t seed, char *message, size_t message_bytes) {
   uint32_t programs = grid[0] * grid[1] * grid[2];
   Machine m = {.grid = {grid[0], grid[1], grid[2]}, .threads = threads, .shared_bytes = shared_bytes, .regions = regions,
-               .region_count = region_count, .parameters = parameters, .message = message,
-               .message_bytes = message_bytes};
+               .region_count = region_count, .own = own, .own_count = sizeof own / sizeof *own, .parameters = parameters,
+               .message = message, .message_bytes = message_bytes};
   Thread *all = aligned_alloc(64, (threads * sizeof(Thread) + 63) / 64 * 64);
   uint32_t *order = malloc(programs * sizeof(uint32_t));
   m.shared = aligned_alloc(64, (shared_bytes + 127) / 64 * 64);

@@ -56,6 +56,30 @@ def test_an_access_beyond_shared_memory() -> None:
         run("mov.b32 %r3, global_smem; ld.shared.b8 %rs1, [%r3 + 1024];", x, x)
 
 
+# Each thread's own number and the second of the table, by addresses that are computed.
+TABLE_AND_OWN = (
+    f"{_ADDRESSES.format(size=4)} mov.b64 %rd5, own; cvt.u32.u64 %r3, %rd5; mov.b64 %rd6, table;"
+    " st.local.b32 [%r3+4], %r1; ld.local.b32 %r4, [%r3+4]; ld.global.nc.b32 %r5, [%rd6+4];"
+    " add.s32 %r6, %r4, %r5; st.global.b32 [%rd4], %r6;"
+)
+
+
+def test_memory_of_a_thread_and_of_the_module() -> None:
+    x = np.zeros(64, np.int32)
+    np.testing.assert_array_equal(run(TABLE_AND_OWN, x, x.copy(), threads=64), np.arange(64) + 2)
+
+
+@pytest.mark.parametrize(
+    ("inside", "beyond", "message"),
+    [("ld.local.b32 %r4, [%r3+4]", "ld.local.b32 %r4, [%r3+16]", "byte 0x10 of 16 local"),
+     ("[%rd6+4]", "[%rd6+8]", "in no tensor")],
+)  # fmt: skip
+def test_an_access_beyond_them(inside: str, beyond: str, message: str) -> None:
+    x = np.zeros(32, np.int32)
+    with pytest.raises(EmulationError, match=message):
+        run(TABLE_AND_OWN.replace(inside, beyond), x, x.copy())
+
+
 # From each warp to the next by way of shared memory, which goes well without a barrier if they run in their order.
 SHIFTED = (
     f"{_ADDRESSES.format(size=4)} ld.global.b32 %r3, [%rd3]; shl.b32 %r4, %r1, 2; st.shared.b32 [%r4], %r3;"

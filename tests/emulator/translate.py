@@ -65,10 +65,13 @@ class _Translator(Operands):
 
     def program(self) -> Iterator[str]:
         yield '#include "machine.h"'
+        own = []
         for name, (space, size, values) in self.kernel.variables.items():
             if space == "global":
                 shown = ", ".join(map(str, values))
                 yield f"static uint8_t {c_name(name)}[{size}] __attribute__((aligned(16))) = {{{shown}}};"
+                own.append(f"{{(uint64_t){c_name(name)}, (uint64_t){c_name(name)} + {size}}}")
+        yield f"static const Region own[] = {{{', '.join(own or ['{0, 0}'])}}};"
         yield "typedef struct {"
         yield "  int block; State state; uint32_t tid; uint8_t carry;"
         for name, (width, count) in self.kernel.registers.items():
@@ -243,11 +246,10 @@ class _Translator(Operands):
         if space == "param":
             position = list(self.kernel.parameters).index(name)
             return f"({unsigned} *)((char *)m->parameters[{position}] + {offset})"
-        is_own = space == "local" or self.kernel.variables.get(name, ("", 0, ()))[0] == "global"
         address = f"({self.bits(base)} + {offset})"
-        if is_own:
-            return f"({unsigned} *){address}"
         what = '"' + str(each).replace('"', "") + '"'
+        if space == "local":
+            return f"({unsigned} *)local_at(m, q->local, {self.local}, {address}, {size}, {what})"
         return f"({unsigned} *){space}_at(m, {address}, {size}, {what})"
 
     def _load(self, each: Instruction) -> str:

@@ -17,12 +17,14 @@ _KERNEL = """
 .target sm_90a
 .address_size 64
 .extern .shared .align 16 .b8 global_smem[];
+.global .align 4 .b8 table[8] = {1, 0, 0, 0, 2, 0, 0, 0};
 .visible .entry kernel(
 	.param .u64 .ptr .global .align 1 kernel_param_0,
 	.param .u64 .ptr .global .align 1 kernel_param_1
 )
 .reqntid 128
 {
+	.local .align 4 .b8 own[16];
 	.reg .pred %p<4>;
 	.reg .b16 %rs<8>;
 	.reg .b32 %r<80>;
@@ -36,7 +38,9 @@ _KERNEL = """
 
 @functools.cache
 def program(body: str) -> Program:
-    """A kernel of two pointers, given what it does with them, its thread in r1 and its program in r2."""
+    """A kernel of two pointers, given what it does with them, its thread in r1 and its program in r2; it has a table of
+    1 and 2, and each thread 16 bytes of its own.
+    """
     return Program(f"{_KERNEL}\t{body}\n\tret;\n}}\n", Path(_FOLDER.name))
 
 

@@ -1,4 +1,6 @@
-"""Every row of the op table keeps its promises in Triton's interpreter, measured against its torch twin."""
+"""Every row of the op table keeps its promises, measured against its torch twin: in Triton's interpreter, and, where an
+emulated GPU is asked for, in NVIDIA's machine code.
+"""
 
 import importlib
 import importlib.util
@@ -12,6 +14,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+import triton
 import triton.language as tl
 
 from autogen import device_math
@@ -31,6 +34,8 @@ FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 # What may be wrong beside the op, in ulps of the stored dtype: the twin itself in fp64, the rounding of a half.
 SLACK = {torch.float64: 1.5, torch.float32: 0.0, torch.float16: 0.5, torch.bfloat16: 0.5}
+INTERPRETED = triton.knobs.runtime.interpret
+LIBRARY = {"erf", "sin", "tan"}  # NVIDIA's code for these takes a denormal argument for 0
 
 KERNEL = """\
 import triton
@@ -184,6 +189,8 @@ def show(op: Op, arguments: list[torch.Tensor], result: torch.Tensor, expected: 
 @pytest.mark.parametrize("name", rows(Rule.ARITHMETIC, Rule.FLOAT))
 def test_error_and_nan_on_floats(load: Load, name: str, dtype: torch.dtype) -> None:
     op = OPS[name]
+    if dtype == torch.float64 and name in ("cos", "sin", "tan") and not INTERPRETED:
+        pytest.skip("a kernel that calls a function, which the emulator does not")
     values = arguments(op, dtype)
     result = evaluate(load, op, values)
     reference = twin(op, [each.double() for each in values])
@@ -191,8 +198,11 @@ def test_error_and_nan_on_floats(load: Load, name: str, dtype: torch.dtype) -> N
     if dtype == torch.float64:
         # In fp64 the domain is also where the twin can be trusted.
         error[(~inside(op, values) & reference.isfinite()).numpy()] = 0
+    tiny = torch.finfo(dtype).tiny
     if dtype == torch.bfloat16:
-        error[(reference.abs() < torch.finfo(dtype).tiny).numpy()] = 0
+        error[(reference.abs() < tiny).numpy()] = 0
+    if name in LIBRARY and not INTERPRETED:
+        error[(values[0].abs() < tiny).numpy()] = 0
     worst = int(error.argmax())
     allowed = SLACK[dtype] + op.ulp * 2.0 ** (DIGITS[dtype] - DIGITS[wide(dtype)])
     assert error[worst] <= allowed, f"{error[worst]:.3g} ulp: {show(op, values, result, reference, worst)}"
