@@ -7,7 +7,7 @@ from triton.language import core  # Triton 3.6 has `to_tensor` only there
 
 from autogen.device_math.basic import exp2_normal, log2_far, polynomial, reciprocal_normal
 from autogen.device_math.device import device
-from autogen.device_math.logarithms import clamped_log, clamped_log1m, log, log_pair, log_sigmoid, log_sigmoid_neg
+from autogen.device_math.logarithms import clamped_log, clamped_log1m, log, log_sigmoid, log_sigmoid_neg
 
 # log1p(x) / x for 0 <= x <= 1, within 2^-16
 _LOG1P_UNIT = tl.constexpr((-0.023869155, 0.101222292, -0.21004869, 0.325206667, -0.499361366, 0.999991596))
@@ -74,18 +74,10 @@ def xlogy_half(x: tl.tensor, y: tl.tensor) -> tl.tensor:
 @device
 def clamped_log_half(x: tl.tensor) -> tl.tensor:
     """`max(log(x), -100)` within 2^-17 for `0 <= x <= 1`; nan for `x < 0`."""
-    if x.dtype == tl.float64:
-        return clamped_log(x)
-    else:
-        log_lesser, log_greater = log_pair(x, _LOG1P_NEGATIVE)
-        return tl.where(x > 0.5, log_greater, log_lesser)
+    return clamped_log(x, _LOG1P_NEGATIVE)
 
 
 @device
 def clamped_log1m_half(x: tl.tensor) -> tl.tensor:
     """`max(log(1 - x), -100)` within 2^-17 for `0 <= x <= 1`; nan for `x > 1`."""
-    if x.dtype == tl.float64:
-        return clamped_log1m(x)
-    else:
-        log_lesser, log_greater = log_pair(x, _LOG1P_NEGATIVE)
-        return tl.where(x > 0.5, log_lesser, log_greater)
+    return clamped_log1m(x, _LOG1P_NEGATIVE)

@@ -95,7 +95,7 @@ def log1p(x: tl.tensor) -> tl.tensor:
 
 
 @device
-def log_pair(x: tl.tensor, coefficients: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
+def _log_pair(x: tl.tensor, coefficients: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
     """`max(log(q), -100)` within 5 ulp, nan for `q < 0`, and `log(1 - q)` of the lesser `q` of `x` and `1 - x`.
 
     coefficients: of `(log1p(m) - m) / m^2` for `-1/2 <= m <= 0`.
@@ -107,22 +107,22 @@ def log_pair(x: tl.tensor, coefficients: tl.constexpr) -> tuple[tl.tensor, tl.te
 
 
 @device
-def clamped_log(x: tl.tensor) -> tl.tensor:
+def clamped_log(x: tl.tensor, coefficients: tl.constexpr = _LOG1P_NEGATIVE_32) -> tl.tensor:
     """`max(log(x), -100)` within 5 ulp for `0 <= x <= 1`; nan for `x < 0`."""
     if x.dtype == tl.float64:
         return maximum(log(x), -100.0)
     else:
-        log_lesser, log_greater = log_pair(x, _LOG1P_NEGATIVE_32)
+        log_lesser, log_greater = _log_pair(x, coefficients)
         return tl.where(x > 0.5, log_greater, log_lesser)
 
 
 @device
-def clamped_log1m(x: tl.tensor) -> tl.tensor:
+def clamped_log1m(x: tl.tensor, coefficients: tl.constexpr = _LOG1P_NEGATIVE_32) -> tl.tensor:
     """`max(log(1 - x), -100)` within 5 ulp for `0 <= x <= 1`, by what `clamped_log(x)` computes; nan for `x > 1`."""
     if x.dtype == tl.float64:
         return maximum(log1p(-x), -100.0)
     else:
-        log_lesser, log_greater = log_pair(x, _LOG1P_NEGATIVE_32)
+        log_lesser, log_greater = _log_pair(x, coefficients)
         return tl.where(x > 0.5, log_lesser, log_greater)
 
 

@@ -33,7 +33,7 @@ POINTERS = {
 RULES = [(rule, dtype) for rule in Rule for dtype in rule.dtypes]
 
 # What tl.exp, tl.sqrt, tl.div and their like would become. In fp64 all that is approximate is refined after; `rcp` with
-# `ftz`, which only `reciprocal_normal` asks for, is within 1 ulp; `lg2` without, for `log_pair`, where it is given.
+# `ftz`, which only `reciprocal_normal` asks for, is within 1 ulp; `lg2` without, for `log2_far`, where it is given.
 INACCURATE = re.compile(
     r"\b(?:(?:ex2|rcp)\.approx\.f32|lg2\.approx\.ftz\.f32|(?:sin|cos|tanh|sqrt|div)\.approx\.(?:ftz\.)?f32)\b"
 )
