@@ -153,7 +153,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def _clear_at_times(folder: Path) -> None:
-    """Delete leftovers, but not with every file: one looks through all that there is, 10 ms in a folder of 10,000."""
+    """Delete leftovers, but not with every file: one looks through all that there is, 30 ms in a folder of 10,000."""
     now = time.monotonic()
     if now - _looked_through.get(folder, -math.inf) >= _ABANDONED:
         _looked_through[folder] = now
