@@ -32,7 +32,7 @@ NEEDS_INTERPRETER = {"interpret": True, "ptx": False, "gpu": False, "emulator": 
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    what = "run tests/interpret or tests/gpu on an emulated GPU: kernels are compiled, and their PTX runs on the CPU"
+    what = "run tests of kernels and ops on an emulated GPU: kernels are compiled, and their PTX runs on the CPU"
     parser.addoption("--emulate", action="store_true", help=what)
 
 

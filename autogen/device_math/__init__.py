@@ -9,10 +9,10 @@ flush denormals. `tl.log`, `tl.log2`, `tl.sin`, `tl.cos` and `tl.erf`, and all o
 accurate library code on NVIDIA and AMD and are used as they are there.
 
 The contract, for fp32 and fp64: the error is at most the ulps that a docstring states. The bounds grant 2 ulp
-to an fp32 division, to `tl.exp2` and to `tl.rsqrt`, as NVIDIA specifies them. Infinities, nan and overflow
-are torch's, and denormal results are kept, but for `exp_summand`; `halves`, for results in half precision,
-are less exact. Two things are weaker: a result of 0 may lose its sign where the function is not exact, and
-NVIDIA's fp32 library code takes a denormal argument for 0.
+to an fp32 division, to `tl.exp2` and to `tl.rsqrt`, and 2^-22 to `lg2`, as NVIDIA specifies them. Infinities,
+nan and overflow are torch's, and denormal results are kept, but for `exp_summand`; `halves`, for results in
+half precision, are less exact. Two things are weaker: a result of 0 may lose its sign where the function is
+not exact, and NVIDIA's fp32 library code takes a denormal argument for 0.
 
 A sum is fused with a product only where `fma` or `product_plus` says so: Triton is told not to do so by itself
 (`autogen.runtime.build.OPTIONS`). No bound needs what `product_plus` does: where a product must be exact, its
@@ -35,7 +35,7 @@ _FUNCTIONS = {
     "halves": "clamped_log1m_half clamped_log_half exp_half log_half log_sigmoid_half log_sigmoid_neg_half "
     "sigmoid_half sigmoid_neg_half xlogy_half",
     "logarithms": "clamped_log clamped_log1m log log10 log1p log1p_finite log1p_unit log2 log_sigmoid "
-    "log_sigmoid_neg logaddexp xlog1py xlogy",
+    "log_sigmoid_neg logaddexp times_log xlog1py xlogy",
     "records": "parts_of_2 parts_of_4",
     "rounding": "ceil floor floor_divide fmod remainder round trunc",
     "special": "acos acosh asin asinh atan atan2 atanh cosh high_half hypot pow sinh tan",

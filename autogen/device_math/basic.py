@@ -39,7 +39,7 @@ def exp2_normal(x: tl.tensor) -> tl.tensor:
 
 @device
 def log2_far(x: tl.tensor) -> tl.tensor:
-    """`log2(x)` far from 1: within 2^-22 of it for x <= 1/2 and x >= 2, within 2^-22 between; single precision."""
+    """`log2(x)` in single precision, within 2^-22: of it where `x <= 1/2` or `x >= 2`, of 1 between."""
     if INTERPRETED:
         return tl.log2(x.to(tl.float64)).to(x.dtype)
     elif is_nvidia():

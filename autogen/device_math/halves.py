@@ -7,7 +7,7 @@ from triton.language import core  # Triton 3.6 has `to_tensor` only there
 
 from autogen.device_math.basic import exp2_normal, log2_far, polynomial, reciprocal_normal
 from autogen.device_math.device import device
-from autogen.device_math.logarithms import clamped_log, clamped_log1m, log, log_sigmoid, log_sigmoid_neg
+from autogen.device_math.logarithms import clamped_log, clamped_log1m, log, log_sigmoid, log_sigmoid_neg, times_log
 
 # log1p(x) / x for 0 <= x <= 1, within 2^-16
 _LOG1P_UNIT = tl.constexpr((-0.023869155, 0.101222292, -0.21004869, 0.325206667, -0.499361366, 0.999991596))
@@ -68,7 +68,7 @@ def log_half(x: tl.tensor) -> tl.tensor:
 def xlogy_half(x: tl.tensor, y: tl.tensor) -> tl.tensor:
     """`x log(y)` within 2^-19; 0 for `x = 0`, unless `y` is nan."""
     x, y = tl.broadcast(core.to_tensor(x), core.to_tensor(y))
-    return tl.where((x == 0) & (y == y), 0.0, x * log_half(y))
+    return times_log(x, y, log_half(y))
 
 
 @device

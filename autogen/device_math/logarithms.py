@@ -140,17 +140,23 @@ def logaddexp(a: tl.tensor, b: tl.tensor) -> tl.tensor:
 
 
 @device
+def times_log(x: tl.tensor, y: tl.tensor, log_y: tl.tensor) -> tl.tensor:
+    """`x log_y`; 0 for `x = 0`, unless `y` is nan."""
+    return tl.where((x == 0) & (y == y), 0.0, x * log_y)
+
+
+@device
 def xlogy(x: tl.tensor, y: tl.tensor) -> tl.tensor:
     """`x log(y)` within 3 ulp; 0 for `x = 0`, unless `y` is nan."""
     x, y = tl.broadcast(core.to_tensor(x), core.to_tensor(y))
-    return tl.where((x == 0) & (y == y), 0.0, x * log(y))
+    return times_log(x, y, log(y))
 
 
 @device
 def xlog1py(x: tl.tensor, y: tl.tensor) -> tl.tensor:
     """`x log(1 + y)` within 3 ulp; 0 for `x = 0`, unless `y` is nan."""
     x, y = tl.broadcast(core.to_tensor(x), core.to_tensor(y))
-    return tl.where((x == 0) & (y == y), 0.0, x * log1p(y))
+    return times_log(x, y, log1p(y))
 
 
 @device

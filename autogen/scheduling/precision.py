@@ -46,8 +46,8 @@ def _jumps(node: Node) -> bool:
 
 
 def in_sums(roots: Sequence[Root], moved: Callable[[Node, Node], None]) -> list[Root]:
-    """Roots with the exponentials that are in sums alone, each with its own greatest, which is 1: what is no normal
-    number changes no such sum.
+    """Roots with the exponentials that are in sums alone, each with its own greatest, which is 1: no such sum shows an
+    error that is small beside that 1.
     """
     nodes = [root.node for root in roots]
     users: dict[Node, list[Node]] = {}

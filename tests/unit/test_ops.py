@@ -1,5 +1,5 @@
 """Every row of the op table keeps its promises, measured against its torch twin: in Triton's interpreter, and, where an
-emulated GPU is asked for, in NVIDIA's machine code.
+emulated GPU is asked for, in the PTX that is compiled for NVIDIA.
 """
 
 import importlib

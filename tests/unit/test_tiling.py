@@ -257,15 +257,13 @@ def test_alignment_divides(n: int, access: int) -> None:
     assert found >= access or n % (2 * found) != 0
 
 
-@pytest.mark.parametrize("columns", [16, 64, 256, 1024])
-def test_whole_rows_that_fill_a_tile_are_known_to(columns: int) -> None:
-    def aligned(name: str, c: int) -> int:
-        return dict(tiled(name).tiling(100, c).tiles)["ALIGN"]
-
-    assert aligned("rows", columns) == columns
-    assert aligned("rows", 4 * columns // 3 // 16 * 16 or 48) == 16, "a multiple of 16 that is no power of 2"
-    assert aligned("rows", 2**17) == 16, "walked in steps"
-    assert aligned("tiled", columns) == 16
+def test_whole_rows_are_said_to_fill_a_tile_where_they_do() -> None:
+    """`ALIGN` is `COLS` for these alone: a kernel takes that for the number of columns."""
+    for columns in (*range(600), 1000, 1024, 2000, 2048):
+        tiles = dict(tiled("rows").tiling(100, columns).tiles)
+        assert (tiles.get("ALIGN") == tiles["COLS"]) == (columns == tiles["COLS"]), columns
+    for name, columns in (("rows", 2**17), ("tiled", 256)):
+        assert dict(tiled(name).tiling(100, columns).tiles)["ALIGN"] == 16, "walked in steps, or not of whole rows"
 
 
 @pytest.mark.parametrize(("name", "most"), [("flat", 10), ("tiled", 9), ("rows", 6), ("adjacent rows", 9)])
