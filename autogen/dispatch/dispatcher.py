@@ -29,6 +29,7 @@ from autogen.dispatch.shortcut import Shortcut
 from autogen.dispatch.sites import Site, Sites
 from autogen.dispatch.state import apart, keep, shared_memory
 from autogen.dynamo import graphs
+from autogen.dynamo.marked import arguments_of
 from autogen.errors import (
     AutogenError,
     CompileError,
@@ -87,6 +88,7 @@ class Dispatcher:
         self.name = name
         self.options = options
         self.signature = inspect.signature(function)
+        self._parameters = tuple(self.signature.parameters)
         self._handwritten: Callable[[], Handwritten] | None = options.handwritten
         self._label = graphs.label(name, options)
         self.compilations = Compilations(options)
@@ -166,7 +168,17 @@ class Dispatcher:
         def call() -> Any:
             return self(module, args, kwargs, name)
 
-        return graphs.traced(formula, call, self._label, is_op=not self.options.retraces, is_required=is_required)
+        def marked() -> Any:
+            return self._eager(module, *arguments_of(self._label, self._parameters, module, args, kwargs))
+
+        return graphs.traced(
+            formula,
+            call,
+            self._label,
+            marked=formula if self._handwritten is None else marked,
+            is_op=not self.options.retraces,
+            is_required=is_required,
+        )
 
     def prepare(
         self,

@@ -12,6 +12,7 @@ import keyword
 import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,12 +25,14 @@ from autogen.calls.binding import is_replaying
 from autogen.calls.digest import Portable
 from autogen.calls.identity import Identity
 from autogen.dynamo import graphs
+from autogen.dynamo.marked import Marked, Number, mark, marked
 from autogen.dynamo.opaque import forward, register
 from autogen.errors import AutogenError, GraphError
 from autogen.frozen import frozen
 from autogen.names import unique
 from autogen.options import Options
 from autogen.runtime.compiled import CompiledLoss
+from autogen.runtime.handwritten import BoundHandwritten
 from autogen.sizes import hint
 
 MOST_NUMBERS = 1  # for how many values of a number that has changed a loss is compiled, at one place
@@ -49,33 +52,29 @@ class _Size:
     dim: int
 
 
-@frozen
-class _Number:
-    """An input of a graph that is a number. A float comes as a tensor, which the graph reads by `item`."""
-
-    value: float
-    is_tensor: bool
-
-    def item(self) -> float:
-        """The number."""
-        return self.value
-
-
 class Body(Portable):
     """The graph of a loss, as a function of its tensors.
 
-    `inputs` says what each input of the graph is: the position of a tensor, a `_Size` or a `_Number`.
+    `inputs` says what each input of the graph is: the position of a tensor, a `_Size` or a `Number`. What is `marked`
+    gives the tensors their names; its options can be given, too, which changes nothing.
     """
 
-    def __init__(self, graph: GraphModule, inputs: tuple[Any, ...]) -> None:
+    def __init__(self, graph: GraphModule, inputs: tuple[Any, ...], marked: Marked | None) -> None:
         self._graph = graph
         self._inputs = inputs
+        self.options = {} if marked is None else marked.options
         names: dict[str, None] = {}
         for node, each in zip(_placeholders(graph), inputs, strict=True):
             if isinstance(each, int):
-                names[unique(_name_of(node), names)] = None
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        self.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])
+                names[unique(_name_of(node) if marked is None else marked.names[node], names)] = None
+        kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+        self.__signature__ = inspect.Signature(
+            [
+                inspect.Parameter(name, kind)
+                for kind, own in zip(kinds, (names, self.options), strict=True)
+                for name in own
+            ]
+        )
 
     @property
     def content(self) -> tuple[Any, ...] | None:
@@ -85,7 +84,7 @@ class Body(Portable):
         targets = (node.target for node in self._graph.graph.nodes if node.op == "call_function")
         return self._graph.code, repr(self._inputs), *map(Identity, targets)
 
-    def __call__(self, *tensors: torch.Tensor) -> Any:
+    def __call__(self, *tensors: torch.Tensor, **options: Any) -> Any:
         return self._graph(*[self._given(each, tensors) for each in self._inputs])
 
     def _given(self, each: Any, tensors: Sequence[torch.Tensor]) -> Any:
@@ -121,9 +120,11 @@ class LossOperator(HigherOrderOperator):
             graphs.say(loss, error.reason)
             return graph(*inputs)
         if compiled is None:
-            return dispatcher(None, tuple(tensors), {})
-        results = forward(tensors, register(compiled, dispatcher.function))
-        return compiled.result(results[: len(compiled.trace.outputs)], {})
+            result = dispatcher(None, tuple(tensors), dispatcher.function.options)
+        else:
+            results = forward(tensors, register(compiled, tensors, dispatcher.function))
+            result = compiled.result(results[: len(compiled.differentiable)], {})
+        return (result,) if isinstance(result, torch.Tensor) else result  # that of handwritten kernels
 
     def _call_of(self, graph: GraphModule, inputs: Sequence[Any], loss: str) -> tuple[Any, list[torch.Tensor]]:
         """The dispatcher of a graph, and the tensors among its inputs.
@@ -135,7 +136,10 @@ class LossOperator(HigherOrderOperator):
         tensors = [given for given, each in zip(inputs, found, strict=True) if isinstance(each, int)]
         if any(type(tensor) not in (*_PLAIN, *_STAND_INS) for tensor in tensors):
             raise GraphError(graphs.name_of(loss), "it is given a tensor of a class of its own")
-        return self._dispatcher(graph, found, loss), tensors
+        is_fixed = not any(isinstance(size, torch.SymInt) for t in tensors for size in (*t.shape[1:], *t.stride()))
+        has_mark = is_fixed and graphs.options_of(loss).handwritten is not None
+        inputs_of = dict(zip(_placeholders(graph), found, strict=True))
+        return self._dispatcher(graph, found, marked(graph, inputs_of) if has_mark else None, loss), tensors
 
     def _read(self, graph: GraphModule, inputs: Sequence[Any], loss: str) -> tuple[Any, ...]:
         """What the inputs of the graph are, see `Body`.
@@ -175,7 +179,7 @@ class LossOperator(HigherOrderOperator):
         for k, number in numbers.items():
             is_float = isinstance(number, (float, torch.SymFloat))
             value = float(number) if is_float else int(number)  # of a symbol: a guard
-            found[k] = _Number(value, isinstance(values[k], torch.Tensor))
+            found[k] = Number(value, isinstance(values[k], torch.Tensor))
         return tuple(found[k] for k in range(len(nodes)))
 
     def _known(self, graph: GraphModule, loss: str) -> set[tuple[Any, ...]]:
@@ -186,14 +190,17 @@ class LossOperator(HigherOrderOperator):
             self._numbers.pop(key, None)
         return self._numbers.setdefault(key, set())
 
-    def _dispatcher(self, graph: GraphModule, inputs: tuple[Any, ...], loss: str) -> Any:
-        """The dispatcher of all graphs that are like this one."""
+    def _dispatcher(self, graph: GraphModule, inputs: tuple[Any, ...], mark: Marked | None, loss: str) -> Any:
+        """The dispatcher of all graphs that are like this one; handwritten kernels are for what is marked."""
         targets = tuple(node.target for node in graph.graph.nodes if node.op == "call_function")
-        key = loss, graph.code, targets, repr(inputs), id(graph) if _has_parts(graph) else None  # 0.0 is not -0.0
+        part = id(graph) if _has_parts(graph) else None
+        key = loss, graph.code, targets, repr(inputs), mark is None, part  # 0.0 is not -0.0
         found = self._dispatchers.get(key)
         if found is None:
-            body = Body(graph, inputs)
-            found = self._dispatchers[key] = self._dispatcher_of(body, graphs.name_of(loss), graphs.options_of(loss))
+            options = graphs.options_of(loss)
+            options = options if mark is not None else replace(options, handwritten=None)
+            found = self._dispatcher_of(Body(graph, inputs, mark), graphs.name_of(loss), options)
+            self._dispatchers[key] = found
         return found
 
 
@@ -231,6 +238,7 @@ def make_operator(dispatcher_of: DispatcherOf) -> Any:
 
     operator = LossOperator(dispatcher_of)
     _hop_name_to_variable_class[operator.__name__] = LossVariable
+    torch._dynamo.allow_in_graph(mark)
     return operator
 
 
@@ -258,7 +266,7 @@ def _numbers_around(output: Any) -> Iterator[None]:
         del output.create_proxy
 
 
-def _compiled(dispatcher: Any, tensors: Sequence[torch.Tensor]) -> CompiledLoss:
+def _compiled(dispatcher: Any, tensors: Sequence[torch.Tensor]) -> CompiledLoss | BoundHandwritten:
     """The loss, compiled for tensors like these.
 
     Raises:
@@ -270,10 +278,14 @@ def _compiled(dispatcher: Any, tensors: Sequence[torch.Tensor]) -> CompiledLoss:
         raise GraphError(name, "it has a tensor whose sizes only values know")
     with _outside():
         given = tuple(_stand_in(*each) for each in zip(tensors, shapes, strict=True))
-        _, decision = dispatcher.prepare(None, given, {}, name, is_call=False)
+        _, decision = dispatcher.prepare(None, given, dispatcher.function.options, name, is_call=False)
     if decision.error is not None:
         raise decision.error
     compiled = decision.kernels
+    if isinstance(compiled, BoundHandwritten):
+        if compiled.found:
+            raise GraphError(name, "its kernels are given what the host reads")
+        return compiled
     if not isinstance(compiled, CompiledLoss) or not compiled.is_closed:
         raise GraphError(name, "its kernels are not all that has to run")
     if not _holds(compiled, tensors):

@@ -44,9 +44,9 @@ _left: set[tuple[str, int | None]] = set()  # with the code that Dynamo is compi
 def label(name: str, options: Options) -> str:
     """What the graphs of this process call a loss: its name, and a number."""
     found = f"{name}#{next(_numbers)}"
-    if options.policy is not None or options.tune is not None:
+    if (options.policy, options.tune, options.handwritten) != (None, None, None):
         # A gradient that forward has made would have two owners there.
-        _options[found] = Options(options.policy, tune=options.tune)
+        _options[found] = Options(options.policy, handwritten=options.handwritten, tune=options.tune)
     return found
 
 
@@ -85,18 +85,26 @@ def leave(loss: str, reason: str) -> None:
     logger.info("%s: it is called between graphs: %s", name_of(loss), reason)
 
 
-def traced(formula: Callable[[], Any], call: Callable[[], Any], loss: str, *, is_op: bool, is_required: bool) -> Any:
+def traced(
+    formula: Callable[[], Any],
+    call: Callable[[], Any],
+    loss: str,
+    *,
+    marked: Callable[[], Any],
+    is_op: bool,
+    is_required: bool,
+) -> Any:
     """What Dynamo is to trace for a call that is `formula()` in torch, and `call()` outside of graphs.
 
-    A loss that may not be an op there, or cannot be one, is traced as its formula. If it is required to run on kernels,
-    it is called between two graphs.
+    A loss that may not be an op there, or cannot be one, is traced as its formula; `marked` is that inside of an op. If
+    it is required to run on kernels, it is called between two graphs.
     """
     if not torch.compiler.is_dynamo_compiling():  # it has given up, and this runs for real
         return call()
     way = _way(loss, is_op, is_required)
     if way == "outside":
         return outside(call)
-    return formula() if way == "formula" else operator(formula, loss=loss)
+    return formula() if way == "formula" else operator(marked, loss=loss)
 
 
 def _way(loss: str, is_op: bool, is_required: bool) -> Literal["op", "formula", "outside"]:

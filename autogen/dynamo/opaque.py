@@ -1,14 +1,15 @@
-"""A compiled loss as two ops of torch, `autogen::forward` and `autogen::backward`, for the graphs of `torch.compile`.
+"""Losses with kernels as two ops of torch, `autogen::forward` and `autogen::backward`, for graphs of `torch.compile`.
 
 A graph holds no Python objects, so it names a loss by a *token*. Another process has the same token only for the same
-plan, found on disk, of the same formula: so Inductor finds there what it has compiled of the graph, and a graph from a
-cache never meets another loss.
+plan, found on disk, of the same formula, or for the same handwritten kernels with the same options: so Inductor finds
+there what it has compiled of the graph, and a graph from a cache never meets another loss.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ import torch
 from torch import Tensor
 
 from autogen.errors import CompileError, InternalError
+from autogen.runtime.handwritten import BoundHandwritten
+from autogen.runtime.handwritten_prepared import PreparedHandwritten
 from autogen.runtime.launch import Results, empty
 from autogen.runtime.prepared import Prepared
 from autogen.runtime.replays import Replayed
@@ -30,34 +33,49 @@ logger = logging.getLogger("autogen")
 _registered: dict[str, OpaqueLoss] = {}
 
 
-class OpaqueLoss:
+class OpaqueLoss(ABC):
     """What a token stands for: a loss's kernels, and `formula`, which computes the same outputs in torch.
 
     The formula is for calls whose values fail a check of the loss, and for kernels that Triton refuses.
+    `differentiable` says which outputs have a gradient; `differentiated` are the positions of the tensors with one.
     """
 
-    def __init__(self, compiled: CompiledLoss, formula: Callable[..., Sequence[Tensor]]) -> None:
-        self.compiled = compiled
-        self.outputs = [each.name for each in compiled.trace.outputs]
-        buffers = {k: root.buffer for k, root in zip(compiled.plan.gradient_of, compiled.plan.gradients, strict=True)}
-        self.differentiated = sorted(buffers)  # the positions of the tensors that have a gradient
-        self.gradients = [buffers[k].name for k in self.differentiated]
-        self._results = Results(buffers.values())
+    name: str
+    differentiable: Sequence[bool]
+    differentiated: Sequence[int]
+
+    def __init__(self, device: torch.device, formula: Callable[..., Sequence[Tensor]]) -> None:
         self._formula = formula
-        device = compiled.device.type
-        self._autocast = device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
-        self._prepared: dict[tuple[Any, ...], Prepared] = {}
+        self._autocast = _autocast_of(device)
+        self._prepared: dict[Hashable, Prepared | PreparedHandwritten] = {}
         self._has_kernels = True
+
+    @abstractmethod
+    def empty_results(self, tensors: list[Tensor]) -> list[Tensor]:
+        """New tensors like those of `forward`."""
+
+    @abstractmethod
+    def empty_gradients(self, tensors: list[Tensor]) -> list[Tensor]:
+        """New tensors like those of `backward`."""
+
+    @abstractmethod
+    def _passes(self, tensors: list[Tensor]) -> bool:
+        """Whether values pass the checks of the loss, which look at them on the CPU only."""
+
+    @abstractmethod
+    def _prepare(self, tensors: list[Tensor]) -> Prepared | PreparedHandwritten | None:
+        """The launches for tensors like these; None if the kernels are not made for them."""
 
     def forward(self, tensors: list[Tensor]) -> list[Tensor]:
         """The outputs, and what is kept for backward."""
-        if self._can_launch(tensors):
-            try:
-                return self._launches(tensors).forward(tensors)
-            except (CompileError, InternalError) as error:
-                self._give_up(error)
+        try:
+            launches = self._launches(tensors)
+            if launches is not None:
+                return launches.forward(tensors)
+        except (CompileError, InternalError) as error:
+            self._give_up(error)
         results = self.empty_results(tensors)
-        with self._in_torch():
+        with self._as_compiled():
             outputs = self._formula(*tensors)
         for result, output in zip(results, outputs, strict=False):
             result.copy_(output)
@@ -66,15 +84,16 @@ class OpaqueLoss:
     def backward(self, tensors: list[Tensor], kept: list[Tensor], upstream: list[Tensor]) -> list[Tensor]:
         """The gradients that there are, for those of all outputs."""
         gradients: list[Tensor | None] | None = None
-        if self._can_launch(tensors):
-            try:
-                gradients = self._launches(tensors).backward([*tensors, *kept], upstream, None)
-            except (CompileError, InternalError) as error:
-                self._give_up(error)
+        try:
+            launches = self._launches(tensors)
+            if launches is not None:
+                gradients = launches.backward([*tensors, *kept], upstream, None)
+        except (CompileError, InternalError) as error:
+            self._give_up(error)
         if gradients is not None:
             return [gradient for gradient in gradients if gradient is not None]
         wanted = [k in self.differentiated for k in range(len(tensors))]
-        with self._in_torch():
+        with self._as_compiled():
             found = Replayed(lambda given: self._formula(*given), None).gradients(tensors, wanted, upstream)
         results = self.empty_gradients(tensors)
         for k, result in zip(self.differentiated, results, strict=True):
@@ -82,55 +101,121 @@ class OpaqueLoss:
             result.zero_() if gradient is None else result.copy_(gradient)
         return results
 
-    def empty_results(self, tensors: list[Tensor]) -> list[Tensor]:
-        """New tensors like those of `forward`."""
-        packing = self.compiled.packing(self._sizes(tensors), is_apart=True)
-        return [empty(packing.made[name], tensors[0].device) for name in (*self.outputs, *packing.kept)]
-
-    def empty_gradients(self, tensors: list[Tensor]) -> list[Tensor]:
-        """New tensors like those of `backward`."""
-        made = self._results.geometry(self._sizes(tensors))
-        return [empty(made[name], tensors[0].device) for name in self.gradients]
-
-    def _sizes(self, tensors: list[Tensor]) -> dict[str, Any]:
-        sizes = self.compiled.sizes_alone(tensors)
-        if sizes is None:
-            given = ", ".join(f"{tuple(each.shape)} with strides {each.stride()}" for each in tensors)
-            raise RuntimeError(f"{self.compiled.plan.name} is compiled for sizes unlike those of its tensors: {given}")
-        return sizes
-
-    def _can_launch(self, tensors: list[Tensor]) -> bool:
-        """Whether there are kernels, and the values pass the checks of the loss, which look at them on the CPU only."""
-        checks = self.compiled.trace.domain.predicates
-        return self._has_kernels and (not checks or self.compiled.trace.domain.sizes(tensors) is not None)
-
-    def _launches(self, tensors: list[Tensor]) -> Prepared:
+    def _launches(self, tensors: list[Tensor]) -> Prepared | PreparedHandwritten | None:
+        """What launches the kernels, if there are some for these tensors."""
+        if not self._has_kernels or not self._passes(tensors):
+            return None
         key = tuple([(tensor.shape, tensor.stride()) for tensor in tensors])
-        found = self._prepared.get(key)
-        if found is None:
+        if key not in self._prepared:
+            found = self._prepare(tensors)
+            if found is None:
+                return None
             if len(self._prepared) >= MOST_GEOMETRIES:
                 self._prepared.clear()
-            found = self._prepared[key] = Prepared(self.compiled, self._sizes(tensors), is_apart=True)
-        return found
+            self._prepared[key] = found
+        return self._prepared[key]
 
     def _give_up(self, error: CompileError | InternalError) -> None:
         self._has_kernels = False
-        logger.warning("%s runs in torch: %s", self.compiled.plan.name, error.reason, exc_info=error)
+        logger.warning("%s runs in torch: %s", self.name, error.reason, exc_info=error)
 
     @contextmanager
-    def _in_torch(self) -> Iterator[None]:
-        """Where torch runs the formula as it was compiled: an op has neither gradients nor autocast inside."""
-        device, dtype, is_enabled = self._autocast
+    def _as_compiled(self) -> Iterator[None]:
+        """Where torch runs as when the loss was compiled: an op has neither gradients nor autocast inside."""
         inside = torch._C._dispatch_tls_local_include_set(), torch._C.DispatchKeySet.from_raw_repr(0)
-        with torch._C._ForceDispatchKeyGuard(*inside), torch.autocast(device, dtype, is_enabled):
+        with torch._C._ForceDispatchKeyGuard(*inside), torch.autocast(*self._autocast):
             yield
 
 
-def register(compiled: CompiledLoss, formula: Callable[..., Sequence[Tensor]]) -> str:
-    """The token of a loss: the same one each time."""
-    if compiled.token not in _registered:
-        _registered[compiled.token] = OpaqueLoss(compiled, formula)
-    return compiled.token
+class OpaqueGenerated(OpaqueLoss):
+    """A loss with generated kernels."""
+
+    def __init__(self, compiled: CompiledLoss, formula: Callable[..., Sequence[Tensor]]) -> None:
+        super().__init__(compiled.device, formula)
+        self._compiled = compiled
+        self.name = compiled.plan.name
+        self.differentiable = compiled.differentiable
+        buffers = {k: root.buffer for k, root in zip(compiled.plan.gradient_of, compiled.plan.gradients, strict=True)}
+        self.differentiated = sorted(buffers)
+        self._outputs = [each.name for each in compiled.trace.outputs]
+        self._gradients = [buffers[k].name for k in self.differentiated]
+        self._results = Results(buffers.values())
+
+    def empty_results(self, tensors: list[Tensor]) -> list[Tensor]:
+        """See `OpaqueLoss.empty_results`."""
+        packing = self._compiled.packing(self._sizes(tensors), is_apart=True)
+        return [empty(packing.made[name], tensors[0].device) for name in (*self._outputs, *packing.kept)]
+
+    def empty_gradients(self, tensors: list[Tensor]) -> list[Tensor]:
+        """See `OpaqueLoss.empty_gradients`."""
+        made = self._results.geometry(self._sizes(tensors))
+        return [empty(made[name], tensors[0].device) for name in self._gradients]
+
+    def _sizes(self, tensors: list[Tensor]) -> dict[str, Any]:
+        sizes = self._compiled.sizes_alone(tensors)
+        if sizes is None:
+            given = ", ".join(f"{tuple(each.shape)} with strides {each.stride()}" for each in tensors)
+            raise RuntimeError(f"{self.name} is compiled for sizes unlike those of its tensors: {given}")
+        return sizes
+
+    def _passes(self, tensors: list[Tensor]) -> bool:
+        domain = self._compiled.trace.domain
+        return not domain.predicates or domain.sizes(tensors) is not None
+
+    def _prepare(self, tensors: list[Tensor]) -> Prepared:
+        return Prepared(self._compiled, self._sizes(tensors), is_apart=True)
+
+
+class OpaqueHandwritten(OpaqueLoss):
+    """A loss with handwritten kernels."""
+
+    def __init__(self, call: BoundHandwritten, device: torch.device, formula: Callable[..., Sequence[Tensor]]) -> None:
+        super().__init__(device, formula)
+        self._call = call
+        self.name = type(call.loss).__name__
+        self.differentiable = call.differentiable
+        constant = call.loss.constant
+        self.differentiated = [k for k, name in enumerate(call.names) if name in call.wanted and name not in constant]
+
+    def empty_results(self, tensors: list[Tensor]) -> list[Tensor]:
+        """See `OpaqueLoss.empty_results`."""
+        with torch.autocast(*self._autocast):
+            output, saved = self._call.loss.results(self._call.arguments(tensors, {}))
+        return [output, *saved]
+
+    def empty_gradients(self, tensors: list[Tensor]) -> list[Tensor]:
+        """See `OpaqueLoss.empty_gradients`."""
+        made = self._call.loss.gradients(self._call.arguments(tensors, {}), self._call.wanted)
+        return [made[self._call.names[k]] for k in self.differentiated]
+
+    def _passes(self, tensors: list[Tensor]) -> bool:
+        return not self._call.is_found or self._call.known(tensors, ()) is not None
+
+    def _prepare(self, tensors: list[Tensor]) -> PreparedHandwritten | None:
+        call = self._call.like(tensors, [name in self._call.wanted for name in self._call.names])
+        if call is None:
+            return None
+        with torch.autocast(*self._autocast):
+            return PreparedHandwritten(call, tensors, {})
+
+
+def _autocast_of(device: torch.device) -> tuple[str, torch.dtype, bool]:
+    """The arguments of a `torch.autocast` that goes on."""
+    return device.type, torch.get_autocast_dtype(device.type), torch.is_autocast_enabled(device.type)
+
+
+def register(
+    kernels: CompiledLoss | BoundHandwritten, tensors: Sequence[Tensor], formula: Callable[..., Sequence[Tensor]]
+) -> str:
+    """The token of a loss, for tensors like some: the same one each time."""
+    if isinstance(kernels, BoundHandwritten):
+        device = kernels.device(tensors)
+        token = "-".join(map(str, (kernels.token, device, *_autocast_of(device)[1:])))
+        _registered.setdefault(token, OpaqueHandwritten(kernels, device, formula))
+        return token
+    if kernels.token not in _registered:
+        _registered[kernels.token] = OpaqueGenerated(kernels, formula)
+    return kernels.token
 
 
 def loss_of(token: str) -> OpaqueLoss:
@@ -170,8 +255,8 @@ def _(tensors: list[Tensor], kept: list[Tensor], upstream: list[Tensor], loss: s
 def _keep(ctx: Any, inputs: tuple[list[Tensor], str], output: list[Tensor]) -> None:
     tensors, ctx.loss = inputs
     own = loss_of(ctx.loss)
-    count = len(own.outputs)
-    constant = [each for each, varies in zip(output, own.compiled.differentiable, strict=False) if not varies]
+    count = len(own.differentiable)
+    constant = [each for each, varies in zip(output, own.differentiable, strict=False) if not varies]
     ctx.count = len(tensors)
     ctx.set_materialize_grads(False)  # else what is kept would be given gradients
     ctx.mark_non_differentiable(*constant, *output[count:])
@@ -182,7 +267,7 @@ def _differentiate(ctx: Any, upstream: list[Tensor | None]) -> tuple[list[Tensor
     saved = list(ctx.saved_tensors)
     tensors, kept = saved[: ctx.count], saved[ctx.count :]
     own = loss_of(ctx.loss)
-    arrived = upstream[: len(own.outputs)]
+    arrived = upstream[: len(own.differentiable)]
     if any(each is None for each in arrived):
         like = own.empty_results(tensors)
         arrived = [torch.zeros_like(like[k]) if each is None else each for k, each in enumerate(arrived)]

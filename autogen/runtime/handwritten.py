@@ -8,6 +8,7 @@ are not made for it refuses, and the call goes on to the generator or to torch.
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import math
 from abc import ABC, abstractmethod
@@ -149,11 +150,15 @@ class Handwritten(ABC):
 
     `defaults` are those of its arguments, by name; `REQUIRED` ones have none. A module's attributes of these names are
     arguments, too. `on_host` names those that may be on the host while the others are on a GPU: as tensors, or as lists
-    of numbers, which may be others in each call. `backends` are Triton's names of those that the kernels are made for.
+    of numbers, which may be others in each call. `constant` names tensors that have no gradient, even if one is asked
+    for; `gradient_format` says how the others' lie in memory. `backends` are Triton's names of those that the kernels
+    are made for.
     """
 
     defaults: ClassVar[Mapping[str, Any]]
     on_host: frozenset[str] = frozenset()
+    constant: frozenset[str] = frozenset()
+    gradient_format: torch.memory_format = torch.preserve_format
     backends: frozenset[str] = frozenset({"cuda", "hip"})
 
     @abstractmethod
@@ -184,8 +189,20 @@ class Handwritten(ABC):
         return Bound({})
 
     @abstractmethod
+    def results(self, arguments: Mapping[str, Any]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """Allocate what forward makes: its output, and the tensors saved for backward (see `Forward`).
+
+        The first size of each tensor may be a symbol of torch's.
+        """
+
+    @abstractmethod
     def forward(self, arguments: Mapping[str, Any]) -> Forward:
         """Plan forward; allocates its results on the device of the arguments."""
+
+    def gradients(self, arguments: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, torch.Tensor]:
+        """Allocate the gradients of the `wanted` tensors that have one."""
+        named = [name for name in wanted if name not in self.constant]
+        return {name: torch.empty_like(arguments[name], memory_format=self.gradient_format) for name in named}
 
     @abstractmethod
     def backward(
@@ -233,6 +250,13 @@ class BoundHandwritten:
     def is_found(self) -> bool:
         """Whether each call is read."""
         return self.found is not None
+
+    @functools.cached_property
+    def token(self) -> str:
+        """What graphs call the loss (compare `CompiledLoss.token`)."""
+        kind = type(self.loss)
+        content = kind.__module__, kind.__qualname__, sorted(self.options.items()), self.names, self.found, self.wanted
+        return f"{kind.__name__}-{hashlib.sha256(repr(content).encode()).hexdigest()[:32]}"
 
     @property
     def unconnected(self) -> tuple[bool, ...]:
@@ -348,12 +372,19 @@ def _overridden(module: torch.nn.Module | None) -> str | None:
     """That a module computes something else than the loss whose `forward` it has, if a method of that is another."""
     if module is None:
         return None
-    kinds = type(module).__mro__
-    owner = next(k for k, kind in enumerate(kinds) if "forward" in vars(kind))
-    methods = {name for kind in kinds[owner:] for name, each in vars(kind).items() if inspect.isfunction(each)}
+    methods, changed = methods_of(type(module))
+    changed = changed or tuple(name for name in methods if name in vars(module))
+    return f"a {changed[0]} of the module's own" if changed else None
+
+
+def methods_of(kind: type[torch.nn.Module]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The methods that come with the `forward` of a class of modules, and those that are others in the class itself."""
+    kinds = kind.__mro__
+    owner = next(k for k, each in enumerate(kinds) if "forward" in vars(each))
+    methods = {name for each in kinds[owner:] for name, found in vars(each).items() if inspect.isfunction(found)}
     methods -= vars(torch.nn.Module).keys()
-    changed = methods & {name for each in (module, *kinds[:owner]) for name in vars(each)}
-    return f"a {min(changed)} of the module's own" if changed else None
+    own = {name for each in kinds[:owner] for name in vars(each)}
+    return tuple(sorted(methods)), tuple(sorted(methods & own))
 
 
 def values_among(arguments: Mapping[str, Any], on_host: Collection[str]) -> tuple[str, ...]:

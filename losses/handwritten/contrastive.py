@@ -59,17 +59,23 @@ class Contrastive(Handwritten):
             return f"labels of {label.dtype}"
         return None
 
+    def results(self, arguments: Mapping[str, Any]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """See `Handwritten.results`."""
+        x = _rows(arguments[self.roles(arguments)["x"]])
+        shape = x.shape[:1] if arguments["reduction"] == "none" else ()
+        loss = torch.empty(shape, dtype=result_dtype(x), device=x.device)
+        n_bytes = sum(map(_room, _kept(*self._counts(arguments))))
+        return loss, (torch.empty(n_bytes, dtype=torch.uint8, device=x.device),)
+
     def forward(self, arguments: Mapping[str, Any]) -> Forward:
         """See `Handwritten.forward`."""
         x = _rows(arguments[self.roles(arguments)["x"]])
-        saved = torch.empty(sum(map(_room, _kept(*self._counts(arguments)))), dtype=torch.uint8, device=x.device)
+        loss, (saved,) = self.results(arguments)
         common = self._common(arguments, saved)
         tile, num_warps = _tile(len(x), x, is_plain=self._is_plain(arguments), is_backward=False)
         grid = (triton.cdiv(len(x), tile["ROWS"]),)
-        is_reduced = arguments["reduction"] != "none"
-        loss = torch.empty(() if is_reduced else len(x), dtype=result_dtype(x), device=x.device)
         partials = grid[0] * (1 if common["n_counted_ptr"] is None else 2)
-        summed = sum_arguments(partials, torch.float32, x.device) if is_reduced else NO_SUM
+        summed = NO_SUM if arguments["reduction"] == "none" else sum_arguments(partials, torch.float32, x.device)
         launch = Launch(contrastive_loss_forward, grid, {**common, "loss_ptr": loss, **summed, **tile}, num_warps)
         return Forward(loss, (saved,), (launch,))
 
@@ -87,12 +93,9 @@ class Contrastive(Handwritten):
             "grad_loss_ptr": upstream,
             "grad_loss_stride": upstream.stride(0) if upstream.dim() else 0,
         }
-        gradients: dict[str, torch.Tensor] = {}
+        gradients = self.gradients(arguments, wanted)
         for role in ("x", "y", "positive"):
-            name = roles.get(role, "")
-            if name in wanted:
-                gradients[name] = torch.empty_like(arguments[name])
-            own |= _described(f"grad_{role}", gradients.get(name))
+            own |= _described(f"grad_{role}", gradients.get(roles.get(role, "")))
         of_rows = n_rows if own["grad_x_ptr"] is not None or own["grad_positive_ptr"] is not None else 0
         of_cols = n_cols if own["grad_y_ptr"] is not None else 0
         tile, num_warps = _tile(
@@ -109,8 +112,8 @@ class Contrastive(Handwritten):
     def _counts(self, arguments: Mapping[str, Any]) -> tuple[int, int]:
         """How many rows there are, and how many columns."""
         roles = self.roles(arguments)
-        x = _rows(arguments[roles["x"]])
-        return len(x), len(arguments[roles["y"]]) if "y" in roles else len(x)
+        n_rows, _ = _rows(arguments[roles["x"]]).shape
+        return n_rows, arguments[roles["y"]].shape[0] if "y" in roles else n_rows
 
     def _common(self, arguments: Mapping[str, Any], saved: torch.Tensor) -> dict[str, Any]:
         """The kernel arguments that forward and backward share; `saved` are the bytes of what is kept for backward."""

@@ -27,6 +27,7 @@ from autogen.tiling.tiler import strided
 
 # torch's 1e-12, a C++ float there.
 _EPSILON = tl.constexpr(9.999999960041972e-13)
+_INPUTS = ("input1", "input2")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # Elements of each input that a program holds at a time, and columns of a row up to which it is as many.
 _TILE, _SHORT = 2048, 128
@@ -290,27 +291,33 @@ class CosineEmbedding(Handwritten):
             return "the gradient of the target, which has none"
         return None
 
+    def results(self, arguments: Mapping[str, Any]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """See `Handwritten.results`."""
+        input1, input2, target = (arguments[name] for name in ("input1", "input2", "target"))
+        matrices = _matrices(arguments)
+        n_rows, n_cols = matrices[0].shape
+        shape = (n_rows,) if reduction_of(arguments) == "none" and target.dim() == 1 else ()
+        loss = torch.empty(shape, dtype=result_dtype(input1, input2), device=input1.device)
+        if _is_whole(_lanes(matrices), n_cols):
+            return loss, ()
+        # Each begins at a multiple of 16 bytes: Triton compiles a kernel for every other pattern of alignment.
+        n_bytes = 3 * padded(n_rows) * compute_dtype(input1, input2).itemsize
+        return loss, (torch.empty(n_bytes, dtype=torch.uint8, device=input1.device),)
+
     def forward(self, arguments: Mapping[str, Any]) -> Forward:
         """See `Handwritten.forward`."""
-        input1, input2, target = (arguments[name] for name in ("input1", "input2", "target"))
-        common, matrices = _common(arguments)
-        n_rows, n_cols = matrices[0].shape
-        dtype, device = compute_dtype(input1, input2), input1.device
+        matrices = _matrices(arguments)
+        n_rows, _ = matrices[0].shape
+        dtype = compute_dtype(*matrices)
         tile, num_warps = _tile(matrices)
-        is_reduced = reduction_of(arguments) != "none"
-        loss = torch.empty(
-            () if is_reduced or target.dim() == 0 else n_rows, dtype=result_dtype(input1, input2), device=device
-        )
-        saved: tuple[torch.Tensor, ...] = ()
-        if not _is_whole(tile, n_cols):
-            # Each begins at a multiple of 16 bytes: Triton compiles a kernel for every other pattern of alignment.
-            saved = (torch.empty(3 * padded(n_rows) * dtype.itemsize, dtype=torch.uint8, device=device),)
+        loss, saved = self.results(arguments)
         own = {"loss_ptr": loss, **_kept(saved, dtype, n_rows)}
         programs = triton.cdiv(n_rows, tile["ROWS"])
         summing = NO_SUM
-        if is_reduced:
+        if reduction_of(arguments) != "none":
             programs = strided(programs, num_warps)
-            summing = sum_arguments(programs, dtype, device)
+            summing = sum_arguments(programs, dtype, loss.device)
+        common = _common(arguments, matrices)
         launch = Launch(cosine_embedding_loss_forward, (programs,), {**common, **own, **summing, **tile}, num_warps)
         return Forward(loss, saved, (launch,))
 
@@ -322,16 +329,16 @@ class CosineEmbedding(Handwritten):
         wanted: Sequence[str],
     ) -> Backward:
         """See `Handwritten.backward`."""
-        common, matrices = _common(arguments)
+        matrices = _matrices(arguments)
+        common = _common(arguments, matrices)
         n_rows, n_cols = matrices[0].shape
-        own: dict[str, Any] = _kept(saved, compute_dtype(arguments["input1"], arguments["input2"]), n_rows)
+        own: dict[str, Any] = _kept(saved, compute_dtype(*matrices), n_rows)
         own |= {"grad_loss_ptr": upstream, "grad_loss_stride": upstream.expand(n_rows).stride(0)}
-        gradients = {}
-        for name in ("input1", "input2"):
-            gradient = torch.empty_like(arguments[name]) if name in wanted else None
+        gradients = self.gradients(arguments, wanted)
+        for name in _INPUTS:
+            gradient = gradients.get(name)
             strides: tuple[int, ...] = (0, 0)
             if gradient is not None:
-                gradients[name] = gradient
                 matrices.append(gradient.expand(n_rows, n_cols))
                 strides = matrices[-1].stride()
             own[f"grad_{name}_ptr"] = gradient
@@ -350,44 +357,52 @@ def _kept(saved: Sequence[torch.Tensor], dtype: torch.dtype, n_rows: int) -> dic
     return dict(zip(names, saved[0].view(dtype).view(3, -1)[:, :n_rows], strict=True))
 
 
-def _common(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[torch.Tensor]]:
-    """What forward and backward both read, by the names of the kernels' parameters; both inputs as matrices."""
-    input1, input2, target = (arguments[name] for name in ("input1", "input2", "target"))
+def _matrices(arguments: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Both inputs, as matrices of the same shape."""
+    inputs = [arguments[name] for name in _INPUTS]
+    n_cols = inputs[0].shape[-1]
+    n_rows = max(arguments["target"].numel(), *(each.numel() // n_cols for each in inputs))
+    return [each.expand(n_rows, n_cols) for each in inputs]
+
+
+def _common(arguments: Mapping[str, Any], matrices: Sequence[torch.Tensor]) -> dict[str, Any]:
+    """What forward and backward both read, by the names of the kernels' parameters."""
+    input1, input2, target = (arguments[name] for name in (*_INPUTS, "target"))
     if target.dtype in (torch.bool, torch.uint8):
         target = target.view(torch.int8)  # where 255 is -1, as it is for torch
-    n_cols = input1.shape[-1]
-    n_rows = max(target.numel(), *(each.numel() // n_cols for each in (input1, input2)))
     common: dict[str, Any] = {"input1_ptr": input1, "input2_ptr": input2, "target_ptr": target}
-    matrices = [each.expand(n_rows, n_cols) for each in (input1, input2)]
-    for name, each in zip(("input1", "input2"), matrices, strict=True):
+    for name, each in zip(_INPUTS, matrices, strict=False):
         common[f"{name}_row_stride"], common[f"{name}_col_stride"] = each.stride()
-    common["target_stride"] = target.expand(n_rows).stride(0)
-    common |= {"n_rows": n_rows, "n_cols": n_cols, "MARGIN": float(arguments["margin"])}
+    common["n_rows"], common["n_cols"] = n_rows, _ = matrices[0].shape
+    common |= {"target_stride": target.expand(n_rows).stride(0), "MARGIN": float(arguments["margin"])}
     common["divisor"] = n_rows if reduction_of(arguments) == "mean" else 1
-    return common, matrices
+    return common
 
 
-def _is_whole(tile: Mapping[str, int], n_cols: int) -> bool:
-    """Whether a tile has whole rows, and nothing of others."""
-    return tile["GROUP"] == 1 and tile["COLS"] >= n_cols
-
-
-def _tile(matrices: Sequence[torch.Tensor], *, is_whole: bool = False) -> tuple[dict[str, int], int]:
-    """The tile of a program, by the names of the kernels' parameters, and its warps: the longest rows with the fewest
-    idle lanes, or whole ones.
-    """
+def _lanes(matrices: Sequence[torch.Tensor], *, is_whole: bool = False) -> dict[str, int]:
+    """The lanes of a row, by the names of the kernels' parameters: the fewest that are idle, or all that it takes."""
     lanes = lanes_of(matrices)
     if is_whole:
         lanes["GROUP"] = 1
-    n_rows, n_cols = matrices[0].shape
-    n_lanes = n_cols + lanes["GROUP"] - 1
+    n_lanes = matrices[0].shape[1] + lanes["GROUP"] - 1
     row_stride, col_stride = matrices[0].stride()
     # A transposed input is read in runs of one column.
     most = min(triton.next_power_of_2(n_lanes), 32 if row_stride == 1 < col_stride else _TILE)
     choices = [most, *(most >> k for k in range(1, 5) if most >> k >= _LEAST_COLS and not is_whole)]
-    cols = min(choices, key=lambda each: triton.cdiv(n_lanes, each) * each)
+    return {**lanes, "COLS": min(choices, key=lambda each: triton.cdiv(n_lanes, each) * each)}
+
+
+def _is_whole(lanes: Mapping[str, int], n_cols: int) -> bool:
+    """Whether lanes are of whole rows, and nothing of others."""
+    return lanes["GROUP"] == 1 and lanes["COLS"] >= n_cols
+
+
+def _tile(matrices: Sequence[torch.Tensor], *, is_whole: bool = False) -> tuple[dict[str, int], int]:
+    """The tile of a program, by the names of the kernels' parameters, and its warps; of whole rows, if these fit."""
+    lanes = _lanes(matrices, is_whole=is_whole)
+    n_rows, n_cols = matrices[0].shape
     is_double = any(each.dtype == torch.float64 for each in matrices)
-    held = _HELD if _is_whole({**lanes, "COLS": cols}, n_cols) and not is_double else _HELD // 2
-    rows = max((_TILE if cols <= _SHORT else 32 * held) // cols, 1)
-    tile = {**lanes, "ROWS": min(rows, triton.next_power_of_2(n_rows)), "COLS": cols}
-    return tile, max(tile["ROWS"] * cols // (32 * held), 1)
+    held = _HELD if _is_whole(lanes, n_cols) and not is_double else _HELD // 2
+    rows = max((_TILE if lanes["COLS"] <= _SHORT else 32 * held) // lanes["COLS"], 1)
+    tile = {**lanes, "ROWS": min(rows, triton.next_power_of_2(n_rows))}
+    return tile, max(tile["ROWS"] * tile["COLS"] // (32 * held), 1)

@@ -33,6 +33,7 @@ class CTC(Handwritten):
     """
 
     defaults = defaults_of(torch.nn.functional.ctc_loss)
+    gradient_format = torch.contiguous_format
     on_host = frozenset({"targets", "input_lengths", "target_lengths"})
     checks_values = True  # of tensors on the CPU, as torch does; if not, these are taken for those of a GPU
 
@@ -121,16 +122,23 @@ class CTC(Handwritten):
             return True
         return lengths.device.type == "cpu" and self.checks_values
 
+    def results(self, arguments: Mapping[str, Any]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """See `Handwritten.results`."""
+        log_probs = arguments["log_probs"]
+        n_steps, n_batch, _ = _batched(log_probs).shape
+        shape = (n_batch,) if arguments["reduction"] == "none" and log_probs.dim() == 3 else ()
+        loss = torch.empty(shape, dtype=result_dtype(log_probs), device=log_probs.device)
+        n_states = n_batch * n_steps * 2 * (_n_labels(arguments) + 1)
+        n_bytes = _room(n_batch) + n_states * compute_dtype(log_probs).itemsize
+        return loss, (torch.empty(n_bytes, dtype=torch.uint8, device=log_probs.device),)
+
     def forward(self, arguments: Mapping[str, Any]) -> Forward:
         """See `Handwritten.forward`."""
-        log_probs, reduction = arguments["log_probs"], arguments["reduction"]
-        device, dtype = log_probs.device, compute_dtype(log_probs)
-        n_steps, n_batch, _ = _batched(log_probs).shape
-        n_states = n_batch * n_steps * 2 * (_n_labels(arguments) + 1)
-        states = torch.empty(_room(n_batch) + n_states * dtype.itemsize, dtype=torch.uint8, device=device)
-        shape = (n_batch,) if reduction == "none" and log_probs.dim() == 3 else ()
-        loss = torch.empty(shape, dtype=result_dtype(log_probs), device=device)
-        summed = NO_SUM if reduction == "none" else sum_arguments(n_batch, dtype, device)
+        log_probs = arguments["log_probs"]
+        _, n_batch, _ = _batched(log_probs).shape
+        loss, (states,) = self.results(arguments)
+        is_reduced = arguments["reduction"] != "none"
+        summed = sum_arguments(n_batch, compute_dtype(log_probs), log_probs.device) if is_reduced else NO_SUM
         both = _common(arguments, states)
         launch = Launch(ctc_loss_forward, (n_batch,), {**both, "loss_ptr": loss, **summed}, _num_warps(both["BLOCK"]))
         return Forward(loss, (states,), (launch,))
@@ -143,15 +151,14 @@ class CTC(Handwritten):
         wanted: Sequence[str],
     ) -> Backward:
         """See `Handwritten.backward`."""
-        log_probs = arguments["log_probs"]
-        gradient = torch.empty(log_probs.shape, dtype=log_probs.dtype, device=log_probs.device)
-        _, n_batch, n_classes = _batched(log_probs).shape
+        gradients = self.gradients(arguments, wanted)
+        _, n_batch, n_classes = _batched(arguments["log_probs"]).shape
         both = _common(arguments, saved[0])
         num_warps = _num_warps(both["BLOCK"])
         cols = min(triton.next_power_of_2(n_classes), 128)
         own = {
             "grad_loss_ptr": upstream,
-            "grad_log_probs_ptr": gradient,
+            "grad_log_probs_ptr": gradients["log_probs"],
             "grad_loss_stride": upstream.stride(0) if upstream.dim() else 0,
             "grad_step_stride": n_batch * n_classes,
             "COLS": cols,
@@ -159,7 +166,7 @@ class CTC(Handwritten):
         }
         # The long way through a target first, as the other classes take less time.
         grid = (n_batch, 1 + triton.cdiv(n_classes, cols))
-        return Backward({"log_probs": gradient}, (Launch(ctc_loss_backward, grid, {**both, **own}, num_warps),))
+        return Backward(gradients, (Launch(ctc_loss_backward, grid, {**both, **own}, num_warps),))
 
 
 def _n_labels(arguments: Mapping[str, Any]) -> int:

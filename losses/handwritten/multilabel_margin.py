@@ -224,6 +224,7 @@ class MultiLabelMargin(Handwritten):
     """`sum of max(0, 1 - x[t] + x[c]) / C` over targets `t` and the classes `c` that are no targets."""
 
     defaults = defaults_of(torch.nn.functional.multilabel_margin_loss)
+    gradient_format = torch.contiguous_format
     checks_values = True  # on the CPU, as torch does
 
     def reads(self, arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -255,14 +256,19 @@ class MultiLabelMargin(Handwritten):
             return f"more than {_MAX_CLASSES} classes"
         return None
 
+    def results(self, arguments: Mapping[str, Any]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """See `Handwritten.results`."""
+        input = arguments["input"]
+        shape = input.shape[:-1] if reduction_of(arguments) == "none" else ()
+        return torch.empty(shape, dtype=result_dtype(input), device=input.device), ()
+
     def forward(self, arguments: Mapping[str, Any]) -> Forward:
         """See `Handwritten.forward`."""
         input = arguments["input"]
         common = _common(arguments, [input])
         n_rows, _ = _sizes(input)
         is_reduced = reduction_of(arguments) != "none"
-        shape = () if is_reduced or input.dim() < 2 else (n_rows,)
-        loss = torch.empty(shape, dtype=result_dtype(input), device=input.device)
+        loss, _ = self.results(arguments)
         summing = sum_arguments(n_rows, compute_dtype(input), input.device) if is_reduced else NO_SUM
         own = {**common, **summing, "loss_ptr": loss}
         return Forward(loss, (), (Launch(multilabel_margin_loss_forward, (n_rows,), own, _num_warps(common)),))
@@ -276,13 +282,14 @@ class MultiLabelMargin(Handwritten):
     ) -> Backward:
         """See `Handwritten.backward`."""
         input = arguments["input"]
-        gradient = torch.empty_like(input, memory_format=torch.contiguous_format)
+        gradients = self.gradients(arguments, wanted)
+        gradient = gradients["input"]
         common = _common(arguments, [input, gradient])
         n_rows, n_classes = _sizes(input)
         own = {**common, "grad_input_ptr": gradient, "grad_loss_ptr": upstream, "grad_row_stride": n_classes}
         own["grad_loss_stride"] = upstream.expand(n_rows).stride(0)
         launch = Launch(multilabel_margin_loss_backward, (n_rows,), own, _num_warps(common))
-        return Backward({"input": gradient}, (launch,))
+        return Backward(gradients, (launch,))
 
 
 def _sizes(input: torch.Tensor) -> tuple[int, int]:
