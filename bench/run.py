@@ -31,7 +31,7 @@ from torch import Tensor
 
 import autogen
 from autogen import autogen_loss, explain, policy
-from autogen.dispatch.stored import source_files
+from autogen.runtime.versions import source_files
 from bench import goals, gpu, results
 from bench.gpu_cases import Case, cases
 from bench.results import DIRECTIONS, Row

@@ -20,7 +20,6 @@ import io
 import logging
 import os
 import pickle
-import platform
 import warnings
 from collections.abc import Hashable, Iterator
 from pathlib import Path
@@ -35,6 +34,7 @@ from autogen.calls.digest import UnstableKeyError, digest
 from autogen.calls.libraries import is_foreign
 from autogen.options import Options, keeps_plans
 from autogen.runtime import build
+from autogen.runtime.versions import versions
 
 if TYPE_CHECKING:
     from autogen.calls.binding import Binding, Bound
@@ -122,7 +122,7 @@ def shelf_of(name: str, key: tuple[Hashable, ...], binding: Binding, options: Op
     if not is_wanted or state.is_wide or state.is_endless or state.executed or _is_patched():
         return Shelf(None)
     try:
-        process = _versions(), torch.get_default_device()
+        process = versions(), torch.get_default_device()
         found = digest((process, name, key, tuple(binding.floats), options.gradient, options.tuning))
     except UnstableKeyError:
         return Shelf(None)
@@ -132,27 +132,6 @@ def shelf_of(name: str, key: tuple[Hashable, ...], binding: Binding, options: Op
 def _is_patched() -> bool:
     """Whether functions of torch have been replaced: losses of torch call them, and their keys do not say so."""
     return any(is_foreign(each) for home in (torch, torch.nn.functional, torch.Tensor) for each in vars(home).values())
-
-
-def source_files() -> Iterator[Path]:
-    """All files of this package that have a part in compiling a loss, also where links lead."""
-    for folder, _, files in os.walk(Path(__file__).parent.parent, followlinks=True):
-        yield from (Path(folder, file) for file in files if file.endswith((".py", ".jinja")))
-
-
-@functools.cache
-def _versions() -> tuple[Hashable, ...]:
-    """All that has a part in compiling a loss; a digest of our own files' sizes and ages."""
-    import numpy
-    import triton
-
-    own = []
-    for path in source_files():
-        state = path.stat()
-        own.append((path.parent.name, path.name, state.st_size, state.st_mtime_ns))
-    libraries = (torch, triton, sympy, numpy)
-    ours = hashlib.sha256(repr(sorted(own)).encode()).hexdigest()
-    return platform.python_version(), *(library.__version__ for library in libraries), ours
 
 
 @contextlib.contextmanager

@@ -55,8 +55,7 @@ def arguments_of(
     if names[0] not in given or (module is not None and _is_changed(module)):
         return args, kwargs
     arguments = {
-        name: given[name] if name in given else getattr(module, name, default)
-        for name, default in _defaults_of(loss)
+        name: given[name] if name in given else getattr(module, name, default) for name, default in _defaults_of(loss)
     }
     if not all([each is None or isinstance(each, (torch.Tensor, int, float, str)) for each in arguments.values()]):
         return args, kwargs

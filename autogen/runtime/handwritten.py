@@ -23,6 +23,7 @@ from autogen.calls.changes import State
 from autogen.frozen import frozen
 from autogen.runtime import build, direct, scratch
 from autogen.runtime.launch import triton_around
+from autogen.runtime.versions import versions
 
 # The parameters of a kernel that adds up over its programs: what each of them has, and how many have come.
 PARTIALS, COUNTER = "partials_ptr", "counter_ptr"
@@ -255,8 +256,9 @@ class BoundHandwritten:
     def token(self) -> str:
         """What graphs call the loss (compare `CompiledLoss.token`)."""
         kind = type(self.loss)
-        content = kind.__module__, kind.__qualname__, sorted(self.options.items()), self.names, self.found, self.wanted
-        return f"{kind.__name__}-{hashlib.sha256(repr(content).encode()).hexdigest()[:32]}"
+        call = sorted(self.options.items()), self.names, self.found, self.wanted
+        content = repr((kind.__module__, kind.__qualname__, call, versions()))
+        return f"{kind.__name__}-{hashlib.sha256(content.encode()).hexdigest()[:32]}"
 
     @property
     def unconnected(self) -> tuple[bool, ...]:

@@ -56,5 +56,5 @@ def lanes_of(matrices: Sequence[torch.Tensor]) -> dict[str, int]:
     group = ACCESS // min(each.itemsize for each in matrices)
     is_long = n_cols >= LEAST_GROUPS * group
     follow = all(each.stride(0) >= n_cols and each.stride(1) == 1 for each in matrices)
-    alike = len({step % group for step in steps}) == 1
+    alike = all((step - steps[0]) % group == 0 for step in steps)
     return {"ALIGN": align, "GROUP": group if align % group and is_long and follow and alike else 1}

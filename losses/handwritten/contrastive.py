@@ -64,7 +64,7 @@ class Contrastive(Handwritten):
         x = _rows(arguments[self.roles(arguments)["x"]])
         shape = x.shape[:1] if arguments["reduction"] == "none" else ()
         loss = torch.empty(shape, dtype=result_dtype(x), device=x.device)
-        n_bytes = sum(map(_room, _kept(*self._counts(arguments))))
+        n_bytes = sum(map(_room, self._kept(arguments).values()))
         return loss, (torch.empty(n_bytes, dtype=torch.uint8, device=x.device),)
 
     def forward(self, arguments: Mapping[str, Any]) -> Forward:
@@ -115,6 +115,19 @@ class Contrastive(Handwritten):
         n_rows, _ = _rows(arguments[roles["x"]]).shape
         return n_rows, arguments[roles["y"]].shape[0] if "y" in roles else n_rows
 
+    def _kept(self, arguments: Mapping[str, Any]) -> dict[str, int]:
+        """How many numbers are kept for backward, by the names of the kernels' parameters."""
+        n_rows, n_cols = self._counts(arguments)
+        roles = self.roles(arguments)
+        kept = {"lse_ptr": n_rows, "x_inv_norm_ptr": n_rows}
+        if "y" in roles:
+            kept["y_inv_norm_ptr"] = n_cols
+        if not self._is_plain(arguments):
+            kept["share_ptr"] = n_rows
+        if "label" in roles and arguments["reduction"] == "mean":
+            kept["n_counted_ptr"] = 1
+        return kept
+
     def _common(self, arguments: Mapping[str, Any], saved: torch.Tensor) -> dict[str, Any]:
         """The kernel arguments that forward and backward share; `saved` are the bytes of what is kept for backward."""
         tensors = {role: arguments[name] for role, name in self.roles(arguments).items()}
@@ -122,18 +135,16 @@ class Contrastive(Handwritten):
         n_rows, n_cols = self._counts(arguments)
         if label is not None and label.dtype == torch.bool:
             label = label.view(torch.uint8)
-        lse, share, x_inv_norm, y_inv_norm, n_counted = _parts(saved, n_rows, n_cols)
         return {
             **_described("x", tensors["x"]),
             **_described("y", tensors.get("y", tensors["x"])),
             **_described("positive", tensors.get("positive")),
             "label_ptr": label,
             "label_stride": 0 if label is None else label.stride(0),
-            "lse_ptr": lse,
-            "share_ptr": None if len(tensors) == 2 and label is None else share,
-            "x_inv_norm_ptr": x_inv_norm,
-            "y_inv_norm_ptr": y_inv_norm if "y" in tensors else None,
-            "n_counted_ptr": n_counted if label is not None and arguments["reduction"] == "mean" else None,
+            "share_ptr": None,
+            "y_inv_norm_ptr": None,
+            "n_counted_ptr": None,
+            **_parts(saved, self._kept(arguments)),
             "n_rows": n_rows,
             "n_cols": n_cols,
             "n_dims": x.shape[1],
@@ -205,16 +216,12 @@ def _room(count: int) -> int:
     return padded(4 * count)
 
 
-def _kept(n_rows: int, n_cols: int) -> tuple[int, ...]:
-    """How many numbers are kept for backward: lse, share, both inv_norm, and how many rows count."""
-    return n_rows, n_rows, n_rows, n_cols, 1
-
-
-def _parts(saved: torch.Tensor, n_rows: int, n_cols: int) -> list[torch.Tensor]:
+def _parts(saved: torch.Tensor, kept: Mapping[str, int]) -> dict[str, torch.Tensor]:
     """What is kept for backward, which is one tensor of bytes."""
-    counts = _kept(n_rows, n_cols)
-    starts = [0, *accumulate(map(_room, counts))]
-    return [saved[start:][: 4 * n].view(torch.float32) for start, n in zip(starts, counts, strict=False)]
+    starts = accumulate(map(_room, kept.values()), initial=0)
+    return {
+        name: saved[start:][: 4 * n].view(torch.float32) for (name, n), start in zip(kept.items(), starts, strict=False)
+    }
 
 
 def _tile(n_own: int, x: torch.Tensor, *, is_plain: bool, is_backward: bool) -> tuple[dict[str, int], int]:

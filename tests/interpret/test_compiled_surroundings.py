@@ -241,15 +241,13 @@ def test_losses_with_parts_of_their_own(name: str) -> None:
     ours.load_state_dict(theirs.state_dict())
     if name == "CTCLoss":
         inputs = (inputs[0].detach().log_softmax(-1).requires_grad_(), *inputs[1:])
-    found = []
-    for loss in (theirs, ours):
-        try:
-            found.append(outcome(compiled(loss), *inputs))
-        except (torch._dynamo.exc.Unsupported, torch._dynamo.exc.UserError) as error:
-            found.append([type(error)])
-    assert len(found[0]) == len(found[1])
-    if len(found[0]) > 1:
-        torch.testing.assert_close(found[1], found[0])
+    try:
+        found = outcome(compiled(ours), *inputs)
+    except (torch._dynamo.exc.Unsupported, torch._dynamo.exc.UserError) as error:
+        with pytest.raises(type(error)):
+            outcome(compiled(theirs), *inputs)
+    else:  # not in a graph: there torch 2.13 computes another MultiLabelMarginLoss than outside
+        torch.testing.assert_close(found, outcome(theirs, *inputs))
 
 
 def test_gradient_in_forward_is_for_eager_calls_only(launches: Launches) -> None:

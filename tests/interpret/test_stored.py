@@ -382,7 +382,7 @@ def test_a_plan_that_cannot_be_made_again_is_none(error: type[Exception], folder
 
 def test_another_version_of_anything_is_another(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agrees(again(Scaled), Scaled(), X, Y)
-    monkeypatch.setattr(stored, "_versions", lambda: ("another",))
+    monkeypatch.setattr(stored, "versions", lambda: ("another",))
     loss = again(Scaled)
     agrees(loss, Scaled(), X, Y)
     assert trace_count(loss) == 1 and len(plans(folder)) == 2
