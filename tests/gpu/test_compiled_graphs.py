@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import autogen.losses
+from autogen.dynamo import opaque
 
 pytestmark = pytest.mark.hardware
 
@@ -112,3 +113,23 @@ def test_a_batch_size_that_changes(dynamic: bool | None) -> None:
         x = torch.randn(n, 100, generator=torch.Generator().manual_seed(n)).cuda().requires_grad_()
         found = torch.autograd.grad(run(x, labels(100, n)), x)
         torch.testing.assert_close(found, torch.autograd.grad(theirs(x, labels(100, n)), x), rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["InfoNCELoss", "SupConLoss"])
+def test_handwritten_kernels(name: str, mode: str | None) -> None:
+    """The value and gradient that the loss has outside of graphs, for batches of several sizes."""
+    loss, layer = getattr(autogen.losses, name)(), nn.Linear(64, 128, device="cuda")
+    run = torch.compile(lambda x, other: loss(layer(x), other), fullgraph=True, mode=mode)
+    for n in (64, 100, 1024):
+        x = torch.randn(n, 64, generator=torch.Generator().manual_seed(n)).cuda()
+        other = torch.randn(n, 128, generator=torch.Generator().manual_seed(0)).cuda()
+        other = other if name == "InfoNCELoss" else labels(10, n)
+        torch.compiler.cudagraph_mark_step_begin()
+        value = run(x, other)
+        found = [value.detach().clone(), *torch.autograd.grad(value, layer.weight)]
+        expected = loss(layer(x), other)
+        torch.testing.assert_close(
+            found, [expected.detach(), *torch.autograd.grad(expected, layer.weight)], rtol=1e-3, atol=1e-5
+        )
+    assert any(token.startswith(name.removesuffix("Loss")) for token in opaque._registered)
