@@ -76,8 +76,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_logstart() -> None:
-    # pytest listens to loggers that do not propagate; torch then describes the stack for each symbol that it makes.
-    logging.getLogger("torch.__trace").propagate = True
+    # If anything listens to its trace, torch describes the stack for each symbol that it makes: pytest, to loggers that
+    # do not propagate, and torch's own handler, which leaves when something is logged.
+    trace = logging.getLogger("torch.__trace")
+    trace.propagate = True
+    trace.handlers.clear()
 
 
 pytest_collection_finish = pytest_runtest_logstart  # it listens throughout the run, and again in each test
