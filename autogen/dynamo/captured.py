@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch._ops import HigherOrderOperator
@@ -35,7 +35,7 @@ from autogen.runtime.compiled import CompiledLoss
 from autogen.runtime.handwritten import BoundHandwritten
 from autogen.sizes import hint
 
-MOST_NUMBERS = 1  # for how many values of a number that has changed a loss is compiled, at one place
+MOST_NUMBERS = 1  # for how many values of numbers that have changed a loss is compiled, at one place
 
 DispatcherOf = Callable[[Callable[..., Any], str, Options], Any]
 """Makes the `Dispatcher` of a function, given a name and options; that module knows this one."""
@@ -136,10 +136,21 @@ class LossOperator(HigherOrderOperator):
         tensors = [given for given, each in zip(inputs, found, strict=True) if isinstance(each, int)]
         if any(type(tensor) not in (*_PLAIN, *_STAND_INS) for tensor in tensors):
             raise GraphError(graphs.name_of(loss), "it is given a tensor of a class of its own")
-        is_fixed = not any(isinstance(size, torch.SymInt) for t in tensors for size in (*t.shape[1:], *t.stride()))
-        has_mark = is_fixed and graphs.options_of(loss).handwritten is not None
-        inputs_of = dict(zip(_placeholders(graph), found, strict=True))
-        return self._dispatcher(graph, found, marked(graph, inputs_of) if has_mark else None, loss), tensors
+        mark = None
+        if graphs.options_of(loss).handwritten is not None and self._fixes(graph, tensors, loss):
+            mark = marked(graph, dict(zip(_placeholders(graph), found, strict=True)))
+        return self._dispatcher(graph, found, mark, loss), tensors
+
+    def _fixes(self, graph: GraphModule, tensors: Sequence[torch.Tensor], loss: str) -> bool:
+        """Make all sizes but the first of each tensor numbers, on which handwritten kernels depend, if they may be."""
+        symbols = [size for t in tensors for size in (*t.shape[1:], *t.stride()) if isinstance(size, torch.SymInt)]
+        hints, known = tuple(map(hint, symbols)), self._known(graph, loss, "sizes")
+        if symbols and (None in hints or (hints not in known and len(known) >= MOST_NUMBERS)):
+            return False
+        for size in symbols:
+            int(size)  # a guard
+            known.add(hints)
+        return True
 
     def _read(self, graph: GraphModule, inputs: Sequence[Any], loss: str) -> tuple[Any, ...]:
         """What the inputs of the graph are, see `Body`.
@@ -169,7 +180,7 @@ class LossOperator(HigherOrderOperator):
             if k not in found
         }
         hints = tuple(hint(number) for number in numbers.values())
-        known = self._known(graph, loss)
+        known = self._known(graph, loss, "numbers")
         if None in hints:
             raise GraphError(name, "it reads a number that only values know")
         if numbers and hints not in known and len(known) >= MOST_NUMBERS:
@@ -182,10 +193,10 @@ class LossOperator(HigherOrderOperator):
             found[k] = Number(value, isinstance(values[k], torch.Tensor))
         return tuple(found[k] for k in range(len(nodes)))
 
-    def _known(self, graph: GraphModule, loss: str) -> set[tuple[Any, ...]]:
+    def _known(self, graph: GraphModule, loss: str, kind: Literal["numbers", "sizes"]) -> set[tuple[Any, ...]]:
         """The numbers that the loss has been compiled for, in the code that Dynamo is compiling, or in a graph."""
         compilation = torch._guards.CompileContext.current_compile_id()
-        key = loss, id(graph) if compilation is None else compilation.frame_id
+        key = kind, loss, id(graph) if compilation is None else compilation.frame_id
         if compilation is not None and compilation.frame_compile_id == 0:  # for the first time, or after a reset
             self._numbers.pop(key, None)
         return self._numbers.setdefault(key, set())

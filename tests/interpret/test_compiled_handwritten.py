@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -41,8 +42,12 @@ CALLS: dict[str, tuple[Callable[[], Any], Callable[[int], tuple[Any, ...]]]] = {
 }
 
 
-@pytest.mark.parametrize("backend", [*LOWERING, "inductor"])
-@pytest.mark.parametrize("name", CALLS)
+WITH_INDUCTOR = ("InfoNCE", "views", "long rows", "margins")
+
+
+@pytest.mark.parametrize(
+    "name, backend", [*itertools.product(CALLS, LOWERING), *itertools.product(WITH_INDUCTOR, ["inductor"])]
+)
 def test_values_and_launches(name: str, backend: str, launches: Launches) -> None:
     make, inputs = CALLS[name]
     ours = make()
@@ -57,23 +62,26 @@ def test_arguments_by_name(launches: Launches) -> None:
     agree(launches, compiled(loss), plain(loss), x(7, 20), x(7, 20, seed=1), signs(7))
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_batches_of_any_size(name: str, launches: Launches) -> None:
-    """Two graphs, for the first size and for all others."""
+@pytest.mark.parametrize("name, dynamic", [*itertools.product(CALLS, [None]), ("negatives", True), ("long rows", True)])
+def test_batches_of_any_size(name: str, dynamic: bool | None, launches: Launches) -> None:
+    """One graph for all, once the size has changed, or from the beginning."""
     make, inputs = CALLS[name]
     ours, counter = make(), CompileCounterWithBackend("aot_eager")
-    run = torch.compile(ours, backend=counter, fullgraph=True)
-    for n in (7, 9, 300, 12):
+    run = torch.compile(ours, backend=counter, fullgraph=True, dynamic=dynamic)
+    compiled_graphs = []
+    for n in (7, 9, 40, 12):
         agree(launches, run, plain(ours), *inputs(n))
-    assert counter.frame_count == 2
+        compiled_graphs.append(counter.frame_count)
+    assert compiled_graphs[1:] == [compiled_graphs[0] + (dynamic is None)] * 3
 
 
-def test_other_sizes_that_change(launches: Launches) -> None:
-    """Tiles follow from them: torch computes the loss, of any."""
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_other_sizes_that_change(dynamic: bool | None, launches: Launches) -> None:
+    """Tiles follow from them, so each is another graph; once they keep changing, torch computes the loss, of any."""
     ours = autogen.losses.InfoNCELoss()
-    run = compiled(ours)
-    for k, d in enumerate((20, 24, 28)):
-        agree(launches, run, plain(ours), x(7, d), x(7, d, seed=1), expected=0 if k else 2)
+    run = compiled(ours, dynamic=dynamic)
+    for k, d in enumerate((20, 24, 28, 32)):
+        agree(launches, run, plain(ours), x(7, d), x(7, d, seed=1), expected=2 if k < 2 else 0)
 
 
 def test_embeddings_that_kernels_are_not_made_for(launches: Launches) -> None:
@@ -169,6 +177,17 @@ def test_values_that_nothing_looks_at(monkeypatch: pytest.MonkeyPatch, launches:
     monkeypatch.setattr(multilabel_margin.MultiLabelMargin, "checks_values", False)
     ours = autogen.losses.MultiLabelMarginLoss(reduction="sum")
     agree(launches, compiled(ours), plain(ours), x(4, 6), labels(7, 4, 6) - 1)
+
+
+def test_what_torch_has_no_graph_of(launches: Launches) -> None:
+    """It is called between two graphs."""
+    ours = autogen.losses.CTCLoss()
+    inputs = x(9, 2, 5), labels(4, 2, 3) + 1, torch.tensor([9, 8]), torch.tensor([3, 2])
+
+    def run(scores: Tensor, *others: Tensor) -> Tensor:
+        return ours(scores.log_softmax(-1), *others)
+
+    agree(launches, torch.compile(run, backend="aot_eager"), plain(run), *inputs)
 
 
 def test_policies(launches: Launches) -> None:
