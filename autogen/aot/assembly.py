@@ -16,10 +16,12 @@ from autogen.frozen import frozen
 Kind = Literal["load", "store"]
 
 _POSITION = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)")
+_INLINE = re.compile(r"\s*// (begin|end) inline asm")
 _FILE = re.compile(r'\s*\.file\s+(\d+)\s+(?:"[^"]*"\s+)?"(?:[^"]*/)?([^"/]+)"')
 _PTX_ACCESS = re.compile(r"\s*(?:@!?%\w+\s+)?(ld|st)\.(?:\w+\.)*?global\.(\S+)")
 _PTX_ATOMIC = re.compile(r"\b(?:atom|red)\.(\S+)")
 _AMD_ACCESS = re.compile(r"\s*(?:buffer|global|flat)_(load|store)_(\w+)")
+_AMD_MEMORY = re.compile(r"\bs\[\d+:\d+\]")  # the registers that say where it is
 _LLVM_ATOMIC = re.compile(r'\batomicrmw (\w+) .*?(?:syncscope\("([\w-]+)"\))? (\w+), align')
 
 _KINDS: dict[str, Kind] = {"tl.load": "load", "tl.store": "store"}
@@ -150,21 +152,40 @@ def _call_at(calls: list[_Call], kind: Kind, position: tuple[int, int]) -> _Call
 
 def _memory_instructions(assembly: str, backend: str, name: str) -> Iterator[tuple[Kind, int, tuple[int, int]]]:
     """Kind, bytes per thread and source position of the instructions that access global memory."""
+    for position, lines in _positioned(assembly, name):
+        memory: str | None = None
+        for line in lines:
+            if backend == "cuda":
+                if match := _PTX_ACCESS.match(line):
+                    kind: Kind = "load" if match[1] == "ld" else "store"
+                    yield kind, _ptx_bytes(match[2]), position
+            elif match := _AMD_ACCESS.match(line):
+                kind = "load" if match[1] == "load" else "store"
+                found = _AMD_MEMORY.search(line)
+                memory = memory or (found[0] if found else None)
+                # What the optimizer has moved here may have no position, and is known by its other memory.
+                at = (0, 0) if found and found[0] != memory else position
+                yield kind, _AMD_BYTES[match[2].removesuffix("_d16").removesuffix("_d16_hi")], at
+
+
+def _positioned(assembly: str, name: str) -> Iterator[tuple[tuple[int, int], list[str]]]:
+    """Source positions in a kernel's module, and the lines after each."""
     lines = assembly.splitlines()
     is_own = re.compile(rf"{name}_[0-9a-f]{{16}}\.py").fullmatch
     files = {match[1] for match in map(_FILE.match, lines) if match and is_own(match[2])}
-    position = (0, 0)
+    position, found = (0, 0), list[str]()
+    is_inline, is_counted = False, False  # in inline assembly LLVM goes on counting lines: only the first is a position
     for line in lines:
-        if match := _POSITION.match(line):
-            if match[1] in files:
-                position = int(match[2]), int(match[3])
-        elif backend == "cuda":
-            if match := _PTX_ACCESS.match(line):
-                kind: Kind = "load" if match[1] == "ld" else "store"
-                yield kind, _ptx_bytes(match[2]), position
-        elif match := _AMD_ACCESS.match(line):
-            kind = "load" if match[1] == "load" else "store"
-            yield kind, _AMD_BYTES[match[2].removesuffix("_d16").removesuffix("_d16_hi")], position
+        if match := _INLINE.match(line):
+            is_inline, is_counted = match[1] == "begin", False
+        elif match := _POSITION.match(line):
+            if match[1] in files and not is_counted:
+                yield position, found
+                position, found = (int(match[2]), int(match[3])), []
+            is_counted = is_inline
+        else:
+            found.append(line)
+    yield position, found
 
 
 def _ptx_bytes(suffix: str) -> int:

@@ -3,7 +3,7 @@
 `kernel[grid](…)` takes its arguments apart, finds out what they are specialised on, makes a key of that and looks it
 up: 7 to 20 µs. Here that is known already: the sizes are those of a call that has been launched before, and the
 alignment of pointers is looked at. What remains is Triton's launcher, an object that is called with the grid, the
-stream and the arguments. That call is no public interface. It has been the same in Triton 3.6 and 3.7, is checked
+stream and the arguments. That call is no public interface. It has been the same in Triton 3.6 to 3.8, is checked
 below, and where it looks different `kernel[grid]` is used, which the log says once.
 """
 

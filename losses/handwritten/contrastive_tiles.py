@@ -27,10 +27,14 @@ def plus_product(total: tl.tensor, x: tl.tensor, y: tl.tensor, IS_EXACT: tl.cons
         x = x.to(tl.float32)
         y = y.to(tl.float32)
     if IS_EXACT:
+        # As `halves` has it, in other words, which LLVM makes the same: if two products shared a half, Triton 3.8 would
+        # send it through shared memory for one of them.
+        y_high = ((y.to(tl.int32, bitcast=True) + 0x1000) >> 13 << 13).to(tl.float32, bitcast=True)
         x, x_rest = halves(x)
         y, y_rest = halves(y)
         total = tl.dot(x_rest, y, total, input_precision="tf32")
         total = tl.dot(x, y_rest, total, input_precision="tf32")
+        y = y_high
     return tl.dot(x, y, total, input_precision="tf32")
 
 

@@ -125,6 +125,7 @@ class _Body:
     def _instruction(self, statement: str) -> Instruction:
         statement = " ".join(self._renamed(statement).split())
         guard, opcode, rest = re.fullmatch(r"(?:@(!?%\w+) )?([\w.:]+)(?: (.*))?", statement).groups()  # type: ignore[union-attr]
+        opcode = opcode.replace("shared::cta", "shared")  # which PTX takes it for
         return Instruction(tuple(opcode.split(".")), tuple(_operands(rest or "")), guard)
 
     def _renamed(self, statement: str) -> str:

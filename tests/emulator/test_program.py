@@ -98,6 +98,10 @@ def test_warps_wait_for_each_other() -> None:
     assert all(shifted(SHIFTED, seed) for seed in range(20))
 
 
+def test_shared_memory_is_that_of_the_program() -> None:
+    assert shifted(SHIFTED.replace("shared", "shared::cta"), 0)
+
+
 def test_a_barrier_that_is_missing_shows_in_another_order() -> None:
     assert not all(shifted(SHIFTED.replace("bar.sync 0;", ""), seed) for seed in range(20))
 

@@ -35,6 +35,7 @@ int cuLaunchKernelEx(const Config *config, void *function, void **values, void *
 static char context;
 int cuCtxGetCurrent(void **p) { *p = &context; return 0; }
 int cuCtxSetCurrent(void *p) { return 0; }
+int cuCtxGetDevice(int *device) { *device = 0; return 0; }
 int cuCtxGetLimit(size_t *value, int limit) { *value = 0; return 0; }
 int cuCtxSetLimit(int limit, size_t value) { return 0; }
 int cuDriverGetVersion(int *version) { *version = 12080; return 0; }
@@ -54,4 +55,5 @@ int cuModuleGetFunction(void **function, void *module, const char *name) {
   return 0;
 }
 int cuModuleLoadData(void **module, const void *data) { *module = &context; return 0; }
+int cuModuleUnload(void *module) { return 0; }
 int cuPointerGetAttribute(uint64_t *value, int attribute, uint64_t pointer) { *value = pointer; return 0; }

@@ -15,6 +15,7 @@ from triton._C.libtriton import native_specialize_impl
 from triton.backends.amd.compiler import HIPBackend
 
 from autogen.aot import TARGETS, CompiledKernel, Parameter, SpecializedKernel, compile_all, compile_kernel, kernels_of
+from autogen.aot.assembly import accesses
 from autogen.aot.kernels import _number, _pointer
 from autogen.errors import CompileError, RefusedError
 from autogen.losses import AdaptiveLogSoftmaxWithLoss, InfoNCELoss, MSELoss
@@ -101,6 +102,56 @@ def test_accesses_are_found_where_triton_knows_the_functions_of_another_text(ker
     loads = [[each.widths for each in compile_kernel(each, TARGETS["sm_90"]).accesses]
              for each in (kernel, replace(kernel, text=f"{kernel.text}\n# another"))]  # fmt: skip
     assert loads[0] == loads[1] and any(loads[0])
+
+
+LOADS = """def k(x_ptr, y_ptr, n):
+    x = tl.load(x_ptr + n)
+    if n > 0:
+        y = tl.load(y_ptr + n)
+    else:
+        y = tl.load(y_ptr)
+"""
+FILE = '\t.file 1 "/" "k_0123456789abcdef.py"\n'
+
+
+def widths_of(assembly: str, backend: str) -> dict[int, tuple[int, ...]]:
+    """The bytes of the instructions of each line of `LOADS`, or of none."""
+    return {each.line: each.widths for each in accesses(FILE + assembly, backend, LOADS, "k", {})}
+
+
+def test_lines_of_inline_assembly_are_no_positions() -> None:
+    """As of Triton 3.8; before, there were none."""
+    lines = """
+    .loc 1 2 9
+    // begin inline asm
+    .loc 1 2 9
+    mov.u32 %r1, 0;
+    .loc 1 3 9
+    .loc 1 4 13
+    ld.global.v4.b32 { %r1, %r2, %r3, %r4 }, [ %rd1 + 0 ];
+    // end inline asm
+    .loc 1 4 13
+    // begin inline asm
+    .loc 1 4 13
+    .loc 1 6 13
+    ld.global.b32 { %r5 }, [ %rd2 + 0 ];
+    // end inline asm
+    .loc 1 6 13
+    ld.global.v2.b32 { %r6, %r7 }, [ %rd2 + 0 ];
+"""
+    assert widths_of(lines, "cuda") == {2: (16,), 4: (4,), 6: (8,)}
+
+
+def test_loads_of_other_memory_than_the_first_at_a_position_were_moved_there() -> None:
+    lines = """
+    .loc 1 4 13
+    buffer_load_dwordx4 v[0:3], v20, s[44:47], 0 offen
+    buffer_load_dwordx4 v[4:7], v26, s[44:47], 0 offen
+    buffer_load_dword v20, v28, s[4:7], 0 offen
+    .loc 1 6 13
+    buffer_load_dword v0, v27, s[40:43], 0 offen
+"""
+    assert widths_of(lines, "hip") == {0: (4,), 2: (), 4: (16, 16), 6: (4,)}
 
 
 def test_everything_pickles(kernel: SpecializedKernel) -> None:

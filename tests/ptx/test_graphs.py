@@ -15,7 +15,9 @@ from autogen.aot import TARGETS, SpecializedKernel, compile_kernel, kernels_of
 from autogen.tiling.tiler import HEAVY
 from examples import beyond
 from tests.formulas import chamfer, clip, dice, discrepancy, ranked
+from tests.ptx.cases import TRITON
 
+UNUSED = 8 if TRITON >= (3, 8) else 0  # bytes of stack of `chosen` that no instruction touches
 SLOW_SINE = 48  # bytes of stack for the sine of a large number, which lgamma of a negative one needs
 
 
@@ -104,6 +106,8 @@ def test_nothing_spills(target: str) -> None:
             continue
         spilled = compile_kernel(kernel, TARGETS[target]).spilled
         allowed = SLOW_SINE if any(f"{op}(" in kernel.text for op in HEAVY) else 0
+        if kernel.name == "chosen_forward":
+            allowed = UNUSED
         assert spilled <= allowed, f"{kernel.loss}, {kernel.direction}: {spilled} bytes"
         count += 1
     assert count > 80

@@ -11,6 +11,7 @@ import torch
 
 import autogen.losses
 from autogen.aot import TARGETS, Atomic, SpecializedKernel, compile_kernel, kernels_of
+from tests.ptx.cases import TRITON
 
 LAST_BLOCK = Atomic("add", "acq_rel", "gpu")
 
@@ -48,7 +49,9 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "SupCon, halves": (autogen.losses.SupConLoss(), (y(8192, 2, 128, dtype=F16), torch.zeros(8192).long())),
 }
 # With products on tensor cores of NVIDIA, which calls on others have no kernel for.
-SPILLED = {"sm_80": 16, "sm_90": 8, "sm_100": 24}  # numbers that wait for the end of a loop
+# Bytes of numbers that wait for the end of a loop.
+SPILLED = {"sm_80": 24 if TRITON < (3, 7) else 16, "sm_90": 8, "sm_100": 24 if TRITON < (3, 8) else 32}
+SPILLED_OF_HALVES = {"sm_100": 72} if TRITON >= (3, 8) else {}  # of labels; the loop is shorter than Triton 3.7's
 PRODUCTS = frozenset(name for name in CALLS if name.startswith(("InfoNCE", "SupCon")))
 CASES = [
     case for case in itertools.product(CALLS, TARGETS) if case[0] not in PRODUCTS or TARGETS[case[1]].backend == "cuda"
@@ -69,8 +72,12 @@ def test_one_kernel_each_way(compiled: tuple[str, list[SpecializedKernel], list[
 
 
 def test_nothing_spills(compiled: tuple[str, list[SpecializedKernel], list[Any]]) -> None:
-    for result in compiled[2]:
-        assert result.spilled <= (SPILLED[result.target] if compiled[0] in PRODUCTS else 0), result.kernel
+    name, _, results = compiled
+    for result in results:
+        allowed = SPILLED[result.target] if name in PRODUCTS else 0
+        if name == "SupCon, halves":
+            allowed = SPILLED_OF_HALVES.get(result.target, allowed)
+        assert result.spilled <= allowed, result.kernel
 
 
 def test_only_the_last_block_is_ordered(compiled: tuple[str, list[SpecializedKernel], list[Any]]) -> None:
@@ -78,6 +85,13 @@ def test_only_the_last_block_is_ordered(compiled: tuple[str, list[SpecializedKer
     is_scalar = CALLS[name][0].reduction != "none"
     assert forward.atomics == (LAST_BLOCK,) * is_scalar
     assert backward.atomics == ()
+
+
+def test_columns_are_in_shared_memory_once() -> None:
+    """Of single precision, and rows twice, as two halves."""
+    loss, inputs = CALLS["InfoNCE"]
+    forward, _ = kernels_of(loss, *inputs)
+    assert compile_kernel(forward, TARGETS["sm_90"]).shared <= 4 * 128 * (2 * 32 + 64) + 1024
 
 
 def test_products_are_on_tensor_cores() -> None:
