@@ -55,18 +55,18 @@ class _Size:
 class Body(Portable):
     """The graph of a loss, as a function of its tensors.
 
-    `inputs` says what each input of the graph is: the position of a tensor, a `_Size` or a `Number`. What is `marked`
-    gives the tensors their names; its options can be given, too, which changes nothing.
+    `inputs` says what each input of the graph is: the position of a tensor, a `_Size` or a `Number`. If
+    `arguments` are known, they give the tensors their names; their options can be given, too, which changes nothing.
     """
 
-    def __init__(self, graph: GraphModule, inputs: tuple[Any, ...], marked: Marked | None) -> None:
+    def __init__(self, graph: GraphModule, inputs: tuple[Any, ...], arguments: Marked | None) -> None:
         self._graph = graph
         self._inputs = inputs
-        self.options = {} if marked is None else marked.options
+        self.options = {} if arguments is None else arguments.options
         names: dict[str, None] = {}
         for node, each in zip(_placeholders(graph), inputs, strict=True):
             if isinstance(each, int):
-                names[unique(_name_of(node) if marked is None else marked.names[node], names)] = None
+                names[unique(_name_of(node) if arguments is None else arguments.names[node], names)] = None
         kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
         self.__signature__ = inspect.Signature(
             [
@@ -136,10 +136,10 @@ class LossOperator(HigherOrderOperator):
         tensors = [given for given, each in zip(inputs, found, strict=True) if isinstance(each, int)]
         if any(type(tensor) not in (*_PLAIN, *_STAND_INS) for tensor in tensors):
             raise GraphError(graphs.name_of(loss), "it is given a tensor of a class of its own")
-        mark = None
+        arguments = None
         if graphs.options_of(loss).handwritten is not None and self._fixes(graph, tensors, loss):
-            mark = marked(graph, dict(zip(_placeholders(graph), found, strict=True)))
-        return self._dispatcher(graph, found, mark, loss), tensors
+            arguments = marked(graph, dict(zip(_placeholders(graph), found, strict=True)))
+        return self._dispatcher(graph, found, arguments, loss), tensors
 
     def _fixes(self, graph: GraphModule, tensors: Sequence[torch.Tensor], loss: str) -> bool:
         """Make all sizes but the first of each tensor numbers, on which handwritten kernels depend, if they may be."""
@@ -147,9 +147,10 @@ class LossOperator(HigherOrderOperator):
         hints, known = tuple(map(hint, symbols)), self._known(graph, loss, "sizes")
         if symbols and (None in hints or (hints not in known and len(known) >= MOST_NUMBERS)):
             return False
+        if symbols:
+            known.add(hints)
         for size in symbols:
             int(size)  # a guard
-            known.add(hints)
         return True
 
     def _read(self, graph: GraphModule, inputs: Sequence[Any], loss: str) -> tuple[Any, ...]:
@@ -201,16 +202,16 @@ class LossOperator(HigherOrderOperator):
             self._numbers.pop(key, None)
         return self._numbers.setdefault(key, set())
 
-    def _dispatcher(self, graph: GraphModule, inputs: tuple[Any, ...], mark: Marked | None, loss: str) -> Any:
+    def _dispatcher(self, graph: GraphModule, inputs: tuple[Any, ...], arguments: Marked | None, loss: str) -> Any:
         """The dispatcher of all graphs that are like this one; handwritten kernels are for what is marked."""
         targets = tuple(node.target for node in graph.graph.nodes if node.op == "call_function")
         part = id(graph) if _has_parts(graph) else None
-        key = loss, graph.code, targets, repr(inputs), mark is None, part  # 0.0 is not -0.0
+        key = loss, graph.code, targets, repr(inputs), arguments is None, part  # 0.0 is not -0.0
         found = self._dispatchers.get(key)
         if found is None:
             options = graphs.options_of(loss)
-            options = options if mark is not None else replace(options, handwritten=None)
-            found = self._dispatcher_of(Body(graph, inputs, mark), graphs.name_of(loss), options)
+            options = options if arguments is not None else replace(options, handwritten=None)
+            found = self._dispatcher_of(Body(graph, inputs, arguments), graphs.name_of(loss), options)
             self._dispatchers[key] = found
         return found
 
