@@ -264,6 +264,7 @@ class CosineEmbedding(Handwritten):
     """`1 - cos(input1, input2)` where target is 1, `max(0, cos - margin)` where it is -1."""
 
     defaults = defaults_of(torch.nn.functional.cosine_embedding_loss)
+    constant = frozenset({"target"})
 
     def refuse(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
         """See `Handwritten.refuse`."""

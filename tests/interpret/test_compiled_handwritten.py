@@ -62,6 +62,20 @@ def test_arguments_by_name(launches: Launches) -> None:
     agree(launches, compiled(loss), plain(loss), x(7, 20), x(7, 20, seed=1), signs(7))
 
 
+@pytest.mark.parametrize("run", [lambda loss: loss, compiled], ids=["outside", "in a graph"])
+def test_a_target_that_asks_for_a_gradient(run: Callable[..., Any], launches: Launches) -> None:
+    """It has none, on kernels as in torch."""
+    target = signs(7).float().requires_grad_()
+    inputs = x(7, 20), x(7, 20, seed=1), target
+    value = run(autogen.losses.CosineEmbeddingLoss())(*inputs)
+    gradients = torch.autograd.grad(value, inputs, allow_unused=True)
+    assert launches.take() == 2
+    expected = torch.autograd.grad(F.cosine_embedding_loss(*inputs), inputs, allow_unused=True)
+    assert expected[2] is None or not expected[2].any()
+    torch.testing.assert_close(gradients[:2], expected[:2])
+    assert gradients[2] is None or not gradients[2].any()
+
+
 @pytest.mark.parametrize("name, dynamic", [*itertools.product(CALLS, [None]), ("negatives", True), ("long rows", True)])
 def test_batches_of_any_size(name: str, dynamic: bool | None, launches: Launches) -> None:
     """One graph for all, once the size has changed, or from the beginning."""
