@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -19,14 +18,6 @@ from autogen import policy
 from tests.interpret.bounds import Bounds
 from tests.interpret.direct import DIRECT
 from tests.interpret.launches import LAUNCHES, Launches
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _quiet() -> Iterator[None]:
-    """torch's structured trace, meant for files, would bury every failure report."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logging.getLogger("torch.__trace"), "disabled", True)
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

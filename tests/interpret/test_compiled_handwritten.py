@@ -83,10 +83,10 @@ def test_batches_of_any_size(name: str, dynamic: bool | None, launches: Launches
     ours, counter = make(), CompileCounterWithBackend("aot_eager")
     run = torch.compile(ours, backend=counter, fullgraph=True, dynamic=dynamic)
     compiled_graphs = []
-    for n in (7, 9, 40, 12):
+    for n in (7, 9, 8):
         agree(launches, run, plain(ours), *inputs(n))
         compiled_graphs.append(counter.frame_count)
-    assert compiled_graphs[1:] == [compiled_graphs[0] + (dynamic is None)] * 3
+    assert compiled_graphs[1:] == [compiled_graphs[0] + (dynamic is None)] * 2
 
 
 @pytest.mark.parametrize("dynamic", [None, True])

@@ -101,7 +101,7 @@ def test_sizes(n: int, d: int, kind: str, reduction: str, dtype: torch.dtype) ->
 def test_tiles_of_many(kind: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """As large as they are where there are more programs than multiprocessors."""
     monkeypatch.setattr(contrastive, "_PROGRAMS", 1)
-    for n, d in ((130, 32), (257, 67), (300, 80)):
+    for n, d in ((130, 80), (257, 67)):
         check(kind, asking(drawn(kind, n, d, dtype, m=140)))
 
 
@@ -141,7 +141,7 @@ def test_layouts(kind: str) -> None:
     check("in the batch", asking([plain[0][:1].expand(20, 17), plain[0]]))
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.data())
 def test_any_call(data: st.DataObject) -> None:
     draw: Draw = data.draw

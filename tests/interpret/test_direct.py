@@ -134,7 +134,7 @@ def _compare(ours: Callable[..., Any], theirs: Callable[..., Any], sequence: Seq
 
 @pytest.mark.interpreted  # it counts what the interpreter's launcher is given
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.__name__)
-@settings(max_examples=15, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
 @given(sequence=sequences())
 def test_sequences(loss: Callable[..., Any], sequence: list[Call]) -> None:
     DIRECT.take()
@@ -145,7 +145,7 @@ def test_sequences(loss: Callable[..., Any], sequence: list[Call]) -> None:
 
 
 @pytest.mark.interpreted  # it counts what the interpreter's launcher is given
-@settings(max_examples=15, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
 @given(sequence=sequences())
 def test_sequences_on_handwritten_kernels(sequence: list[Call]) -> None:
     DIRECT.take()

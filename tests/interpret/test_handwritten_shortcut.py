@@ -138,14 +138,14 @@ def test_ctc_of_lengths_on_the_host(
     reduction = "none" if are_joined else "mean"
     ours, theirs = autogen.losses.CTCLoss(reduction=reduction), nn.CTCLoss(reduction=reduction)
     lengths = [([7, 8, 6], [3, 1, 2]), ([8, 8, 8], [2, 2, 2]), ([5, 6, 7], [1, 2, 0]), ([6, 6, 6], [1, 1, 0])]
-    for call, (steps, labels) in enumerate([*lengths, *reversed(lengths), *lengths]):
+    for call, (steps, labels) in enumerate([*lengths, *reversed(lengths)]):
         taken = [row[:length] for row, length in zip(TARGETS, labels, strict=True)]
         targets = torch.cat(taken) if are_joined else TARGETS
-        x = probabilities(call, 8 + call // 6)
+        x = probabilities(call, 8 + call // 4)
         given = x, targets, kind(steps), kind(labels)
         torch.testing.assert_close(gradients(ours, *given), gradients(theirs, *given))
     assert len(binds) == 2
-    assert launches.take() == 24
+    assert launches.take() == 16
 
 
 def test_ctc_of_targets_that_lie_in_other_ways(binds: list[str], launches: Launches) -> None:
