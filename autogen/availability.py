@@ -98,6 +98,8 @@ def require(tensors: Sequence[torch.Tensor]) -> None:
 
 is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # also one that has outlived its transform
 _functorch = torch._C._functorch.peek_interpreter_stack
+_is_mapped = torch._C._functorch.is_batchedtensor
+_is_mapped_as_before = torch._C._functorch.is_legacy_batchedtensor  # by `torch.autograd.functional`
 _function_modes = torch._C._len_torch_function_stack
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _jit_state = torch._C._get_tracing_state
@@ -105,8 +107,8 @@ _jit_state = torch._C._get_tracing_state
 
 def is_batched(tensors: Sequence[torch.Tensor | None]) -> bool:
     """Whether torch maps over a dimension that is hidden in some tensors, whose memory no kernel can read then."""
-    kinds = torch._C._functorch.is_batchedtensor, torch._C._functorch.is_legacy_batchedtensor
-    return any(is_kind(tensor) for tensor in tensors if tensor is not None for is_kind in kinds)
+    given = [tensor for tensor in tensors if tensor is not None]
+    return any(map(_is_mapped, given)) or any(map(_is_mapped_as_before, given))
 
 
 def has_no_memory(tensors: Sequence[torch.Tensor | None]) -> bool:

@@ -286,16 +286,15 @@ class Dispatcher:
             if not before == replaced.begun == replaced.ended:
                 return MISSING  # another thread replays: the long way waits for it
             tensors, known, values = reading
-            plan = self._planner.plan(each, known, tensors, values, site) if isinstance(known, tuple) else known
-            if not isinstance(plan, Plan):
-                return MISSING if plan is None else plan
-            sizes: dict[str, Any] | None = None
-            found: tuple[torch.Tensor, ...] = ()
-            if values or plan.by_values:
-                taken = plan.taken(tensors, values) or self._planner.branch(each, tensors, values, site, plan)
-                if taken is None:
-                    return MISSING
-                plan, sizes, found = taken
+            way = self._planner.plan(each, known, tensors, values, site) if isinstance(known, tuple) else known
+            if isinstance(way, Plan):
+                if values or way.by_values:
+                    way = way.taken(tensors, values) or self._planner.branch(each, tensors, values, site, way)
+                else:
+                    way = way, None, ()
+            if not isinstance(way, tuple):
+                return MISSING if way is None else way
+            plan, sizes, found = way
             if plan.is_simple:
                 if plan.needs_gradient:
                     return apply_short((plan, sizes, values, each, module, self, None), *tensors, *found)

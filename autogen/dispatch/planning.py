@@ -41,7 +41,7 @@ class Planner:
 
     def plan(
         self, shortcut: Shortcut, key: Key, tensors: Sequence[torch.Tensor], values: tuple[Any, ...], site: Site
-    ) -> Plan | InTorch | None:
+    ) -> Plan | Taken | InTorch | None:
         """What a call of a geometry runs that has no plan yet; on handwritten kernels, if another has one."""
         if self._handwritten is None:
             kinds, family = shortcut.plans.family(key)
@@ -52,12 +52,19 @@ class Planner:
                     if needs is not None and not self._compilations.refuses(key_of(shortcut, tensors), tensors, values):
                         return None
                     if not values:
-                        shortcut.plans.keep(key, IN_TORCH)
+                        shortcut.plans.keep(key, IN_TORCH, is_again=shortcut.plans.note(key))
                     return IN_TORCH
                 shortcut.plans.know(kinds, family)
-            plan = self._compiled_plan(family, tensors, values, site, [])
+            found = self._found(family, tensors, values, site)
+            if found is None:
+                return None
+            compiled, sizes = found
+            is_again = shortcut.plans.note(key)
+            plan = None if is_again else family.of_any_sizes(compiled)
             if plan is not None:
-                shortcut.plans.keep(key, plan)
+                return plan, sizes, ()
+            plan = _prepared(compiled, sizes, family, values, [])
+            shortcut.plans.keep(key, plan, is_again=is_again)
             return plan
         state, example = shortcut.plans.example or (None, None)
         if not isinstance(example, Plan) or example.loss.path != "handwritten":
@@ -112,7 +119,7 @@ class Planner:
                 family = self._family(each, tensors, needs_of_plain(tensors))
                 plan = None if family is None else self._compiled_plan(family, tensors, (), site, [])
                 if plan is not None:
-                    each.plans.keep(key, plan)
+                    each.plans.keep(key, plan, is_again=each.plans.note(key))
 
     def on_device(self, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """The tensors that may not be on the host if kernels are to run on a GPU."""
@@ -157,16 +164,30 @@ class Planner:
         branches: list[Plan],
     ) -> Plan | None:
         """What a call runs, if it is compiled; one more of the `branches` for its geometry."""
+        found = self._found(family, tensors, values, site)
+        return None if found is None else _prepared(*found, family, values, branches)
+
+    def _found(
+        self, family: Family, tensors: Sequence[torch.Tensor], values: tuple[Any, ...], site: Site
+    ) -> tuple[CompiledLoss, dict[str, Any]] | None:
+        """What a call runs, if it is compiled, and its sizes."""
         for compiled in family.compiled:
             sizes = compiled.sizes_of(tensors, values) if compiled.is_short else None
             if sizes is not None:
                 if self._options.static_graph and site.graphs.get(family.needs) is not compiled.graph:
                     return None  # compared on the long way
-                plan = Plan.of(compiled, sizes, family, branches)
-                if values or plan.by_values:
-                    branches.append(plan)
-                return plan
+                return compiled, sizes
         return None
+
+
+def _prepared(
+    compiled: CompiledLoss, sizes: dict[str, Any], family: Family, values: tuple[Any, ...], branches: list[Plan]
+) -> Plan:
+    """A plan for some sizes; one more of the `branches` for its geometry."""
+    plan = Plan.of_sizes(compiled, sizes, family, branches)
+    if values or plan.by_values:
+        branches.append(plan)
+    return plan
 
 
 def _is_autocast_known(tensors: Sequence[torch.Tensor]) -> bool:

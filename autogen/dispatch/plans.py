@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from autogen.runtime.handwritten import BoundHandwritten
     from autogen.runtime.handwritten_prepared import PreparedHandwritten, UnpreparedHandwritten
     from autogen.runtime.prepared import Prepared
+    from autogen.runtime.unprepared import Unprepared
     from autogen.tracing.domain import Holds
 
-    Preparation = Prepared | PreparedHandwritten | UnpreparedHandwritten
+    Preparation = Prepared | Unprepared | PreparedHandwritten | UnpreparedHandwritten
 
 Key = tuple[Any, ...]
 
@@ -53,11 +54,23 @@ class Family:
     needs: tuple[bool, ...]
     settings: Settings
     parameters: tuple[int, ...] = ()  # tensors that are such
+    unprepared: dict[CompiledLoss, Plan] = field(default_factory=dict, repr=False)
+
+    def of_any_sizes(self, loss: CompiledLoss) -> Plan | None:
+        """A plan for calls of any sizes that `loss` is made for, which have to be given; None where it needs them."""
+        if not loss.is_closed or loss.trace.domain.ahead:
+            return None
+        plan = self.unprepared.get(loss)
+        if plan is None:
+            from autogen.runtime.unprepared import Unprepared
+
+            plan = self.unprepared[loss] = Plan.of(loss, Unprepared(loss), self, [])
+        return plan
 
 
 @frozen
 class Plan:
-    """A compiled loss, prepared for one geometry of its tensors."""
+    """A compiled loss, prepared for one geometry of its tensors, or unprepared."""
 
     loss: CompiledLoss | BoundHandwritten
     prepared: Preparation
@@ -82,10 +95,17 @@ class Plan:
     branches: list[Plan] = field(default_factory=list, repr=False)  # of all traces for the geometry
 
     @classmethod
-    def of(cls, loss: CompiledLoss, sizes: dict[str, Any], family: Family, branches: list[Plan]) -> Plan:
-        """Prepare a loss for the sizes of a call, and the tensors of it that are to be differentiated.
+    def of(
+        cls,
+        loss: CompiledLoss,
+        prepared: Preparation,
+        family: Family,
+        branches: list[Plan],
+        holds: Holds | None = None,
+    ) -> Plan:
+        """A loss, and the tensors of a call that are to be differentiated.
 
-        `branches` are all plans for its geometry, where more than that decides.
+        `branches` are all plans for its geometry, where more than that decides; `holds` tells its own.
         """
         needs = family.needs
         common = loss.common.get(needs)
@@ -106,11 +126,16 @@ class Plan:
             common["only_first"] = common["constant"] == tuple(range(1, common["outputs"]))
             is_more = any(common[each] for each in ("is_early", "is_random", "constant", "cut", "unread"))
             common["is_simple"] = common["returns_tensor"] and not is_more
-        domain = loss.trace.domain
-        holds = domain.checks(sizes) if domain.ahead and not common["is_found"] else None
         by_values = common["is_found"] or holds is not None
         own: dict[str, Any] = {"settings": family.settings, "parameters": family.parameters, "branches": branches}
-        return cls(loss, _prepared(loss, (), sizes), holds=holds, by_values=by_values, **own, **common)
+        return cls(loss, prepared, holds=holds, by_values=by_values, **own, **common)
+
+    @classmethod
+    def of_sizes(cls, loss: CompiledLoss, sizes: dict[str, Any], family: Family, branches: list[Plan]) -> Plan:
+        """Prepare a loss for the sizes of a call."""
+        domain = loss.trace.domain
+        holds = domain.checks(sizes) if domain.ahead and not loss.is_found else None
+        return cls.of(loss, _prepared(loss, (), sizes), family, branches, holds)
 
     @classmethod
     def of_handwritten(cls, call: BoundHandwritten, tensors: Sequence[torch.Tensor], *, is_again: bool) -> Plan:
@@ -200,7 +225,7 @@ class Plans:
             if self._newest is None or self._newest[0] != key:
                 return key
             plan = self._newest[1]
-            self.keep(key, plan)
+            self.keep(key, plan, is_again=True)
         if same is None or not is_like:  # made in another inference mode
             same = geometry.alike(tensors)
             if same is None:
@@ -219,8 +244,8 @@ class Plans:
         _make_room(_MOST_FAMILIES, self._families)
         self._families[kinds] = family
 
-    def comes_again(self, key: Key) -> bool:
-        """Whether a geometry has come before, or is the first of all, as that of most losses stays what it is."""
+    def note(self, key: Key) -> bool:
+        """Note that a geometry comes. Whether it has before, or is the first of all, as that of most losses stays."""
         noted = hash(key)
         if noted in self._noted:
             return True
@@ -230,9 +255,9 @@ class Plans:
         self._noted[noted] = None
         return is_first
 
-    def keep(self, key: Key, plan: Plan | InTorch) -> None:
+    def keep(self, key: Key, plan: Plan | InTorch, *, is_again: bool) -> None:
         """Remember the plan of a geometry: if that comes again, for good."""
-        if self.comes_again(key):
+        if is_again:
             _make_room(MOST_PLANS, self._plans, self._tests)
             self._plans[key] = plan
             self.example = key[0], plan

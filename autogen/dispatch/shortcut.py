@@ -100,10 +100,10 @@ class Shortcut:
 
     def handwritten(self, key: Key, call: BoundHandwritten, tensors: Sequence[torch.Tensor]) -> Plan:
         """A plan for a `call` on handwritten kernels, which is kept for calls of its geometry if that comes again."""
-        is_again = self.plans.comes_again(key)
+        is_again = self.plans.note(key)
         plan = Plan.of_handwritten(call, tensors, is_again=is_again)
         if is_again:
-            self.plans.keep(key, plan)
+            self.plans.keep(key, plan, is_again=True)
         return plan
 
     def replay(self, tensors: Sequence[torch.Tensor], values: Sequence[Any], loss: Callable[..., Any]) -> Any:

@@ -24,7 +24,7 @@ from autogen.sizes import evaluator_of
 from autogen.torch_step import TorchStep
 from autogen.tracing.trace import Trace
 
-Sizes = dict[str, Any]
+Sizes = Mapping[str, Any]
 Step = Launcher | TorchStep
 
 _DENSE, _EXPANDED, _STRIDED, _MISSING = "dense", "expanded", "strided", "missing"
@@ -44,7 +44,7 @@ class Backward:
 
     def holds(self, sizes: Sizes) -> bool:
         """Whether the kernels are made for some sizes."""
-        return all(kernel.holds(sizes) for kernel in self._limited)
+        return not self._limited or all(kernel.holds(sizes) for kernel in self._limited)
 
     @functools.cached_property
     def _limited(self) -> list[Kernel]:
@@ -53,9 +53,11 @@ class Backward:
 
 @frozen
 class Arriving:
-    """Upstream gradients of one layout, by name, and backward for them, of that `kind`; `sizes` know their strides."""
+    """Upstream gradients, by name, and backward for them; `sizes` know their strides. Their `kind` is the layout of
+    each, and whether forward's gradients are at hand.
+    """
 
-    kind: Hashable
+    kind: tuple[Hashable, ...]
     backward: Backward
     sizes: Sizes
     tensors: dict[str, torch.Tensor]
@@ -91,7 +93,6 @@ class Backwards:
     def arriving(self, upstream: Sequence[torch.Tensor | None], sizes: Sizes, is_early: bool) -> Arriving | None:
         """Backward for some upstream gradients, where forward's gradients are at hand or not; None if there is none."""
         named: dict[str, torch.Tensor] = {}
-        sizes = dict(sizes)
         layouts = []
         expected = {}
         for each, tensor in zip(self.trace.upstream, upstream, strict=True):
@@ -102,7 +103,8 @@ class Backwards:
                 tensor = named[each.name] = tensor.resolve_neg()  # its memory would hold the other sign
                 layouts.append(_layout(each.strides, tensor, sizes))
                 if layouts[-1] == _STRIDED:
-                    sizes |= {_stride_name(each.name, d): stride for d, stride in enumerate(tensor.stride())}
+                    strides = {_stride_name(each.name, d): stride for d, stride in enumerate(tensor.stride())}
+                    sizes = {**sizes, **strides}
         found = self._of(tuple(layouts), is_early)
         if isinstance(found, Backward) and found.holds(sizes):
             return Arriving((*layouts, is_early), found, sizes, named, is_copied=False)

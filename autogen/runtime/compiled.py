@@ -16,7 +16,7 @@ import torch
 from autogen import ir
 from autogen.calls.binding import Bound
 from autogen.calls.changes import State
-from autogen.runtime.backwards import Backwards, Sizes, Step, kernels_in, launchers_of, results_of
+from autogen.runtime.backwards import Arriving, Backwards, Sizes, Step, kernels_in, launchers_of, results_of
 from autogen.runtime.launch import Launcher, Tuner, empty
 from autogen.runtime.packing import Packing, packed
 from autogen.runtime.route import Route
@@ -108,12 +108,10 @@ class CompiledLoss:
         """Whether the kernels are given tensors or numbers that torch finds ahead of them."""
         return len(self.trace.domain.ahead) > len(self.trace.domain.predicates)
 
-    @property
+    @functools.cached_property
     def is_closed(self) -> bool:
         """Whether the kernels are all there is to a call that can run on them. Checks of its values may come before."""
-        if self.is_found or self.state:
-            return False
-        return not any(isinstance(step, TorchStep) for step in (*self.forward, *self.backward()))
+        return not (self.is_found or self.state or self._between)
 
     @property
     def is_portable(self) -> bool:
@@ -125,20 +123,22 @@ class CompiledLoss:
         """What graphs call the loss: the same in all processes that have it from one plan on disk, else in no other."""
         return f"{self.plan.name}-{self.kept_as or uuid.uuid4().hex}"
 
-    def sizes_alone(self, tensors: Sequence[torch.Tensor]) -> Sizes | None:
+    def sizes_alone(self, tensors: Sequence[torch.Tensor]) -> dict[str, Any] | None:
         """`sizes_of`, whatever the values are, of tensors or of what stands for them."""
         sizes = self.trace.domain.guards.read(tensors)
         return None if sizes is None or not self.holds(sizes) else sizes
 
-    def sizes_of(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> Sizes | None:
+    def sizes_of(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> dict[str, Any] | None:
         """The sizes and floats of a call by name, None if the kernels are not made for it."""
         bound = self.bind(tensors, floats)
         return None if bound is None else bound.sizes
 
     def holds(self, sizes: Sizes) -> bool:
         """Whether the kernels are made for some sizes; floats among them do not matter."""
-        is_fixed = all(size(sizes) == (value,) for size, value in self._fixed)
-        return is_fixed and all(step.kernel.holds(sizes) for step in self._limited)
+        for size, value in self._fixed:
+            if size(sizes) != (value,):
+                return False
+        return not self._limited or all(step.kernel.holds(sizes) for step in self._limited)
 
     @property
     def state(self) -> State:
@@ -189,20 +189,54 @@ class CompiledLoss:
         self.constants = {
             each.name: tensor.to(self.device) for each, tensor in zip(self.trace.constants, constants, strict=True)
         }
-        steps = [step for step in (*self.forward, *self.plan.direction.steps) if isinstance(step, TorchStep)]
+        steps = (*self.forward, *self.plan.direction.steps)
+        self._between = [step for step in steps if isinstance(step, TorchStep)]
         self._fixed = [(evaluator_of(size), value) for size, value in self.plan.fixed.items()]
         self._limited = [each for each in self.launchers if each.kernel.is_limited]
         early = [root.buffer for root in self.plan.early.gradients]
+        self._inputs = [each.name for each in self.trace.inputs]
+        self._early = [each.name for each in early]
         self.outputs = results_of(self.forward, [*self.plan.outputs, *early], self.plan.aliases)
         self._saved = [each.name for each in self.plan.saved]
-        apart = {each.name for each in self.trace.outputs}.union(*(step.reads for step in steps))
+        apart = {each.name for each in self.trace.outputs}.union(*(step.reads for step in self._between))
         self._packed = packed(self._saved, self.outputs.names, apart)
-        self.routes: dict[Hashable, Route] = {}
+        self._routes: dict[Hashable, Route] = {}
         self.common: dict[tuple[bool, ...], dict[str, Any]] = {}  # what its plans share, by what is differentiated
 
     def packing(self, sizes: Sizes, *, is_apart: bool = False) -> Packing:
         """What forward makes, and how it keeps what backward needs."""
         return Packing(self._saved, () if is_apart else self._packed, self.outputs.geometry(sizes))
+
+    def forward_route(self, packing: Packing, *, is_apart: bool = False) -> Route:
+        """The way of forward, for all sizes; it returns the outputs, and after them what is kept for backward."""
+        route = self._routes.get(is_apart)
+        if route is None:
+            wanted = [*(each.name for each in self.trace.outputs), *packing.kept, *self._early]
+            route = self._routes[is_apart] = Route(
+                self._inputs, self.constants, packing.made, packing.parts, self.forward, self.plan.aliases, wanted
+            )
+        return route
+
+    def backward_route(self, packing: Packing, arriving: Arriving, arrived: Sequence[int], *, is_apart: bool) -> Route:
+        """The way of backward, for all sizes: from what forward was given and has kept, and the upstream gradients that
+        have `arrived`, to the gradients.
+        """
+        key = is_apart, arriving.kind, tuple(arrived)
+        route = self._routes.get(key)
+        if route is None:
+            is_early, backward = arriving.kind[-1], arriving.backward
+            given = [*self._inputs, *packing.kept, *(self._early if is_early else ())]
+            given += [f"grad_{self.trace.outputs[k].name}" for k in arrived]
+            route = self._routes[key] = Route(
+                given,
+                self.constants,
+                backward.results.names,
+                packing.parts,
+                backward.steps,
+                backward.aliases,
+                backward.gradients,
+            )
+        return route
 
     def run_forward(
         self, tensors: Sequence[torch.Tensor], sizes: Sizes
@@ -215,8 +249,7 @@ class CompiledLoss:
         outputs = [named[each.name] for each in self.trace.outputs]
         for k in self.shared:
             outputs[k] = outputs[k].clone()
-        kept = (*packing.kept, *(root.buffer.name for root in self.plan.early.gradients))
-        return outputs, [named[name] for name in kept]
+        return outputs, [named[name] for name in (*packing.kept, *self._early)]
 
     def run_backward(
         self,
@@ -235,7 +268,7 @@ class CompiledLoss:
             return [None] * len(tensors)
         packing = packing or self.packing(sizes)
         is_early = len(saved) > len(packing.kept)
-        kept = [*packing.kept, *(root.buffer.name for root in self.plan.early.gradients if is_early)]
+        kept = [*packing.kept, *(self._early if is_early else ())]
         arriving = self.backwards.arriving(upstream, sizes, is_early)
         if arriving is None:
             return None

@@ -50,6 +50,7 @@ from autogen.runtime import direct, scratch
 from autogen.runtime.procedure import Called, Calling, Launching, Outline, Procedure, Seen
 from autogen.torch_step import Operand, SizeArgument, call_text, constant_text, copied
 
+_NOTHING = Seen((), ())
 Allocator = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 HostCode = Callable[[Sequence[torch.Tensor], Mapping[str, Any] | None], list[Any] | None]
 
@@ -61,27 +62,49 @@ def host_code(procedure: Procedure, alignment: Sequence[bool], seen: Seen, *, va
     The function is called with the tensors given, and with sizes if numbers among them `varies` from call to call. None
     where Triton has not compiled the kernels for that, or has to launch them.
     """
-    streams = direct.streams_of(procedure.device.type)
-    if streams is None:
+    found = _filled(procedure, alignment, seen, varies=varies)
+    if found is None:
         return None
+    written, known = found
+    return FunctionType(written.__code__, written.__globals__, "launch", (None, *known))
+
+
+def run_once(procedure: Procedure, given: Sequence[torch.Tensor]) -> list[Any] | None:
+    """Go through a procedure without steps of torch, which is not kept, by code for any of its outline; None where
+    Triton has to launch its kernels.
+    """
+    alignment = [tensor.data_ptr() % direct.ALIGNMENT == 0 for tensor in (*given, *procedure.constants)]
+    found = _filled(procedure, alignment, _NOTHING, varies=False)
+    if found is None:
+        return None
+    written, known = found
+    returned: list[Any] | None = written(given, None, *known)
+    return returned
+
+
+def _filled(
+    procedure: Procedure, alignment: Sequence[bool], seen: Seen, *, varies: bool
+) -> tuple[FunctionType, list[Any]] | None:
+    """The function of all sizes, and what it takes after the tensors and the sizes of a call, in order of `_known`."""
     outline = procedure.outline
-    aligned = [*alignment, *[True] * outline.allocated]
-    aligned += [
-        aligned[owner] and not offset % direct.ALIGNMENT
-        for owner, (offset, _) in zip(outline.owners, procedure.parts, strict=True)
-    ]
-    aligned += seen.alignment
-    known: list[Any] = []  # in the order of `_known`
+    key = (*alignment, *seen.alignment, varies, procedure.device)
+    text = outline.written.get(key)
+    if text is None:
+        streams = direct.streams_of(procedure.device.type)
+        if streams is None:
+            return None
+        text = outline.written[key] = _Written.of(procedure, alignment, seen, streams, varies=varies)
+    known: list[Any] = []
     room = 0
-    for step in procedure.steps:
-        ready = step if isinstance(step, Called) else step.launch
-        known.append(ready.numbers if varies else ready.numbers(None))
+    for step, aligned in zip(procedure.steps, text.aligned, strict=True):
         if isinstance(step, Called):
+            known.append(step.numbers if varies else step.numbers(None))
             continue
         launch = step.launch
-        compiled = launch.compiled.get(tuple([aligned[place] for place in step.outline.places if place is not None]))
+        compiled = launch.compiled.get(aligned)
         if compiled is None:
             return None
+        known.append(launch.numbers if varies else launch.numbers(None))
         known += (*compiled, *(*launch.grid, 1, 1)[:3], *launch.offsets)
         room = max(room, launch.room)
     known.append(room)
@@ -90,11 +113,36 @@ def host_code(procedure: Procedure, alignment: Sequence[bool], seen: Seen, *, va
         known += geometry
     known += [offset for offset, _ in procedure.parts]
     known += seen.strides
-    key = tuple(aligned), varies, procedure.device
-    written = outline.written.get(key)
-    if written is None:
-        written = outline.written[key] = _written(outline, aligned, procedure.device, streams, varies=varies)
-    return FunctionType(written.__code__, written.__globals__, "launch", (None, *known))
+    return text.function, known
+
+
+class _Written:
+    """What is written for one outline and alignment: `aligned` are, for each launch, which of its tensors are."""
+
+    def __init__(self, aligned: Sequence[tuple[bool, ...]], write: Callable[[], FunctionType]) -> None:
+        self.aligned = aligned
+        self._write = write
+
+    @classmethod
+    def of(
+        cls, procedure: Procedure, alignment: Sequence[bool], seen: Seen, streams: direct.Streams, *, varies: bool
+    ) -> _Written:
+        """For a procedure, the parts of which are aligned as those of any other of its outline."""
+        outline, device = procedure.outline, procedure.device
+        aligned = [*alignment, *[True] * outline.allocated]
+        aligned += [
+            aligned[owner] and not offset % direct.ALIGNMENT
+            for owner, (offset, _) in zip(outline.owners, procedure.parts, strict=True)
+        ]
+        aligned += seen.alignment
+        taken = [() if isinstance(step, Calling) else step.places for step in outline.steps]
+        by_step = [tuple([aligned[place] for place in places if place is not None]) for places in taken]
+        return cls(by_step, functools.partial(_written, outline, aligned, device, streams, varies=varies))
+
+    @functools.cached_property
+    def function(self) -> Any:  # a FunctionType, which as an attribute would be a method to type checkers
+        """Its code, with values for nothing that sizes decide."""
+        return self._write()
 
 
 def _known(outline: Outline) -> Iterator[str]:

@@ -26,6 +26,8 @@ from autogen.tiling.space import Space
 from autogen.tiling.tiler import Config, Tiler, Tiling
 from autogen.tiling.variant import Variant
 
+_PROGRAMS, _CHUNKS = PROGRAMS.name, CHUNKS.name
+
 Geometry = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 """Shape, strides and dtype."""
 
@@ -83,7 +85,7 @@ class Written:
         """What programs store for the last block, and how many values."""
         if not self.source.partials:
             return []
-        launched = {**sizes, PROGRAMS.name: tiling.programs, CHUNKS.name: tiling.chunks}
+        launched = {**sizes, _PROGRAMS: tiling.programs, _CHUNKS: tiling.chunks}
         return list(zip(self.source.partials, self.counts(launched), strict=True))
 
 
@@ -180,7 +182,7 @@ class Launch:
         self._warps = tiling.num_warps
         self._evaluate = written.arguments
         tiles = dict(tiling.tiles)
-        self._tiles = tuple([tiles[tile] for tile in self._source.tiles])
+        self._tiles = tuple(map(tiles.__getitem__, self._source.tiles))
         numbers = written.arguments(sizes)
         self._numbers = (*numbers, *self._tiles)
         kind = (device, self._warps, self._tiles, *map(direct.kind_of, numbers))

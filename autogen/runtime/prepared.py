@@ -13,6 +13,7 @@ import torch
 
 from autogen.availability import has_no_memory
 from autogen.runtime import direct
+from autogen.runtime.backwards import Sizes
 from autogen.runtime.compiled import CompiledLoss
 from autogen.runtime.geometry import Alike, alike
 from autogen.runtime.hostcode import HostCode, host_code
@@ -20,8 +21,6 @@ from autogen.runtime.launch import Geometry, empty
 from autogen.runtime.packing import part
 from autogen.runtime.procedure import Procedure, Seen
 from autogen.runtime.route import Route
-
-Sizes = Mapping[str, Any]
 
 _FIRST = (0,)  # the outputs of most losses
 _MOST_WRITTEN = 4  # kinds of alignment that have code of their own; tensors of others are launched by Triton
@@ -105,27 +104,12 @@ class Prepared:
         self.sizes = dict(sizes)
         self._is_apart = is_apart
         self._packing = packing = loss.packing(self.sizes, is_apart=is_apart)
-        route = loss.routes.get(("forward", is_apart))
-        if route is None:
-            wanted = [*(each.name for each in loss.trace.outputs), *packing.kept, *self._early]
-            route = Route(
-                self._inputs, loss.constants, packing.made, packing.parts, loss.forward, loss.plan.aliases, wanted
-            )
-            loss.routes["forward", is_apart] = route
-        forward = self._direction(route, packing.made, self.sizes)
+        forward = self._direction(loss.forward_route(packing, is_apart=is_apart), packing.made, self.sizes)
         self.forward: Callable[..., list[Any]] = (
             functools.partial(_apart, forward, loss.shared) if loss.shared else forward
         )
         self._backwards: dict[tuple[Any, ...], Direction | None] = {}
         self._latest: tuple[Alike, int, tuple[int, ...], Direction] | None = None
-
-    @property
-    def _inputs(self) -> list[str]:
-        return [each.name for each in self._loss.trace.inputs]
-
-    @property
-    def _early(self) -> list[str]:
-        return [root.buffer.name for root in self._loss.plan.early.gradients]
 
     def _direction(self, route: Route, made: Mapping[str, Geometry], sizes: Sizes) -> Direction:
         parts = tuple(self._packing.parts.values())
@@ -161,7 +145,7 @@ class Prepared:
         sizes: Sizes | None,
     ) -> list[torch.Tensor | None] | None:
         """The same for another layout of the upstream gradients that have `arrived` than that of the latest."""
-        count = len(self._inputs)
+        count = len(self._loss.trace.inputs)
         given = [gradient for gradient in upstream if gradient is not None]
         if not given:
             return [None] * count
@@ -189,14 +173,6 @@ class Prepared:
         arriving = self._loss.backwards.arriving(upstream, self.sizes, is_early)
         if arriving is None or arriving.is_copied:
             return None
-        backward, packing = arriving.backward, self._packing
-        made = backward.results.geometry(arriving.sizes)
-        key = "backward", self._is_apart, arriving.kind, tuple(arrived)
-        route = self._loss.routes.get(key)
-        if route is None:
-            given = [*self._inputs, *packing.kept, *(self._early if is_early else ())]
-            given += [f"grad_{self._loss.trace.outputs[k].name}" for k in arrived]
-            steps, aliases = backward.steps, backward.aliases
-            route = Route(given, self._loss.constants, made, packing.parts, steps, aliases, backward.gradients)
-            self._loss.routes[key] = route
+        made = arriving.backward.results.geometry(arriving.sizes)
+        route = self._loss.backward_route(self._packing, arriving, arrived, is_apart=self._is_apart)
         return self._direction(route, made, arriving.sizes)

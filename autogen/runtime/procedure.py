@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import field
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -71,7 +70,7 @@ class Outline:
     owners: tuple[int, ...]
     steps: tuple[Launching | Calling, ...]
     wanted: tuple[int | None, ...]
-    written: dict[Hashable, FunctionType] = field(default_factory=dict, repr=False)
+    written: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     @property
     def present(self) -> int:

@@ -233,16 +233,16 @@ class Tiler:
         return self._cut(config, self.extents(sizes))
 
     def _cut(self, config: Config, extents: Extents) -> Tiling:
-        variant = Variant(config.looped, extents.wide, self._is_skewed(config, extents))
         whole = tuple(zip(self._whole_tiles, map(next_power_of_2, extents.whole), strict=True))
         if self._is_block:
-            return Tiling(variant, whole, 1, config.num_warps)
-        programs, chunks = self._programs(config, extents)
-        if self._may_stride and not variant.looped:
-            n_tiles, programs = programs, strided(programs, config.num_warps)
-            variant = replace(variant, strided=programs < n_tiles)
+            return Tiling(Variant(wide=extents.wide), whole, 1, config.num_warps)
+        n_tiles, chunks = self._programs(config, extents)
+        may_stride = self._may_stride and not config.looped
+        programs = strided(n_tiles, config.num_warps) if may_stride else n_tiles
+        is_skewed = self._is_skewed(config, extents)
+        variant = Variant(config.looped, extents.wide, is_skewed, strided=programs < n_tiles)
         tiles = config.tiles
-        if not self._is_flat and not variant.skewed:
+        if not self._is_flat and not is_skewed:
             adjacent = extents.columns if self.columns_adjacent else extents.inner_rows
             is_filled = self._whole_rows and self.columns_adjacent and dict(tiles)["COLS"] == extents.columns
             tiles += (("ALIGN", extents.columns if is_filled else alignment(adjacent, self._access)),)
@@ -276,9 +276,10 @@ class Tiler:
 
     def _programs(self, config: Config, extents: Extents) -> tuple[int, int]:
         """How many programs there are, and how many of them share the rows of one result."""
-        tiles, inner, kept = dict(config.tiles), extents.inner_rows, extents.kept
         if self._is_flat:
-            return max(1, -(-extents.rows // tiles["BLOCK"])), 1
+            ((_, block),) = config.tiles
+            return max(1, -(-extents.rows // block)), 1
+        tiles, inner, kept = dict(config.tiles), extents.inner_rows, extents.kept
         row_tiles = extents.rows // inner * -(-inner // tiles["ROWS"]) if inner else 0
         col_tiles = 1 if self._whole_rows else -(-extents.columns // tiles["COLS"])
         if not self.is_chunked:

@@ -105,7 +105,7 @@ def remembered(short: Shortcut, *args: Any) -> Any:
     """A plan for a call, which the shortcut has found before."""
     reading, plan = short.read(None, args, {}), object()
     assert reading is not None and isinstance(reading[1], tuple)
-    short.plans.keep(reading[1], plan)  # type: ignore[arg-type]
+    short.plans.keep(reading[1], plan, is_again=short.plans.note(reading[1]))  # type: ignore[arg-type]
     for _ in range(2):
         assert plan_of(short, *args) is plan
     return plan
@@ -274,7 +274,7 @@ def test_the_oldest_plan_is_forgotten_and_no_other(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(autogen.dispatch.plans, "MOST_PLANS", 3)
     plans, kept = Plans(), [cast("Plan", object()) for _ in range(5)]
     for k, plan in enumerate(kept):
-        plans.keep((None, k), plan)
+        plans.keep((None, k), plan, is_again=plans.note((None, k)))
         assert plans.find((None, k), [torch.zeros(k)]) is plan  # which makes it the second time
     assert [plans.find((None, k), [torch.zeros(k)]) for k in range(5)] == [(None, 0), (None, 1), *kept[2:]]
     assert set(plans._tests) <= set(plans._plans)
@@ -283,11 +283,11 @@ def test_the_oldest_plan_is_forgotten_and_no_other(monkeypatch: pytest.MonkeyPat
 def test_plans_of_geometries_that_come_once_are_not_kept() -> None:
     plans, kept = Plans(), [cast("Plan", object()) for _ in range(4)]
     for k, plan in enumerate(kept):
-        plans.keep((None, k), plan)
+        plans.keep((None, k), plan, is_again=plans.note((None, k)))
     assert [plans.find((None, k), [torch.zeros(k)]) for k in range(4)] == [kept[0], (None, 1), (None, 2), kept[3]]
     for k in (1, 2):
-        assert plans.comes_again((None, k))
-        plans.keep((None, k), kept[k])
+        assert plans.note((None, k))
+        plans.keep((None, k), kept[k], is_again=True)
     assert [plans.find((None, k), [torch.zeros(k)]) for k in range(4)] == kept
 
 
