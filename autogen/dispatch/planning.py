@@ -69,7 +69,7 @@ class Planner:
         state, example = shortcut.plans.example or (None, None)
         if not isinstance(example, Plan) or example.loss.path != "handwritten":
             return None
-        if state != key[0] or not _is_autocast_known(tensors):
+        if state != key[0]:
             return None
         needs = needs_of_plain(tensors, self.on_device(shortcut.names, tensors))
         if needs is None:
@@ -108,7 +108,7 @@ class Planner:
         elif self._handwritten is None:
             if cast("CompiledLoss", kernels).is_short:
                 site.learn(binding, module, args, kwargs)
-        elif kernels.path == "handwritten" and not binding.floats and _is_autocast_known(binding.tensors):
+        elif kernels.path == "handwritten" and not binding.floats:
             bound = cast("BoundHandwritten", kernels)
             site.learn(binding, module, args, kwargs, bound.values)
             for each, key, _ in site.unplanned(module, args, kwargs):
@@ -130,7 +130,7 @@ class Planner:
 
     def _is_refused_for_good(self, binding: Binding) -> bool:
         """Whether handwritten kernels that have no call like this one have none of its geometry."""
-        if self._handwritten is None or binding.floats or not _is_autocast_known(binding.tensors):
+        if self._handwritten is None or binding.floats:
             return False
         return resolve(self._options.policy) is not Policy.AGGRESSIVE and not self._handwritten().looks_at_values
 
@@ -188,8 +188,3 @@ def _prepared(
     if values or plan.by_values:
         branches.append(plan)
     return plan
-
-
-def _is_autocast_known(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether autocast is on for the device of a call, or for none: what has no device is planned so."""
-    return not torch._C._is_any_autocast_enabled() or torch.is_autocast_enabled(tensors[0].device.type)

@@ -179,8 +179,7 @@ class OpaqueHandwritten(OpaqueLoss):
 
     def empty_results(self, tensors: list[Tensor]) -> list[Tensor]:
         """See `OpaqueLoss.empty_results`."""
-        with torch.autocast(*self._autocast):
-            output, saved = self._call.loss.results(self._call.arguments(tensors, {}))
+        output, saved = self._call.loss.results(self._call.arguments(tensors, {}))
         return [output, *saved]
 
     def empty_gradients(self, tensors: list[Tensor]) -> list[Tensor]:
@@ -193,10 +192,7 @@ class OpaqueHandwritten(OpaqueLoss):
 
     def _prepare(self, tensors: list[Tensor]) -> PreparedHandwritten | None:
         call = self._call.like(tensors, [name in self._call.wanted for name in self._call.names])
-        if call is None:
-            return None
-        with torch.autocast(*self._autocast):
-            return PreparedHandwritten(call, tensors, {})
+        return None if call is None else PreparedHandwritten(call, tensors, {})
 
 
 def _autocast_of(device: torch.device) -> tuple[str, torch.dtype, bool]:

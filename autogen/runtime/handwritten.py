@@ -28,6 +28,7 @@ from autogen.runtime.versions import versions
 # The parameters of a kernel that adds up over its programs: what each of them has, and how many have come.
 PARTIALS, COUNTER = "partials_ptr", "counter_ptr"
 REQUIRED: Any = inspect.Parameter.empty  # in the place of a default
+IS_AUTOCAST = "is_autocast"
 _compiled: dict[Hashable, direct.Compiled] = {}
 
 
@@ -153,7 +154,7 @@ class Handwritten(ABC):
     arguments, too. `on_host` names those that may be on the host while the others are on a GPU: as tensors, or as lists
     of numbers, which may be others in each call. `constant` names tensors that have no gradient, even if one is asked
     for; `gradient_format` says how the others' lie in memory. `backends` are Triton's names of those that the kernels
-    are made for.
+    are made for. Among the arguments is also `IS_AUTOCAST`: whether autocast is on where forward runs.
     """
 
     defaults: ClassVar[Mapping[str, Any]]
@@ -355,6 +356,8 @@ def bind_handwritten(
         is_required = default is REQUIRED and name not in loss.on_host
         if is_required and not isinstance(arguments[name], torch.Tensor):
             return f"a {name} that is no tensor"
+    on_device = next(t for name, t in zip(binding.names, binding.tensors, strict=True) if name not in loss.on_host)
+    arguments[IS_AUTOCAST] = torch.is_autocast_enabled(on_device.device.type)
     if ("hip" if torch.version.hip else "cuda") not in loss.backends:
         return "the GPUs that torch is built for"
     wanted = tuple(name for name, needs in zip(binding.names, needs_gradient, strict=True) if needs)

@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
+from autogen.runtime.handwritten import IS_AUTOCAST
 from autogen.runtime.scratch import ticket_counter
 
 _FEW, _MANY = 128, 1024  # partial results that are added up at once: each number is another kernel
@@ -98,19 +99,12 @@ def reduction_of(arguments: Mapping[str, Any]) -> str:
     return torch.nn._reduction.legacy_get_string(size_average, reduce, emit_warning=False)
 
 
-def result_dtype(*inputs: torch.Tensor) -> torch.dtype:
+def result_dtype(arguments: Mapping[str, Any], *inputs: torch.Tensor) -> torch.dtype:
     """The dtype of a loss of `inputs`; under autocast, losses are computed in single precision at least."""
     dtype = inputs[0].dtype
     for each in inputs[1:]:
         dtype = torch.promote_types(dtype, each.dtype)
-    return torch.promote_types(dtype, torch.float32) if is_autocast(inputs[0]) else dtype
-
-
-def is_autocast(input: torch.Tensor) -> bool:
-    """Whether autocast is on for a loss of `input`."""
-    device = input.device.type
-    # On the meta device, those of the call are planned for.
-    return torch._C._is_any_autocast_enabled() if device == "meta" else torch.is_autocast_enabled(device)
+    return torch.promote_types(dtype, torch.float32) if arguments[IS_AUTOCAST] else dtype
 
 
 def compute_dtype(*inputs: torch.Tensor) -> torch.dtype:

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import torch
 import triton
 
-from autogen.losses.handwritten._reduction import NO_SUM, is_autocast, result_dtype, sum_arguments
+from autogen.losses.handwritten._reduction import NO_SUM, result_dtype, sum_arguments
 from autogen.losses.handwritten.contrastive_kernels import contrastive_loss_backward, contrastive_loss_forward
 from autogen.runtime.direct import padded
-from autogen.runtime.handwritten import REQUIRED, Backward, Forward, Handwritten, Launch
+from autogen.runtime.handwritten import IS_AUTOCAST, REQUIRED, Backward, Forward, Handwritten, Launch
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _MOST_DIMS = 256  # of an embedding: a program has the gradients of its own in registers
@@ -63,7 +63,7 @@ class Contrastive(Handwritten):
         """See `Handwritten.results`."""
         x = _rows(arguments[self.roles(arguments)["x"]])
         shape = x.shape[:1] if arguments["reduction"] == "none" else ()
-        loss = torch.empty(shape, dtype=result_dtype(x), device=x.device)
+        loss = torch.empty(shape, dtype=result_dtype(arguments, x), device=x.device)
         n_bytes = sum(map(_room, self._kept(arguments).values()))
         return loss, (torch.empty(n_bytes, dtype=torch.uint8, device=x.device),)
 
@@ -151,7 +151,9 @@ class Contrastive(Handwritten):
             "views": n_rows // len(tensors["x"]),
             "divisor": n_rows if arguments["reduction"] == "mean" else 1,
             "scale": 1 / arguments["temperature"],
-            "IS_EXACT": _is_exact(x),
+            # Whether tensor cores multiply as exactly as single precision, in three products, unless autocast asks for
+            # less. float16 is exact in one, with the range of single precision.
+            "IS_EXACT": x.dtype == torch.float32 and not arguments[IS_AUTOCAST],
         }
 
 
@@ -252,11 +254,3 @@ def _tile(n_own: int, x: torch.Tensor, *, is_plain: bool, is_backward: bool) -> 
         # As long as threads read 16 bytes.
         tile |= {"COLS": 64, "CHUNK": 1024 // tile["ROWS"]} if is_even else {"COLS": 64 >> is_backward, "CHUNK": 32}
     return tile, 8
-
-
-def _is_exact(x: torch.Tensor) -> bool:
-    """Whether tensor cores multiply as exactly as single precision, in three products, unless autocast asks for less.
-
-    float16 is exact in one, with the range of single precision.
-    """
-    return x.dtype == torch.float32 and not is_autocast(x)

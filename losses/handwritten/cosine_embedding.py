@@ -298,7 +298,7 @@ class CosineEmbedding(Handwritten):
         matrices = _matrices(arguments)
         n_rows, n_cols = matrices[0].shape
         shape = (n_rows,) if reduction_of(arguments) == "none" and target.dim() == 1 else ()
-        loss = torch.empty(shape, dtype=result_dtype(input1, input2), device=input1.device)
+        loss = torch.empty(shape, dtype=result_dtype(arguments, input1, input2), device=input1.device)
         if _is_whole(_lanes(matrices), n_cols):
             return loss, ()
         # Each begins at a multiple of 16 bytes: Triton compiles a kernel for every other pattern of alignment.

@@ -127,7 +127,7 @@ class CTC(Handwritten):
         log_probs = arguments["log_probs"]
         n_steps, n_batch, _ = _batched(log_probs).shape
         shape = (n_batch,) if arguments["reduction"] == "none" and log_probs.dim() == 3 else ()
-        loss = torch.empty(shape, dtype=result_dtype(log_probs), device=log_probs.device)
+        loss = torch.empty(shape, dtype=result_dtype(arguments, log_probs), device=log_probs.device)
         n_states = n_batch * n_steps * 2 * (_n_labels(arguments) + 1)
         n_bytes = _room(n_batch) + n_states * compute_dtype(log_probs).itemsize
         return loss, (torch.empty(n_bytes, dtype=torch.uint8, device=log_probs.device),)

@@ -260,7 +260,7 @@ class MultiLabelMargin(Handwritten):
         """See `Handwritten.results`."""
         input = arguments["input"]
         shape = input.shape[:-1] if reduction_of(arguments) == "none" else ()
-        return torch.empty(shape, dtype=result_dtype(input), device=input.device), ()
+        return torch.empty(shape, dtype=result_dtype(arguments, input), device=input.device), ()
 
     def forward(self, arguments: Mapping[str, Any]) -> Forward:
         """See `Handwritten.forward`."""

@@ -180,7 +180,9 @@ def test_many_temperatures_are_one_kernel(kind: str) -> None:
         arguments = dict(zip(("query", "positive", "negatives") if "n" in kind[:2] else ("input", "target"),
                              drawn(kind, 8, 4), strict=False))  # fmt: skip
         made = contrastive.InfoNCE() if "query" in arguments else contrastive.SupCon()
-        launch = made.forward({"negatives": None, **arguments, "temperature": temperature, "reduction": "mean"})
+        launch = made.forward(
+            {"negatives": None, **arguments, "temperature": temperature, "reduction": "mean", "is_autocast": False}
+        )
         assert "scale" not in launch.launches[0].constants
 
 
@@ -284,14 +286,37 @@ def test_autocast() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_how_tensor_cores_multiply(dtype: torch.dtype) -> None:
-    def is_exact() -> bool:
+    def is_exact(**autocast: bool) -> bool:
         x = torch.randn(4, 4, dtype=dtype)
-        arguments = {"query": x, "positive": x, "negatives": None, "temperature": 0.1, "reduction": "mean"}
+        arguments = {"query": x, "positive": x, "negatives": None, "temperature": 0.1, "reduction": "mean", **autocast}
         return bool(contrastive.InfoNCE().forward(arguments).launches[0].arguments["IS_EXACT"])
 
-    assert is_exact() == (dtype == torch.float32)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert not is_exact()
+    assert is_exact(is_autocast=False) == (dtype == torch.float32)
+    assert not is_exact(is_autocast=True)
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_backward_multiplies_as_forward_did(monkeypatch: pytest.MonkeyPatch, *, is_compiled: bool) -> None:
+    """Also outside of the autocast that forward ran in."""
+    made: list[bool] = []
+    common = contrastive.Contrastive._common
+
+    def counted(self: Any, *args: Any) -> Any:
+        found = common(self, *args)
+        made.append(found["IS_EXACT"])
+        return found
+
+    monkeypatch.setattr(contrastive.Contrastive, "_common", counted)
+    ours = loss_of("in the batch")
+    run = torch.compile(ours, backend="aot_eager", fullgraph=True) if is_compiled else ours
+    for is_autocast in (True, False, True, False):
+        for n in (6, 6, 6, 9):
+            with torch.autocast("cpu", torch.bfloat16, enabled=is_autocast):
+                loss = run(*asking(drawn("in the batch", n, 4, torch.float32)))
+            loss.backward()
+        assert set(made) <= {not is_autocast}
+        made.clear()
 
 
 @triton.jit

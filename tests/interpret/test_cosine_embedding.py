@@ -92,7 +92,7 @@ def test_layouts(upstream: str, reduction: str) -> None:
 def planned(input1: Tensor, input2: Tensor, target: Tensor) -> list[tuple[int, int]]:
     """How both kernels read rows: how far these are aligned, and in which groups they are read."""
     arguments = {"input1": input1, "input2": input2, "target": target, "margin": 0.0}
-    arguments |= {"size_average": None, "reduce": None, "reduction": "mean"}
+    arguments |= {"size_average": None, "reduce": None, "reduction": "mean", "is_autocast": False}
     forward = make_cosine_embedding().forward(arguments)
     backward = make_cosine_embedding().backward(arguments, forward.saved, torch.ones(()), ("input1", "input2"))
     launches = (*forward.launches, *backward.launches)
@@ -223,7 +223,7 @@ def test_keeps_statistics_only(d: int, kept: list[int]) -> None:
     """
     on_meta = [each.to("meta") for each in rows(6, d)]
     arguments = dict(zip(("input1", "input2", "target"), on_meta, strict=True))
-    arguments |= {"margin": 0.0, "size_average": None, "reduce": None, "reduction": "none"}
+    arguments |= {"margin": 0.0, "size_average": None, "reduce": None, "reduction": "none", "is_autocast": False}
     loss = make_cosine_embedding()
     assert loss.refuse(arguments, ("input1",)) is None
     forward = loss.forward(arguments)
@@ -239,7 +239,7 @@ def test_several_tiles_for_each_program(d: int, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(tiler, "MOST_TILES", 4)
     inputs = rows(91, d)
     arguments = dict(zip(("input1", "input2", "target"), (each.to("meta") for each in inputs), strict=True))
-    arguments |= {"margin": 0.0, "size_average": None, "reduce": None, "reduction": "mean"}
+    arguments |= {"margin": 0.0, "size_average": None, "reduce": None, "reduction": "mean", "is_autocast": False}
     (launch,) = make_cosine_embedding().forward(arguments).launches
     assert launch.grid[0] < 91 // launch.arguments["ROWS"]
     check(call(*inputs, margin=-0.05))
@@ -258,7 +258,7 @@ def test_several_tiles_for_each_program(d: int, monkeypatch: pytest.MonkeyPatch)
 def test_refused(shapes: tuple[tuple[int, ...], ...]) -> None:
     input1, input2, target = (torch.ones(shape) for shape in shapes)
     arguments = {"input1": input1, "input2": input2, "target": target, "margin": 0.0}
-    arguments |= {"size_average": None, "reduce": None, "reduction": "mean"}
+    arguments |= {"size_average": None, "reduce": None, "reduction": "mean", "is_autocast": False}
     assert make_cosine_embedding().refuse(arguments, ()) is not None
 
 
