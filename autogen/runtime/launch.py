@@ -79,13 +79,16 @@ class Written:
     names: tuple[str, ...]
     arguments: Evaluator
     counts: Evaluator
+    is_sized: bool = False  # whether sizes decide how many partial results there are, beside the programs
     compiled: dict[Hashable, dict[tuple[bool, ...], direct.Compiled]] = field(default_factory=dict)
 
     def partials(self, sizes: Mapping[str, int], tiling: Tiling) -> list[tuple[Partial, int]]:
         """What programs store for the last block, and how many values."""
         if not self.source.partials:
             return []
-        launched = {**sizes, _PROGRAMS: tiling.programs, _CHUNKS: tiling.chunks}
+        launched: Mapping[str, int] = {_PROGRAMS: tiling.programs, _CHUNKS: tiling.chunks}
+        if self.is_sized:
+            launched = {**sizes, **launched}
         return list(zip(self.source.partials, self.counts(launched), strict=True))
 
 
@@ -122,8 +125,10 @@ class Launcher:
                 source = emit(self.kernel, self._space, variant, self._provenance)
             arguments = Evaluator([size for _, size in source.sizes])
             counts = Evaluator([partial.count for partial in source.partials])
+            symbols = {symbol for partial in source.partials for symbol in partial.count.free_symbols}
+            is_sized = not symbols <= {PROGRAMS, CHUNKS}
             names = tuple(buffer.name for buffer in source.buffers)
-            written = self._written[variant] = Written(source, names, arguments, counts)
+            written = self._written[variant] = Written(source, names, arguments, counts, is_sized)
         return written
 
     def note_keys(self) -> None:

@@ -122,10 +122,12 @@ def alignment(n: int, access: int) -> int:
 
 def strided(tiles: int, num_warps: int) -> int:
     """How many programs there are for so many tiles, where each draws a ticket."""
+    if tiles <= FEW_PROGRAMS:
+        return max(tiles, 1)
     least = min(max(4 // num_warps, 1), -(-tiles // FEW_PROGRAMS))
     most = MOST_PROGRAMS << (num_warps == 1)
     each = min(max(least, -(-tiles // most)), MOST_TILES)
-    return max(-(-tiles // max(each, 1)), 1)
+    return -(-tiles // each)
 
 
 class Tiler:
@@ -233,7 +235,9 @@ class Tiler:
         return self._cut(config, self.extents(sizes))
 
     def _cut(self, config: Config, extents: Extents) -> Tiling:
-        whole = tuple(zip(self._whole_tiles, map(next_power_of_2, extents.whole), strict=True))
+        whole: tuple[tuple[str, int], ...] = ()
+        if self._whole_tiles:
+            whole = tuple(zip(self._whole_tiles, map(next_power_of_2, extents.whole), strict=True))
         if self._is_block:
             return Tiling(Variant(wide=extents.wide), whole, 1, config.num_warps)
         n_tiles, chunks = self._programs(config, extents)
