@@ -50,7 +50,7 @@ BOUNDS = {
     "GIoU": (0.2, 0.2),
     "CosineEmbedding": (0.4, 0.4),
     "MultiLabelMargin": (3.0, 1.9),
-    "CTC": (1.4, 0.85),
+    "CTC": (1.4, 1.0),
     "CTC lists": (3.3, 1.4),
     "InfoNCE": (0.25, 0.25),
     "InfoNCE, long": (0.45, 0.4),
@@ -60,8 +60,8 @@ BOUNDS = {
     "Refused": (1.75, 1.5),
     "DINO": (0.45, 0.55),
     "DINO, assigned": (0.3, 0.4),
-    "BCE, new sizes": (2.4, 2.8),
-    "GIoU, new sizes": (0.8, 0.6),
+    "BCE, new sizes": (1.9, 1.6),
+    "GIoU, new sizes": (0.75, 0.5),
 }
 
 RATIO = "/ eager"
