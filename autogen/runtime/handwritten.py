@@ -356,8 +356,9 @@ def bind_handwritten(
         is_required = default is REQUIRED and name not in loss.on_host
         if is_required and not isinstance(arguments[name], torch.Tensor):
             return f"a {name} that is no tensor"
-    on_device = next(t for name, t in zip(binding.names, binding.tensors, strict=True) if name not in loss.on_host)
-    arguments[IS_AUTOCAST] = torch.is_autocast_enabled(on_device.device.type)
+    arguments[IS_AUTOCAST] = _is_autocast(
+        next(t.device for name, t in zip(binding.names, binding.tensors, strict=True) if name not in loss.on_host)
+    )
     if ("hip" if torch.version.hip else "cuda") not in loss.backends:
         return "the GPUs that torch is built for"
     wanted = tuple(name for name, needs in zip(binding.names, needs_gradient, strict=True) if needs)
@@ -371,6 +372,11 @@ def bind_handwritten(
     values = values_among(given, loss.on_host)
     options = {name: each for name, each in arguments.items() if name not in values and name not in binding.names}
     return BoundHandwritten(loss, options, binding.names, values, found, wanted), read
+
+
+def _is_autocast(device: torch.device) -> bool:
+    """Whether autocast is on for a device; for the meta device, which has none, never."""
+    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
 
 
 def _overridden(module: torch.nn.Module | None) -> str | None:
