@@ -122,7 +122,7 @@ def alignment(n: int, access: int) -> int:
 
 def strided(tiles: int, num_warps: int) -> int:
     """How many programs there are for so many tiles, where each draws a ticket."""
-    if tiles <= FEW_PROGRAMS:
+    if tiles <= min(FEW_PROGRAMS, MOST_PROGRAMS):
         return max(tiles, 1)
     least = min(max(4 // num_warps, 1), -(-tiles // FEW_PROGRAMS))
     most = MOST_PROGRAMS << (num_warps == 1)
