@@ -15,7 +15,7 @@ from bench import host
 
 def test_host_time_is_near_eagers(tmp_path: Path) -> None:
     as_installed = {**os.environ, PLANS_VARIABLE: "1", "AUTOGEN_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-m", "bench.host", "--seconds", "0.1", "--slack", "2", "--without-compile"]
+    command = [sys.executable, "-m", "bench.host", "--seconds", "0.05", "--slack", "2", "--without-compile"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=as_installed)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert all(loss in ran.stdout for loss in host.cases())
