@@ -55,16 +55,15 @@ def test_without_a_batch(shape: tuple[int, ...], target: tuple[int, ...], reduct
     check(call(x, labels(1, max(1, x.numel()), 3).view(target), reduction=reduction))
 
 
+def arguments_of(x: Tensor, target: Tensor, reduction: str = "mean") -> dict[str, Any]:
+    """What the kernels are given for a call."""
+    legacy = {"size_average": None, "reduce": None}
+    return {"input": x, "target": target, **legacy, "reduction": reduction, "is_autocast": False}
+
+
 def groups(x: Tensor) -> list[tuple[int, int]]:
     """How both kernels read rows: how far these are aligned, and in which groups they are read."""
-    arguments = {
-        "input": x,
-        "target": labels(*x.shape, 3),
-        "size_average": None,
-        "reduce": None,
-        "reduction": "mean",
-        "is_autocast": False,
-    }
+    arguments = arguments_of(x, labels(*x.shape, 3))
     forward = make_multilabel_margin().forward(arguments)
     backward = make_multilabel_margin().backward(arguments, (), torch.ones(()), ("input",))
     launches = (*forward.launches, *backward.launches)
@@ -202,14 +201,7 @@ def test_targets_that_are_no_classes() -> None:
     """On a GPU nobody looks at the targets first: nothing is read there, and the row's results are nan."""
     x, target = Samples().real(3, 5), labels(3, 5, 2)
     target[1] = torch.tensor([0, 2**40, 1, -1, -1])
-    arguments = {
-        "input": x,
-        "target": target,
-        "size_average": None,
-        "reduce": None,
-        "reduction": "none",
-        "is_autocast": False,
-    }
+    arguments = arguments_of(x, target, reduction="none")
     loss = make_multilabel_margin()
     assert loss.refuse(arguments, ()) is None and loss.reads(arguments) == ()
     assert loss.read(arguments) == "targets that are no classes"
@@ -224,14 +216,7 @@ def test_targets_that_are_no_classes() -> None:
 def test_on_meta() -> None:
     """A plan needs no data, and keeps nothing between forward and backward."""
     x, target = torch.empty(6, 50, device="meta"), torch.empty(6, 50, dtype=torch.int64, device="meta")
-    arguments = {
-        "input": x,
-        "target": target,
-        "size_average": None,
-        "reduce": None,
-        "reduction": "mean",
-        "is_autocast": False,
-    }
+    arguments = arguments_of(x, target)
     loss = make_multilabel_margin()
     assert loss.refuse(arguments, ("input",)) is None
     forward = loss.forward(arguments)
@@ -243,14 +228,7 @@ def test_on_meta() -> None:
 
 def test_too_many_classes() -> None:
     x, target = torch.empty(2, 8193, device="meta"), torch.empty(2, 8193, dtype=torch.int64, device="meta")
-    arguments = {
-        "input": x,
-        "target": target,
-        "size_average": None,
-        "reduce": None,
-        "reduction": "mean",
-        "is_autocast": False,
-    }
+    arguments = arguments_of(x, target)
     assert make_multilabel_margin().refuse(arguments, ()) == "more than 8192 classes"
 
 
