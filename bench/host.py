@@ -60,8 +60,8 @@ BOUNDS = {
     "Refused": (1.75, 1.5),
     "DINO": (0.45, 0.55),
     "DINO, assigned": (0.3, 0.4),
-    "BCE, new sizes": (1.9, 1.6),
-    "GIoU, new sizes": (0.75, 0.5),
+    "BCE, new sizes": (2.4, 1.9),
+    "GIoU, new sizes": (0.75, 0.55),
 }
 
 RATIO = "/ eager"
