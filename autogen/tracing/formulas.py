@@ -146,6 +146,7 @@ def _unchecked_gaussian_nll_loss(
 
 
 _cross_entropy = F.cross_entropy
+_ASKS_FOR_SIZES = torch.__version__ < "2.12"  # of probabilities, so that each size would be a trace of its own
 
 
 def cross_entropy(
@@ -159,13 +160,13 @@ def cross_entropy(
     label_smoothing: float = 0.0,
 ) -> Tensor:
     """torch's own, but for probabilities as target where it does not know symbolic sizes, as before torch 2.12."""
-    try:
+    is_soft = _ASKS_FOR_SIZES and target.is_floating_point() and input.dim() > 0 and input.shape == target.shape
+    # Where torch refuses a call, it says so.
+    has_weights = weight is None or weight.shape == (input.shape[0 if input.dim() == 1 else 1],)
+    if not (is_soft and has_weights and ignore_index < 0 and 0.0 <= label_smoothing <= 1.0):
         return _cross_entropy(
             input, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing=label_smoothing
         )
-    except RuntimeError as error:
-        if "symbolic" not in str(error):
-            raise
     if size_average is not None or reduce is not None:
         reduction = torch.nn._reduction.legacy_get_string(size_average, reduce)
     return _cross_entropy_of_probabilities(input, target, weight, reduction, label_smoothing)

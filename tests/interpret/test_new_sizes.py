@@ -118,6 +118,15 @@ def test_values_and_gradients(name: str, ways: Ways) -> None:
     assert (ways.prepared - prepared, ways.direct - direct) == (0, 2 * 7)
 
 
+@pytest.mark.parametrize("name", LOSSES)
+def test_one_trace_for_all_sizes(name: str, compiled: list[str]) -> None:
+    theirs, options, inputs = LOSSES[name]
+    ours, samples = autogen_loss(copy.deepcopy(theirs), **options), Samples()
+    for n in range(5, 11):
+        gradients(ours, *inputs(samples, n, n + 30))
+    assert len(compiled) == 1
+
+
 def test_what_comes_again_is_prepared(ways: Ways) -> None:
     ours, samples = autogen_loss(copy.deepcopy(nn.MSELoss())), Samples()
     for n in (5, 5, 5, 7, 9, 11, 11, 7, 7, 11):

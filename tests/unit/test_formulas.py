@@ -90,18 +90,25 @@ def test_cross_entropy_of_probabilities_under_autocast(dtype: torch.dtype, autoc
 
 
 def test_cross_entropy_where_torch_knows_no_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*args: Any) -> Tensor:
-        raise RuntimeError(f"Cannot call {args[-1]}")
-
-    x, t = torch.randn(3, 4), torch.rand(3, 4)
-    expected = F.cross_entropy(x, t)
-    monkeypatch.setattr(
-        formulas, "_cross_entropy", lambda *args, **options: fail("numel() on tensor with symbolic sizes/strides")
+    """Also what is wrong with a call is torch's to say."""
+    monkeypatch.setattr(formulas, "_ASKS_FOR_SIZES", True)
+    x, t, weight = torch.randn(3, 4), torch.rand(3, 4), torch.rand(4)
+    wrong: list[dict[str, Any]] = [{"ignore_index": 0}, {"weight": torch.ones(1)}, {"label_smoothing": 2.0}]
+    for options in wrong:
+        with pytest.raises(RuntimeError) as theirs:
+            F.cross_entropy(x, t, **options)
+        with pytest.raises(RuntimeError) as ours:
+            formulas.cross_entropy(x, t, **options)
+        assert str(ours.value) == str(theirs.value)
+    labels = torch.tensor([0, 3, 1])
+    torch.testing.assert_close(formulas.cross_entropy(x, labels), F.cross_entropy(x, labels))
+    expected = F.cross_entropy(x, t, weight, label_smoothing=0.1), F.cross_entropy(x[0], t[0], size_average=False)
+    monkeypatch.delattr(formulas, "_cross_entropy")
+    found = (
+        formulas.cross_entropy(x, t, weight, label_smoothing=0.1),
+        formulas.cross_entropy(x[0], t[0], size_average=False),
     )
-    torch.testing.assert_close(formulas.cross_entropy(x, t), expected)
-    monkeypatch.setattr(formulas, "_cross_entropy", lambda *args, **options: fail("what is no loss"))
-    with pytest.raises(RuntimeError, match="no loss"):
-        formulas.cross_entropy(x, t)
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("pad", [(1, 2), (-1, 1), (-1, -1, 2, -1)], ids=str)
