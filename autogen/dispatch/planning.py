@@ -63,7 +63,7 @@ class Planner:
             plan = None if is_again else family.of_any_sizes(compiled)
             if plan is not None:
                 return plan, sizes, ()
-            plan = _prepared(compiled, sizes, family, values, [])
+            plan = _plan_of(compiled, sizes, family, values, [])
             shortcut.plans.keep(key, plan, is_again=is_again)
             return plan
         state, example = shortcut.plans.example or (None, None)
@@ -165,7 +165,7 @@ class Planner:
     ) -> Plan | None:
         """What a call runs, if it is compiled; one more of the `branches` for its geometry."""
         found = self._found(family, tensors, values, site)
-        return None if found is None else _prepared(*found, family, values, branches)
+        return None if found is None else _plan_of(*found, family, values, branches)
 
     def _found(
         self, family: Family, tensors: Sequence[torch.Tensor], values: tuple[Any, ...], site: Site
@@ -180,7 +180,7 @@ class Planner:
         return None
 
 
-def _prepared(
+def _plan_of(
     compiled: CompiledLoss, sizes: dict[str, Any], family: Family, values: tuple[Any, ...], branches: list[Plan]
 ) -> Plan:
     """A plan for some sizes; one more of the `branches` for its geometry."""

@@ -375,8 +375,10 @@ def bind_handwritten(
 
 
 def _is_autocast(device: torch.device) -> bool:
-    """Whether autocast is on for a device; for the meta device, which has none, never."""
-    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+    """Whether autocast is on for a device; for the meta device, which stands for any, whether it is on for one."""
+    if device.type == "meta":
+        return torch._C._is_any_autocast_enabled()
+    return torch.is_autocast_enabled(device.type)
 
 
 def _overridden(module: torch.nn.Module | None) -> str | None:
