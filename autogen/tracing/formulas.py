@@ -384,7 +384,8 @@ def _with_degrees_of_freedom(
     input: Tensor, dims: Any = None, *, correction: float | None = None, keepdim: bool = False
 ) -> Any:
     """Of a variance without a degree of freedom, autograd divides by 0, which Python does not."""
-    count = math.prod(input.shape[dim] for dim in dims or range(input.dim()))
+    # A single number has its dimensions 0 and -1 in words only.
+    count = math.prod(input.shape[dim] for dim in dims or range(input.dim())) if input.dim() else 1
     is_without = guard_or_false(count > 0) and guard_or_false(count <= (1 if correction is None else correction))
     _refuse(is_without, "a variance without a degree of freedom")
     return NotImplemented

@@ -133,6 +133,12 @@ REDUCED: dict[str, tuple[Loss, list[Tensor]]] = {
     "count_nonzero": (lambda x: x.sum(1) / ((x > 0).count_nonzero(1) + 1), of(ROWS)),
     "nansum": (lambda x: x.nansum(1) + x.nanmean(1), of(ROWS)),
     "norms": (lambda x: x.norm(1, dim=1) + x.norm(dim=1) + x.norm(torch.inf, dim=1) + x.norm(3, dim=1), of(ROWS)),
+    "number: var": (lambda x: x.sum().var(0, correction=0, keepdim=True) + x.sum(), of(ROWS)),
+    "number: std": (lambda x: x.sum().std(-1, unbiased=False) + x.sum(), of(ROWS)),
+    "number: var_mean": (lambda x: torch.var_mean(x.sum(), -1, correction=0)[1].exp(), of(ROWS)),
+    "number: sums": (lambda x: x.sum().logsumexp(-1) + x.sum().norm(dim=0) + x.sum().softmax(-1), of(ROWS)),
+    "number: extremes": (lambda x: x.sum().amax(-1) * x.sum().max(0)[0] + x.sum().argmin(-1), of(ROWS)),
+    "number: scans": (lambda x: x.sum().cumsum(-1) * x.sum().cumprod(0), of(ROWS)),
     "ties": (lambda x: x.relu().round().amax(1) + x.round().amin(1), of(ROWS)),
 }
 
