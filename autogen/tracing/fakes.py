@@ -24,7 +24,7 @@ _LIKE_FIRST = frozenset(
     {
         aten._dirichlet_grad.default,
         aten._sample_dirichlet.default,
-        aten._standard_gamma.default,  # since torch 2.12 it has one
+        aten._standard_gamma.default,  # has one, but not with torch 2.11
         aten._standard_gamma_grad.default,
         aten.binomial.default,
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,16 +15,11 @@ from torch import Tensor
 
 import autogen.scheduling.kernel
 from tests.interpret.agreement import agree
+from tests.interpret.strategies import Draw, layouts
 
 EXAMPLES = 40
 SIZES = (1, 2, 3, 5, 8, 17)
 MOST_ELEMENTS, LARGEST = 3000, 30  # of what a statement gives
-LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "dense": lambda t: t,
-    "transposed": lambda t: t.mT.contiguous().mT if t.dim() > 1 else t,
-    "sliced": lambda t: torch.stack([t, t], -1)[..., 0],
-    "expanded": lambda t: t[:1].expand(t.shape),
-}
 
 # Of tensors x and y, a dimension d, a mask m, and whether a dimension is kept, k. Numbers are compared with what no
 # statement gives, so that a rounding of ours and another of torch do not part there.
@@ -67,19 +61,19 @@ STATEMENTS = st.one_of([st.sampled_from(alternatives(t)) for t in (ELEMENTWISE, 
 
 
 @st.composite
-def inputs(draw: Callable[[st.SearchStrategy[Any]], Any]) -> dict[str, Tensor]:
+def inputs(draw: Draw) -> dict[str, Tensor]:
     """One to three tensors of random layouts that broadcast with each other, and a mask."""
     sizes = draw(st.lists(st.sampled_from(SIZES), min_size=1, max_size=3))
     tensors = {}
     for seed, name in enumerate(draw(st.sampled_from(("a", "ab", "abc")))):
         shape = [draw(st.sampled_from((size, size, 1))) if seed else size for size in sizes]
         normal = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-        tensors[name] = LAYOUTS[draw(st.sampled_from(tuple(LAYOUTS)))](normal).requires_grad_(draw(st.booleans()))
+        tensors[name] = draw(layouts(normal)).requires_grad_(draw(st.booleans()))
     return {**tensors, "m": torch.rand(sizes, generator=torch.Generator().manual_seed(9)) > 0.4}
 
 
 @st.composite
-def programs(draw: Callable[[st.SearchStrategy[Any]], Any]) -> tuple[str, tuple[Tensor, ...]]:
+def programs(draw: Draw) -> tuple[str, tuple[Tensor, ...]]:
     """The source of a loss, and its arguments."""
     arguments = draw(inputs())
     known, names, lines = {"torch": torch, "F": F, **arguments}, [*arguments][:-1], []
