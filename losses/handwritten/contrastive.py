@@ -241,16 +241,13 @@ def _tile(n_own: int, x: torch.Tensor, *, is_plain: bool, is_backward: bool) -> 
     # A warp multiplies 16 rows; of fewer, warps share the columns.
     if x.itemsize == 2:
         most = 32 if dims > 128 or not is_even else 64 if is_backward else 128
-        tile = {"ROWS": rows(most), "COLS": 64, "DIMS": dims, "CHUNK": dims}
+        tile = {"ROWS": rows(most), "COLS": 64, "DIMS": dims}
         if tile["ROWS"] > 32 and is_plain and not is_backward:
             tile["COLS"] = 128
         elif is_backward and not is_plain:  # gradients take registers that logits leave
             tile["COLS"] = 32
         return tile, 4 if tile["ROWS"] < 128 and dims <= 128 else 8
-    tile = {"ROWS": rows(_LEAST if dims > 128 else 32), "COLS": 64, "DIMS": dims, "CHUNK": dims}
+    tile = {"ROWS": rows(_LEAST if dims > 128 else 32), "COLS": 64, "DIMS": dims}
     if dims > 128:
-        tile |= {"COLS": 32, "CHUNK": 64}
-    elif dims > 64 and (is_backward or not is_even):
-        # As long as threads read 16 bytes.
-        tile |= {"COLS": 64, "CHUNK": 1024 // tile["ROWS"]} if is_even else {"COLS": 64 >> is_backward, "CHUNK": 32}
+        tile["COLS"] = 32
     return tile, 8

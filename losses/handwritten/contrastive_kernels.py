@@ -28,8 +28,12 @@ from autogen.losses.handwritten._reduction import ratio_over_programs, sum_over_
 from autogen.losses.handwritten.contrastive_tiles import (
     EPSILON,
     are_paired,
+    exponent_of,
+    factors_of,
+    halves,
     inv_norm_of,
-    plus_product,
+    power_of_2,
+    product,
     softmax_of,
 )
 
@@ -37,6 +41,7 @@ _STAGES = tl.constexpr(2)  # tiles of others that are on their way at a time
 _LOWEST = tl.constexpr(-3.4028234663852886e38)  # the logit of what is not in a softmax, also where nothing is
 _LOG2_E = tl.constexpr(1.4426950408889634)
 _LN_2 = tl.constexpr(0.6931471805599453)
+_LEAST_BOUND = tl.constexpr(2.0**-100)  # of derivatives that keep all of their bits
 
 
 @triton.jit
@@ -78,46 +83,6 @@ def _embeddings(
 
 
 @triton.jit
-def _dots(
-    x: tl.tensor,
-    x_ptr: tl.tensor,
-    first_row: tl.tensor,
-    n_rows: tl.tensor,
-    x_row_stride: tl.tensor,
-    x_dim_stride: tl.tensor,
-    y: tl.tensor,
-    y_ptr: tl.tensor,
-    first_column: tl.tensor,
-    n_cols: tl.tensor,
-    y_row_stride: tl.tensor,
-    y_dim_stride: tl.tensor,
-    n_dims: tl.tensor,
-    IS_EXACT: tl.constexpr,
-    CHUNK: tl.constexpr,
-) -> tl.tensor:
-    """The products of all pairs of an `x` and a `y`.
-
-    Three products of single precision have `x` in registers twice: where there is no room, CHUNK dimensions at a time,
-    read again.
-    """
-    dot = tl.zeros([x.shape[0], y.shape[0]], tl.float32)
-    if x.shape[1] == CHUNK:
-        dot = plus_product(dot, x, tl.trans(y), IS_EXACT)
-    else:
-        for dim in tl.static_range(0, x.shape[1], CHUNK):
-            x_of_dims = _embeddings(
-                x_ptr + dim * x_dim_stride, first_row, n_rows, n_dims - dim, x_row_stride, x_dim_stride,
-                x.shape[0], CHUNK,
-            )  # fmt: skip
-            y_of_dims = _embeddings(
-                y_ptr + dim * y_dim_stride, first_column, n_cols, n_dims - dim, y_row_stride, y_dim_stride,
-                y.shape[0], CHUNK,
-            )  # fmt: skip
-            dot = plus_product(dot, x_of_dims, tl.trans(y_of_dims), IS_EXACT)
-    return dot
-
-
-@triton.jit
 def contrastive_loss_forward(
     x_ptr: tl.tensor,
     y_ptr: tl.tensor,
@@ -148,7 +113,6 @@ def contrastive_loss_forward(
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
     DIMS: tl.constexpr,
-    CHUNK: tl.constexpr,
     PARTIALS: tl.constexpr,
 ) -> None:
     """ROWS rows per program; the softmax over all columns is kept up as they come.
@@ -172,6 +136,7 @@ def contrastive_loss_forward(
     x = _embeddings(x_ptr, first_row, n_rows, n_dims, x_row_stride, x_dim_stride, ROWS, DIMS)
     x_inv_norm = inv_norm_of(x)
     tl.store(x_inv_norm_ptr + row, x_inv_norm, mask=row_mask)
+    x, x_rest, x_inv_norm = factors_of(x, x_inv_norm, IS_EXACT)
     if label_ptr is not None:
         label = tl.load(label_ptr + row // views * label_stride, mask=row_mask, other=0)
 
@@ -186,11 +151,10 @@ def contrastive_loss_forward(
         if y_inv_norm_ptr is not None:
             is_mine = first_column // COLS % tl.num_programs(0) == tl.program_id(0)
             tl.store(y_inv_norm_ptr + column, y_inv_norm, mask=(column < n_cols) & is_mine)
+        y, y_rest, y_inv_norm = factors_of(y, y_inv_norm, IS_EXACT)
+        dot = product(x, x_rest, tl.trans(y), tl.trans(y_rest), IS_EXACT)
         # All logits of a row are as many times these, which may be negative.
-        logit = _dots(
-            x, x_ptr, first_row, n_rows, x_row_stride, x_dim_stride,
-            y, y_ptr, first_column, n_cols, y_row_stride, y_dim_stride, n_dims, IS_EXACT, CHUNK,
-        ) * (y_inv_norm * (scale * _LOG2_E))[None, :]  # fmt: skip
+        logit = dot * (y_inv_norm * (scale * _LOG2_E))[None, :]
         is_own = row[:, None] == column[None, :]
         is_in = (column < n_cols)[None, :]
         is_masked = True if label_ptr is not None else first_column + COLS > n_cols
@@ -228,8 +192,9 @@ def contrastive_loss_forward(
         positive = _embeddings(
             positive_ptr, first_row, n_rows, n_dims, positive_row_stride, positive_dim_stride, ROWS, DIMS
         )
+        x = _embeddings(x_ptr, first_row, n_rows, n_dims, x_row_stride, x_dim_stride, ROWS, DIMS)
         dot = tl.sum(x.to(tl.float32) * positive.to(tl.float32), 1)
-        difference = lse * _LN_2 - dot * (x_inv_norm * scale) * inv_norm_of(positive)
+        difference = lse * _LN_2 - dot * (inv_norm_of(x) * scale) * inv_norm_of(positive)
         loss = -log_sigmoid_neg(difference)
         tl.store(share_ptr + row, sigmoid(difference), mask=row_mask)
     else:
@@ -273,11 +238,8 @@ def _of_rows(
 def _sum_over_others(
     x: tl.tensor,
     x_inv_norm: tl.tensor,
-    x_ptr: tl.tensor,
     first_row: tl.tensor,
     n_rows: tl.tensor,
-    x_row_stride: tl.tensor,
-    x_dim_stride: tl.tensor,
     y_ptr: tl.tensor,
     y_inv_norm_ptr: tl.tensor,
     n_cols: tl.tensor,
@@ -299,7 +261,6 @@ def _sum_over_others(
     HAS_POSITIVES: tl.constexpr,
     IS_EXACT: tl.constexpr,
     COLS: tl.constexpr,
-    CHUNK: tl.constexpr,
 ) -> tl.tensor:
     """The derivatives by the logits of embeddings `x` with all others, times these, normalised: (ROWS, DIMS).
 
@@ -314,15 +275,14 @@ def _sum_over_others(
         )
     if label_ptr is not None:
         label = tl.load(label_ptr + row // views * label_stride, mask=row < n_rows, other=0)
+    x, x_rest, x_inv_norm = factors_of(x, x_inv_norm, IS_EXACT)
     total = tl.zeros([ROWS, DIMS], tl.float32)
     for first_column in tl.range(0, n_cols, COLS, num_stages=_STAGES):
         column = first_column + tl.arange(0, COLS)
         y = _embeddings(y_ptr, first_column, n_cols, n_dims, y_row_stride, y_dim_stride, COLS, DIMS)
         y_inv_norm = tl.load(y_inv_norm_ptr + column, mask=column < n_cols, other=0.0)
-        dot = _dots(
-            x, x_ptr, first_row, n_rows, x_row_stride, x_dim_stride,
-            y, y_ptr, first_column, n_cols, y_row_stride, y_dim_stride, n_dims, IS_EXACT, CHUNK,
-        )  # fmt: skip
+        y, y_rest, y_inv_norm = factors_of(y, y_inv_norm, IS_EXACT)
+        dot = product(x, x_rest, tl.trans(y), tl.trans(y_rest), IS_EXACT)
         # Logits as forward rounds them: the inv_norm of the one that has a loss comes last.
         if HAVE_LOSS:
             logit = dot * (y_inv_norm * (scale * _LOG2_E))[None, :] * x_inv_norm[:, None]
@@ -349,10 +309,18 @@ def _sum_over_others(
                 grad_logit = tl.where(is_own, grad_logit - 1.0, grad_logit)
         # A derivative by the loss of `x` is a factor of the sum.
         grad_logit *= (y_inv_norm * column_grad if OTHERS_HAVE_LOSS and not HAVE_LOSS else y_inv_norm)[None, :]
-        if y.dtype == tl.bfloat16:
-            total = plus_product(total, grad_logit.to(tl.bfloat16), y, IS_EXACT)
+        if IS_EXACT:
+            bound = tl.max(tl.abs(column_grad), 0) if OTHERS_HAVE_LOSS else 1.0
+            if HAVE_LOSS and OTHERS_HAVE_LOSS:
+                bound = (bound + tl.abs(grad))[:, None]
+            # Of at most 2^15, as no inv_norm of a factor is more than 2^-8.
+            exponent = 22 - exponent_of(maximum(bound, _LEAST_BOUND))
+            grad_logit, grad_rest = halves(grad_logit * power_of_2(exponent))
+            total = fma(product(grad_logit, grad_rest, y, y_rest, IS_EXACT), power_of_2(-exponent), total)
+        elif y.dtype == tl.bfloat16:
+            total += product(grad_logit.to(tl.bfloat16), y, y, y, IS_EXACT)
         else:  # derivatives need a range that float16 has not
-            total = plus_product(total, grad_logit, y.to(tl.float32), IS_EXACT)
+            total += product(grad_logit, y, y.to(tl.float32), y, IS_EXACT)
     return total * grad[:, None] if HAVE_LOSS and not OTHERS_HAVE_LOSS else total
 
 
@@ -360,15 +328,24 @@ def _sum_over_others(
 def _store_gradient(
     grad_x_ptr: tl.tensor,
     grad_normed: tl.tensor,
-    x: tl.tensor,
+    x_ptr: tl.tensor,
     inv_norm: tl.tensor,
     first: tl.tensor,
     count: tl.tensor,
     n_dims: tl.tensor,
+    x_row_stride: tl.tensor,
+    x_dim_stride: tl.tensor,
     row_stride: tl.tensor,
     dim_stride: tl.tensor,
 ) -> None:
-    """Store the gradient of embeddings `x`, given that of `x` over its length."""
+    """Store the gradient of embeddings `x`, given that of `x` over its length.
+
+    They are read again: until here, they would have been in registers.
+    """
+    start, place, mask = _places(
+        first, count, n_dims, x_row_stride, x_dim_stride, grad_normed.shape[0], grad_normed.shape[1]
+    )
+    x = tl.load(x_ptr + start + place, mask=mask, other=0.0, eviction_policy="evict_first")
     normed = x.to(tl.float32) * inv_norm[:, None]
     along = tl.sum(grad_normed * normed, 1)
     along = tl.where(inv_norm * EPSILON < 0.999, along, 0.0)  # shorter ones are divided by a constant
@@ -416,7 +393,6 @@ def contrastive_loss_backward(
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
     DIMS: tl.constexpr,
-    CHUNK: tl.constexpr,
 ) -> None:
     """ROWS rows per program; the programs after them have ROWS columns each, where these have a gradient of their own.
 
@@ -447,16 +423,15 @@ def contrastive_loss_backward(
             if grad_positive_ptr is not None:
                 grad = x.to(tl.float32) * (-scale * x_inv_norm * grad_logit)[:, None]
                 _store_gradient(
-                    grad_positive_ptr, grad, positive, positive_inv_norm, first, n_rows, n_dims,
-                    grad_positive_row_stride, grad_positive_dim_stride,
+                    grad_positive_ptr, grad, positive_ptr, positive_inv_norm, first, n_rows, n_dims,
+                    positive_row_stride, positive_dim_stride, grad_positive_row_stride, grad_positive_dim_stride,
                 )  # fmt: skip
         if grad_x_ptr is not None:
             grad = _sum_over_others(
-                x, x_inv_norm, x_ptr, first, n_rows, x_row_stride, x_dim_stride,
-                y_ptr, x_inv_norm_ptr if HAS_LABELS else y_inv_norm_ptr, n_cols, y_row_stride, y_dim_stride,
+                x, x_inv_norm, first, n_rows, y_ptr, x_inv_norm_ptr if HAS_LABELS else y_inv_norm_ptr, n_cols, y_row_stride, y_dim_stride,
                 label_ptr, lse_ptr, share_ptr, n_counted_ptr, grad_loss_ptr,
                 n_dims, label_stride, views, divisor, scale, grad_loss_stride,
-                True, HAS_LABELS, HAS_POSITIVES, IS_EXACT, COLS, CHUNK,
+                True, HAS_LABELS, HAS_POSITIVES, IS_EXACT, COLS,
             )  # fmt: skip
             if HAS_POSITIVES:  # read again, to keep registers free
                 positive = _embeddings(
@@ -464,20 +439,21 @@ def contrastive_loss_backward(
                 )
                 grad -= positive.to(tl.float32) * (positive_inv_norm * grad_logit)[:, None]
             _store_gradient(
-                grad_x_ptr, grad * scale, x, x_inv_norm, first, n_rows, n_dims, grad_x_row_stride, grad_x_dim_stride
-            )
+                grad_x_ptr, grad * scale, x_ptr, x_inv_norm, first, n_rows, n_dims,
+                x_row_stride, x_dim_stride, grad_x_row_stride, grad_x_dim_stride,
+            )  # fmt: skip
     elif grad_y_ptr is not None:
         first = (tl.program_id(0) - row_programs) * ROWS
         column = first + tl.arange(0, ROWS)
         y = _embeddings(y_ptr, first, n_cols, n_dims, y_row_stride, y_dim_stride, ROWS, DIMS)
         y_inv_norm = tl.load(y_inv_norm_ptr + column, mask=column < n_cols, other=0.0)
         grad = _sum_over_others(
-            y, y_inv_norm, y_ptr, first, n_cols, y_row_stride, y_dim_stride,
-            x_ptr, x_inv_norm_ptr, n_rows, x_row_stride, x_dim_stride,
+            y, y_inv_norm, first, n_cols, x_ptr, x_inv_norm_ptr, n_rows, x_row_stride, x_dim_stride,
             label_ptr, lse_ptr, share_ptr, n_counted_ptr, grad_loss_ptr,
             n_dims, label_stride, views, divisor, scale, grad_loss_stride,
-            False, True, HAS_POSITIVES, IS_EXACT, COLS, CHUNK,
+            False, True, HAS_POSITIVES, IS_EXACT, COLS,
         )  # fmt: skip
         _store_gradient(
-            grad_y_ptr, grad * scale, y, y_inv_norm, first, n_cols, n_dims, grad_y_row_stride, grad_y_dim_stride
-        )
+            grad_y_ptr, grad * scale, y_ptr, y_inv_norm, first, n_cols, n_dims,
+            y_row_stride, y_dim_stride, grad_y_row_stride, grad_y_dim_stride,
+        )  # fmt: skip

@@ -12,30 +12,57 @@ EPSILON = tl.constexpr(1e-12)  # that of `torch.nn.functional.normalize`
 
 
 @triton.jit
-def halves(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """A number of single precision as the sum of two that tensor cores multiply as they are: 11 bits, and 12 of which
-    the last is lost.
-    """
-    high = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
-    return high, x - high
+def power_of_2(exponent: tl.tensor) -> tl.tensor:
+    """2 to the power of integers from -126 to 127."""
+    return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def plus_product(total: tl.tensor, x: tl.tensor, y: tl.tensor, IS_EXACT: tl.constexpr) -> tl.tensor:
-    """`total`, in single precision, plus the matrix product of factors of one dtype."""
-    if INTERPRETED:  # which takes the bits of a bfloat16 for an integer
-        x = x.to(tl.float32)
-        y = y.to(tl.float32)
+def exponent_of(x: tl.tensor) -> tl.tensor:
+    """The power of 2 that is next below positive numbers; that of 0 is -127."""
+    return (x.to(tl.int32, bitcast=True) >> 23) - 127
+
+
+@triton.jit
+def halves(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+    """Numbers of single precision, of at most 2^15, as the sums of two halves: all of their 24 bits from 2^-3 on, and
+    of smaller ones what is above 2^-25.
+    """
+    high = x.to(tl.float16)
+    return high, (x - high.to(tl.float32)).to(tl.float16)
+
+
+@triton.jit
+def factors_of(x: tl.tensor, inv_norm: tl.tensor, IS_EXACT: tl.constexpr) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """What tensor cores multiply of embeddings, the second of two `halves` if exact, and the inv_norm of that."""
+    rest = x
     if IS_EXACT:
-        # As `halves` has it, in other words, which LLVM makes the same: if two products shared a half, Triton 3.8 would
-        # send it through shared memory for one of them.
-        y_high = ((y.to(tl.int32, bitcast=True) + 0x1000) >> 13 << 13).to(tl.float32, bitcast=True)
-        x, x_rest = halves(x)
-        y, y_rest = halves(y)
-        total = tl.dot(x_rest, y, total, input_precision="tf32")
-        total = tl.dot(x, y_rest, total, input_precision="tf32")
-        y = y_high
-    return tl.dot(x, y, total, input_precision="tf32")
+        # Of lengths from 2^8 to 2^9, in which neither half of what counts is subnormal.
+        exponent = exponent_of(inv_norm) + 8
+        x, rest = halves(x * power_of_2(exponent)[:, None])
+        inv_norm *= power_of_2(-exponent)
+    return x, rest, inv_norm
+
+
+@triton.jit
+def product(
+    x: tl.tensor, x_rest: tl.tensor, y: tl.tensor, y_rest: tl.tensor, IS_EXACT: tl.constexpr
+) -> tl.tensor:
+    """The matrix product, in single precision, of factors of one dtype; of `halves` without the least part.
+
+    Tensor cores round sums towards zero, so that the errors of long ones grow with their length. A product of halves
+    begins at zero: Triton begins others at what they are added to, which is the same to their errors.
+    """
+    if IS_EXACT:
+        total = tl.dot(x_rest, y)
+        total = tl.dot(x, y_rest, total)
+        total = tl.dot(x, y, total)
+    else:
+        if INTERPRETED:  # which takes the bits of a bfloat16 for an integer
+            x = x.to(tl.float32)
+            y = y.to(tl.float32)
+        total = tl.dot(x, y, input_precision="tf32")
+    return total
 
 
 @triton.jit

@@ -82,6 +82,11 @@ static double f64(uint64_t bits) { double x; memcpy(&x, &bits, 8); return x; }
 static uint32_t f32_bits(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
 static uint64_t f64_bits(double x) { uint64_t bits; memcpy(&bits, &x, 8); return bits; }
 
+static float toward_zero(double x) {
+  float nearest = (float)x;
+  return fabs((double)nearest) > fabs(x) ? nextafterf(nearest, 0) : nearest;
+}
+
 static float bf16(uint16_t bits) { return f32((uint32_t)bits << 16); }
 static uint16_t bf16_bits(float x) {
   uint32_t bits = f32_bits(x);

@@ -161,14 +161,14 @@ def _left_factor(operands: Operands, registers: tuple[str, ...], kind: str) -> I
 def _sums(operands: Operands, to: tuple[str, ...], given: list[str], kind: str) -> Iterator[str]:
     """The product, of 16 rows, plus what is `given`.
 
-    Tensor cores add up in an order, and with a rounding, that nobody states; here it is rounded once.
+    Tensor cores add up in an order, and with a rounding, that nobody states, but do it towards zero; so here, once.
     """
     yield f"    {_EVERY} int row = q->tid % WARP / 4, t = q->tid % 4;"
     for k, (result, start) in enumerate(zip(to, given, strict=True)):
         row, column = f"row + {k // 2 % 2 * 8}", f"2 * t + {k // 4 * 8 + k % 2}"
         yield f"      {{ double sum = {start};"
         yield f"        for (int j = 0; j < {_DEPTHS[kind]}; j++) sum += (double)a[{row}][j] * b[j][{column}];"
-        yield f"        {operands.place(result)} = f32_bits((float)sum); }}"
+        yield f"        {operands.place(result)} = f32_bits(toward_zero(sum)); }}"
     yield "    }"
 
 
