@@ -11,7 +11,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -25,6 +25,8 @@ WARM_UP = 0.05  # seconds: after a while of compiling, clocks have to rise again
 REPEATS = 100
 BUDGET = 0.2  # seconds for one number
 _BATCH = 10
+_CYCLES = 2e9  # per second, of no GPU's clock less
+_LONGEST = 0.05  # seconds that the GPU waits for the host
 _CUDA = torch.autograd.DeviceType.CUDA  # type: ignore[attr-defined]
 
 Call = Callable[[int], object]
@@ -56,24 +58,36 @@ def forget_memory() -> None:
 
 
 def times(call: Call, prepare: Call) -> list[float]:
-    """µs of each of some calls, between events of the GPU."""
+    """µs of each of some calls, between events of the GPU.
+
+    It spins until the host has queued a batch of them: how long that takes is another question (`bench.host`), and
+    would hide what kernels take that are shorter.
+    """
     events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(_BATCH)]
     found: list[float] = []
     begun = time.monotonic()
-    is_warm, calls = False, 0
+    is_warm, calls, queuing = False, 0, 0.0
     while len(found) < REPEATS and (not found or time.monotonic() < begun + BUDGET):
+        spin(min(1.5 * queuing, _LONGEST))
+        began_queuing = time.monotonic()
         for start, end in events:
             prepare(calls)
             start.record()
             call(calls)
             end.record()
             calls += 1
+        queuing = time.monotonic() - began_queuing
         torch.cuda.synchronize()
         if is_warm:
             found += [start.elapsed_time(end) * 1000 for start, end in events]
         elif time.monotonic() > begun + WARM_UP:
             is_warm, begun = True, time.monotonic()
     return found
+
+
+def spin(seconds: float) -> None:
+    """Keep the GPU busy for about so long, in one kernel."""
+    torch.cuda._sleep(int(seconds * _CYCLES))
 
 
 @functools.cache
@@ -92,17 +106,27 @@ def copy_bandwidth(size: int = 2**31) -> float:
     return _copy_bandwidth(2 ** min(max(round(math.log2(max(size, 1))), 20), 31))
 
 
-def launches(call: Call, prepare: Call) -> int:
-    """Kernels that a call launches."""
-    prepare(0)
-    call(0)
-    prepare(0)
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+def launches(calls: Mapping[str, tuple[Call, Call]]) -> dict[str, int]:
+    """Kernels that each of some calls launches, and what makes it ready does not."""
+    for call, prepare in calls.values():
+        prepare(0)
         call(0)
+    # One profiler for all, as it takes long to attach; between them the GPU spins.
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for call, prepare in calls.values():
+            prepare(0)
+            spin(0)
+            call(0)
+            spin(0)
         torch.cuda.synchronize()
-    events = [event for event in profile.events() if event.device_type == _CUDA]
-    return sum(not event.name.startswith(("Memcpy", "Memset")) for event in events)
+    kernels = [event for event in profile.events() if event.device_type == _CUDA]
+    counts = [0]
+    for event in sorted(kernels, key=lambda event: event.time_range.start):
+        if "spin_kernel" in event.name:
+            counts.append(0)
+        elif not event.name.startswith(("Memcpy", "Memset")):
+            counts[-1] += 1
+    return dict(zip(calls, counts[1::2], strict=True))
 
 
 def syncs(call: Call, prepare: Call) -> int:

@@ -127,19 +127,21 @@ def measure(
         found = {direction: gpu.times(*call) for direction, call in calls.items()}
     except Exception as problem:  # of a peer, of memory: the other columns are measured all the same
         return [row(direction, note=_why(problem)) for direction in DIRECTIONS]
-    of_all = _described(error=lambda: error(case, loss, inputs[0]))
+    of_all, of_all_problems = _described(error=lambda: error(case, loss, inputs[0]))
+    counted, uncounted = _described(launches=partial(gpu.launches, calls))
+    launches = counted["launches"] or {}
     rows = []
     for direction, call in calls.items():
         p20, middle, p80 = (round(results.percentile(found[direction], share), 2) for share in (0.2, 0.5, 0.8))
         speed = moved[direction] / middle / 1000  # GB/s
         described, problems = _described(
             percent_of_copy=partial(_percent_of_copy, moved[direction], speed),
-            launches=partial(gpu.launches, *call),
             syncs=partial(gpu.syncs, *call),
             peak_bytes=partial(gpu.peak, *call),
         )
         numbers = {"p20": p20, "median": middle, "p80": p80, "gigabytes_per_second": round(speed, 1)}
-        rows.append(row(direction, **numbers, **of_all[0], **described, note="; ".join((*of_all[1], *problems))))
+        found_of_row = {**numbers, **of_all, **described, "launches": launches.get(direction)}
+        rows.append(row(direction, **found_of_row, note="; ".join((*of_all_problems, *uncounted, *problems))))
     return rows
 
 

@@ -345,7 +345,7 @@ def _store_gradient(
     start, place, mask = _places(
         first, count, n_dims, x_row_stride, x_dim_stride, grad_normed.shape[0], grad_normed.shape[1]
     )
-    x = tl.load(x_ptr + start + place, mask=mask, other=0.0, eviction_policy="evict_first")
+    x = tl.load(x_ptr + start + place, mask=mask, other=0.0)
     normed = x.to(tl.float32) * inv_norm[:, None]
     along = tl.sum(grad_normed * normed, 1)
     along = tl.where(inv_norm * EPSILON < 0.999, along, 0.0)  # shorter ones are divided by a constant

@@ -168,11 +168,14 @@ def test_calls_go_round_all_sets_of_inputs(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(gpu, "WARM_UP", 0.0)
+    spun: list[float] = []
+    monkeypatch.setattr(gpu, "spin", spun.append)
     called: list[int] = []
     prepared: list[int] = []
     found = gpu.times(called.append, prepared.append)
     assert found == [500.0] * gpu.REPEATS
     assert called == prepared == list(range(len(called))) and len(called) > gpu.REPEATS
+    assert len(spun) == len(called) // 10 and spun[0] == 0 and all(0 < each <= 0.05 for each in spun[1:])
 
 
 def test_every_case_runs_and_ours_agrees() -> None:
