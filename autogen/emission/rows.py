@@ -293,6 +293,7 @@ class Rows(Streaming):
         outer = self.scalars()
         body = self.inside(outer)
         self.preload(body, Level.ROW, Level.COLUMN, Level.ELEMENT)
+        self.gather(body)
         self.reduce_rows(body)
         totals = self.totals(body)
         stores = self.store_rows(body) + self.store_elements(body)
@@ -303,6 +304,13 @@ class Rows(Streaming):
             "stores": "\n".join(stores),
             **self.last_block(totals, outer),
         }
+
+    def gather(self, body: Body) -> None:
+        """What is read per row from computed places, so that a program waits for it and for the elements together."""
+        for node in self.kernel.loads():
+            is_at_once = node.args and not any(each.op == "reduce" for each in ir.topological(node.args))
+            if is_at_once and self.kernel.level(node) == Level.ROW:
+                body.state(node)
 
     def inside(self, outer: Body) -> Body:
         """Where the statements of a tile are, given that of the values that there is one of."""

@@ -174,6 +174,10 @@ class Tiler:
         written = [root for root in kernel.stores if kernel.level_of_axes(root.index_axes) == Level.ELEMENT]
         self._is_slight = len(across) <= 1 and len(written) <= 1
         self._writes_elements = bool(written)
+        element_bytes = [each.attrs[0].dtype.itemsize for each in across] + [
+            root.buffer.dtype.itemsize for root in written
+        ]
+        self._is_of_halves = self._is_slight and max(element_bytes, default=0) <= 2
         levels = {kernel.level_of_axes(root.index_axes) for root in kernel.stores}
         is_stored = not levels <= {Level.SCALAR, Level.ROW}
         self._is_read_once = not (is_stored or self.is_chunked) and len(passes(kernel.row_reductions())) <= 1
@@ -314,7 +318,7 @@ class Tiler:
             cols = self._well_filled(extents, min(whole, 4 * 32 * self._held(extents)))
             config = self._by_warps(extents, cols)
             # Of the longest tiles, threads have half: more of them are on a chip, and each has enough to do.
-            return replace(config, num_warps=8) if cols > LONG else config
+            return replace(config, num_warps=8) if cols > LONG and not self._is_of_halves else config
         elements = 2048 >> self._double
         if self.columns_adjacent:
             cols = self._well_filled(extents, min(whole, elements))
@@ -405,5 +409,5 @@ class Tiler:
         else:
             rows = min(inner, ROWS_ADJACENT)
             cols = max(4096 // rows, 1) >> self._double if looped else whole
-        warps = min(max(rows * cols // 512, 4), 8 if looped else 32)
+        warps = min(max(rows * cols // 512, 4), (4 if self._is_of_halves else 8) if looped else 32)
         return Config((("ROWS", rows), ("COLS", cols)), warps, looped)

@@ -247,7 +247,13 @@ def _tile(n_own: int, x: torch.Tensor, *, is_plain: bool, is_backward: bool) -> 
         elif is_backward and not is_plain:  # gradients take registers that logits leave
             tile["COLS"] = 32
         return tile, 4 if tile["ROWS"] < 128 and dims <= 128 else 8
-    tile = {"ROWS": rows(_LEAST if dims > 128 else 32), "COLS": 64, "DIMS": dims}
-    if dims > 128:
-        tile["COLS"] = 32
-    return tile, 8
+    if dims > 128 or not is_even:
+        n_rows, n_cols, num_warps = _LEAST, 32, 4 if is_even else 8
+    elif is_backward:
+        n_rows = rows(32)
+        n_cols, num_warps = (32, 4) if rows(64) > n_rows else (64, 8)
+    else:
+        n_rows = rows(64)  # which four warps of a Hopper multiply with columns that stay where they are
+        n_cols = 64 if is_plain or n_rows < 64 else 32
+        num_warps = 4 if n_rows == 64 or (n_rows == 32 and is_plain) else 8
+    return {"ROWS": n_rows, "COLS": n_cols, "DIMS": dims}, num_warps

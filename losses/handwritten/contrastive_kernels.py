@@ -428,7 +428,8 @@ def contrastive_loss_backward(
                 )  # fmt: skip
         if grad_x_ptr is not None:
             grad = _sum_over_others(
-                x, x_inv_norm, first, n_rows, y_ptr, x_inv_norm_ptr if HAS_LABELS else y_inv_norm_ptr, n_cols, y_row_stride, y_dim_stride,
+                x, x_inv_norm, first, n_rows,
+                y_ptr, x_inv_norm_ptr if HAS_LABELS else y_inv_norm_ptr, n_cols, y_row_stride, y_dim_stride,
                 label_ptr, lse_ptr, share_ptr, n_counted_ptr, grad_loss_ptr,
                 n_dims, label_stride, views, divisor, scale, grad_loss_stride,
                 True, HAS_LABELS, HAS_POSITIVES, IS_EXACT, COLS,
@@ -448,7 +449,8 @@ def contrastive_loss_backward(
         y = _embeddings(y_ptr, first, n_cols, n_dims, y_row_stride, y_dim_stride, ROWS, DIMS)
         y_inv_norm = tl.load(y_inv_norm_ptr + column, mask=column < n_cols, other=0.0)
         grad = _sum_over_others(
-            y, y_inv_norm, first, n_cols, x_ptr, x_inv_norm_ptr, n_rows, x_row_stride, x_dim_stride,
+            y, y_inv_norm, first, n_cols,
+            x_ptr, x_inv_norm_ptr, n_rows, x_row_stride, x_dim_stride,
             label_ptr, lse_ptr, share_ptr, n_counted_ptr, grad_loss_ptr,
             n_dims, label_stride, views, divisor, scale, grad_loss_stride,
             False, True, HAS_POSITIVES, IS_EXACT, COLS,

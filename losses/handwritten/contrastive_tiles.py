@@ -45,9 +45,7 @@ def factors_of(x: tl.tensor, inv_norm: tl.tensor, IS_EXACT: tl.constexpr) -> tup
 
 
 @triton.jit
-def product(
-    x: tl.tensor, x_rest: tl.tensor, y: tl.tensor, y_rest: tl.tensor, IS_EXACT: tl.constexpr
-) -> tl.tensor:
+def product(x: tl.tensor, x_rest: tl.tensor, y: tl.tensor, y_rest: tl.tensor, IS_EXACT: tl.constexpr) -> tl.tensor:
     """The matrix product, in single precision, of factors of one dtype; of `halves` without the least part.
 
     Tensor cores round sums towards zero, so that the errors of long ones grow with their length. A product of halves

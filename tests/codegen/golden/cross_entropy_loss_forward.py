@@ -53,14 +53,14 @@ def cross_entropy_loss_forward(
     target = tl.load(target_ptr + row, mask=row_mask, other=0)
     input = tl.load(input_ptr + row[:, None] * n_cols + col[None, :], mask=mask, other=float("-inf"))
     # return torch._C._nn.cross_entropy_loss(input, target, weight ...
-    row_max = max_over(input, 1)
-    sum_exp = tl.sum(exp_summand(input - row_max[:, None]), 1)
-    is_counted = target != -100
     input_at_target = tl.load(
         input_ptr + row * n_cols + target,
         mask=row_mask & (target >= 0) & (target < n_cols),
         other=float("nan")
     )
+    row_max = max_over(input, 1)
+    sum_exp = tl.sum(exp_summand(input - row_max[:, None]), 1)
+    is_counted = target != -100
     log_sum_exp = log(sum_exp)
     log_prob = input_at_target - row_max - log_sum_exp
     loss = tl.where(is_counted, neg(log_prob), 0.0)
