@@ -6,13 +6,15 @@
 | flat, with totals       | 1024 elements up to 2^18, 2048 up to 2^20, then 4096; beyond  | 4 - 8 |
 |                         | 4096 programs up to 16 tiles of 2048, one after the other     | 8     |
 | tiles, short rows       | 2048 elements, 128 if there are few; of these all columns     | 4     |
-| tiles, others           | one row, up to 32 elements per thread and 4096 columns; rows  | 1 - 8 |
+| tiles, others           | one row, up to 32 elements per thread and 4096 columns (half  | 1 - 8 |
+|                         | as many per thread, but of one tensor in half precision); rows|       |
 |                         | of fewer, at least 256, if every fifth would be beyond a row  |       |
 | rows, columns adjacent  | whole rows while they fit on chip, up to 32 per thread, or    | 1 - 32|
 |                         | are of 8192 columns, if they are read only once               |       |
 |                         | of up to 128 columns several                                  | 4     |
 |                         | beyond 2048 to 4096 programs up to 16 tiles, in turn          | 1 - 32|
-|                         | beyond that one row in steps of 4096 columns                  | 8     |
+|                         | beyond that one row in steps of 4096 columns                  | 8, 4  |
+|                         | (4 warps for 1024 rows and more of one in half precision)     |       |
 | chunks of results' rows | 2048 - 4096 elements; at most 1024 programs, each in a loop   | 4 - 32|
 | one block               | every axis whole                                              | 4 - 32|
 | rows, rows adjacent     | up to 128 rows; all columns while they fit, else steps of 32  | 4 - 8 |
@@ -57,6 +59,7 @@ LEAST = 128  # elements of a tile of short rows, one for each thread; Triton can
 SHORT = 128  # columns, of which a warp reads several rows at once
 MOST_LANES = 1.25  # for each column of a tile that need not be a whole row
 LONG = 2048  # columns of a tile that threads have half as many of
+MANY_ROWS = 1024  # several for each multiprocessor, which is as busy with fewer warps for each
 FEW = 4  # columns, which are never split: they may be a record (`emission.records`)
 WARPS = (1, 2, 4, 8, 16, 32)
 
@@ -409,5 +412,6 @@ class Tiler:
         else:
             rows = min(inner, ROWS_ADJACENT)
             cols = max(4096 // rows, 1) >> self._double if looped else whole
-        warps = min(max(rows * cols // 512, 4), (4 if self._is_of_halves else 8) if looped else 32)
+        is_light = self._is_of_halves and self.columns_adjacent and extents.rows >= MANY_ROWS
+        warps = min(max(rows * cols // 512, 4), (4 if is_light else 8) if looped else 32)
         return Config((("ROWS", rows), ("COLS", cols)), warps, looped)

@@ -52,6 +52,7 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 # Bytes of numbers that wait for the end of a loop.
 SPILLED = {"sm_80": 24 if TRITON < (3, 7) else 16, "sm_90": 8, "sm_100": 24 if TRITON < (3, 8) else 32}
 SPILLED_OF_HALVES = {"sm_100": 72} if TRITON >= (3, 8) else {}  # of labels; the loop is shorter than Triton 3.7's
+SPILLED_OF_LONG = 96  # of 256 dimensions by four warps: with eight nothing does, and they take half as long again
 PRODUCTS = frozenset(name for name in CALLS if name.startswith(("InfoNCE", "SupCon")))
 CASES = [
     case for case in itertools.product(CALLS, TARGETS) if case[0] not in PRODUCTS or TARGETS[case[1]].backend == "cuda"
@@ -77,6 +78,8 @@ def test_nothing_spills(compiled: tuple[str, list[SpecializedKernel], list[Any]]
         allowed = SPILLED[result.target] if name in PRODUCTS else 0
         if name == "SupCon, halves":
             allowed = SPILLED_OF_HALVES.get(result.target, allowed)
+        elif name == "InfoNCE, long":
+            allowed = SPILLED_OF_LONG
         assert result.spilled <= allowed, result.kernel
 
 
@@ -87,18 +90,18 @@ def test_only_the_last_block_is_ordered(compiled: tuple[str, list[SpecializedKer
     assert backward.atomics == ()
 
 
-def test_columns_are_in_shared_memory_once() -> None:
-    """Of single precision, and rows twice, as two halves."""
+def test_columns_are_in_shared_memory_twice() -> None:
+    """As they are read, two tiles of 64 at a time, and as two halves."""
     loss, inputs = CALLS["InfoNCE"]
     forward, _ = kernels_of(loss, *inputs)
-    assert compile_kernel(forward, TARGETS["sm_90"]).shared <= 4 * 128 * (2 * 32 + 64) + 1024
+    assert compile_kernel(forward, TARGETS["sm_90"]).shared <= 4 * 128 * (2 * 64 + 64) + 1024
 
 
 def test_products_are_on_tensor_cores() -> None:
-    """Of bfloat16 in one product, of single precision in three."""
-    for call, products in (("InfoNCE, bfloats", 1), ("InfoNCE", 3)):
+    """Of bfloat16, and of the halves of single precision."""
+    for call, kind in (("InfoNCE, bfloats", "bf16"), ("InfoNCE", "f16")):
         loss, inputs = CALLS[call]
         for kernel in kernels_of(loss, *inputs):
             text = compile_kernel(kernel, TARGETS["sm_80"]).asm
             found = set(re.findall(r"\bmma\.sync\.aligned\.m16n8k\d+\.row\.col\.f32\.(\w+)", text))
-            assert found == ({"bf16"} if products == 1 else {"tf32"})
+            assert found == {kind}
