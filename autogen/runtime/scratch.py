@@ -13,6 +13,8 @@ from autogen.runtime.direct import padded
 
 T = TypeVar("T")
 
+COUNTERS = 1024
+
 
 class Scratch:
     """Memory and a counter for the launches on one stream: one uses them after the other.
@@ -23,7 +25,7 @@ class Scratch:
     def __init__(self, room: int, device: torch.device) -> None:
         self.room = room
         self._partials = torch.empty(room, dtype=torch.uint8, device=device)
-        self._counter = torch.zeros(1, dtype=torch.int32, device=device)
+        self._counter = torch.zeros(COUNTERS, dtype=torch.int32, device=device)
         self.start = self._partials.data_ptr()
         self.counter = self._counter.data_ptr()
 
@@ -71,19 +73,20 @@ def to_keep(make: Callable[[], T], device: torch.device) -> T:
 
 
 def ticket_counter(device: torch.device) -> torch.Tensor:
-    """A counter by which blocks find out who is last: 0 between launches, never shared between streams.
+    """A counter by which blocks find out who is last, and more for parts of them: 0 between launches, never shared
+    between streams.
 
-    While a CUDA graph is captured the counter belongs to the graph.
+    While a CUDA graph is captured they belong to the graph.
     """
     if device.type != "cuda":
         key: tuple[Any, ...] = (device, threading.get_ident())
     elif torch.cuda.is_current_stream_capturing():
-        return torch.zeros(1, dtype=torch.int32, device=device)
+        return torch.zeros(COUNTERS, dtype=torch.int32, device=device)
     else:
         key = (device, torch.cuda.current_stream(device).cuda_stream)
     counter = _counters.get(key)
     if counter is None:
-        counter = _counters[key] = to_keep(lambda: torch.zeros(1, dtype=torch.int32, device=device), device)
+        counter = _counters[key] = to_keep(lambda: torch.zeros(COUNTERS, dtype=torch.int32, device=device), device)
     return counter
 
 

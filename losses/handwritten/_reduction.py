@@ -10,18 +10,18 @@ import triton
 import triton.language as tl
 
 from autogen.runtime.handwritten import IS_AUTOCAST
-from autogen.runtime.scratch import ticket_counter
+from autogen.runtime.scratch import COUNTERS, ticket_counter
 
 _FEW, _MANY = 128, 1024  # partial results that are added up at once: each number is another kernel
 
 
 @triton.jit
-def _sum_of(partials_ptr: tl.tensor, PARTIALS: tl.constexpr) -> tl.tensor:
+def _sum_of(partials_ptr: tl.tensor, programs: tl.tensor, PARTIALS: tl.constexpr) -> tl.tensor:
     """The sum of one partial result of each program, in a fixed order."""
     total = tl.full([PARTIALS], 0.0, partials_ptr.dtype.element_ty)
-    for first in range(0, tl.num_programs(0), PARTIALS):
+    for first in range(0, programs, PARTIALS):
         program = first + tl.arange(0, PARTIALS)
-        arrived = program < tl.num_programs(0)
+        arrived = program < programs
         # Past the first-level cache, which does not see what other multiprocessors wrote.
         total += tl.load(partials_ptr + program, mask=arrived, other=0.0, cache_modifier=".cg")
     return tl.sum(total, 0)
@@ -35,8 +35,10 @@ def sum_over_programs(
     counter_ptr: tl.tensor,
     divisor: tl.tensor,
     PARTIALS: tl.constexpr,
+    program: tl.tensor,
+    programs: tl.tensor,
 ) -> None:
-    """Store the sum of `partial` over all programs of a one-dimensional grid, divided by `divisor`.
+    """Store the sum of `partial` over some programs, of which this is the one at `program`, divided by `divisor`.
 
     The last thing that a kernel does. The sum is the same in every run, whichever program comes last.
 
@@ -46,9 +48,9 @@ def sum_over_programs(
     counter_ptr: int32 scalar, 0 before and after
     divisor: scalar, an integer
     """
-    tl.store(partials_ptr + tl.program_id(0), partial)
-    if tl.atomic_add(counter_ptr, 1, sem="acq_rel", scope="gpu") == tl.num_programs(0) - 1:
-        tl.store(total_ptr, _sum_of(partials_ptr, PARTIALS) / divisor)
+    tl.store(partials_ptr + program, partial)
+    if tl.atomic_add(counter_ptr, 1, sem="acq_rel", scope="gpu") == programs - 1:
+        tl.store(total_ptr, _sum_of(partials_ptr, programs, PARTIALS) / divisor)
         tl.store(counter_ptr, 0)
 
 
@@ -61,6 +63,8 @@ def ratio_over_programs(
     partials_ptr: tl.tensor,
     counter_ptr: tl.tensor,
     PARTIALS: tl.constexpr,
+    program: tl.tensor,
+    programs: tl.tensor,
 ) -> None:
     """Like `sum_over_programs`, divided by the sum of `count`, or by 1 if that is 0; the former is stored as well.
 
@@ -68,21 +72,21 @@ def ratio_over_programs(
     count_ptr: scalar, of that dtype (written)
     partials_ptr: (2 * programs,), the sums and then the counts (written)
     """
-    tl.store(partials_ptr + tl.program_id(0), partial)
-    tl.store(partials_ptr + tl.num_programs(0) + tl.program_id(0), count)
-    if tl.atomic_add(counter_ptr, 1, sem="acq_rel", scope="gpu") == tl.num_programs(0) - 1:
-        total_count = tl.maximum(_sum_of(partials_ptr + tl.num_programs(0), PARTIALS), 1.0)
+    tl.store(partials_ptr + program, partial)
+    tl.store(partials_ptr + programs + program, count)
+    if tl.atomic_add(counter_ptr, 1, sem="acq_rel", scope="gpu") == programs - 1:
+        total_count = tl.maximum(_sum_of(partials_ptr + programs, programs, PARTIALS), 1.0)
         tl.store(count_ptr, total_count)
-        tl.store(ratio_ptr, _sum_of(partials_ptr, PARTIALS) / total_count)
+        tl.store(ratio_ptr, _sum_of(partials_ptr, programs, PARTIALS) / total_count)
         tl.store(counter_ptr, 0)
 
 
-def sum_arguments(programs: int, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
-    """What `sum_over_programs` needs besides operands and result, by name."""
+def sum_arguments(programs: int, dtype: torch.dtype, device: torch.device, beside: int = 0) -> dict[str, Any]:
+    """What `sum_over_programs` needs besides operands and result, by name; `beside` are more numbers to leave there."""
     on_meta = device.type == "meta"
     return {
-        "partials_ptr": torch.empty(programs, dtype=dtype, device=device),
-        "counter_ptr": torch.empty(1, dtype=torch.int32, device=device) if on_meta else ticket_counter(device),
+        "partials_ptr": torch.empty(programs + beside, dtype=dtype, device=device),
+        "counter_ptr": torch.empty(COUNTERS, dtype=torch.int32, device=device) if on_meta else ticket_counter(device),
         "PARTIALS": (_FEW if programs <= _FEW else _MANY) // (4 if dtype == torch.float64 else 1),
     }
 

@@ -19,6 +19,7 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _MOST_DIMS = 256  # of an embedding: a program has the gradients of its own in registers
 _LEAST = 16  # embeddings, and dimensions, of a product of tiles
 _PROGRAMS = 128  # about as many as a large GPU has multiprocessors
+_WARPS = 12 * _PROGRAMS  # that these have registers for
 
 
 class Contrastive(Handwritten):
@@ -73,10 +74,16 @@ class Contrastive(Handwritten):
         loss, (saved,) = self.results(arguments)
         common = self._common(arguments, saved)
         tile, num_warps = _tile(len(x), x, is_plain=self._is_plain(arguments), is_backward=False)
-        grid = (triton.cdiv(len(x), tile["ROWS"]),)
-        partials = grid[0] * (1 if common["n_counted_ptr"] is None else 2)
-        summed = NO_SUM if arguments["reduction"] == "none" else sum_arguments(partials, torch.float32, x.device)
-        launch = Launch(contrastive_loss_forward, grid, {**common, "loss_ptr": loss, **summed, **tile}, num_warps)
+        blocks = triton.cdiv(len(x), tile["ROWS"])
+        parts = _parts_of_columns(blocks, triton.cdiv(common["n_cols"], tile["COLS"]), num_warps)
+        is_summed = arguments["reduction"] != "none"
+        sums = blocks * (1 if common["n_counted_ptr"] is None else 2) * is_summed
+        states = (parts * (3 if common["label_ptr"] is None else 4) * len(x)) * (parts > 1)
+        summed = sum_arguments(sums, torch.float32, x.device, states) if sums + states else NO_SUM
+        if not is_summed:
+            summed = {**summed, "PARTIALS": None}
+        own = {"loss_ptr": loss, "IS_SPLIT": parts > 1, **summed, **tile}
+        launch = Launch(contrastive_loss_forward, (blocks * parts,), {**common, **own}, num_warps)
         return Forward(loss, (saved,), (launch,))
 
     def backward(
@@ -224,6 +231,14 @@ def _parts(saved: torch.Tensor, kept: Mapping[str, int]) -> dict[str, torch.Tens
     return {
         name: saved[start:][: 4 * n].view(torch.float32) for (name, n), start in zip(kept.items(), starts, strict=False)
     }
+
+
+def _parts_of_columns(blocks: int, tiles: int, num_warps: int) -> int:
+    """How many programs share the `tiles` of columns of each of some blocks of rows: so many that a large GPU is full,
+    and each has two tiles at least, so that one comes while it has another.
+    """
+    wanted = min(_WARPS // num_warps // blocks, tiles // 2)
+    return triton.cdiv(tiles, triton.cdiv(tiles, max(wanted, 1)))
 
 
 def _tile(n_own: int, x: torch.Tensor, *, is_plain: bool, is_backward: bool) -> tuple[dict[str, int], int]:

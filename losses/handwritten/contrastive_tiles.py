@@ -25,9 +25,7 @@ def exponent_of(x: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def halves(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """Numbers of single precision, of at most 2^15, as the sums of two halves: all of their 24 bits from 2^-3 on, and
-    of smaller ones what is above 2^-25.
-    """
+    """Numbers of single precision, of at most 2^15, as sums of two halves: off by 2^-23 of a number at most, or 2^-25."""
     high = x.to(tl.float16)
     return high, (x - high.to(tl.float32)).to(tl.float16)
 
@@ -37,7 +35,7 @@ def factors_of(x: tl.tensor, inv_norm: tl.tensor, IS_EXACT: tl.constexpr) -> tup
     """What tensor cores multiply of embeddings, the second of two `halves` if exact, and the inv_norm of that."""
     rest = x
     if IS_EXACT:
-        # Of lengths from 2^8 to 2^9, in which neither half of what counts is subnormal.
+        # Of lengths from 2^8 to 2^9, of which 2^-25 does not count.
         exponent = exponent_of(inv_norm) + 8
         x, rest = halves(x * power_of_2(exponent)[:, None])
         inv_norm *= power_of_2(-exponent)

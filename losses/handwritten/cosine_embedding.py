@@ -158,7 +158,16 @@ def cosine_embedding_loss_forward(
             tl.store(loss_ptr + row, loss, mask=row_mask)
         total += loss
     if PARTIALS is not None:
-        sum_over_programs(tl.sum(total, 0), loss_ptr, partials_ptr, counter_ptr, divisor, PARTIALS)
+        sum_over_programs(
+            tl.sum(total, 0),
+            loss_ptr,
+            partials_ptr,
+            counter_ptr,
+            divisor,
+            PARTIALS,
+            tl.program_id(0),
+            tl.num_programs(0),
+        )
 
 
 @triton.jit

@@ -141,7 +141,9 @@ def ctc_loss_forward(
     if PARTIALS is None:
         tl.store(loss_ptr + n, loss)
     else:
-        sum_over_programs(loss, loss_ptr, partials_ptr, counter_ptr, divisor, PARTIALS)
+        sum_over_programs(
+            loss, loss_ptr, partials_ptr, counter_ptr, divisor, PARTIALS, tl.program_id(0), tl.num_programs(0)
+        )
 
 
 @triton.jit
