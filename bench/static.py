@@ -201,7 +201,8 @@ def _widths(kernel: SpecializedKernel, made: CompiledKernel) -> list[int]:
 
 def _of_elements(accesses: Sequence[Access], parameters: set[str]) -> Iterator[tuple[bool, Access]]:
     """The accesses of elements in a function, and of each whether all rows share it."""
-    is_flat, has_columns, has_rows = "BLOCK" in parameters, "COLS" in parameters, "ROWS" in parameters
+    is_flat, has_rows = "BLOCK" in parameters, "ROWS" in parameters
+    has_columns = not parameters.isdisjoint({"COLS", "DIMS"})
     # A helper of a kernel is given its tile.
     if not any(name.isupper() and not name.startswith("HAS_") for name in parameters):
         walked = r"\bplace"

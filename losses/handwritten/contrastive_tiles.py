@@ -25,7 +25,7 @@ def exponent_of(x: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def halves(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """Numbers of single precision, of at most 2^15, as sums of two halves: off by 2^-23 of a number at most, or 2^-25."""
+    """Numbers of single precision, of at most 2^15, as sums of two halves: off by 2^-23 of a number, or by 2^-25."""
     high = x.to(tl.float16)
     return high, (x - high.to(tl.float32)).to(tl.float16)
 
