@@ -84,9 +84,11 @@ def test_nothing_spills(compiled: tuple[str, list[SpecializedKernel], list[Any]]
 
 
 def test_only_the_last_block_is_ordered(compiled: tuple[str, list[SpecializedKernel], list[Any]]) -> None:
-    name, _, (forward, backward) = compiled
+    """Of all, and of the parts of some rows' columns, in as many programs."""
+    name, (first, _), (forward, backward) = compiled
     is_scalar = CALLS[name][0].reduction != "none"
-    assert forward.atomics == (LAST_BLOCK,) * is_scalar
+    is_split = name in PRODUCTS and bool(first.parameters[-1].value)  # IS_SPLIT
+    assert forward.atomics == (LAST_BLOCK,) * (is_scalar + is_split)
     assert backward.atomics == ()
 
 
