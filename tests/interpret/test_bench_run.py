@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,17 @@ from tests.interpret.launches import LAUNCHES
 SIZES = {"cross_entropy": (6, 40), "bce_with_logits": (300,), "giou": (5, 7, 4), "dice": (2, 1, 5, 6)}
 
 
-def launches(call: gpu.Call, prepare: gpu.Call) -> int:
+def launches(calls: Mapping[str, tuple[gpu.Call, gpu.Call]]) -> dict[str, int]:
     """Ours, and what autograd adds to gradients that there are already."""
-    for _ in range(2):
-        prepare(0)
-        LAUNCHES.take()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-            call(0)
-    return LAUNCHES.take() + sum(event.name == "aten::add_" for event in profile.events())
+    found = {}
+    for direction, (call, prepare) in calls.items():
+        for _ in range(2):
+            prepare(0)
+            LAUNCHES.take()
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+                call(0)
+        found[direction] = LAUNCHES.take() + sum(event.name == "aten::add_" for event in profile.events())
+    return found
 
 
 @pytest.fixture
@@ -119,7 +122,7 @@ def test_a_peer_that_fails_leaves_cells_empty(
 def test_what_only_describes_a_call_fails_alone(
     timed: list[gpu.Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(call: gpu.Call, prepare: gpu.Call) -> int:
+    def broken(calls: Mapping[str, tuple[gpu.Call, gpu.Call]]) -> dict[str, int]:
         raise RuntimeError("no profiler")
 
     monkeypatch.setattr(gpu, "launches", broken)
