@@ -263,6 +263,7 @@ def contrastive_loss_forward(
             power = tl.where(is_in, power, 0.0)
         total = total * exp2_normal((greatest - new_greatest) * x_inv_norm) + tl.sum(power, 1)
         greatest = new_greatest
+    is_last = True
     if IS_SPLIT:
         # Each part leaves what it has of its rows; the last to arrive has all of them, and adds them up in their order.
         N_STATES: tl.constexpr = 3 if label_ptr is None else 4
@@ -275,7 +276,9 @@ def contrastive_loss_forward(
         if label_ptr is not None:
             tl.store(own_ptr + 3 * n_rows, n_chosen, mask=row_mask)
         tl.debug_barrier()  # all threads of this block have stored before one of them draws the ticket
-        if tl.atomic_add(counter_ptr + 1 + block, 1, sem="acq_rel", scope="gpu") == n_parts - 1:
+        is_last = tl.atomic_add(counter_ptr + 1 + block, 1, sem="acq_rel", scope="gpu") == n_parts - 1
+    if is_last:
+        if IS_SPLIT:
             tl.store(counter_ptr + 1 + block, 0)
             greatest = tl.full([ROWS], _LOWEST, tl.float32)
             total = tl.zeros([ROWS], tl.float32)
@@ -293,13 +296,6 @@ def contrastive_loss_forward(
                 total *= exp2_normal((greatest - new_greatest) * x_inv_norm)
                 total += part_total * exp2_normal((part_greatest - new_greatest) * x_inv_norm)
                 greatest = new_greatest
-            _finish(
-                greatest, total, chosen, n_chosen, x_inv_norm, block, n_blocks,
-                x_ptr, positive_ptr, loss_ptr, lse_ptr, share_ptr, n_counted_ptr, partials_ptr, counter_ptr,
-                n_rows, n_dims, x_row_stride, x_dim_stride, positive_row_stride, positive_dim_stride, divisor, scale,
-                label_ptr is not None, ROWS, DIMS, PARTIALS,
-            )  # fmt: skip
-    else:
         _finish(
             greatest, total, chosen, n_chosen, x_inv_norm, block, n_blocks,
             x_ptr, positive_ptr, loss_ptr, lse_ptr, share_ptr, n_counted_ptr, partials_ptr, counter_ptr,
