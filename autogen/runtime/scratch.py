@@ -13,7 +13,11 @@ from autogen.runtime.direct import padded
 
 T = TypeVar("T")
 
-COUNTERS = 1024
+COUNTERS = 1024  # one for all programs of a launch, and others for blocks of them
+
+
+def _tickets(device: torch.device) -> torch.Tensor:
+    return torch.zeros(COUNTERS, dtype=torch.int32, device=device)
 
 
 class Scratch:
@@ -25,7 +29,7 @@ class Scratch:
     def __init__(self, room: int, device: torch.device) -> None:
         self.room = room
         self._partials = torch.empty(room, dtype=torch.uint8, device=device)
-        self._counter = torch.zeros(COUNTERS, dtype=torch.int32, device=device)
+        self._counter = _tickets(device)
         self.start = self._partials.data_ptr()
         self.counter = self._counter.data_ptr()
 
@@ -81,12 +85,12 @@ def ticket_counter(device: torch.device) -> torch.Tensor:
     if device.type != "cuda":
         key: tuple[Any, ...] = (device, threading.get_ident())
     elif torch.cuda.is_current_stream_capturing():
-        return torch.zeros(COUNTERS, dtype=torch.int32, device=device)
+        return _tickets(device)
     else:
         key = (device, torch.cuda.current_stream(device).cuda_stream)
     counter = _counters.get(key)
     if counter is None:
-        counter = _counters[key] = to_keep(lambda: torch.zeros(COUNTERS, dtype=torch.int32, device=device), device)
+        counter = _counters[key] = to_keep(lambda: _tickets(device), device)
     return counter
 
 

@@ -177,10 +177,8 @@ class Tiler:
         written = [root for root in kernel.stores if kernel.level_of_axes(root.index_axes) == Level.ELEMENT]
         self._is_slight = len(across) <= 1 and len(written) <= 1
         self._writes_elements = bool(written)
-        element_bytes = [each.attrs[0].dtype.itemsize for each in across] + [
-            root.buffer.dtype.itemsize for root in written
-        ]
-        self._is_of_halves = self._is_slight and max(element_bytes, default=0) <= 2
+        tensors = [*(node.attrs[0] for node in across), *(root.buffer for root in written)]
+        self._is_of_halves = self._is_slight and all(each.dtype.itemsize <= 2 for each in tensors)
         levels = {kernel.level_of_axes(root.index_axes) for root in kernel.stores}
         is_stored = not levels <= {Level.SCALAR, Level.ROW}
         self._is_read_once = not (is_stored or self.is_chunked) and len(passes(kernel.row_reductions())) <= 1
