@@ -23,13 +23,13 @@ classes that are labels, and so stores one at a time.
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +171,7 @@ def _facts(call: _Direction) -> Facts:
     return Facts(
         launches=call.report.launches,
         traffic=round(moved / max(call.report.bytes_minimum, 1), 3),
-        width=min((w for each in zip(call.kernels, made, strict=True) for w in _widths(*each)), default=0),
+        width=min((width for each in made for width in _widths(each)), default=0),
         instructions=_instructions(call.instructions, moved),
         registers=max(each.registers for each in made),
         spilled=max(each.spilled for each in made),
@@ -184,16 +184,15 @@ def _instructions(issued: Sequence[int | None], bytes_moved: int) -> float:
     return 0.0 if None in issued else round(sum(map(int, filter(None, issued))) / max(bytes_moved, 1), 2)
 
 
-def _widths(kernel: SpecializedKernel, made: CompiledKernel) -> list[int]:
+def _widths(made: CompiledKernel) -> list[int]:
     """Bytes per thread of the loads and stores of elements, in full blocks and not at the ends of rows, as if all had
     the widest dtype among them; of what all rows share, per column, in a kernel that has no others.
     """
     found: list[tuple[bool, Access]] = []
-    for function in ast.parse(kernel.text).body:
-        if isinstance(function, ast.FunctionDef) and not function.name.endswith(("_last_block", "_first_block")):
-            lines = range(function.lineno, (function.end_lineno or 0) + 1)
-            inside = [access for access in made.accesses if access.line in lines]
-            found += _of_elements(inside, {argument.arg for argument in function.args.args})
+    by_function = groupby(made.accesses, key=lambda access: (access.function, access.parameters))
+    for (function, parameters), accesses in by_function:
+        if not function.endswith(("_last_block", "_first_block")):
+            found += _of_elements(list(accesses), set(parameters))
     elements = [access for is_shared, access in found if not is_shared] or [access for _, access in found]
     widest = max((access.item_bytes for access in elements), default=0)
     return [min(width // each.item_bytes * widest, ACCESS) for each in elements for width in each.widths]
@@ -210,7 +209,7 @@ def _of_elements(accesses: Sequence[Access], parameters: set[str]) -> Iterator[t
         walked = r"\b(col|place|lane)\b" if has_columns else r"\b(row|place)\b" if has_rows else r"\+"
     in_groups = {access.address for access in accesses if access.mask in IN_GROUPS and access.widths}
     for access in accesses:
-        if re.search(r"_partial(_\d+)?_ptr", access.address):  # few values, for the last block
+        if re.search(r"\bpartials_ptr|_partial(_\d+)?_ptr", access.address):  # few values, for the last block
             continue
         if access.address in in_groups and access.mask not in IN_GROUPS:
             continue

@@ -7,17 +7,22 @@ or `tl.store` of the generated text.
 from __future__ import annotations
 
 import ast
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
 from autogen.frozen import frozen
 
 Kind = Literal["load", "store"]
 
+_Position = tuple[str, int, int]  # file, line and column
+_NOWHERE: _Position = ("", 0, 0)
+
 _POSITION = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)")
 _INLINE = re.compile(r"\s*// (begin|end) inline asm")
 _FILE = re.compile(r'\s*\.file\s+(\d+)\s+(?:"[^"]*"\s+)?"(?:[^"]*/)?([^"/]+)"')
+_HASH = re.compile(r"_[0-9a-f]{16}(?=\.py$)")
 _PTX_ACCESS = re.compile(r"\s*(?:@!?%\w+\s+)?(ld|st)\.(?:\w+\.)*?global\.(\S+)")
 _PTX_ATOMIC = re.compile(r"\b(?:atom|red)\.(\S+)")
 _AMD_ACCESS = re.compile(r"\s*(?:buffer|global|flat)_(load|store)_(\w+)")
@@ -48,12 +53,14 @@ class Access:
     """A `tl.load` or `tl.store` of a kernel, and the instructions that it became.
 
     Instructions that an optimizer made from several of them (the same store on both sides of an `if`) have no source
-    position; they are together in one more access of line 0 with an empty address. Loads through AMD's scalar unit,
-    which single values may take, are not counted.
+    position; they are together in one more access of line 0, without a function or an address. Loads through AMD's
+    scalar unit, which single values may take, are not counted.
 
     Attributes:
         kind: "load" or "store".
-        line: its line in the generated text, from 1.
+        function: the function that it is in, the kernel or a helper.
+        parameters: the parameters of that function.
+        line: its line in the text of that function's module, from 1.
         address: its address as written.
         mask: its mask as written, None if it has none.
         item_bytes: bytes of one element, 0 if unknown.
@@ -61,6 +68,8 @@ class Access:
     """
 
     kind: Kind
+    function: str
+    parameters: tuple[str, ...]
     line: int
     address: str
     mask: str | None
@@ -82,6 +91,8 @@ class _Call:
     """A call of `tl.load` or `tl.store`, and the lines of the statement around it."""
 
     kind: Kind
+    function: str
+    parameters: tuple[str, ...]
     start: tuple[int, int]
     end: tuple[int, int]
     statement: range
@@ -90,10 +101,12 @@ class _Call:
     pointer: str
 
 
-def _calls(text: str) -> list[_Call]:
+@functools.cache
+def _calls(text: str) -> tuple[_Call, ...]:
     """The loads and stores of a module."""
     calls = []
-    for statement in ast.walk(ast.parse(text)):
+    functions = [each for each in ast.parse(text).body if isinstance(each, ast.FunctionDef)]
+    for function, statement in ((around, each) for around in functions for each in ast.walk(around)):
         if not isinstance(statement, (ast.Assign, ast.AugAssign, ast.Expr)):
             continue
         for node in ast.walk(statement):
@@ -102,6 +115,8 @@ def _calls(text: str) -> list[_Call]:
                 masks = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "mask"]
                 call = _Call(
                     kind=kind,
+                    function=function.name,
+                    parameters=tuple(each.arg for each in function.args.args),
                     start=(node.lineno, node.col_offset),
                     end=(node.end_lineno or 0, node.end_col_offset or 0),
                     statement=range(statement.lineno, (statement.end_lineno or 0) + 1),
@@ -110,38 +125,50 @@ def _calls(text: str) -> list[_Call]:
                     pointer=next(name for name in names if name.endswith("_ptr")),
                 )
                 calls.append(call)
-    return sorted(calls, key=lambda call: call.start)
+    return tuple(sorted(calls, key=lambda call: call.start))
 
 
-def accesses(assembly: str, backend: str, text: str, name: str, item_bytes: dict[str, int]) -> tuple[Access, ...]:
-    """What the loads and stores of a module became.
+def accesses(
+    assembly: str, backend: str, text: str, name: str, item_bytes: Mapping[str, int], helpers: Mapping[str, str]
+) -> tuple[Access, ...]:
+    """What the loads and stores of a kernel became, in the order of its text; then those of its helpers.
 
     Args:
         assembly: PTX, or AMD's assembly.
         backend: Triton's name of the backend, "cuda" or "hip".
-        text: the module.
+        text: the kernel's module.
         name: the kernel's, with which the module's file name begins. A hash of the text follows, which may be that of
             another text: Triton takes functions to be the same that are, on the same lines, in whatever module.
         item_bytes: bytes per element, by pointer parameter; other pointers are those of device functions.
+        helpers: other modules that have functions of the kernel with loads or stores, by their file names.
 
     """
-    calls = _calls(text)
-    widths: dict[_Call, list[int]] = {call: [] for call in calls}
+    modules = {file: _calls(each) for file, each in {f"{name}.py": text, **helpers}.items()}
+    widths: dict[_Call, list[int]] = {call: [] for calls in modules.values() for call in calls}
     merged: dict[Kind, list[int]] = {}
-    for kind, width, position in _memory_instructions(assembly, backend, name):
-        call = _call_at(calls, kind, position)
+    for kind, width, (file, line, column) in _memory_instructions(assembly, backend, modules):
+        call = _call_at(modules.get(file, ()), kind, (line, column))
         if call is not None:
             widths[call].append(width)
         else:
             merged.setdefault(kind, []).append(width)
     found = [
-        Access(call.kind, call.start[0], call.address, call.mask, item_bytes.get(call.pointer, 0), tuple(widths[call]))
-        for call in calls
+        Access(
+            kind=call.kind,
+            function=call.function,
+            parameters=call.parameters,
+            line=call.start[0],
+            address=call.address,
+            mask=call.mask,
+            item_bytes=item_bytes.get(call.pointer, 0),
+            widths=tuple(each),
+        )
+        for call, each in widths.items()
     ]
-    return (*found, *(Access(kind, 0, "", None, 0, tuple(each)) for kind, each in merged.items()))
+    return (*found, *(Access(kind, "", (), 0, "", None, 0, tuple(each)) for kind, each in merged.items()))
 
 
-def _call_at(calls: list[_Call], kind: Kind, position: tuple[int, int]) -> _Call | None:
+def _call_at(calls: Sequence[_Call], kind: Kind, position: tuple[int, int]) -> _Call | None:
     inside = [call for call in calls if call.kind == kind and call.start <= position < call.end]
     if inside:
         return inside[-1]
@@ -150,9 +177,9 @@ def _call_at(calls: list[_Call], kind: Kind, position: tuple[int, int]) -> _Call
     return beside[0] if len(beside) == 1 else None
 
 
-def _memory_instructions(assembly: str, backend: str, name: str) -> Iterator[tuple[Kind, int, tuple[int, int]]]:
+def _memory_instructions(assembly: str, backend: str, files: Collection[str]) -> Iterator[tuple[Kind, int, _Position]]:
     """Kind, bytes per thread and source position of the instructions that access global memory."""
-    for position, lines in _positioned(assembly, name):
+    for position, lines in _positioned(assembly, files):
         memory: str | None = None
         for line in lines:
             if backend == "cuda":
@@ -164,24 +191,23 @@ def _memory_instructions(assembly: str, backend: str, name: str) -> Iterator[tup
                 found = _AMD_MEMORY.search(line)
                 memory = memory or (found[0] if found else None)
                 # What the optimizer has moved here may have no position, and is known by its other memory.
-                at = (0, 0) if found and found[0] != memory else position
+                at = _NOWHERE if found and found[0] != memory else position
                 yield kind, _AMD_BYTES[match[2].removesuffix("_d16").removesuffix("_d16_hi")], at
 
 
-def _positioned(assembly: str, name: str) -> Iterator[tuple[tuple[int, int], list[str]]]:
-    """Source positions in a kernel's module, and the lines after each."""
+def _positioned(assembly: str, files: Collection[str]) -> Iterator[tuple[_Position, list[str]]]:
+    """Source positions in some files, whose hashes do not count, and the lines after each."""
     lines = assembly.splitlines()
-    is_own = re.compile(rf"{name}_[0-9a-f]{{16}}\.py").fullmatch
-    files = {match[1] for match in map(_FILE.match, lines) if match and is_own(match[2])}
-    position, found = (0, 0), list[str]()
+    named = {match[1]: _HASH.sub("", match[2]) for match in map(_FILE.match, lines) if match}
+    position, found = _NOWHERE, list[str]()
     is_inline, is_counted = False, False  # in inline assembly LLVM goes on counting lines: only the first is a position
     for line in lines:
         if match := _INLINE.match(line):
             is_inline, is_counted = match[1] == "begin", False
         elif match := _POSITION.match(line):
-            if match[1] in files and not is_counted:
+            if named.get(match[1]) in files and not is_counted:
                 yield position, found
-                position, found = (int(match[2]), int(match[3])), []
+                position, found = (named[match[1]], int(match[2]), int(match[3])), []
             is_counted = is_inline
         else:
             found.append(line)

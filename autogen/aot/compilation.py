@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from autogen.aot import assembly
@@ -48,7 +51,7 @@ class CompiledKernel:
         registers: vector registers per thread.
         spilled: bytes per thread kept in memory for want of registers, or in any other stack.
         shared: bytes of shared memory per program.
-        accesses: the kernel's loads and stores, in the order of its text.
+        accesses: the kernel's loads and stores, in the order of its text; then those of functions that it imports.
         atomics: its atomics.
         seconds: time that compiling took; next to nothing if Triton had it in its cache.
         ttir: Triton's own representation, before anything is decided for a target.
@@ -116,12 +119,30 @@ def compile_kernel(kernel: SpecializedKernel, target: Target) -> CompiledKernel:
         registers=registers,
         spilled=spilled,
         shared=compiled.metadata.shared,
-        accesses=assembly.accesses(text, target.backend, kernel.text, kernel.name, item_bytes),
+        accesses=assembly.accesses(
+            text, target.backend, kernel.text, kernel.name, item_bytes, _helpers(function.__globals__)
+        ),
         atomics=assembly.atomics(text, compiled.asm["llir"], target.backend),
         seconds=seconds,
         ttir=compiled.asm["ttir"],
         asm=text,
     )
+
+
+def _helpers(names: Mapping[str, Any]) -> dict[str, str]:
+    """The modules of imported Triton functions that load or store, by their file names."""
+    from triton import JITFunction
+
+    imported = {
+        id(each.__globals__): each for each in names.values()
+        if isinstance(each, JITFunction) and each.__globals__ is not names
+    }  # fmt: skip
+    found: dict[str, str] = {}
+    for each in imported.values():
+        text = inspect.getsource(inspect.getmodule(each.fn) or each.fn)
+        if "tl.load(" in text or "tl.store(" in text:
+            found |= {Path(inspect.getfile(each.fn)).name: text, **_helpers(each.__globals__)}
+    return found
 
 
 def _attributes(parameter: Parameter, target: Target) -> list[list[Any]]:

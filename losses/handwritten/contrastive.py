@@ -11,7 +11,8 @@ import torch
 import triton
 
 from autogen.losses.handwritten._reduction import NO_SUM, result_dtype, sum_arguments
-from autogen.losses.handwritten.contrastive_kernels import contrastive_loss_backward, contrastive_loss_forward
+from autogen.losses.handwritten.contrastive_backward import contrastive_loss_backward
+from autogen.losses.handwritten.contrastive_forward import contrastive_loss_forward
 from autogen.runtime.direct import padded
 from autogen.runtime.handwritten import IS_AUTOCAST, REQUIRED, Backward, Forward, Handwritten, Launch
 
@@ -19,7 +20,7 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _MOST_DIMS = 256  # of an embedding: a program has the gradients of its own in registers
 _LEAST = 16  # embeddings, and dimensions, of a product of tiles
 _PROGRAMS = 128  # about as many as a large GPU has multiprocessors
-_WARPS = 12 * _PROGRAMS  # that these have registers for
+_WARPS = 8  # that each of these has registers for
 
 
 class Contrastive(Handwritten):
@@ -73,7 +74,7 @@ class Contrastive(Handwritten):
         x = _rows(arguments[self.roles(arguments)["x"]])
         loss, (saved,) = self.results(arguments)
         common = self._common(arguments, saved)
-        tile, num_warps = _tile(len(x), x, is_plain=self._is_plain(arguments), is_backward=False)
+        tile, num_warps = _forward_tile(len(x), common["n_cols"], x, is_plain=self._is_plain(arguments))
         blocks = triton.cdiv(len(x), tile["ROWS"])
         parts = _parts_of_columns(blocks, triton.cdiv(common["n_cols"], tile["COLS"]), num_warps)
         is_summed = arguments["reduction"] != "none"
@@ -105,9 +106,8 @@ class Contrastive(Handwritten):
             own |= _described(f"grad_{role}", gradients.get(roles.get(role, "")))
         of_rows = n_rows if own["grad_x_ptr"] is not None or own["grad_positive_ptr"] is not None else 0
         of_cols = n_cols if own["grad_y_ptr"] is not None else 0
-        tile, num_warps = _tile(
-            of_rows + of_cols, _rows(arguments[roles["x"]]), is_plain=self._is_plain(arguments), is_backward=True
-        )
+        x = _rows(arguments[roles["x"]])
+        tile, num_warps = _backward_tile(of_rows + of_cols, x, is_plain=self._is_plain(arguments))
         grid = (triton.cdiv(of_rows, tile["ROWS"]) + triton.cdiv(of_cols, tile["ROWS"]),)
         arguments = {**self._common(arguments, saved[0]), **own, **tile}
         return Backward(gradients, (Launch(contrastive_loss_backward, grid, arguments, num_warps),))
@@ -237,38 +237,55 @@ def _parts_of_columns(blocks: int, tiles: int, num_warps: int) -> int:
     """How many programs share the `tiles` of columns of each of some blocks of rows: so many that a large GPU is full,
     and each has two tiles at least, so that one comes while it has another.
     """
-    wanted = min(_WARPS // num_warps // blocks, tiles // 2)
+    wanted = min(_PROGRAMS * _WARPS // num_warps // blocks, tiles // 2)
     return triton.cdiv(tiles, triton.cdiv(tiles, max(wanted, 1)))
 
 
-def _tile(n_own: int, x: torch.Tensor, *, is_plain: bool, is_backward: bool) -> tuple[dict[str, int], int]:
-    """A program's tile, by the names of the kernels' parameters, and its warps, where `n_own` embeddings have programs.
+# A program's tile, by the names of the kernels' parameters, and its warps. The more embeddings a program has, the less
+# often all others are read; the fewer, the more multiprocessors work. A warp multiplies 16 of them; of fewer, warps
+# share the columns. What is not plain has labels, or positives beside the columns, in registers; embeddings that are
+# not even have there what else Triton computes of each place, and reads by itself.
+_Tile = tuple[dict[str, int], int]
 
-    The more embeddings a program has, the less often all others are read; the fewer, the more multiprocessors work.
-    What is not plain has labels, or positives beside the columns, in registers.
-    """
-    dims = max(triton.next_power_of_2(x.shape[1]), _LEAST)
 
-    def rows(most: int) -> int:
-        return next((each for each in (128, 64, 32) if each <= most and n_own >= _PROGRAMS * each), _LEAST)
-
-    is_even = x.stride(0) % 16 == 0  # what else Triton computes of each place, and reads by itself, takes registers
-    # A warp multiplies 16 rows; of fewer, warps share the columns.
+def _forward_tile(n_rows: int, n_cols: int, x: torch.Tensor, *, is_plain: bool) -> _Tile:
+    """Of ROWS rows and COLS columns, which are split over programs, so that few rows can have large tiles."""
+    dims, is_even = _dims(x)
+    programs = n_rows * max(n_cols // 256, 1)  # if each has a row, and two tiles of columns
     if x.itemsize == 2:
-        most = 32 if dims > 128 or not is_even else 64 if is_backward else 128
-        tile = {"ROWS": rows(most), "COLS": 64, "DIMS": dims}
-        if tile["ROWS"] > 32 and is_plain and not is_backward:
-            tile["COLS"] = 128
-        elif is_backward and not is_plain:  # gradients take registers that logits leave
-            tile["COLS"] = 32
-        return tile, 4 if tile["ROWS"] < 128 and dims <= 128 else 8
-    if dims > 128 or not is_even:
-        n_rows, n_cols, num_warps = _LEAST, 32, 4 if is_even else 8
-    elif is_backward:
-        n_rows = rows(32)
-        n_cols, num_warps = (32, 4) if rows(64) > n_rows else (64, 8)
+        rows = _most_rows(programs, 32 if not is_even else 64 if dims > 128 else 128)
+        cols = 128 if rows > 32 and dims <= 128 and is_plain else 64
+        num_warps = 8 if rows == 128 or dims > 128 else 4
+    elif dims > 128 or not is_even:
+        rows, cols, num_warps = _LEAST, 32, 4 if is_even else 8
     else:
-        n_rows = rows(64)  # which four warps of a Hopper multiply with columns that stay where they are
-        n_cols = 64 if is_plain or n_rows < 64 else 32
-        num_warps = 4 if n_rows == 64 or (n_rows == 32 and is_plain) else 8
-    return {"ROWS": n_rows, "COLS": n_cols, "DIMS": dims}, num_warps
+        rows = _most_rows(programs, 64)  # which four warps of a Hopper multiply with columns that stay where they are
+        cols = 64 if is_plain or rows < 64 else 32
+        num_warps = 4 if rows == 64 or (rows == 32 and is_plain) else 8
+    return {"ROWS": rows, "COLS": cols, "DIMS": dims}, num_warps
+
+
+def _backward_tile(n_own: int, x: torch.Tensor, *, is_plain: bool) -> _Tile:
+    """Of ROWS embeddings that have gradients, `n_own` in all, and COLS others."""
+    dims, is_even = _dims(x)
+    if x.itemsize == 2:
+        rows = _most_rows(n_own, 64 if is_even and dims <= 128 else 32)
+        cols = 64 if is_plain else 32
+        is_alone = rows > _LEAST and n_own < 2 * _PROGRAMS * rows  # on its multiprocessor
+        num_warps = 8 if dims > 128 or (is_alone and is_even) else 4
+    elif dims > 128 or not is_even:
+        rows, cols, num_warps = _LEAST, 32, 4 if is_even else 8
+    else:
+        rows = _most_rows(n_own, 32)
+        cols, num_warps = (32, 4) if _most_rows(n_own, 64) > rows else (64, 8)
+    return {"ROWS": rows, "COLS": cols, "DIMS": dims}, num_warps
+
+
+def _most_rows(n_own: int, most: int) -> int:
+    """How many of some embeddings a program has, if a large GPU is full of such programs."""
+    return next((each for each in (128, 64, 32) if each <= most and n_own >= _PROGRAMS * each), _LEAST)
+
+
+def _dims(x: torch.Tensor) -> tuple[int, bool]:
+    """Dimensions of a tile, and whether all embeddings begin where 16 bytes can be read."""
+    return max(triton.next_power_of_2(x.shape[1]), _LEAST), x.stride(0) % 16 == 0

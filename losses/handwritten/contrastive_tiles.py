@@ -1,4 +1,4 @@
-"""What the contrastive kernels compute of tiles of embeddings, and of pairs of them."""
+"""What the contrastive kernels read and compute of tiles of embeddings, and of pairs of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,46 @@ from autogen.device_math import exp2_normal, maximum, minimum, rsqrt
 from autogen.device_math.basic import INTERPRETED
 
 EPSILON = tl.constexpr(1e-12)  # that of `torch.nn.functional.normalize`
+LOG2_E = tl.constexpr(1.4426950408889634)
+STAGES = tl.constexpr(2)  # tiles of others that are on their way at a time
+
+
+@triton.jit
+def places(
+    first: tl.tensor,
+    count: tl.tensor,
+    n_dims: tl.tensor,
+    row_stride: tl.tensor,
+    dim_stride: tl.tensor,
+    ROWS: tl.constexpr,
+    DIMS: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Of the embeddings from the `first`: where they begin, the offsets from there, and which of `count` there are."""
+    row = tl.arange(0, ROWS)[:, None]
+    dim = tl.arange(0, DIMS)[None, :]
+    # A tile may begin anywhere; offsets within it have 32 bits, and are those of each tile.
+    return (
+        tl.cast(first, tl.int64) * row_stride,
+        row * row_stride + dim * dim_stride,
+        (row < count - first) & (dim < n_dims),
+    )
+
+
+@triton.jit
+def embeddings(
+    x_ptr: tl.tensor,
+    first: tl.tensor,
+    count: tl.tensor,
+    n_dims: tl.tensor,
+    row_stride: tl.tensor,
+    dim_stride: tl.tensor,
+    ROWS: tl.constexpr,
+    DIMS: tl.constexpr,
+) -> tl.tensor:
+    """A tile of embeddings; 0 where there is none."""
+    start, place, mask = places(first, count, n_dims, row_stride, dim_stride, ROWS, DIMS)
+    x = tl.load(x_ptr + start + place, mask=mask, other=0.0)
+    return x
 
 
 @triton.jit

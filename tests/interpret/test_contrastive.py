@@ -119,7 +119,7 @@ def test_columns_of_several_programs(kind: str, reduction: str) -> None:
 def test_no_part_of_the_columns_is_empty(blocks: int, tiles: int) -> None:
     for num_warps in (4, 8):
         parts = contrastive._parts_of_columns(blocks, tiles, num_warps)
-        assert parts == 1 or blocks * parts * num_warps <= contrastive._WARPS
+        assert parts == 1 or blocks * parts * num_warps <= contrastive._PROGRAMS * contrastive._WARPS
         assert blocks < COUNTERS or parts == 1
         assert (parts - 1) * -(-tiles // parts) < tiles and (parts == 1 or 2 * parts <= tiles)
 

@@ -116,7 +116,7 @@ FILE = '\t.file 1 "/" "k_0123456789abcdef.py"\n'
 
 def widths_of(assembly: str, backend: str) -> dict[int, tuple[int, ...]]:
     """The bytes of the instructions of each line of `LOADS`, or of none."""
-    return {each.line: each.widths for each in accesses(FILE + assembly, backend, LOADS, "k", {})}
+    return {each.line: each.widths for each in accesses(FILE + assembly, backend, LOADS, "k", {}, {})}
 
 
 def test_lines_of_inline_assembly_are_no_positions() -> None:
@@ -140,6 +140,39 @@ def test_lines_of_inline_assembly_are_no_positions() -> None:
     ld.global.v2.b32 { %r6, %r7 }, [ %rd2 + 0 ];
 """
     assert widths_of(lines, "cuda") == {2: (16,), 4: (4,), 6: (8,)}
+
+
+HELPER = """def helper(z_ptr, ROWS):
+    z = tl.load(z_ptr + ROWS)
+    tl.store(z_ptr, z)
+"""
+
+
+def test_loads_of_imported_functions_are_their_own() -> None:
+    lines = """
+    .file 2 "/helpers" "helpers.py"
+    .loc 1 2 9
+    ld.global.v4.b32 { %r1, %r2, %r3, %r4 }, [ %rd1 + 0 ];
+    .loc 2 2 9
+    ld.global.b32 { %r5 }, [ %rd2 + 0 ];
+    .loc 2 3 5
+    st.global.v2.b32 [ %rd2 + 0 ], { %r5, %r6 };
+"""
+    found = accesses(FILE + lines, "cuda", LOADS, "k", {"x_ptr": 4}, {"helpers.py": HELPER})
+    assert [(each.function, each.parameters, each.line, each.kind, each.widths) for each in found] == [
+        ("k", ("x_ptr", "y_ptr", "n"), 2, "load", (16,)),
+        ("k", ("x_ptr", "y_ptr", "n"), 4, "load", ()),
+        ("k", ("x_ptr", "y_ptr", "n"), 6, "load", ()),
+        ("helper", ("z_ptr", "ROWS"), 2, "load", (4,)),
+        ("helper", ("z_ptr", "ROWS"), 3, "store", (8,)),
+    ]
+
+
+def test_a_kernel_is_compiled_with_what_it_imports() -> None:
+    x, y = (torch.ones(64, 128, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+    for kernel in kernels_of(InfoNCELoss(), x, y):
+        found = compile_kernel(kernel, TARGETS["sm_90"]).accesses
+        assert {width for each in found if each.function == "embeddings" for width in each.widths} == {16}
 
 
 def test_loads_of_other_memory_than_the_first_at_a_position_were_moved_there() -> None:
