@@ -244,11 +244,15 @@ def test_embeddings_of_no_length() -> None:
 
 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf])
-def test_no_numbers(number: float) -> None:
-    inputs = drawn("in the batch", 6, 8)
+@pytest.mark.parametrize("kind", ["in the batch", "labels"])
+def test_no_numbers(kind: str, number: float) -> None:
+    """A row whose logits are no numbers has others of its label all the same."""
+    inputs = drawn(kind, 6, 8)
     inputs[0][2, 1] = number
-    ours, theirs = (loss_of("in the batch", reduction="none", use_autogen=is_ours) for is_ours in (True, False))
-    torch.testing.assert_close(ours(*inputs).isnan(), theirs(*inputs).isnan())
+    ours, theirs = (loss_of(kind, reduction="none", use_autogen=is_ours) for is_ours in (True, False))
+    expected = theirs(*inputs).isnan()
+    assert expected.any()
+    torch.testing.assert_close(ours(*inputs).isnan(), expected)
 
 
 @pytest.mark.parametrize("labels", [torch.bool, torch.uint8, torch.int32, torch.float32])
