@@ -101,7 +101,7 @@ class _Call:
     pointer: str
 
 
-@functools.cache
+@functools.lru_cache
 def _calls(text: str) -> tuple[_Call, ...]:
     """The loads and stores of a module."""
     calls = []

@@ -133,12 +133,9 @@ def _helpers(names: Mapping[str, Any]) -> dict[str, str]:
     """The modules of imported Triton functions that load or store, by their file names."""
     from triton import JITFunction
 
-    imported = {
-        id(each.__globals__): each for each in names.values()
-        if isinstance(each, JITFunction) and each.__globals__ is not names
-    }  # fmt: skip
+    functions = [each for each in names.values() if isinstance(each, JITFunction) and each.__globals__ is not names]
     found: dict[str, str] = {}
-    for each in imported.values():
+    for each in {id(each.__globals__): each for each in functions}.values():  # one of each module
         text = inspect.getsource(inspect.getmodule(each.fn) or each.fn)
         if "tl.load(" in text or "tl.store(" in text:
             found |= {Path(inspect.getfile(each.fn)).name: text, **_helpers(each.__globals__)}
