@@ -18,7 +18,8 @@ test: check   ## run the checks and all tests; GPU tests are skipped where there
 	TRITON_INTERPRET=1 $(RUN) pytest -n logical tests/unit tests/interpret tests/codegen
 	TRITON_INTERPRET=0 $(RUN) pytest -n logical tests/ptx tests/gpu tests/emulator
 	TRITON_INTERPRET=0 $(RUN) pytest -n logical --emulate tests/interpret/test_half_casts.py tests/interpret/test_strided.py \
-		tests/interpret/test_contrastive.py::test_sums_over_many
+		tests/interpret/test_contrastive.py::test_sums_over_many \
+		tests/interpret/test_contrastive.py::test_columns_of_several_programs
 
 emulate: $(STAMP)   ## run the tests of ops and losses, and those for GPUs, on an emulated one: about an hour
 	TRITON_INTERPRET=0 $(RUN) pytest -n logical --emulate tests/unit/test_ops.py tests/interpret tests/gpu
