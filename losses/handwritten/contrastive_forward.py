@@ -207,14 +207,15 @@ def contrastive_loss_forward(
         logit = dot * (y_inv_norm * (scale * LOG2_E))[None, :]
         is_paired = False if positive_ptr is not None else are_paired(first_row, ROWS, first_column, COLS)
         is_masked = first_column + COLS > n_cols
-        if label_ptr is None and is_paired:
-            chosen += tl.sum(tl.where(row[:, None] == column[None, :], logit, 0.0), 1)
         if label_ptr is not None:
             is_masked = is_masked | is_paired
+        elif is_paired:
+            chosen += tl.sum(tl.where(row[:, None] == column[None, :], logit, 0.0), 1)
         if is_masked:
             logit = tl.where(_is_in(row, column, n_cols, label_ptr is not None), logit, _LOWEST)
         if label_ptr is not None:
             column_label = tl.load(label_ptr + column // views * label_stride, mask=column < n_cols, other=0)
+            # Those in the softmax are told by their logits: a mask would take a register for each from there to here.
             is_chosen = (label[:, None] == column_label[None, :]) & (logit != _LOWEST)
             n_chosen += tl.sum(is_chosen.to(tl.float32), 1)
             chosen += tl.sum(tl.where(is_chosen, logit, 0.0), 1)
