@@ -159,15 +159,14 @@ def _store_gradient(
 
     They are read again: until here, they would have been in registers.
     """
-    start, place, mask = places(
-        first, count, n_dims, x_row_stride, x_dim_stride, grad_normed.shape[0], grad_normed.shape[1]
-    )
-    x = tl.load(x_ptr + start + place, mask=mask, other=0.0)
+    ROWS: tl.constexpr = grad_normed.shape[0]
+    DIMS: tl.constexpr = grad_normed.shape[1]
+    x = embeddings(x_ptr, first, count, n_dims, x_row_stride, x_dim_stride, ROWS, DIMS)
     normed = x.to(tl.float32) * inv_norm[:, None]
     along = tl.sum(grad_normed * normed, 1)
     along = tl.where(inv_norm * EPSILON < 0.999, along, 0.0)  # shorter ones are divided by a constant
     grad = (grad_normed - along[:, None] * normed) * inv_norm[:, None]
-    start, place, mask = places(first, count, n_dims, row_stride, dim_stride, x.shape[0], x.shape[1])
+    start, place, mask = places(first, count, n_dims, row_stride, dim_stride, ROWS, DIMS)
     tl.store(grad_x_ptr + start + place, grad, mask=mask)
 
 
