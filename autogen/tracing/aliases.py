@@ -63,6 +63,18 @@ _INVERSES: dict[Any, Callable[[View, Any, Any], Call]] = {
 }
 
 
+def _sliced(dim: int, start: Any, shape: torch.Size) -> tuple[Any, ...]:
+    return aten.slice.Tensor, dim, start, start + shape[dim]
+
+
+# By op that returns several views: the call that gives one of them, for its position, its shape and other arguments.
+_PARTS: dict[Any, Callable[..., tuple[Any, ...]]] = {
+    aten.unbind.int: lambda position, shape, dim=0: (aten.select.int, dim, position),
+    aten.split.Tensor: lambda position, shape, size, dim=0: _sliced(dim, size * position, shape),
+    aten.split_with_sizes.default: lambda position, shape, sizes, dim=0: _sliced(dim, sum(sizes[:position]), shape),
+}
+
+
 def is_where(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors are the same part of the same memory, seen in the same way."""
     if tensor.untyped_storage()._cdata != other.untyped_storage()._cdata or tensor.dtype != other.dtype:
@@ -87,6 +99,14 @@ class Aliases:
         """Note that an op has returned a view of its first argument."""
         if is_view(func) and args[0] is not tensor:
             self._views[id(tensor)] = View(args[0], func, args[1:], kwargs)
+
+    def add_part(
+        self, tensor: torch.Tensor, position: int, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Note that an op has returned several views of its first argument, this one at a position."""
+        if func in _PARTS:
+            view, *places = _PARTS[func](position, tensor.shape, *args[1:], **kwargs)
+            self._views[id(tensor)] = View(args[0], view, tuple(places), {})
 
     def is_stale(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor has to be taken anew from its base."""

@@ -385,6 +385,7 @@ class Recorder(TorchDispatchMode):
                 part = self.graph.call_function(operator.getitem, (node, position))
                 part.meta.update(origin=node.meta["origin"], backward=node.meta["backward"])
                 self._track(item, part)
+                self._aliases.add_part(item, position, func, args, kwargs)
 
     def _record_turn(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """A tensor is another view of its memory from now on."""

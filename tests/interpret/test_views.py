@@ -395,3 +395,41 @@ def test_rows_to_add_are_not_broadcast(shape: tuple[int, ...]) -> None:
     with pytest.raises((RuntimeError, IndexError)) as ours:
         autogen_loss(lambda a, i, b: a.index_add(0, i, b))(torch.ones(3, 4), torch.tensor([0, 1]), rows)
     assert str(ours.value) == str(theirs.value)
+
+
+def _weights(x: Tensor, pieces: Callable[[Tensor], tuple[Tensor, ...]]) -> Tensor:
+    """A table without a gradient that is written piece by piece, and then as a whole."""
+    table = x.detach().clone()
+    for k, piece in enumerate(pieces(table)):
+        piece.copy_(piece.abs() + k)
+        table *= 0.5
+    return table
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        lambda table: tuple(table),
+        lambda table: table.unbind(-1),
+        lambda table: table.split(4, 1),
+        lambda table: table.split([3, 1, 6], -1),
+        lambda table: table.t().chunk(3),
+        lambda table: table[1:].tensor_split(3, 1)[::-1],
+        lambda table: [half for row in table[:4:2] for half in row.chunk(2)],
+    ],
+    ids=["rows", "columns", "split", "split with sizes", "chunks", "tensor_split", "halves of rows"],
+)
+def test_pieces_that_are_written(pieces: Callable[[Tensor], tuple[Tensor, ...]]) -> None:
+    agree(lambda x: (_weights(x, pieces) * x).mean(), *of(ROWS))
+
+
+def test_a_piece_shows_what_was_written_to_all_and_to_others() -> None:
+    def loss(x: Tensor) -> Tensor:
+        table = x.detach().clone()
+        first, second = table.split(5, 1)
+        table += 1
+        second.copy_(first)
+        first.mul_(2)
+        return (first * second * x[:, :5]).mean()
+
+    agree(loss, *of(ROWS))
