@@ -1,8 +1,8 @@
-"""Triton's interpreter as tests need it: it converts to and from bfloat16 as hardware does, in a third of the time.
+"""Triton's interpreter as tests need it: in a third of the time.
 
-Of itself it cuts bits off where hardware rounds to the nearest, and takes denormals for other numbers. With each call
-of a device function it puts its own functions into `triton.language` once more, which takes as long as all the rest.
-Of what remains, half is for what each operation describes of its result anew, and for a check whose result it drops.
+With each call of a device function it puts its own functions into `triton.language` once more, which takes as long as
+all the rest. Of what remains, half is for what each operation describes of its result anew, and for a check whose
+result it drops.
 """
 
 from __future__ import annotations
@@ -12,33 +12,16 @@ import functools
 import math
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
 
 def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have both, from now on."""
-    _convert_as_hardware(monkeypatch)
+    """Have it so, from now on."""
     _patch_once_a_launch(monkeypatch)
     _describe_once(monkeypatch)
     _drop_unused_checks(monkeypatch)
-
-
-def _convert_as_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
-    convert = interpreter._convert_float
-
-    def converted(input: np.ndarray, input_dtype: tl.dtype, output_dtype: tl.dtype, rounding: Any) -> np.ndarray:
-        match input_dtype, output_dtype:
-            case tl.float32, tl.bfloat16:
-                return torch.from_numpy(np.asarray(input, np.float32)).bfloat16().view(torch.uint16).numpy()
-            case tl.bfloat16, tl.float32:
-                return np.asarray(input, np.uint16).astype(np.uint32) << 16
-        return convert(input, input_dtype, output_dtype, rounding)
-
-    monkeypatch.setattr(interpreter, "_convert_float", converted)
 
 
 def _patch_once_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:

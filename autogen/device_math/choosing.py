@@ -55,11 +55,8 @@ def round_to_float16(x: tl.tensor) -> tl.tensor:
 
 @device
 def round_to_bfloat16(x: tl.tensor) -> tl.tensor:
-    """`x`, rounded to single precision and then to bfloat16, ties to even: on the bits, as the interpreter cuts."""
-    single = x.to(tl.float32)
-    bits = single.to(tl.int32, bitcast=True)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
-    return tl.where(single != single, single, rounded.to(tl.float32, bitcast=True)).to(x.dtype)
+    """`x`, rounded to single precision and then to bfloat16, ties to even."""
+    return x.to(tl.float32).to(tl.bfloat16).to(x.dtype)
 
 
 @device

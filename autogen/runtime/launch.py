@@ -278,6 +278,8 @@ def device_context(device: torch.device) -> Iterator[None]:
         return
     import numpy
 
+    from autogen.runtime.interpreter import converting
+
     # Triton's interpreter computes masked lanes too, whose results nobody uses.
-    with interpreting, numpy.errstate(all="ignore"):
+    with interpreting, converting(), numpy.errstate(all="ignore"):
         yield

@@ -121,3 +121,12 @@ def test_what_is_stored_in_half_precision_is_computed_in_single(name: str, half:
     report = explain(LOSSES[name], x, t)
     assert report.path == "generated" and "round_to" not in str(report)
     torch.testing.assert_close(*both(LOSSES[name], x, t), rtol=0.03, atol=0.02)
+
+
+@pytest.mark.parametrize("half", HALVES, ids=str)
+def test_results_are_the_nearest(half: torch.dtype) -> None:
+    """Denormals are read and written, too."""
+    x = torch.cat([draw("real", 1000).detach(), 2.0 ** torch.arange(-140.0, -120)]).to(half)
+    y = torch.cat([draw("real", 1000, seed=1).detach(), torch.zeros(20)]).to(half)
+    ours = autogen_loss(lambda x, y: (x - y).abs() * 0.75, policy="mandatory")(x, y)
+    assert torch.equal(ours, ((x.float() - y.float()).abs() * 0.75).to(half))

@@ -19,6 +19,7 @@ import triton.language as tl
 
 from autogen import device_math
 from autogen.ops import OPS, Nan, Op, Precedence, Rule
+from autogen.runtime.launch import device_context
 
 TRITON = {
     torch.bool: tl.int1,
@@ -98,7 +99,7 @@ def evaluate(load: Load, op: Op, arguments: list[torch.Tensor], literals: dict[i
     size = 1 << (length - 1).bit_length()
     padded = [torch.cat([each, each[:1].expand(size - length)]) for each in arguments]
     out = torch.empty(size, dtype=torch.bool if result == torch.bool else dtype)
-    with np.errstate(all="ignore"):
+    with device_context(out.device):
         load(text).kernel[(1,)](*padded, out, TRITON[wide(dtype)], TRITON[result], size)
     return out[:length]
 

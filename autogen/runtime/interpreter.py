@@ -1,0 +1,36 @@
+"""Triton's interpreter, converting to and from bfloat16 as a GPU does.
+
+Of itself it cuts bits off where a GPU rounds to the nearest, so that sums of halves are too small, and takes denormals
+for other numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy
+import torch
+import triton.language as tl
+from triton.runtime import interpreter
+
+
+@contextlib.contextmanager
+def converting() -> Iterator[None]:
+    """Have the interpreter convert so, for the kernels that this thread runs; no other runs one meanwhile."""
+    convert = interpreter._convert_float
+
+    def converted(numbers: Any, given: tl.dtype, wanted: tl.dtype, rounding: Any) -> Any:
+        match given, wanted:
+            case tl.float32, tl.bfloat16:
+                return torch.from_numpy(numpy.asarray(numbers, numpy.float32)).bfloat16().view(torch.uint16).numpy()
+            case tl.bfloat16, tl.float32:
+                return numpy.asarray(numbers, numpy.uint16).astype(numpy.uint32) << 16
+        return convert(numbers, given, wanted, rounding)
+
+    interpreter._convert_float = converted
+    try:
+        yield
+    finally:
+        interpreter._convert_float = convert
