@@ -10,6 +10,9 @@ from typing import Any
 import sympy
 import torch
 
+SCOPE = {"math": math, "torch": torch}
+"""What the names stand for that `python_printer` writes."""
+
 
 class Script:
     """A generated function, which can be pickled: `text` defines `run`, and is compiled when it is first run."""
@@ -23,7 +26,7 @@ class Script:
     @functools.cached_property
     def run(self) -> Callable[..., Any]:
         """The function."""
-        scope: dict[str, Any] = {"math": math, "torch": torch}
+        scope: dict[str, Any] = {**SCOPE}
         exec(compile(self.text, "<sizes>", "exec"), scope)
         run: Callable[..., Any] = scope["run"]
         return run

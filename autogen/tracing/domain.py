@@ -56,6 +56,7 @@ from torch.utils import _pytree as pytree
 
 from autogen.calls.binding import Bound
 from autogen.frozen import frozen
+from autogen.sizes import SCOPE
 from autogen.torch_step import call_text, constant_text, is_random
 from autogen.tracing.entries import Entry, Found, Number, Predicate, Size, tensors_of
 from autogen.tracing.guards import Guards
@@ -133,6 +134,7 @@ class _Writer:
         # The nodes that sizes alone decide, and the sizes.
         self._of_sizes: dict[torch.fx.Node, dict[str, None]] = {node: {} for node in domain.constants}
         self._scope: dict[str, Any] = {
+            **SCOPE,
             "is_autocast": torch._C._is_any_autocast_enabled,
             "without_autocast": torch._C._DisableAutocast,
             "is_grad_enabled": torch.is_grad_enabled,

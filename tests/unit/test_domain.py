@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -219,6 +220,20 @@ class TestAhead:
             assert bound is not None
             assert [each.tolist() for each in bound.found if each.dim() == 2] == [first.tolist(), later.tolist()]
         assert not holds(traced, draw(19)) and not holds(traced, draw(16))  # an odd size; only one that is later
+
+    def test_sizes_that_are_rounded(self) -> None:
+        """The hardest part of the elements, as losses with online mining take it."""
+
+        def loss(x: Tensor) -> Tensor:
+            kept = math.ceil(len(x) * 0.7) - math.floor(len(x) / 7)
+            return x[(x.detach()[:kept] > 0.5).nonzero()[:, 0]].sum()
+
+        traced = trace_of(loss, torch.rand(30).requires_grad_())
+        for n in range(20, 60):
+            x = torch.rand(n, generator=torch.Generator().manual_seed(n))
+            bound = traced.domain.bind((x,))
+            assert bound is not None
+            assert bound.found[-1].tolist() == (x[: math.ceil(n * 0.7) - n // 7] > 0.5).nonzero().tolist()
 
     def test_the_sizes_of_numbers_that_are_read(self) -> None:
         def loss(x: Tensor, count: Tensor) -> Tensor:
