@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from autogen import ir
 from autogen.lowering.entries import as_index
 from autogen.lowering.registry import Context, Lowering, lowers
-from autogen.lowering.values import Chosen, Entry, Index, Shape, Value, aligned
+from autogen.lowering.values import Chosen, Entry, Index, Shape, Value, aligned, free_axes, fresh_axis
 from autogen.lowering.views import divide
 
 
@@ -55,8 +55,8 @@ def refuse_order(
     raise NotImplementedError(f"{name} of what a mask chooses")
 
 
-def _require_all_places(entry: sympy.Expr, factors: Shape) -> None:
-    """Raise unless an index runs over all places, each at its own: what is chosen has no other order that is known."""
+def _runs_over_all(entry: sympy.Expr, factors: Shape) -> bool:
+    """Whether an index runs over all places, each at its own."""
     rest = sympy.expand(entry)
     step: sympy.Expr = sympy.S.One
     axes = {symbol for symbol in rest.free_symbols if isinstance(symbol, ir.Axis)}
@@ -66,8 +66,7 @@ def _require_all_places(entry: sympy.Expr, factors: Shape) -> None:
             break
         axes.remove(axis)
         rest, step = sympy.expand(rest - step * axis), sympy.expand(step * axis.size)
-    if axes or rest != 0 or sympy.expand(step - sympy.Mul(*factors)) != 0:
-        raise NotImplementedError("some of what a mask chooses")
+    return not axes and rest == 0 and sympy.expand(step - sympy.Mul(*factors)) == 0
 
 
 def _unflattened(entry: Entry, shape: Shape) -> list[Entry]:
@@ -82,11 +81,9 @@ def _unflattened(entry: Entry, shape: Shape) -> list[Entry]:
     return entries[::-1]
 
 
-def _flattened(index: Sequence[Entry], shape: Shape) -> sympy.Expr:
+def _flattened(index: Sequence[sympy.Expr], shape: Shape) -> sympy.Expr:
     flat: sympy.Expr = sympy.S.Zero
     for entry, size in zip(index, shape, strict=True):
-        if isinstance(entry, ir.Node):
-            raise NotImplementedError("a computed index into what a mask has written")
         flat = flat * size + entry
     return sympy.expand(flat)
 
@@ -101,7 +98,8 @@ def masked_read(context: Context, value: Value, mask: Value, before: int) -> Val
     def at(index: Index) -> ir.Node:
         if isinstance(index[before], ir.Node):
             raise NotImplementedError("a computed index into what a mask chooses")
-        _require_all_places(index[before], size.factors)
+        if not _runs_over_all(index[before], size.factors):  # what is chosen has no other order that is known
+            raise NotImplementedError("some of what a mask chooses")
         return value.at((*index[:before], *_unflattened(index[before], mask.shape), *index[before + 1 :]))
 
     factors = [*value.factors[:before], size.factors, *value.factors[after:]]
@@ -125,17 +123,29 @@ def masked_write(
     own = len(values.shape) - (len(value.shape) - after) - 1  # the dimension of `values` that runs over what is chosen
     are_equal = own < 0 or values.shape[own] == 1
 
-    def place_of(inner: Index) -> Entry:
+    def written(index: Index) -> ir.Node:
+        def at_place(place: Entry) -> ir.Node:
+            return values.at(aligned((*index[:before], place, *index[after:]), values.shape))
+
+        inner = index[before:after]
         if are_equal:
-            return sympy.S.Zero
-        return _flattened(inner, mask.shape) if order is None else as_index(order.at(inner))
+            return at_place(sympy.S.Zero)
+        if order is not None:
+            return at_place(as_index(order.at(inner)))
+        plain = [entry for entry in inner if not isinstance(entry, ir.Node)]
+        if len(plain) == len(inner) and _runs_over_all(_flattened(plain, mask.shape), mask.shape):
+            return at_place(_flattened(plain, mask.shape))
+        # What a mask has chosen is known where an index runs over all places. So it does, and then goes elsewhere.
+        taken = free_axes(index)
+        axes = []
+        for size in mask.shape:
+            axes.append(fresh_axis(size, taken))
+            taken.add(axes[-1])
+        return ir.substitute(at_place(_flattened(axes, mask.shape)), dict(zip(axes, inner, strict=True)))
 
     def at(index: Index) -> ir.Node:
-        inner = index[before:after]
-        place = place_of(inner)
-        new = ir.cast(values.at(aligned((*index[:before], place, *index[after:]), values.shape)), value.dtype)
-        old = value.at(index)
+        new, old = ir.cast(written(index), value.dtype), value.at(index)
         new = ir.apply("add", old, new) if accumulate else new
-        return ir.apply("where", mask.at(inner), new, old)
+        return ir.apply("where", mask.at(index[before:after]), new, old)
 
     return Value(context.shape, value.dtype, at, value.factors)

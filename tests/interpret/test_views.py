@@ -344,19 +344,28 @@ def _clipped(x: Tensor) -> Tensor:
     return clipped
 
 
+def _damped(x: Tensor) -> Tensor:
+    damped = x * 2
+    damped[x > 0] = damped[x > 0].exp() / (1 + damped[x > 0].abs().sum())
+    return damped
+
+
+@pytest.mark.parametrize("written", [_clipped, _damped], ids=["one value", "one each"])
 @pytest.mark.parametrize(
     "loss",
     [
-        lambda x: (_clipped(x)[1:] - _clipped(x)[:-1]).abs().mean(),
-        lambda x: F.cross_entropy(_clipped(x), torch.arange(len(x)) % x.shape[1]),
-        lambda x: _clipped(x).gather(1, torch.arange(len(x)).unsqueeze(1) % x.shape[1]).square().mean(),
-        lambda x: (_clipped(x).flip(0) * torch.cat([x, x])[: len(x)]).mean(),
-        lambda x: (_clipped(x).roll(1, 0) * x).mean(),
+        lambda y: (y[1:] - y[:-1]).abs().mean(),
+        lambda y: F.cross_entropy(y, torch.arange(len(y)) % y.shape[1]),
+        lambda y: y.gather(1, torch.arange(len(y)).unsqueeze(1) % y.shape[1]).square().mean(),
+        lambda y: (y.flip(0) * torch.cat([y, y])[: len(y)]).mean(),
+        lambda y: (y.roll(1, 0) * y).mean(),
+        lambda y: F.pad(y, (1, 2, 0, 1), value=0.25).logsumexp(1).mean(),
+        lambda y: (y.repeat(1, 2) - y.repeat_interleave(2, 1)).square().mean(),
     ],
-    ids=["slices", "cross_entropy", "gather", "flip", "roll"],
+    ids=["slices", "cross_entropy", "gather", "flip", "roll", "pad", "repeat"],
 )
-def test_what_one_value_is_written_to_by_a_mask_is_read_anywhere(loss: Callable[[Tensor], Tensor]) -> None:
-    agree(loss, draw("real", 6, 7))
+def test_what_is_written_by_a_mask_is_read_anywhere(loss: Loss, written: Loss) -> None:
+    agree(lambda x: loss(written(x)), draw("real", 6, 7))
 
 
 def test_labels_that_are_replaced_by_a_mask() -> None:
