@@ -4,7 +4,7 @@ another order (a sum that overflows, or meets 0 * inf, may do so elsewhere).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import sympy
 import torch
@@ -128,18 +128,32 @@ def sums(node: Node) -> Node:
     if node.op != "reduce":
         return node
     kind, axes = node.attrs
-    body = node.args[0]
-    if kind != "sum":
-        return ir.reduce(kind, body.axes & set(axes), body)
-    return _sum(frozenset(axes), body)
+    return _sum(frozenset(axes), node.args[0]) if kind == "sum" else _present(node)
+
+
+def settled(node: Node) -> Node:
+    """`fold`, and reductions over no axes but those that their bodies still depend on."""
+    return _present(node) if node.op == "reduce" else fold(node)
+
+
+def _present(node: Node) -> Node:
+    """A reduction over those of its axes that its body depends on."""
+    (kind, axes), (body,) = node.attrs, node.args
+    absent = set(axes) - body.axes
+    inner = ir.reduce(kind, body.axes & set(axes), body) if absent else node
+    return _times(absent, inner) if absent and kind == "sum" else inner
+
+
+def _times(axes: Collection[Axis], term: Node) -> Node:
+    """The sum over axes of what does not depend on them."""
+    count = ir.cast(ir.index(sympy.Mul(*(axis.size for axis in sorted(axes, key=str)))), term.dtype)
+    return fold(apply("mul", count, term))
 
 
 def _sum(axes: frozenset[Axis], body: Node) -> Node:
     absent = axes - body.axes
     if absent:
-        count = ir.cast(ir.index(sympy.Mul(*(axis.size for axis in sorted(absent, key=str)))), body.dtype)
-        inner = _sum(axes - absent, body) if axes - absent else body
-        return fold(apply("mul", count, inner))
+        return _times(absent, _sum(axes - absent, body) if axes - absent else body)
     factored = _pull_factor(axes, body)
     if factored is not None:
         return factored
@@ -336,4 +350,4 @@ def _is_at_least_zero(node: Node) -> bool:
     return False
 
 
-PASSES: tuple[Pass, ...] = (fold, softmax, sums, once_per_row, fold, bounded)
+PASSES: tuple[Pass, ...] = (fold, softmax, sums, once_per_row, settled, bounded)

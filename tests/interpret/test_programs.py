@@ -49,7 +49,26 @@ MOVED = """
 WRITTEN = """
     x.clone().index_put_((torch.tensor([0]),), y.mean())        torch.zeros_like(x).scatter(d, x.argmax(d, True), 1.0)
     x.clone().masked_fill_(m, 0.25)     x.mul(2).add_(y)        x.slice_scatter(x[..., :1] * 2, -1, 0, 1)
+    masked(x, m)    pieces(x, d) * x
 """
+
+
+def masked(x: Tensor, m: Tensor) -> Tensor:
+    """What is written where a mask holds is what was read there."""
+    x = x.clone()
+    x[m] = x[m].tanh() - x[m].mean()
+    return x
+
+
+def pieces(x: Tensor, d: int) -> Tensor:
+    """Pieces of a tensor without a gradient, written one by one."""
+    x = x.detach().clone()
+    for k, piece in enumerate(x.split(2, d)):
+        piece.mul_(k).add_(x.narrow(d, 0, 1))
+    return x
+
+
+FUNCTIONS = {"torch": torch, "F": F, "masked": masked, "pieces": pieces}
 
 
 def alternatives(table: str) -> list[str]:
@@ -76,7 +95,7 @@ def inputs(draw: Draw) -> dict[str, Tensor]:
 def programs(draw: Draw) -> tuple[str, tuple[Tensor, ...]]:
     """The source of a loss, and its arguments."""
     arguments = draw(inputs())
-    known, names, lines = {"torch": torch, "F": F, **arguments}, [*arguments][:-1], []
+    known, names, lines = {**FUNCTIONS, **arguments}, [*arguments][:-1], []
     for _ in range(draw(st.integers(1, 12))):
         words = {
             "x": draw(st.sampled_from(names[::-1])),
@@ -111,7 +130,7 @@ def result(value: str, known: dict[str, Any]) -> Tensor | None:
 @given(program=programs(), is_large=st.booleans())
 def test_as_torch(program: tuple[str, tuple[Tensor, ...]], is_large: bool) -> None:
     source, arguments = program
-    known: dict[str, Any] = {"torch": torch, "F": F}
+    known: dict[str, Any] = {**FUNCTIONS}
     linecache.cache["<program>"] = len(source), None, source.splitlines(keepends=True), "<program>"
     exec(compile(source, "<program>", "exec"), known)
     with pytest.MonkeyPatch.context() as patch:

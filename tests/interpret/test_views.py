@@ -442,3 +442,13 @@ def test_a_piece_shows_what_was_written_to_all_and_to_others() -> None:
         return (first * second * x[:, :5]).mean()
 
     agree(loss, *of(ROWS))
+
+
+def test_one_number_as_a_row_is_its_own_extreme() -> None:
+    """So that what is left of the row does not depend on the place in it."""
+
+    def loss(row: Tensor) -> Tensor:
+        at_first = torch.where(torch.arange(len(row)) == 0, row.amax(), row)
+        return at_first.amax() + at_first.mean()
+
+    agree(loss, torch.tensor([1.5]).expand(5), launches=(1, 0))
