@@ -19,7 +19,10 @@ from triton.runtime import interpreter
 @contextlib.contextmanager
 def converting() -> Iterator[None]:
     """Have the interpreter convert so, for the kernels that this thread runs; no other runs one meanwhile."""
-    convert = interpreter._convert_float
+    convert = getattr(interpreter, "_convert_float", None)
+    if convert is None:  # a Triton later than 3.8, which converts as it does
+        yield
+        return
 
     def converted(numbers: Any, given: tl.dtype, wanted: tl.dtype, rounding: Any) -> Any:
         match given, wanted:
