@@ -28,6 +28,7 @@ from autogen.errors import (
     TraceError,
     UnsupportedOpError,
     ValueBranchError,
+    ViewedSumError,
 )
 from autogen.lowering import decompositions, lower
 from autogen.options import PLAIN, Options
@@ -124,8 +125,13 @@ def _compile(
     hints = traced.domain.sizes(binding.tensors, tuple(binding.floats.values()))
     assert hints is not None, "a trace holds for the call that it was made from"
     try:
-        program, training = lower(traced, name), any(needs_gradient)
-        plan = schedule(program, kernel_name(name), hints, training=training, gradient=options.gradient)
+        scheduled = functools.partial(
+            schedule, name=kernel_name(name), hints=hints, training=any(needs_gradient), gradient=options.gradient
+        )
+        try:
+            plan = scheduled(lower(traced, name))
+        except ViewedSumError:  # of what is in memory, everything sees the same bits
+            plan = scheduled(lower(traced, name, stores_sums=True))
         device = binding.tensors[0].device
         compiled = CompiledLoss(traced, plan, device, _tuner(options, device))
         # Emitted here and not at the first launch, so that whatever fails fails before anything ran.

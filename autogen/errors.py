@@ -205,6 +205,13 @@ class ScheduleError(AutogenError):
         )
 
 
+class ViewedSumError(ScheduleError):
+    """A value made of sums is asked whether it equals an extreme of itself that is made of them in another way."""
+
+    def __init__(self) -> None:
+        super().__init__("a sum, of which the largest is chosen, is seen through a view where that is looked for")
+
+
 class UnavailableError(AutogenError):
     """No kernel can run here: Triton or a driver is missing, or the tensors are not on a GPU."""
 

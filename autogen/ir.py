@@ -294,6 +294,11 @@ def reduce(kind: str, axes: Iterable[Axis], body: Node) -> Node:
     return intern("reduce", (body,), body.dtype, (kind, ordered)) if ordered else body
 
 
+def is_inexact(node: Node) -> bool:
+    """Whether a node's last bits depend on the order in which a kernel adds."""
+    return node.op == "reduce" and node.attrs[0] == "sum" and node.dtype.is_floating_point
+
+
 def _start(kind: str, dtype: torch.dtype) -> float | int:
     """What a reduction of nothing is."""
     if kind == "sum":

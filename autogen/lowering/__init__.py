@@ -64,14 +64,17 @@ def _functional_twin(op: Any) -> Any:
     return getattr(packet, overload, None)
 
 
-def lower(trace: Trace, name: str) -> Program:
-    """Lower the trace of the loss `name`; what has no lowering becomes a step of torch."""
-    return _Lowerer(trace, name).run()
+def lower(trace: Trace, name: str, *, stores_sums: bool = False) -> Program:
+    """Lower the trace of the loss `name`; what has no lowering becomes a step of torch.
+
+    If forward `stores_sums`, what adds numbers up is in memory for all else that reads it.
+    """
+    return _Lowerer(trace, name, stores_sums=stores_sums).run()
 
 
 class _Lowerer:
-    def __init__(self, trace: Trace, name: str) -> None:
-        self.trace = trace
+    def __init__(self, trace: Trace, name: str, *, stores_sums: bool) -> None:
+        self.trace, self._stores_sums = trace, stores_sums
         self.provenance = Provenance(name, tuple(each.name for each in trace.inputs))
         self.variables = _variables(trace.graph)
         self.values: dict[torch.fx.Node, Any] = {}
@@ -89,6 +92,8 @@ class _Lowerer:
         for node in self.trace.graph.nodes:
             if node in needed and node not in self.values:
                 self.values[node] = self._lower(node)
+                if self._stores_sums and self._is_sum_for_others(node):
+                    self.values[node] = self.torch.in_memory(node)
         gradients = {k: each for k, each in enumerate(self.trace.gradients) if each is not None}
         return Program(
             outputs=tuple(map(self._root, self.trace.outputs)),
@@ -98,6 +103,13 @@ class _Lowerer:
             operands=tuple(self.torch.operands),
             steps=tuple(self.torch.steps),
         )
+
+    def _is_sum_for_others(self, node: torch.fx.Node) -> bool:
+        value = self.values[node]
+        if not isinstance(value, Value) or not any(user.op == "call_function" for user in node.users):
+            return False
+        is_backward = node.meta.get("backward", False)
+        return not is_backward and any(map(ir.is_inexact, ir.topological([value.at(fresh_index(value))])))
 
     def _root(self, tensor: TracedTensor) -> Root:
         value = self.values[tensor.node]

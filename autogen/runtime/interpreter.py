@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy
-import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
@@ -27,7 +26,7 @@ def converting() -> Iterator[None]:
     def converted(numbers: Any, given: tl.dtype, wanted: tl.dtype, rounding: Any) -> Any:
         match given, wanted:
             case tl.float32, tl.bfloat16:
-                return torch.from_numpy(numpy.asarray(numbers, numpy.float32)).bfloat16().view(torch.uint16).numpy()
+                return _nearest(numpy.asarray(numbers, numpy.float32))
             case tl.bfloat16, tl.float32:
                 return numpy.asarray(numbers, numpy.uint16).astype(numpy.uint32) << 16
         return convert(numbers, given, wanted, rounding)
@@ -37,3 +36,10 @@ def converting() -> Iterator[None]:
         yield
     finally:
         interpreter._convert_float = convert
+
+
+def _nearest(numbers: Any) -> Any:
+    """The bits of the bfloat16 that is next to each number, ties to even."""
+    bits = numbers.view(numpy.uint32)
+    nearest = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    return numpy.where(numpy.isnan(numbers), 0x7FC0, nearest).astype(numpy.uint16)

@@ -13,13 +13,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from autogen import ir
-from autogen.ir import Axis, Node
+from autogen.ir import Axis, Node, is_inexact
 from autogen.names import unique
 from autogen.program import Root
 from autogen.provenance import Provenance
 from autogen.scheduling.cuts import is_statistic, stored
 from autogen.scheduling.equivalence import Equivalents
-from autogen.scheduling.inexact import is_extreme, is_inexact
+from autogen.scheduling.inexact import is_extreme
 from autogen.scheduling.kernel import Kernel, memory_order
 from autogen.scheduling.plan import Step
 

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autogen import ir
-from autogen.ir import Node
+from autogen.ir import Node, is_inexact
 from autogen.scheduling.equivalence import Equivalents
 
 
 def is_extreme(node: Node) -> bool:
     """Whether a node is the largest or smallest of some values."""
     return node.op == "reduce" and node.attrs[0] != "sum"
-
-
-def is_inexact(node: Node) -> bool:
-    """Whether a node's last bits depend on the order in which a kernel adds."""
-    return node.op == "reduce" and node.attrs[0] == "sum" and node.dtype.is_floating_point
 
 
 def adds_differently(roots: Sequence[Node]) -> bool:

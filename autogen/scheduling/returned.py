@@ -12,11 +12,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from autogen import ir
-from autogen.ir import Node
+from autogen.ir import Node, is_inexact
 from autogen.program import Program, Root
 from autogen.scheduling.compared import SHARP
 from autogen.scheduling.equivalence import Equivalents
-from autogen.scheduling.inexact import is_inexact
 
 
 def compared_in_memory(program: Program) -> Program:

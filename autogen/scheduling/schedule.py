@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
 from autogen import ir
-from autogen.errors import ScheduleError
+from autogen.errors import ScheduleError, ViewedSumError
 from autogen.frozen import frozen
 from autogen.ir import Node
 from autogen.names import unique
@@ -43,6 +43,7 @@ def schedule(
 
     Raises:
         ScheduleError: the graph does not fit the kernels known.
+        ViewedSumError: it may do so if its sums are stored.
     """
     program = compared_in_memory(program)
     provenance = program.provenance
@@ -52,7 +53,7 @@ def schedule(
     backward = backward.on(simplify([root.node for root in backward.roots], provenance.moved))
     roots = in_half_precision((*forward.roots, *backward.roots), provenance.moved)
     if adds_differently([root.node for root in roots]):
-        raise ScheduleError("a sum, of which the largest is chosen, is seen through a view where that is looked for")
+        raise ViewedSumError
     forward, backward = forward.of(roots[: len(forward.roots)]), backward.of(roots[len(forward.roots) :])
     steps, statistics = _forward(forward, backward, hints, provenance)
     early = Early()

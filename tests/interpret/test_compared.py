@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from autogen import autogen_loss
 from tests.interpret.agreement import agree, draw
 
 
@@ -131,15 +130,36 @@ def _apart(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("n", [6, 12, 36, 360])
 @pytest.mark.parametrize("width", [5, 33])
 def test_the_farthest_of_each_group(n: int, width: int) -> None:
-    """Seen as groups by a view, distances are not looked for as they are added up: such a loss is left to torch."""
+    """Seen as groups by a view, distances are not looked for as they are added up, and so are stored."""
 
     def loss(x: Tensor) -> Tensor:
         return _apart(x.view(-1, 3, x.shape[1])).amax(2).mean()
 
     for seed in range(3):
-        x = draw("real", n, width, seed=seed)
-        ours, theirs = (torch.autograd.grad(each(x), x)[0] for each in (autogen_loss(loss), loss))
-        torch.testing.assert_close(ours, theirs)
+        agree(loss, draw("real", n, width, seed=seed), launches=None)
+
+
+def _hardest(x: Tensor) -> Tensor:
+    """As a triplet loss with mining within a batch has it, in one matrix of distances."""
+    square = x.square().sum(1, keepdim=True).expand(len(x), len(x))
+    apart = (square + square.t() - 2 * (x @ x.t())).clamp(min=1e-12).sqrt()
+    is_same = (torch.arange(len(x)) % 3)[:, None] == torch.arange(len(x)) % 3
+    return apart.where(is_same, 0).amax(1) - apart.where(~is_same, torch.inf).amin(0)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda x: _hardest(x).add(0.3).relu().mean(),
+        lambda x: torch.stack([_hardest(x)[k].exp() for k in (0, 2, 3)]).mean(),
+        lambda x: x.mean().sigmoid().maximum(x.detach().amax(-1)).mean(),
+        lambda x: (x.detach().mean().sigmoid().maximum(x.amax(-1)) * x.amax(1)).mean(),
+    ],
+    ids=["hardest", "hardest of some", "one sum and extremes", "extremes and one sum"],
+)
+@pytest.mark.parametrize("n", [6, 40])
+def test_sums_that_are_seen_in_two_ways(loss: Callable[[Tensor], Tensor], n: int) -> None:
+    agree(loss, draw("real", n, 5), launches=None)
 
 
 def test_the_farthest_of_groups_that_are_given() -> None:

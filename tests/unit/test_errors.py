@@ -28,6 +28,7 @@ from autogen.errors import (
     UnknownCallError,
     UnsupportedOpError,
     ValueBranchError,
+    ViewedSumError,
 )
 
 WHERE = SourceLine("loss.py", 12, "    return torch.cummax(x, 0)\n")
@@ -47,6 +48,7 @@ UNLOCATED = [
     TraceError("Charbonnier", cause=CAUSE),
     CollectiveError("c10d::allreduce_"),
     ScheduleError("two reductions share no axis"),
+    ViewedSumError(),
     StateChangeError("HISTORY"),
     TooLargeError(2500),
     GraphChangedError("Switched", "1 more operations, from exp.default on"),
