@@ -408,12 +408,13 @@ def substitute(node: Node, values: Mapping[Axis, sympy.Expr | Node]) -> Node:
     computed = {axis: v for axis, v in values.items() if isinstance(v, Node)}
 
     incoming = {a for v in values.values() for a in (v.axes if isinstance(v, Node) else v.free_symbols)}
+    mentioned = incoming | values.keys()
 
     def visit(node: Node) -> Node:
         if not node.axes & values.keys():
             return node
-        if node.op == "reduce" and incoming & set(node.attrs[1]):
-            raise NotImplementedError(f"an axis of the new index is bound in {node!r}")
+        if node.op == "reduce" and mentioned & set(node.attrs[1]):
+            raise NotImplementedError(f"an axis of the old or the new index is bound in {node!r}")
         args = [memo[arg] for arg in node.args]
         if node.op == "index":
             expression = node.attrs[0]

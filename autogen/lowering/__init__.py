@@ -105,6 +105,7 @@ class _Lowerer:
         )
 
     def _is_sum_for_others(self, node: torch.fx.Node) -> bool:
+        """Whether a node of forward adds numbers up that other nodes read."""
         value = self.values[node]
         if not isinstance(value, Value) or not any(user.op == "call_function" for user in node.users):
             return False

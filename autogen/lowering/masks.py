@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sympy
@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from autogen import ir
 from autogen.lowering.entries import as_index
 from autogen.lowering.registry import Context, Lowering, lowers
-from autogen.lowering.values import Chosen, Entry, Index, Shape, Value, aligned, free_axes, fresh_axis
+from autogen.lowering.values import Chosen, Entry, Index, Shape, Value, aligned, free_axes, fresh_entry
 from autogen.lowering.views import divide
 
 
@@ -88,6 +88,17 @@ def _flattened(index: Sequence[sympy.Expr], shape: Shape) -> sympy.Expr:
     return sympy.expand(flat)
 
 
+def _at_own_place(at_place: Callable[[Entry], ir.Node], inner: Index, shape: Shape, taken: set[ir.Axis]) -> ir.Node:
+    """What a mask of some shape has chosen, at the place that an index of the mask names."""
+    plain = [entry for entry in inner if not isinstance(entry, ir.Node)]
+    if len(plain) == len(inner) and _runs_over_all(_flattened(plain, shape), shape):
+        return at_place(_flattened(plain, shape))
+    # It is known where an index runs over all places. So one does, whose axes then become what is asked for.
+    all_places = [fresh_entry((size,), taken) for size in shape]
+    node = at_place(_flattened(all_places, shape))
+    return ir.substitute(node, {axis: e for axis, e in zip(all_places, inner, strict=True) if axis != 0})
+
+
 @lowers("masked_read")
 def masked_read(context: Context, value: Value, mask: Value, before: int) -> Value:
     """`value[..., mask]`: the dimensions of the mask become one, which runs over all of its places."""
@@ -132,16 +143,7 @@ def masked_write(
             return at_place(sympy.S.Zero)
         if order is not None:
             return at_place(as_index(order.at(inner)))
-        plain = [entry for entry in inner if not isinstance(entry, ir.Node)]
-        if len(plain) == len(inner) and _runs_over_all(_flattened(plain, mask.shape), mask.shape):
-            return at_place(_flattened(plain, mask.shape))
-        # What a mask has chosen is known where an index runs over all places. So it does, and then goes elsewhere.
-        taken = free_axes(index)
-        axes = []
-        for size in mask.shape:
-            axes.append(fresh_axis(size, taken))
-            taken.add(axes[-1])
-        return ir.substitute(at_place(_flattened(axes, mask.shape)), dict(zip(axes, inner, strict=True)))
+        return _at_own_place(at_place, inner, mask.shape, free_axes(index))
 
     def at(index: Index) -> ir.Node:
         new, old = ir.cast(written(index), value.dtype), value.at(index)

@@ -55,9 +55,9 @@ WRITTEN = """
 
 def masked(x: Tensor, m: Tensor) -> Tensor:
     """What is written where a mask holds is what was read there."""
-    x = x.clone()
-    x[m] = x[m].tanh() - x[m].mean()
-    return x
+    written = x.clone()
+    written[m] = x.softmax(-1)[m] - x[m].mean()
+    return written
 
 
 def pieces(x: Tensor, d: int) -> Tensor:

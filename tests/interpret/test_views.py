@@ -364,8 +364,32 @@ def _damped(x: Tensor) -> Tensor:
     ],
     ids=["slices", "cross_entropy", "gather", "flip", "roll", "pad", "repeat"],
 )
-def test_what_is_written_by_a_mask_is_read_anywhere(loss: Loss, written: Loss) -> None:
-    agree(lambda x: loss(written(x)), draw("real", 6, 7))
+@pytest.mark.parametrize("shape", [(6, 7), (6, 1)], ids=str)
+def test_what_is_written_by_a_mask_is_read_anywhere(shape: tuple[int, int], loss: Loss, written: Loss) -> None:
+    agree(lambda x: loss(written(x)), draw("real", *shape))
+
+
+def _shares(x: Tensor, dim: int) -> Tensor:
+    shares = x * 2
+    shares[x > 0] = (x / (1 + x.abs().sum(dim, keepdim=True)))[x > 0].exp()
+    return shares
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("shape", [(6, 7), (7, 7)], ids=str)
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda y: (y[1:] - y[:-1]).square().mean(),
+        lambda y: F.pad(y, (1, 2, 0, 1), value=0.25).logsumexp(1).mean(),
+        lambda y: y.t()[:5].square().mean(),
+        lambda y: y.diagonal().square().sum(),
+    ],
+    ids=["slices", "pad", "columns", "diagonal"],
+)
+def test_sums_of_rows_that_are_written_by_a_mask(loss: Loss, shape: tuple[int, int], dim: int) -> None:
+    """They run over an axis of their own, wherever they are read."""
+    agree(lambda x: loss(_shares(x, dim)), draw("real", *shape), launches=None)
 
 
 def test_labels_that_are_replaced_by_a_mask() -> None:

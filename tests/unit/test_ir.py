@@ -251,6 +251,11 @@ class TestSubstitute:
         with pytest.raises(NotImplementedError, match="is bound in"):
             ir.substitute(rows, {C: LABEL})  # per row: the column sum at its label
 
+    def test_an_axis_that_is_bound_beside_one_that_is_not(self) -> None:
+        rows = ir.reduce("sum", [C], X)  # whose loop over the columns is its own
+        with pytest.raises(NotImplementedError, match="is bound in"):
+            ir.substitute(ir.apply("sub", X, rows), {N: sympy.Integer(0), C: sympy.Integer(1)})
+
 
 # Verifying and printing.
 
