@@ -82,7 +82,11 @@ class Sizes:
             is_of_sizes = not expression.free_symbols & self._variables.keys()
             if is_of_sizes and not (left.is_nonnegative and right.is_positive):  # Triton rounds to 0, Python down
                 return self._argument(self._unnamed(expression), expression), True
-            return f"({self.factor(left)} {sign} {self.divisor(right)})", True
+            left_text, right_text = self.factor(left), self.divisor(right)
+            if left.is_nonnegative or not _may_be_below_0(left):
+                return f"({left_text} {sign} {right_text})", True
+            remainder = f"(({left_text} % {right_text} + {right_text}) % {right_text})"
+            return (remainder if sign == "%" else f"(({left_text} - {remainder}) // {right_text})"), True
         if expression.is_Pow and expression.exp.is_Integer and expression.exp > 0:
             return " * ".join([self.factor(expression.base)] * int(expression.exp)), True
         if name in ("Max", "Min"):
@@ -121,3 +125,8 @@ class Sizes:
         rest = list(size.args) if size.is_Mul and size not in self._known else [size]
         ordered = sorted((*found, *rest), key=str)
         return variables + [each for each in ordered if each != 1]
+
+
+def _may_be_below_0(expression: sympy.Expr) -> bool:
+    """Whether a part of an index, such as what sympy leaves of a quotient, has terms below 0."""
+    return any(term.could_extract_minus_sign() for term in sympy.Add.make_args(sympy.expand(expression)))

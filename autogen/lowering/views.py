@@ -138,6 +138,9 @@ def divide(flat: sympy.Expr, size: sympy.Expr, *, last: bool) -> tuple[sympy.Exp
             low += term
     if _below(low, size):
         return high, low
+    turned = sympy.expand(-1 - low)  # of which the quotient is turned, too, and the remainder
+    if _below(turned, size):
+        return high - 1, size + low
     return FloorDiv(flat, size), Mod(flat, size)
 
 
