@@ -380,7 +380,7 @@ class Shell:
 
     def _has_shape(self, node: Node) -> bool:
         """Whether some computed index of a load differs between what a program has at once."""
-        return any(self.kernel.level(each) != Level.SCALAR for each in node.args)
+        return any(each.axes and self.kernel.level(each) != Level.SCALAR for each in node.args)
 
     def record_load(self, record: Record, axis: sympy.Symbol, variable: str, mask: str) -> Load:
         """The load of a record for each place of an axis."""

@@ -115,6 +115,16 @@ def test_one_place_for_all_rows(case: str) -> None:
     agree(loss, *inputs, launches=None)
 
 
+def test_a_place_found_in_a_row_that_all_share() -> None:
+    """One number, found by every program in a whole row, from where each row of its tile reads the same."""
+
+    def loss(a: Tensor, b: Tensor) -> Tensor:
+        return (b.mean(1) - b.take_along_dim(a.argmax(1, True), 1)[:, 0, 1:]).abs()
+
+    shared = draw("real", 1, 20_000, 2).expand(2, 20_000, 2)
+    agree(loss, shared, draw("real", 2, 20_000, 2, seed=1), launches=None)
+
+
 @pytest.mark.parametrize("chosen", [0, 1, 2, 4])
 def test_as_many_places_as_a_mask_chooses(chosen: int) -> None:
     def loss(x: Tensor, mask: Tensor) -> Tensor:
