@@ -13,7 +13,7 @@ import pickle
 import random
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from autogen.calls.binding import Binding, Then
 from autogen.errors import (
     AutogenError,
     CollectiveError,
+    ScheduleError,
     StateChangeError,
     TooLargeError,
     TraceError,
@@ -30,7 +31,7 @@ from autogen.errors import (
     ValueBranchError,
     ViewedSumError,
 )
-from autogen.lowering import decompositions, lower
+from autogen.lowering import decompositions, lower, scans
 from autogen.options import PLAIN, Options
 from autogen.runtime.compiled import CompiledLoss
 from autogen.runtime.launch import Launcher, Tuner
@@ -38,6 +39,7 @@ from autogen.scheduling.schedule import schedule
 from autogen.tracing.entries import Reads
 from autogen.tracing.memos import stand_in
 from autogen.tracing.strays import Made, remove
+from autogen.tracing.trace import Trace
 from autogen.tracing.tracer import trace
 
 
@@ -124,26 +126,43 @@ def _compile(
         raise ValueBranchError(f"random numbers of {' and '.join(drawn)}")
     hints = traced.domain.sizes(binding.tensors, tuple(binding.floats.values()))
     assert hints is not None, "a trace holds for the call that it was made from"
+    device = binding.tensors[0].device
     try:
-        scheduled = functools.partial(
-            schedule, name=kernel_name(name), hints=hints, training=any(needs_gradient), gradient=options.gradient
-        )
+        in_kernels = functools.partial(_in_kernels, traced, name, hints, options, device, training=any(needs_gradient))
         try:
-            plan = scheduled(lower(traced, name))
+            return in_kernels()
         except ViewedSumError:  # of what is in memory, everything sees the same bits
-            plan = scheduled(lower(traced, name, stores_sums=True))
-        device = binding.tensors[0].device
-        compiled = CompiledLoss(traced, plan, device, _tuner(options, device))
-        # Emitted here and not at the first launch, so that whatever fails fails before anything ran.
-        for launcher in compiled.launchers:
-            launcher.source(launcher.tiling(hints).variant)
-        if compiled.torch_steps and not compiled.launchers:
-            first = compiled.torch_steps[0]
-            raise UnsupportedOpError(first.name, where=first.line)
+            return in_kernels(stores_sums=True)
+        except ScheduleError:  # as where a row is too long for a program to hold
+            if scans.TARGETS.isdisjoint(node.target for node in traced.graph.nodes):
+                raise
+            return in_kernels(has_scans=False)
     except AutogenError as error:
         error.domain = traced.domain
         error.unknown = traced.unknown
         raise
+
+
+def _in_kernels(
+    traced: Trace,
+    name: str,
+    hints: Mapping[str, int],
+    options: Options,
+    device: torch.device,
+    *,
+    training: bool,
+    **form: bool,
+) -> CompiledLoss:
+    """A traced loss, planned and emitted in a `form` that `lower` gives it."""
+    program = lower(traced, name, **form)
+    plan = schedule(program, kernel_name(name), hints, training=training, gradient=options.gradient)
+    compiled = CompiledLoss(traced, plan, device, _tuner(options, device))
+    # Emitted here and not at the first launch, so that whatever fails fails before anything ran.
+    for launcher in compiled.launchers:
+        launcher.source(launcher.tiling(hints).variant)
+    if compiled.torch_steps and not compiled.launchers:
+        first = compiled.torch_steps[0]
+        raise UnsupportedOpError(first.name, where=first.line)
     return compiled
 
 

@@ -9,7 +9,7 @@ binds axes and so removes them.
     %1 = reduce max over c (%0)    f32  {n}
     %2 = sub(%0, %1)               f32  {n, c}
 
-Six kinds of node exist beside the scalar ops of `autogen.ops`:
+Seven kinds of node exist beside the scalar ops of `autogen.ops`:
 
     const   a Python number
     index   the value of an integer expression over axes and sizes (arange, numel, one-hot columns)
@@ -18,6 +18,8 @@ Six kinds of node exist beside the scalar ops of `autogen.ops`:
     load    one element of a tensor, at an index that may itself be computed (gather)
     cast    the same value in another dtype
     reduce  sum, max or min over one or more axes
+    scan    a running sum, or logarithm of a sum of exponentials, along one axis, which it keeps: up to each place, or
+            from each place on
 
 Equal nodes are the same object, so common subexpressions cost nothing and `is` compares values.
 """
@@ -36,6 +38,8 @@ import torch
 from autogen.frozen import frozen
 
 REDUCTIONS = ("sum", "max", "min")
+SCANS = ("sum", "logaddexp")
+ALONG_AXES = ("reduce", "scan")  # what looks at other places than its own
 EXPONENTIALS = ("exp", "exp_nonpositive", "exp_summand", "exp_half")
 
 _FLOATS = (torch.float32, torch.float64)
@@ -294,9 +298,29 @@ def reduce(kind: str, axes: Iterable[Axis], body: Node) -> Node:
     return intern("reduce", (body,), body.dtype, (kind, ordered)) if ordered else body
 
 
+def scan(kind: str, axis: Axis, body: Node, *, reverse: bool = False) -> Node:
+    """`body` combined over the places of an axis up to each, itself included; from each on if `reverse`.
+
+    `kind` is one of `SCANS`.
+    """
+    if axis not in body.axes:
+        count = cast(index(axis.size - axis if reverse else axis + 1), body.dtype)
+        return apply("mul", count, body) if kind == "sum" else apply("add", body, apply("log", count))
+    return intern("scan", (body,), body.dtype, (kind, (axis,), reverse))
+
+
+def along(node: Node, axes: Iterable[Axis], body: Node) -> Node:
+    """What the reduction or scan `node` does, along other axes and of another body."""
+    if node.op == "reduce":
+        return reduce(node.attrs[0], axes, body)
+    kind, _, is_reverse = node.attrs
+    (axis,) = axes
+    return scan(kind, axis, body, reverse=is_reverse)
+
+
 def is_inexact(node: Node) -> bool:
     """Whether a node's last bits depend on the order in which a kernel adds."""
-    return node.op == "reduce" and node.attrs[0] == "sum" and node.dtype.is_floating_point
+    return node.dtype.is_floating_point and (node.op == "scan" or (node.op == "reduce" and node.attrs[0] == "sum"))
 
 
 def _start(kind: str, dtype: torch.dtype) -> float | int:
@@ -315,9 +339,8 @@ def rebuild(node: Node, args: Sequence[Node]) -> Node:
         return node
     if node.op == "cast":
         return cast(args[0], node.dtype)
-    if node.op == "reduce":
-        kind, axes = node.attrs
-        return reduce(kind, axes, args[0])
+    if node.op in ALONG_AXES:
+        return along(node, node.attrs[1], args[0])
     if node.op == "load":
         return intern("load", tuple(args), node.dtype, node.attrs)
     return apply(node.op, *args)
@@ -413,7 +436,7 @@ def substitute(node: Node, values: Mapping[Axis, sympy.Expr | Node]) -> Node:
     def visit(node: Node) -> Node:
         if not node.axes & values.keys():
             return node
-        if node.op == "reduce" and mentioned & set(node.attrs[1]):
+        if node.op in ALONG_AXES and mentioned & set(node.attrs[1]):
             raise NotImplementedError(f"an axis of the old or the new index is bound in {node!r}")
         args = [memo[arg] for arg in node.args]
         if node.op == "index":
@@ -465,6 +488,9 @@ def format_nodes(roots: Iterable[Node]) -> str:
         elif node.op == "reduce":
             kind, axes = node.attrs
             text = f"reduce {kind} over {', '.join(map(str, axes))} ({args[0]})"
+        elif node.op == "scan":
+            kind, (axis,), is_reverse = node.attrs
+            text = f"scan {kind} along {axis}{' from the end' * is_reverse} ({args[0]})"
         else:
             text = f"{node.op}({', '.join(args)})"
         axes = ", ".join(sorted(map(str, node.axes)))

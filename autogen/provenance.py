@@ -91,6 +91,8 @@ class Provenance:
             return str(node.attrs[0]).removesuffix(NUMBER) if node.attrs[0].is_Symbol else "scalar"
         if node.op == "reduce":
             return f"{self.called(node.args[0])}_{node.attrs[0]}"
+        if node.op == "scan":
+            return f"{self.called(node.args[0])}_cum{node.attrs[0]}"
         if node.op in _WITH_NUMBER and any(arg.op == "const" for arg in node.args):
             return _WITH_NUMBER[node.op]
         return _NOUNS.get(node.op, node.op)

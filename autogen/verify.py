@@ -46,6 +46,11 @@ def verify(roots: Iterable[ir.Node]) -> None:
             assert kind in ir.REDUCTIONS, f"unknown reduction {kind}, {where}"
             assert axes and not node.axes & set(axes), f"reduced axes are bound, {where}"
             assert node.dtype == node.args[0].dtype, f"a reduction keeps its dtype, {where}"
+        elif node.op == "scan":
+            kind, axes, _ = node.attrs
+            assert kind in ir.SCANS and len(axes) == 1, f"unknown scan {kind} along {axes}, {where}"
+            assert node.args[0].axes >= set(axes), f"what a scan combines depends on its axis, {where}"
+            assert node.dtype == node.args[0].dtype != torch.bool, f"a scan keeps its dtype, {where}"
         else:
             assert node.op in OPS, f"unknown op {node.op}, {where}"
             assert node.dtype == OPS[node.op].result_dtype([a.dtype for a in node.args]), f"dtype rule, {where}"

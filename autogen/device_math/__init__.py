@@ -35,7 +35,7 @@ _FUNCTIONS = {
     "halves": "clamped_log1m_half clamped_log_half exp_half log_half log_sigmoid_half log_sigmoid_neg_half "
     "sigmoid_half sigmoid_neg_half xlogy_half",
     "logarithms": "clamped_log clamped_log1m log log10 log1p log1p_finite log1p_unit log2 log_sigmoid "
-    "log_sigmoid_neg logaddexp times_log xlog1py xlogy",
+    "log_sigmoid_neg logaddexp logcumsumexp times_log xlog1py xlogy",
     "records": "parts_of_2 parts_of_4",
     "rounding": "ceil floor floor_divide fmod remainder round trunc",
     "special": "acos acosh asin asinh atan atan2 atanh cosh high_half hypot pow sinh tan",

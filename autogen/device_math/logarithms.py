@@ -140,6 +140,12 @@ def logaddexp(a: tl.tensor, b: tl.tensor) -> tl.tensor:
 
 
 @device
+def logcumsumexp(x: tl.tensor, axis: tl.constexpr, reverse: tl.constexpr = False) -> tl.tensor:
+    """`log(sum(e^x))` over the places of an axis up to each, or from each on."""
+    return tl.associative_scan(x, axis, logaddexp, reverse=reverse)
+
+
+@device
 def times_log(x: tl.tensor, y: tl.tensor, log_y: tl.tensor) -> tl.tensor:
     """`x log_y`; 0 for `x = 0`, unless `y` is nan."""
     return tl.where((x == 0) & (y == y), 0.0, x * log_y)

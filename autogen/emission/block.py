@@ -52,7 +52,9 @@ class Block(Shell):
             if node in needed:
                 body.state(node)
         for node in ir.topological(roots):
-            if node.op == "reduce" and node in needed:
+            if node.op == "scan" and node in needed:
+                body.assign(node, self._running(node, body))
+            elif node.op == "reduce" and node in needed:
                 own, order = moved.get(node, (node, ()))
                 text = self._reduced(node, body) if own is node else body.term(own)
                 body.assign(node, f"tl.permute({text}, {', '.join(map(str, order))})" if order else text)
@@ -112,10 +114,20 @@ class Block(Shell):
         order = tuple([moves[k] if k in moves else next(rest) for k in positions.values()])
         return () if order == tuple(positions.values()) or not node.axes else order
 
+    def _running(self, node: Node, body: Body) -> str:
+        _, (axis,), _ = node.attrs
+        (position,) = (position for position, group in enumerate(self.groups) if axis in group.parts)
+        return self.running(node, self._masked(node, body), position)
+
+    def _masked(self, node: Node, body: Body) -> str:
+        """What goes into a reduction or running sum, with its identity where nothing is."""
+        kind, axes = node.attrs[:2]
+        (value,) = node.args
+        return f"tl.where({self.mask(value.axes | set(axes))}, {body.term(value)}, {identity(kind, node.dtype)})"
+
     def _reduced(self, node: Node, body: Body) -> str:
         kind, axes = node.attrs
-        (value,) = node.args
-        text = f"tl.where({self.mask(value.axes | set(axes))}, {body.term(value)}, {identity(kind, node.dtype)})"
+        text = self._masked(node, body)
         for position, group in reversed(list(enumerate(self.groups))):
             if not node.axes:  # down to a scalar
                 text = self.along(kind, text, position)

@@ -256,7 +256,7 @@ class Body:
     def _deserves_statement(self, node: Node) -> bool:
         if node.op in ("const", "index") or (node.op == "cast" and node.args[0].op in ("index", "const")):
             return False
-        if node.op in ("load", "reduce", "scalar"):
+        if node.op in ("load", "scalar", *ir.ALONG_AXES):
             return True
         if node.op == "cast" and node.args[0].op == "load":
             return False
@@ -282,8 +282,8 @@ class Body:
                 return self._load(node, places), Precedence.ATOM
             case "cast":
                 return self._cast(node)
-            case "reduce":
-                raise AssertionError(f"a reduction outside its place: {node!r}")
+            case "reduce" | "scan":
+                raise AssertionError(f"a reduction or running sum outside its place: {node!r}")
         op = OPS[node.op]
         for helper in op.helpers:
             self._style.helper(helper)

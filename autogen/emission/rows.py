@@ -91,7 +91,9 @@ class Rows(Streaming):
     def missing_axis(self, offset: sympy.Expr, level: Level) -> sympy.Symbol | None:
         # Read along rows that the program counts, not along those of its tile.
         needed = (Level.ROW, Level.ELEMENT) if self.skew else (Level.ROW,)
-        is_missing = level in needed and self.space.rows[-1].axis not in offset.free_symbols
+        if level not in needed or not self.space.rows:
+            return None
+        is_missing = self.space.rows[-1].axis not in offset.free_symbols
         return self.space.rows[-1].axis if is_missing else None
 
     def load_mask(self, node: Node) -> str | None:
@@ -308,7 +310,7 @@ class Rows(Streaming):
     def gather(self, body: Body) -> None:
         """What is read per row from computed places, so that a program waits for it and for the elements together."""
         for node in self.kernel.loads():
-            is_at_once = node.args and not any(each.op == "reduce" for each in ir.topological(node.args))
+            is_at_once = node.args and not any(each.op in ir.ALONG_AXES for each in ir.topological(node.args))
             if is_at_once and self.kernel.level(node) == Level.ROW:
                 body.state(node)
 
@@ -317,11 +319,16 @@ class Rows(Streaming):
         return outer
 
     def reduce_rows(self, body: Body) -> None:
-        """What is reduced along the columns, all of which are there."""
-        for node in self.kernel.row_reductions():
+        """What is reduced or added up along the columns, all of which are there."""
+        for node in self.kernel.along_columns():
             kind, reduced = node.attrs[0], node.args[0]
             masked = self.masked(reduced, body, identity(kind, node.dtype))
-            body.assign(node, self.along_columns(kind, masked, self.kernel.level(reduced)))
+            level = self.kernel.level(reduced)
+            if node.op == "reduce":
+                text = self.along_columns(kind, masked, level)
+            else:
+                text = self.running(node, masked, 1 if level == Level.ELEMENT or self.skew else 0)
+            body.assign(node, text)
 
     def store_rows(self, body: Body) -> list[str]:
         """The stores of results per row, and of scalars that need no other program."""

@@ -80,6 +80,7 @@ _RESERVED = (
     "PARTIALS",
     "max_over",
     "min_over",
+    "logcumsumexp",
     "narrow",
     "one_condition",
     "parts_of_2",
@@ -87,7 +88,7 @@ _RESERVED = (
 )
 
 _TOLD = {"program": "which one of the part's", "programs": "how many the part has"}
-_IDENTITY = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
+_IDENTITY = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")', "logaddexp": 'float("-inf")'}
 _ROLES = ("input", "torch", "view", "saved", "scratch", "upstream", "partial", "output")
 
 
@@ -110,7 +111,7 @@ def render(template: str, **context: Any) -> str:
 
 
 def identity(kind: str, dtype: torch.dtype) -> str:
-    """The value that a reduction starts from."""
+    """The value that a reduction or scan starts from."""
     if dtype.is_floating_point:
         return _IDENTITY[kind]
     if kind == "sum":
@@ -439,6 +440,12 @@ class Shell:
     def accumulate(self, kind: str, name: str, value: str) -> str:
         """The statement that takes a value into a running result."""
         return f"{name} += {value}" if kind == "sum" else f"{name} = {self.combine(kind, name, value)}"
+
+    def running(self, node: Node, value: str, axis: int) -> str:
+        """The scan `node` of a tile along one of its axes."""
+        kind, _, is_reverse = node.attrs
+        function = "tl.cumsum" if kind == "sum" else self.style.helper("logcumsumexp")
+        return f"{function}({value}, {axis}{', reverse=True' * is_reverse})"
 
     def along(self, kind: str, value: str, axis: int) -> str:
         """A tile reduced along one of its axes."""

@@ -14,7 +14,7 @@ import torch
 
 from autogen import ir
 from autogen.errors import UnsupportedOpError, ValueBranchError
-from autogen.lowering import indexing, losses, masks, pointwise, reductions, views  # noqa: F401  (they register)
+from autogen.lowering import indexing, losses, masks, pointwise, reductions, scans, views  # noqa: F401  (they register)
 from autogen.lowering.entries import unchecked
 from autogen.lowering.picks import reduces_for_each
 from autogen.lowering.registry import LOWERINGS, Context, Lowering
@@ -64,17 +64,18 @@ def _functional_twin(op: Any) -> Any:
     return getattr(packet, overload, None)
 
 
-def lower(trace: Trace, name: str, *, stores_sums: bool = False) -> Program:
+def lower(trace: Trace, name: str, *, stores_sums: bool = False, has_scans: bool = True) -> Program:
     """Lower the trace of the loss `name`; what has no lowering becomes a step of torch.
 
-    If forward `stores_sums`, what adds numbers up is in memory for all else that reads it.
+    If forward `stores_sums`, what adds numbers up is in memory for all else that reads it. Without `has_scans`, running
+    sums of more than a few elements are steps of torch, too.
     """
-    return _Lowerer(trace, name, stores_sums=stores_sums).run()
+    return _Lowerer(trace, name, stores_sums=stores_sums, has_scans=has_scans).run()
 
 
 class _Lowerer:
-    def __init__(self, trace: Trace, name: str, *, stores_sums: bool) -> None:
-        self.trace, self._stores_sums = trace, stores_sums
+    def __init__(self, trace: Trace, name: str, *, stores_sums: bool, has_scans: bool) -> None:
+        self.trace, self._stores_sums, self._has_scans = trace, stores_sums, has_scans
         self.provenance = Provenance(name, tuple(each.name for each in trace.inputs))
         self.variables = _variables(trace.graph)
         self.values: dict[torch.fx.Node, Any] = {}
@@ -149,7 +150,7 @@ class _Lowerer:
             self._choose(geometry[0][0][args[2]], args[1])
         shapes = tuple(tuple(map(self._size, shape)) for shape, _ in geometry)
         dtypes = tuple(dtype for _, dtype in geometry)
-        context = Context(shapes, dtypes, self._size, self.provenance, node.meta["of_formula"])
+        context = Context(shapes, dtypes, self._size, self.provenance, node.meta["of_formula"], self._has_scans)
         masks.refuse_order(_op_name(node.target), lowering, args, kwargs, shapes)
         kwargs = {key: value for key, value in kwargs.items() if key not in _PLACEMENT}
         result = lowering(context, *args, **kwargs)
@@ -177,11 +178,12 @@ class _Lowerer:
     def _located(self, value: Value, origin: Origin, variable: str | None, whole: torch.fx.Node | None = None) -> Value:
         """`value`, whose nodes tell where they come from.
 
-        If it is the `whole` result of a node, it is stored first for an index that would have it reduce for each place.
+        If it is the `whole` result of a node, it is stored first for an index that would have it reduce for each place,
+        or in whose order it does not run.
         """
 
         def at(index: Index) -> ir.Node:
-            if whole is not None and (reduces_for_each(value, index) or self._is_too_often(value, index)):
+            if whole is not None and self._is_to_store(value, index):
                 return self.torch.in_memory(whole).at(index)
             node = value.at(index)
             self.provenance.locate(node, origin)
@@ -191,6 +193,10 @@ class _Lowerer:
             return node
 
         return Value(value.shape, value.dtype, at, value.factors)
+
+    def _is_to_store(self, value: Value, index: Index) -> bool:
+        """Whether a value is better read at an index than computed there."""
+        return reduces_for_each(value, index) or not scans.follows(value, index) or self._is_too_often(value, index)
 
     def _is_too_often(self, value: Value, index: Index) -> bool:
         """Whether a value is to be stored, as so much is computed at several places already.

@@ -41,7 +41,7 @@ def _combined(op: str, formula: Callable[[sympy.Expr, sympy.Expr], sympy.Expr], 
     """Two entries under a scalar op: a node if one of them is, which need not compute what is an expression."""
     if not isinstance(a, ir.Node) and not isinstance(b, ir.Node):
         return sympy.expand(formula(a, b))
-    known = [_plain(each) for each in (a, b)]
+    known = [plain(each) for each in (a, b)]
     if not any(isinstance(each, ir.Node) for each in known):
         return ir.index(sympy.expand(formula(*known)))
     return ir.apply(op, position(a), position(b))
@@ -130,7 +130,7 @@ def checked(entry: Entry, inside: Condition) -> Entry:
 
 def unchecked(entry: Entry, size: sympy.Expr) -> Entry:
     """An entry for a dimension of `size`: the expression that a node spells out, if it surely lies inside."""
-    known = _plain(entry)
+    known = plain(entry)
     return known if is_within(known, size) is True else entry
 
 
@@ -141,7 +141,7 @@ def bounded(value: Value, *dims: int) -> Value:
     """
 
     def at(index: Index) -> ir.Node:
-        computed = [dim for dim in dims if isinstance(_plain(index[dim]), ir.Node)]
+        computed = [dim for dim in dims if isinstance(plain(index[dim]), ir.Node)]
         return _inside(value, index, computed)
 
     return Value(value.shape, value.dtype, at, value.factors)
@@ -149,7 +149,7 @@ def bounded(value: Value, *dims: int) -> Value:
 
 def looked_up(value: Value, index: Index) -> ir.Node:
     """The element at an index that the loss gives: nan outside, also where it only spells out a place."""
-    spelled = [d for d, entry in enumerate(index) if isinstance(entry, ir.Node) and _plain(entry) is not entry]
+    spelled = [d for d, entry in enumerate(index) if isinstance(entry, ir.Node) and plain(entry) is not entry]
     return _inside(value, index, spelled)
 
 
@@ -158,7 +158,7 @@ def _inside(value: Value, index: Index, dims: Sequence[int]) -> ir.Node:
     node = value.at(index)
     for dim in dims:
         entry, size = index[dim], value.shape[dim]
-        inside = _checks(node, entry, size) or is_within(_plain(entry), size)
+        inside = _checks(node, entry, size) or is_within(plain(entry), size)
         if inside is not True:
             outside = ir.nothing(node.dtype)
             node = ir.apply("where", inside, node, outside) if inside else outside
@@ -173,7 +173,7 @@ def _checks(node: ir.Node, entry: Entry, size: sympy.Expr) -> bool:
     return size == buffer.shape[entries.index(ir.hole(node.args.index(entry)))]
 
 
-def _plain(entry: Entry) -> Entry:
+def plain(entry: Entry) -> Entry:
     """The expression that an entry is, if it is one."""
     known = _written(entry) if isinstance(entry, ir.Node) else None
     return entry if known is None else known

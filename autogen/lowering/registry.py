@@ -28,7 +28,8 @@ LOWERINGS: dict[str, Lowering] = {}
 class Context:
     """What a lowering may want to know of the node it lowers: its result's `shape` and `dtype` (of every part, for
     an op with several results), `size_of` to turn a torch size into an expression, `provenance` for names, and
-    whether the op is `of_formula`: a part of torch's formula for another.
+    whether the op is `of_formula`: a part of torch's formula for another. Without `has_scans`, long running sums are
+    torch's.
     """
 
     shapes: tuple[Shape, ...]
@@ -36,6 +37,7 @@ class Context:
     size_of: Callable[[Any], sympy.Expr]
     provenance: Provenance = field(repr=False)
     of_formula: bool = False
+    has_scans: bool = True
 
     @property
     def shape(self) -> Shape:

@@ -19,14 +19,14 @@ from autogen.lowering.values import Index, Value, elementwise, fresh_index
 # A dimension with more elements is not unrolled.
 MOST = 8
 
-COMBINED = {"sum": "add", "max": "maximum", "min": "minimum"}
+COMBINED = {"sum": "add", "max": "maximum", "min": "minimum", "logaddexp": "logaddexp"}
 
 
 def reduction(kind: str, value: Value, dims: Sequence[int], keepdim: bool) -> Value:
     """`value` reduced over `dims`, term by term over those that tensors were joined to."""
     rank = len(value.shape)
     dims = sorted(dim % rank for dim in dims)
-    joined = [dim for dim in dims if _is_joined(value, dim)]
+    joined = [dim for dim in dims if is_joined(value, dim)]
     for dim in joined:
         value = _folded(COMBINED[kind], value, dim)
     rest = [dim for dim in dims if dim not in joined]
@@ -44,13 +44,14 @@ def reduction(kind: str, value: Value, dims: Sequence[int], keepdim: bool) -> Va
     return Value([kept.shape[d] for d in outer], kept.dtype, at, [kept.factors[d] for d in outer])
 
 
-def _is_few(size: sympy.Expr) -> bool:
+def is_few(size: sympy.Expr) -> bool:
+    """Whether a size is known, and of no more elements than are written out."""
     return bool(size.is_Integer and 1 <= size <= MOST)
 
 
-def _is_joined(value: Value, dim: int) -> bool:
+def is_joined(value: Value, dim: int) -> bool:
     """Whether an element depends on its place in a short dimension by a choice."""
-    if not _is_few(value.shape[dim]):
+    if not is_few(value.shape[dim]):
         return False
     index = fresh_index(value)
     places = index[dim].free_symbols
@@ -82,7 +83,7 @@ def prod(context: Context, value: Value, dim: int | None = None, keepdim: bool =
     dims = list(range(len(value.shape))) if dim is None else [dim % len(value.shape)] if value.shape else []
     result = elementwise(value.shape, context.dtype, lambda x: x, value)
     for each in dims:
-        if not _is_few(value.shape[each]):
+        if not is_few(value.shape[each]):
             raise NotImplementedError(f"a product of more than {MOST} elements, or of a size that may change")
         result = _folded("mul", result, each)
 
@@ -95,25 +96,20 @@ def prod(context: Context, value: Value, dim: int | None = None, keepdim: bool =
     return Value(context.shape, context.dtype, at)
 
 
-@lowers("cumsum.default")
-def cumsum(context: Context, value: Value, dim: int, dtype: object = None) -> Value:
-    """The running sum along a dimension of a few elements."""
-    return _running(context, "add", value, dim)
-
-
 @lowers("cumprod.default")
 def cumprod(context: Context, value: Value, dim: int, dtype: object = None) -> Value:
     """The running product along a dimension of a few elements."""
-    return _running(context, "mul", value, dim)
+    return running(context, "mul", value, dim)
 
 
-def _running(context: Context, op: str, value: Value, dim: int) -> Value:
+def running(context: Context, op: str, value: Value, dim: int) -> Value:
+    """The running total along a dimension, `op` of two at a time."""
     from autogen.lowering.joining import joined
 
     if not value.shape:
         return elementwise((), context.dtype, lambda x: x, value)
     dim %= len(value.shape)
-    if not _is_few(value.shape[dim]):
+    if not is_few(value.shape[dim]):
         raise NotImplementedError(f"a running total of more than {MOST} elements, or of a size that may change")
     wide = elementwise(value.shape, context.dtype, lambda x: x, value)
 

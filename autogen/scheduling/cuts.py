@@ -220,7 +220,7 @@ def _cut(
             provenance.moved(part, kept[part])
             (node,) = ir.replace([root.node], {part: kept[part]}, provenance.moved)
             root = replace(root, node=node)
-        if root.node.op == "reduce" and _is_value(root, root.node):
+        if root.node.op in ir.ALONG_AXES and _is_value(root, root.node):
             kept[root.node] = root.read()
         found.append(root)
     return found
@@ -237,10 +237,10 @@ def _is_value(root: Root, node: Node) -> bool:
 
 
 def _largest_part(node: Node, fits_alone: Callable[[Node], bool]) -> Node | None:
-    """The first reduction below a node that fits into a kernel and is in no larger one that does."""
+    """The first reduction or running sum below a node that fits into a kernel and is in no larger one that does."""
     order = ir.topological(node.args)
-    fitting = [each for each in order if each.op == "reduce" and fits_alone(each)]
+    fitting = [each for each in order if each.op in ir.ALONG_AXES and fits_alone(each)]
     covered: set[Node] = set()
     for each in fitting:
-        covered.update(below for below in ir.topological(each.args) if below.op == "reduce")
+        covered.update(below for below in ir.topological(each.args) if below.op in ir.ALONG_AXES)
     return next((each for each in fitting if each not in covered), None)

@@ -22,7 +22,7 @@ def limits_of(roots: Sequence[Node]) -> dict[Node, frozenset[Limit]]:
             limits = found[node]
             if node.op == "where" and position == 1:
                 limits |= frozenset(_limits(node.args[0]))
-            if node.op == "reduce":  # inside, these are other axes of the same names
+            if node.op in ir.ALONG_AXES:  # inside, these are other axes of the same names
                 limits = frozenset(limit for limit in limits if limit[0] not in node.attrs[1])
             found[arg] = found[arg] & limits if arg in found else limits
     return found
@@ -60,13 +60,14 @@ class Equivalents:
         """`find`, where it is enough that they agree below the limits of axes; beyond, what is found is not read: axes
         with a limit are given as computed indices.
         """
-        own = sorted((limit for limit in limits if limit[0] in node.axes), key=str)  # the same in every process
+        whole = {axis for each in ir.topological([node]) if each.op == "scan" for axis in each.attrs[1]}
+        own = sorted((limit for limit in limits if limit[0] in node.axes - whole), key=str)  # the same in every process
         shorter = {axis: Axis(f"{axis}_within", size) for axis, size in own}
         found = self.find(_renamed(node, shorter)) if shorter else None
         if found is None:
             return None
-        whole = {new: ir.index(axis) for axis, new in shorter.items()}
-        return found[0], {known: whole.get(axis, axis) for known, axis in found[1].items()}
+        longer = {new: ir.index(axis) for axis, new in shorter.items()}
+        return found[0], {known: longer.get(axis, axis) for known, axis in found[1].items()}
 
     def _canonically(self, node: Node) -> tuple[Node, tuple[Axis, ...]]:
         """`node` with its axes numbered in the order in which they are met, and they in this order."""
@@ -94,9 +95,8 @@ def _renamed(node: Node, names: dict[Axis, Axis]) -> Node:
             done[below] = ir.index(below.attrs[0].xreplace(names))
         elif below.op == "load":
             done[below] = ir.load_at(below, args, [sympy.sympify(e).xreplace(names) for e in below.attrs[1]])
-        elif below.op == "reduce":
-            kind, axes = below.attrs
-            done[below] = ir.reduce(kind, [names.get(axis, axis) for axis in axes], args[0])
+        elif below.op in ir.ALONG_AXES:
+            done[below] = ir.along(below, [names.get(axis, axis) for axis in below.attrs[1]], args[0])
         else:
             done[below] = ir.rebuild(below, args)
     return done[node]

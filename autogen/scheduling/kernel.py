@@ -125,7 +125,7 @@ class Kernel:
                 evaluator_of(*(axis.size for axis in sorted(axes, key=str)), sympy.Integer(-(-count // 2)))
                 for axes, count in shares.items()
             )
-        if self.whole_rows and (not self.rows or self.keeps_columns):
+        if self.whole_rows and (not self.rows or self.holds_rows):
             return (*within, evaluator_of(*(axis.size for axis in self.columns)))
         return within
 
@@ -167,6 +167,13 @@ class Kernel:
         """Whether some total has one value per column."""
         return any(node.axes & set(self.columns) for node in self.totals)
 
+    @functools.cached_property
+    def holds_rows(self) -> bool:
+        """Whether a program has all columns of a row at once: some total has one value per column, or a sum runs along
+        them.
+        """
+        return self.keeps_columns or any(node.op == "scan" for node in ir.topological(self.computed))
+
     @property
     def is_limited(self) -> bool:
         """Whether there are sizes that the kernel is not made for."""
@@ -195,11 +202,15 @@ class Kernel:
         """The distinct loads, in the order of their first use."""
         return [node for node in ir.topological(self.computed) if node.op == "load"]
 
+    def along_columns(self) -> list[Node]:
+        """The reductions over columns, and the sums that run along them, innermost first."""
+        rows = {*self.rows, *self.kept}
+        order = ir.topological([*self.totals, *(root.node for root in self.stores)])
+        return [node for node in order if node.op in ir.ALONG_AXES and rows.isdisjoint(node.attrs[1])]
+
     def row_reductions(self) -> list[Node]:
         """The reductions over columns, innermost first."""
-        rows = {*self.rows, *self.kept}
-        targets = [*self.totals, *(root.node for root in self.stores)]
-        return [node for node in ir.topological(targets) if node.op == "reduce" and rows.isdisjoint(node.attrs[1])]
+        return [node for node in self.along_columns() if node.op == "reduce"]
 
 
 @frozen
@@ -243,7 +254,7 @@ def fit(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Kernel:
         assert root.node.axes <= root.index_axes, f"{root.buffer.name} is not one value per index"
     reductions = [node for node in order if node.op == "reduce"]
     inner = _inner_reductions(roots, reductions)
-    columns = columns_of_reductions(inner)
+    columns = columns_along([node for node in order if node in inner or node.op == "scan"])
     outer = [node for node in reductions if node not in inner]
     everything = frozenset().union(
         *(root.node.axes for root in roots),
@@ -308,15 +319,15 @@ def one_block(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Ker
     return kernel
 
 
-def columns_of_reductions(inner: Collection[Node]) -> frozenset[Axis]:
-    """The axes that reductions inside a kernel run over.
+def columns_along(inner: Collection[Node]) -> frozenset[Axis]:
+    """The axes that reductions inside a kernel, and running sums, go along.
 
     Raises:
         ScheduleError: not all of them over the same.
     """
     columns = frozenset().union(*(node.attrs[1] for node in inner))
     for node in inner:
-        if set(node.attrs[1]) != columns or node.axes & columns:
+        if set(node.attrs[1]) != columns or (node.op == "reduce" and node.axes & columns):
             raise ScheduleError("the loss reduces over different axes in one expression")
     return columns
 

@@ -28,7 +28,7 @@ from autogen.scheduling.kernel import (
     CHUNKS,
     Kernel,
     LastBlock,
-    columns_of_reductions,
+    columns_along,
     fit,
     is_small,
     memory_order,
@@ -155,7 +155,7 @@ def _totals(small: Sequence[Root], hints: Mapping[str, int]) -> list[Node]:
 def _space(
     order: Sequence[Node], streamed: Sequence[Root], totals: Sequence[Node], place: Callable[[Axis], Any]
 ) -> _Space:
-    columns = columns_of_reductions([node for node in order if node.op == "reduce"])
+    columns = columns_along([node for node in order if node.op in ir.ALONG_AXES])
     everything = frozenset().union(
         *(root.index_axes for root in streamed), *(node.args[0].axes | set(node.attrs[1]) for node in totals)
     )

@@ -19,7 +19,7 @@ from autogen.scheduling.plan import Direction
 from autogen.scheduling.simplify import simplify
 from autogen.torch_step import TorchStep
 
-_LINEAR = ("neg", "cast", "reduce", *ir.ROUNDINGS.values())  # of one argument; a reduction that is a sum
+_LINEAR = ("neg", "cast", "reduce", "scan", *ir.ROUNDINGS.values())  # of one argument; sums
 
 
 class _Kind(Enum):
@@ -133,7 +133,7 @@ class _Omission:
             return _Kind.ARRIVES if _Kind.ARRIVES in present else _Kind.MISSING
         is_factor = node.op == "mul" and _Kind.FREE in kinds
         is_factor = is_factor or (node.op == "div" and kinds[1] is _Kind.FREE)
-        is_factor = is_factor or (node.op in _LINEAR and (node.op != "reduce" or node.attrs[0] == "sum"))
+        is_factor = is_factor or (node.op in _LINEAR and (node.op not in ir.ALONG_AXES or node.attrs[0] == "sum"))
         if is_factor and (node.op != "cast" or node.dtype.is_floating_point):
             return _Kind.MISSING
         raise _unclear()

@@ -92,9 +92,8 @@ def _at(fixed: Fixed, roots: Sequence[Root], moved: Moved) -> list[Root]:
                 return ir.load_at(node, node.args, [number(entry) for entry in entries], buffer(own))
             case "index":
                 return ir.index(number(node.attrs[0]))
-            case "reduce":
-                kind, bound = node.attrs
-                return ir.reduce(kind, map(number, bound), node.args[0])
+            case "reduce" | "scan":
+                return ir.along(node, map(number, node.attrs[1]), node.args[0])
         return node
 
     nodes = ir.transform([root.node for root in roots], rule, moved)

@@ -204,7 +204,7 @@ def _statistics(
         if node in seen:
             continue
         seen.add(node)
-        if node.op == "reduce" and not waits[node]:
+        if (node.op == "reduce" or node in compared) and not waits[node]:
             shorter = None if node in offered else known.find_within(node, limits[node])
             if node not in offered and not at_hand and shorter is None:
                 known.add(node)

@@ -51,8 +51,8 @@ class Space:
             accesses += [(root.buffer, root.index) for root in kernel.last_block.partials]
         self._offsets = [buffer.offset(index) for buffer, index in accesses]
         alone = {axis for expression in _index_expressions(kernel) for axis in expression.free_symbols}
-        reductions = [node for node in _nodes(kernel) if node.op == "reduce"] if kernel.one_block else []
-        self._reduced = [set(node.attrs[1]) for node in reductions]
+        along = [node for node in _nodes(kernel) if node.op in ir.ALONG_AXES] if kernel.one_block else []
+        self._along = [set(node.attrs[1]) for node in along]
         is_chunked = kernel.last_block is not None and kernel.last_block.chunked
         row_name = "row" if kernel.columns or is_chunked else "element"
         self.rows = self._merge(kernel.rows, alone, row_name)
@@ -93,7 +93,7 @@ class Space:
         return any(step == 1 for step in steps)
 
     def _walk_as_one(self, outer: Axis, inner: Axis) -> bool:
-        bound = all((outer in axes) == (inner in axes) for axes in self._reduced)
+        bound = all((outer in axes) == (inner in axes) for axes in self._along)
         return bound and all(_mergeable(offset, outer, inner) for offset in self._offsets)
 
     def merged(self, expression: sympy.Expr) -> sympy.Expr:

@@ -18,6 +18,7 @@
 | chunks of results' rows | 2048 - 4096 elements; at most 1024 programs, each in a loop   | 4 - 32|
 | one block               | every axis whole                                              | 4 - 32|
 | rows, rows adjacent     | up to 128 rows; all columns while they fit, else steps of 32  | 4 - 8 |
+|                         | (8192 elements where a sum runs along the columns)            | 4 - 32|
 | rows and columns paired | up to 32 rows, in steps of 32 columns                         | 4     |
 
 A tile that needs more than 32 values per thread and tensor spills on real devices, which bounds what "fits" means;
@@ -56,6 +57,7 @@ FEW_PROGRAMS = 2048  # whose tickets take no time; more of one warp have four ti
 MAX_SHARED = 2**18
 FEW_ELEMENTS = 256  # for a program
 LEAST = 128  # elements of a tile of short rows, one for each thread; Triton cannot compile every kernel of 8 x 8
+HELD = 8192  # elements of a tile along whose columns, which are apart in memory, a sum runs
 SHORT = 128  # columns, of which a warp reads several rows at once
 MOST_LANES = 1.25  # for each column of a tile that need not be a whole row
 LONG = 2048  # columns of a tile that threads have half as many of
@@ -144,7 +146,7 @@ class Tiler:
         self._has_columns = bool(kernel.columns)
         self._is_flat = not kernel.columns and not self.is_chunked
         self._whole_rows = kernel.whole_rows
-        self._keeps_columns = kernel.keeps_columns
+        self._keeps_columns, self._holds_rows = kernel.keeps_columns, kernel.holds_rows
         self._live = max(1, len(elements) + len(kernel.stores) - 1 + (len(kernel.totals) if self.is_chunked else 0))
         self.columns_adjacent = space.columns_adjacent
         self._is_of_pairs = kernel.is_of_pairs
@@ -367,7 +369,7 @@ class Tiler:
     @property
     def _may_loop(self) -> bool:
         """Whether a program may walk its rows in steps."""
-        return self._whole_rows and not self._keeps_columns and not self._is_block
+        return self._whole_rows and not self._holds_rows and not self._is_block
 
     def _must_loop(self, extents: Extents) -> bool:
         """Whether rows are too long to be had at once."""
@@ -408,7 +410,9 @@ class Tiler:
             cols = (4096 >> self._double) if looped else whole
             rows = 1 if looped else self._rows_at_once(2048 // cols, inner, extents.columns)
         else:
-            rows = min(inner, ROWS_ADJACENT)
+            # A sum that runs from thread to thread does so in shared memory.
+            most = max((HELD >> self._double) // whole, 1) if self._holds_rows else ROWS_ADJACENT
+            rows = min(inner, ROWS_ADJACENT, most)
             cols = max(4096 // rows, 1) >> self._double if looped else whole
         is_light = self._is_of_halves and self.columns_adjacent and extents.rows >= MANY_ROWS
         warps = min(max(rows * cols // 512, 4), (4 if is_light else 8) if looped else 32)

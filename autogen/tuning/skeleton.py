@@ -162,9 +162,9 @@ class _Builder:
         return self.buffers[buffer]
 
     def _anchor(self, node: Node) -> Node:
-        """A load or a reduction, which stays one."""
+        """A load, a reduction or a running sum, which stays one."""
         if node not in self._nodes:
-            self._nodes[node] = self._load(node) if node.op == "load" else self._reduction(node)
+            self._nodes[node] = self._load(node) if node.op == "load" else self._along(node)
             self._order.setdefault(self._nodes[node], len(self._order))
         return self._nodes[node]
 
@@ -173,15 +173,14 @@ class _Builder:
         at = ir.load(self._buffer(buffer), [0] * len(entries))
         return ir.load_at(at, [self._value(arg) for arg in node.args], [self._renamed(entry) for entry in entries])
 
-    def _reduction(self, node: Node) -> Node:
-        kind, axes = node.attrs
+    def _along(self, node: Node) -> Node:
         online = self._online.get(node)
         body = self._value(node.args[0]) if online is None else self._following(node.args[0], online)
-        axes = [self._axis(axis) for axis in axes]
-        found, copy = ir.reduce(kind, axes, body), 1
+        axes = [self._axis(axis) for axis in node.attrs[1]]
+        found, copy = ir.along(node, axes, body), 1
         while found in self._order and node.dtype != torch.bool:  # two of the same would be one
             copy += 1
-            found = ir.reduce(kind, axes, ir.apply("mul", body, ir.const(copy, body.dtype)))
+            found = ir.along(node, axes, ir.apply("mul", body, ir.const(copy, body.dtype)))
         return found
 
     def _following(self, body: Node, online: Online) -> Node:
@@ -196,7 +195,7 @@ class _Builder:
 
     def _value(self, node: Node) -> Node:
         """The plainest value that depends on what a node depends on."""
-        if node.op in ("load", "reduce"):
+        if node.op in _LEAVES:
             return self._anchor(node)
         if node.op == "index":
             return ir.index(self._renamed(node.attrs[0]))
@@ -217,12 +216,12 @@ class _Builder:
 
 
 def _taken_apart(nodes: Sequence[Node]) -> tuple[list[Node], set[str]]:
-    """The loads and reductions that nodes are computed from, not those below these, and the ops by which they are."""
+    """The leaves that nodes are computed from, not those below these, and the ops by which they are."""
     met = ir.downward(nodes, lambda node: node.op in _LEAVES)
     return [node for node in met if node.op in _LEAVES], {node.op for node in met if node.op not in _LEAVES}
 
 
-_LEAVES = ("load", "reduce")
+_LEAVES = ("load", *ir.ALONG_AXES)
 _CHEAP = {op.half for op in OPS.values() if op.half} | {"exp_summand"}
 
 

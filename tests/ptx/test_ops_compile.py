@@ -66,7 +66,7 @@ def compiled(tmp_path: Path) -> Compile:
         target: str,
         index: str = "tl.arange(0, SIZE)",
     ) -> str:
-        helpers = {helper for op in OPS.values() for helper in op.helpers} | {"max_over", "min_over"}
+        helpers = {helper for op in OPS.values() for helper in op.helpers} | {"max_over", "min_over", "logcumsumexp"}
         path = tmp_path / f"kernel_{next(numbers)}.py"
         path.write_text(
             KERNEL.format(
@@ -122,6 +122,13 @@ def test_literals(compiled: Compile, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("text", ["tl.exp(x)", "tl.sqrt(x)"])
 def test_inaccurate_instructions_are_found(compiled: Compile, text: str) -> None:
     assert INACCURATE.findall(compiled([text], torch.float32, torch.float32, "sm_90"))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64), ids=str)
+def test_scans(compiled: Compile, dtype: torch.dtype, target: str) -> None:
+    for text in ("tl.cumsum(x, 0)", "logcumsumexp(x, 0)", "logcumsumexp(x, 0, reverse=True)"):
+        assert compiled([text], dtype, dtype, target)
 
 
 @pytest.mark.parametrize("target", TARGETS)

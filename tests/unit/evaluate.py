@@ -123,6 +123,8 @@ class _Evaluation:
                 return args[0].to(node.dtype)
             case "reduce":
                 return self._reduce(node, args[0])
+            case "scan":
+                return self._scan(node, args[0])
         return OPS[node.op].twin(*args)
 
     def _load(self, node: Node, args: list[torch.Tensor]) -> torch.Tensor:
@@ -143,6 +145,13 @@ class _Evaluation:
             return outside.expand(torch.broadcast_shapes(inside.shape, *(place.shape for place in index)))
         found = tensor[tuple(index)].to(node.dtype)
         return torch.where(inside, found.reshape(inside.shape) if not index else found, outside)
+
+    def _scan(self, node: Node, body: torch.Tensor) -> torch.Tensor:
+        kind, (axis,), is_reverse = node.attrs
+        dim = self.axes.index(axis)
+        running = torch.cumsum if kind == "sum" else torch.logcumsumexp
+        along = running(body.flip(dim) if is_reverse else body, dim)
+        return (along.flip(dim) if is_reverse else along).to(node.dtype)
 
     def _reduce(self, node: Node, body: torch.Tensor) -> torch.Tensor:
         kind, axes = node.attrs

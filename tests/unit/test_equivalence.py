@@ -102,6 +102,17 @@ def test_an_axis_that_a_sum_runs_along_has_no_limit_from_outside() -> None:
     assert limits_of([within])[node] == {(ROW, N - 1)}
 
 
+def test_along_an_axis_that_a_scan_runs_along_nothing_shorter_is_found() -> None:
+    """From the end, it has other values."""
+    along = Axis("n", N - 1)
+    for reverse in (False, True):
+        known = Equivalents()
+        known.add(ir.scan("sum", along, row_sum(along, Axis("c", C)), reverse=reverse))
+        assert known.find_within(ir.scan("sum", ROW, row_sum(ROW, COLUMN), reverse=reverse), [(ROW, N - 1)]) is None
+    other = Axis("m", N - 1)
+    assert known.find(ir.scan("sum", other, row_sum(other, Axis("d", C)), reverse=True)) is not None
+
+
 def test_of_two_limits_the_same_is_taken_in_every_process() -> None:
     known = Equivalents()
     for size in (N - 1, N - 2):

@@ -110,6 +110,27 @@ class TestAxes:
         assert ir.reduce("sum", [C], X).axes == {N}
         assert ir.reduce("max", [N, C], X).axes == set()
 
+    def test_a_scan_keeps_its_axis(self) -> None:
+        assert ir.scan("sum", C, X).axes == {N, C}
+
+
+class TestScans:
+    @pytest.mark.parametrize("reverse", [False, True])
+    @pytest.mark.parametrize("kind", ir.SCANS)
+    def test_of_the_same_all_along_is_no_scan(self, kind: str, reverse: bool) -> None:
+        body = ir.apply("mul", ROW, ir.const(0.5, F64))
+        whole = ir.apply("mul", body, ir.cast(ir.apply("gt", Y, ir.const(-2.0, F64)), F64))  # the same, along C
+        found, expected = (ir.scan(kind, C, each, reverse=reverse) for each in (body, whole))
+        assert found.op != "scan" and expected.op == "scan"
+        values = evaluate([found, expected], TENSORS, SIZES)
+        torch.testing.assert_close(*torch.broadcast_tensors(*values))
+
+    def test_is_built_anew_of_another_body_and_along_another_axis(self) -> None:
+        scan = ir.scan("logaddexp", C, X, reverse=True)
+        assert ir.rebuild(scan, [Y]) is ir.scan("logaddexp", C, Y, reverse=True)
+        assert ir.along(scan, [N], X) is ir.scan("logaddexp", N, X, reverse=True)
+        assert ir.replace([scan], {X: ROW})[0].op == "add"  # of what is the same all along
+
 
 class TestDtypes:
     def test_half_precision_is_a_storage_format(self) -> None:
@@ -256,6 +277,11 @@ class TestSubstitute:
         with pytest.raises(NotImplementedError, match="is bound in"):
             ir.substitute(ir.apply("sub", X, rows), {N: sympy.Integer(0), C: sympy.Integer(1)})
 
+    @pytest.mark.parametrize("values", [{C: sympy.Integer(1)}, {C: N}, {N: C}, {C: LABEL}], ids=str)
+    def test_a_scan_is_not_read_in_another_order(self, values: Any) -> None:
+        with pytest.raises(NotImplementedError, match="is bound in"):
+            ir.substitute(ir.scan("sum", C, X), values)
+
 
 # Verifying and printing.
 
@@ -282,6 +308,9 @@ BROKEN: dict[str, Callable[[], Node]] = {
     "reduction over nothing": lambda: broken("reduce", (X,), F64, "sum", (), axes=[N, C]),
     "reduced axis that is free": lambda: broken("reduce", (X,), F64, "sum", (C,), axes=[N, C]),
     "reduction that changes dtype": lambda: broken("reduce", (X,), F32, "sum", (C,), axes=[N]),
+    "unknown scan": lambda: broken("scan", (X,), F64, "max", (C,), False, axes=[N, C]),
+    "scan along an axis that is not there": lambda: broken("scan", (ROW,), F64, "sum", (C,), False, axes=[N, C]),
+    "scan that changes dtype": lambda: broken("scan", (X,), F32, "sum", (C,), False, axes=[N, C]),
     "unknown op": lambda: broken("frobnicate", (X,), F64, axes=[N, C]),
     "dtype against the rule": lambda: broken("eq", (X, Y), F64, axes=[N, C]),
     "arguments against the rule": lambda: broken("add", (X, LABEL), F64, axes=[N, C]),
@@ -306,7 +335,8 @@ class TestVerify:
     def test_accepts_every_kind_of_node(self) -> None:
         picked = ir.load(X.attrs[0], (N, LABEL))
         one_hot = ir.apply("where", ir.apply("eq", ir.index(C), LABEL), X, ir.const(0, F64))
-        verify([picked, ir.reduce("sum", [C], one_hot), ir.cast(X, F32), ir.const(math.nan, F64)])
+        scan = ir.scan("sum", C, X)
+        verify([picked, ir.reduce("sum", [C], one_hot), scan, ir.cast(X, F32), ir.const(math.nan, F64)])
 
 
 def test_downward_ends_where_it_is_told_to() -> None:
@@ -327,6 +357,14 @@ def test_prints_one_node_a_line_arguments_first() -> None:
         "%2 = sub(%0, %1) f64 {c, n}",
     ]
     assert " ".join(repr(centred).split()) == lines[-1]
+
+
+def test_prints_the_direction_of_a_scan() -> None:
+    lines = ir.format_nodes([ir.scan("sum", C, X), ir.scan("sum", C, X, reverse=True)]).splitlines()
+    assert [" ".join(line.split()) for line in lines[1:]] == [
+        "%1 = scan sum along c (%0) f64 {c, n}",
+        "%2 = scan sum along c from the end (%0) f64 {c, n}",
+    ]
 
 
 def test_prints_computed_indices_numbers_and_casts() -> None:

@@ -1,0 +1,116 @@
+"""Running sums, and logarithms of sums of exponentials, along a dimension of any length.
+
+Read along an axis, from the first place on or back from the last, a running sum is a scan; at one place it is a sum.
+Read in any other order, it is stored first (`follows`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial, reduce
+
+import sympy
+import torch
+
+from autogen import ir
+from autogen.frozen import frozen
+from autogen.lowering.entries import Condition, checked, choose, is_below, is_nonnegative, is_within, plain
+from autogen.lowering.registry import Context, lowers
+from autogen.lowering.unrolling import COMBINED, is_few, running
+from autogen.lowering.values import Chosen, Entry, Index, Read, Value, elementwise, free_axes, fresh_axis
+
+TARGETS = frozenset({torch.ops.aten.cumsum.default, torch.ops.aten.logcumsumexp.default})
+
+
+@lowers("cumsum.default")
+def cumsum(context: Context, value: Value, dim: int, dtype: object = None) -> Value:
+    """The running sum along a dimension; of a few elements term by term."""
+    if value.shape and is_few(value.shape[dim]):
+        return running(context, "add", value, dim)
+    return _scanned(context, "sum", value, dim)
+
+
+@lowers("logcumsumexp.default")
+def logcumsumexp(context: Context, value: Value, dim: int) -> Value:
+    """The logarithm of the running sum of exponentials along a dimension."""
+    return _scanned(context, "logaddexp", value, dim)
+
+
+def _scanned(context: Context, kind: str, value: Value, dim: int) -> Value:
+    if 0 in value.shape or not value.shape or value.shape[dim] == 1:
+        return elementwise(value.shape, context.dtype, lambda x: x, value)
+    dim %= len(value.shape)
+    if not context.has_scans or value.shape[dim].has(Chosen, Read):
+        raise NotImplementedError("a scan of so many elements")
+    return _Running(kind, value, context.dtype, dim)
+
+
+def follows(value: Value, index: Index) -> bool:
+    """Whether a value can be computed at the places of an index, as all but running sums can at any."""
+    return not isinstance(value, _Running) or value.walk(index) is not None
+
+
+@frozen
+class _Walk:
+    """The places of an index along a running sum: `entry`, along an axis or at one place, after `before` others."""
+
+    entry: sympy.Expr
+    axis: ir.Axis | None = None
+    before: int = 0
+    is_back: bool = False
+
+
+class _Running(Value):
+    """The scan of a value along one of its dimensions."""
+
+    def __init__(self, kind: str, value: Value, dtype: torch.dtype, dim: int) -> None:
+        factors = list(value.factors)
+        factors[dim] = (value.shape[dim],)
+        super().__init__(value.shape, dtype, self._sum, factors)
+        self._kind, self._value, self._dim = kind, value, dim
+        compute = ir.compute_dtype(dtype)
+        self._nothing = ir.const(0 if kind == "sum" else -math.inf, compute)
+
+    def walk(self, index: Index) -> _Walk | None:
+        """The order in which an index has the sum run; None if it cannot run so."""
+        entry = plain(index[self._dim])
+        if isinstance(entry, ir.Node):
+            return None
+        axes = sorted(free_axes([entry]), key=str)
+        if not axes:
+            return _Walk(entry) if self._kind == "sum" else None
+        (axis, *more) = axes
+        step, start = entry.coeff(axis, 1), entry.coeff(axis, 0)
+        others = free_axes([each for dim, each in enumerate(index) if dim != self._dim])
+        if more or axis in others or sympy.expand(entry - start - step * axis) != 0:
+            return None
+        if step == 1 and is_nonnegative(-start):
+            return _Walk(entry, axis)
+        if step == 1 and is_few(start):
+            return _Walk(entry, axis, before=int(start))
+        if step == -1 and is_nonnegative(axis.size - 1 - start):  # beyond the last place of the axis is nothing
+            return _Walk(entry, axis, is_back=True)
+        return None
+
+    def _sum(self, index: Index) -> ir.Node:
+        walk = self.walk(index)
+        if walk is None:
+            raise NotImplementedError(f"a running sum at {index[self._dim]}")
+        if walk.axis is not None:
+            along = ir.scan(self._kind, walk.axis, self._term(index, walk.entry), reverse=walk.is_back)
+            first = (self._term(index, sympy.Integer(place)) for place in range(walk.before))
+            return reduce(partial(ir.apply, COMBINED[self._kind]), first, along)
+        size = self.shape[self._dim]
+        axis = fresh_axis(size, free_axes(index))
+        here = is_below(axis, walk.entry + 1) if walk.entry != size - 1 else True
+        return ir.reduce("sum", [axis], self._where(here, lambda: self._term(index, axis)))
+
+    def _term(self, index: Index, entry: Entry) -> ir.Node:
+        """What is combined at a place: nothing outside of the tensor."""
+        inside = is_within(entry, self.shape[self._dim])
+        at = (*index[: self._dim], checked(entry, inside), *index[self._dim + 1 :])
+        return self._where(inside, lambda: self._value.at(at))
+
+    def _where(self, condition: Condition, term: Callable[[], ir.Node]) -> ir.Node:
+        return choose(condition, term, lambda: self._nothing, self._nothing.dtype)
