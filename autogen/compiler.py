@@ -128,15 +128,7 @@ def _compile(
     assert hints is not None, "a trace holds for the call that it was made from"
     device = binding.tensors[0].device
     try:
-        in_kernels = functools.partial(_in_kernels, traced, name, hints, options, device, training=any(needs_gradient))
-        try:
-            return in_kernels()
-        except ViewedSumError:  # of what is in memory, everything sees the same bits
-            return in_kernels(stores_sums=True)
-        except ScheduleError:  # as where a row is too long for a program to hold
-            if scans.TARGETS.isdisjoint(node.target for node in traced.graph.nodes):
-                raise
-            return in_kernels(has_scans=False)
+        return _in_kernels(traced, name, hints, options, device, training=any(needs_gradient))
     except AutogenError as error:
         error.domain = traced.domain
         error.unknown = traced.unknown
@@ -144,6 +136,25 @@ def _compile(
 
 
 def _in_kernels(
+    traced: Trace, name: str, hints: Mapping[str, int], options: Options, device: torch.device, *, training: bool
+) -> CompiledLoss:
+    """A traced loss, planned and emitted in the first form that fits."""
+    form: dict[str, bool] = {}
+    has_scans = not scans.TARGETS.isdisjoint(node.target for node in traced.graph.nodes)
+    while True:
+        try:
+            return _of_form(traced, name, hints, options, device, training=training, **form)
+        except ViewedSumError:  # of what is in memory, everything sees the same bits
+            if "stores_sums" in form:
+                raise
+            form["stores_sums"] = True
+        except ScheduleError:  # as where a row is too long for a program to hold
+            if not has_scans or "has_scans" in form:
+                raise
+            form["has_scans"] = False
+
+
+def _of_form(
     traced: Trace,
     name: str,
     hints: Mapping[str, int],
@@ -153,7 +164,7 @@ def _in_kernels(
     training: bool,
     **form: bool,
 ) -> CompiledLoss:
-    """A traced loss, planned and emitted in a `form` that `lower` gives it."""
+    """A traced loss, planned and emitted in the `form` that `lower` gives it."""
     program = lower(traced, name, **form)
     plan = schedule(program, kernel_name(name), hints, training=training, gradient=options.gradient)
     compiled = CompiledLoss(traced, plan, device, _tuner(options, device))

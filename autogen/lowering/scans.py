@@ -38,8 +38,8 @@ def logcumsumexp(context: Context, value: Value, dim: int) -> Value:
 
 
 def _scanned(context: Context, kind: str, value: Value, dim: int) -> Value:
-    if 0 in value.shape or not value.shape or value.shape[dim] == 1:
-        return elementwise(value.shape, context.dtype, lambda x: x, value)
+    if 0 in context.shape or not context.shape or context.shape[dim] == 1:
+        return elementwise(context.shape, context.dtype, lambda x: x, value)
     dim %= len(value.shape)
     if not context.has_scans or value.shape[dim].has(Chosen, Read):
         raise NotImplementedError("a scan of so many elements")
