@@ -17,9 +17,9 @@ Seven kinds of node exist beside the scalar ops of `autogen.ops`:
             host computes in double precision
     load    one element of a tensor, at an index that may itself be computed (gather)
     cast    the same value in another dtype
-    reduce  sum, max or min over one or more axes
-    scan    a running sum, or logarithm of a sum of exponentials, along one axis, which it keeps: up to each place, or
-            from each place on
+    reduce  sum, product, max or min over one or more axes
+    scan    a running sum, product, or logarithm of a sum of exponentials, along one axis, which it keeps: up to each
+            place, or from each place on
 
 Equal nodes are the same object, so common subexpressions cost nothing and `is` compares values.
 """
@@ -37,8 +37,9 @@ import torch
 
 from autogen.frozen import frozen
 
-REDUCTIONS = ("sum", "max", "min")
-SCANS = ("sum", "logaddexp")
+REDUCTIONS = ("sum", "prod", "max", "min")
+SCANS = ("sum", "prod", "logaddexp")
+EXTREMES = ("max", "min")
 ALONG_AXES = ("reduce", "scan")  # what looks at other places than its own
 EXPONENTIALS = ("exp", "exp_nonpositive", "exp_summand", "exp_half")
 
@@ -303,10 +304,17 @@ def scan(kind: str, axis: Axis, body: Node, *, reverse: bool = False) -> Node:
 
     `kind` is one of `SCANS`.
     """
-    if axis not in body.axes:
+    if axis not in body.axes and kind == "prod":
+        body = at_each(axis, body)
+    elif axis not in body.axes:
         count = cast(index(axis.size - axis if reverse else axis + 1), body.dtype)
         return apply("mul", count, body) if kind == "sum" else apply("add", body, apply("log", count))
     return intern("scan", (body,), body.dtype, (kind, (axis,), reverse))
+
+
+def at_each(axis: Axis, body: Node) -> Node:
+    """`body`, which is the same all along an axis, as a value per place of it."""
+    return apply("where", apply("ge", index(axis), const(0, torch.int64)), body, const(0, body.dtype))
 
 
 def along(node: Node, axes: Iterable[Axis], body: Node) -> Node:
@@ -319,14 +327,14 @@ def along(node: Node, axes: Iterable[Axis], body: Node) -> Node:
 
 
 def is_inexact(node: Node) -> bool:
-    """Whether a node's last bits depend on the order in which a kernel adds."""
-    return node.dtype.is_floating_point and (node.op == "scan" or (node.op == "reduce" and node.attrs[0] == "sum"))
+    """Whether a node's last bits depend on the order in which a kernel adds or multiplies."""
+    return node.op in ALONG_AXES and node.attrs[0] not in EXTREMES and node.dtype.is_floating_point
 
 
 def _start(kind: str, dtype: torch.dtype) -> float | int:
     """What a reduction of nothing is."""
-    if kind == "sum":
-        return 0
+    if kind in ("sum", "prod"):
+        return int(kind == "prod")
     if dtype.is_floating_point:
         return -math.inf if kind == "max" else math.inf
     limits = torch.iinfo(dtype)

@@ -26,8 +26,8 @@ from typing import Any
 _FUNCTIONS = {
     "basic": "copysign div_rn exp2_normal fma is_nvidia log2_far maximum minimum neg polynomial product_plus "
     "reciprocal_normal signbit",
-    "choosing": "isfinite isinf isnan max_over min_over narrow one_condition relu round_to_bfloat16 round_to_float16 "
-    "sign",
+    "choosing": "isfinite isinf isnan max_over min_over narrow one_condition prod_over relu round_to_bfloat16 "
+    "round_to_float16 sign",
     "exponentials": "exp exp2 exp_factors exp_nonpositive exp_summand expm1 nearest_power_of_two rsqrt sigmoid "
     "sigmoid_neg sqrt tanh",
     "gamma": "digamma erfc erfcx erfinv lgamma tetragamma trigamma",

@@ -20,6 +20,17 @@ def max_over(x: tl.tensor, axis: tl.constexpr) -> tl.tensor:
 
 
 @device
+def _times(a: tl.tensor, b: tl.tensor) -> tl.tensor:
+    return a * b
+
+
+@device
+def prod_over(x: tl.tensor, axis: tl.constexpr) -> tl.tensor:
+    """The product over an axis."""
+    return tl.reduce(x, axis, _times)
+
+
+@device
 def min_over(x: tl.tensor, axis: tl.constexpr) -> tl.tensor:
     """The minimum over an axis; nan if there is one."""
     if not INTERPRETED:

@@ -80,6 +80,7 @@ _RESERVED = (
     "PARTIALS",
     "max_over",
     "min_over",
+    "prod_over",
     "logcumsumexp",
     "narrow",
     "one_condition",
@@ -88,7 +89,8 @@ _RESERVED = (
 )
 
 _TOLD = {"program": "which one of the part's", "programs": "how many the part has"}
-_IDENTITY = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")', "logaddexp": 'float("-inf")'}
+_IDENTITY = {"sum": "0.0", "prod": "1.0", "max": 'float("-inf")', "min": 'float("inf")', "logaddexp": 'float("-inf")'}
+_OPERATORS = {"sum": "+", "prod": "*"}
 _ROLES = ("input", "torch", "view", "saved", "scratch", "upstream", "partial", "output")
 
 
@@ -114,8 +116,8 @@ def identity(kind: str, dtype: torch.dtype) -> str:
     """The value that a reduction or scan starts from."""
     if dtype.is_floating_point:
         return _IDENTITY[kind]
-    if kind == "sum":
-        return "0"
+    if kind in _OPERATORS:
+        return _IDENTITY[kind].removesuffix(".0")
     limits = torch.iinfo(dtype)
     return str(limits.min if kind == "max" else limits.max)
 
@@ -435,16 +437,20 @@ class Shell:
 
     def combine(self, kind: str, a: str, b: str) -> str:
         """Two partial results made one."""
-        return f"{a} + {b}" if kind == "sum" else f"{self.style.helper(f'{kind}imum')}({a}, {b})"
+        if kind in _OPERATORS:
+            return f"{a} {_OPERATORS[kind]} {b}"
+        return f"{self.style.helper(f'{kind}imum')}({a}, {b})"
 
     def accumulate(self, kind: str, name: str, value: str) -> str:
         """The statement that takes a value into a running result."""
-        return f"{name} += {value}" if kind == "sum" else f"{name} = {self.combine(kind, name, value)}"
+        if kind in _OPERATORS:
+            return f"{name} {_OPERATORS[kind]}= {value}"
+        return f"{name} = {self.combine(kind, name, value)}"
 
     def running(self, node: Node, value: str, axis: int) -> str:
         """The scan `node` of a tile along one of its axes."""
         kind, _, is_reverse = node.attrs
-        function = "tl.cumsum" if kind == "sum" else self.style.helper("logcumsumexp")
+        function = f"tl.cum{kind}" if kind in _OPERATORS else self.style.helper("logcumsumexp")
         return f"{function}({value}, {axis}{', reverse=True' * is_reverse})"
 
     def along(self, kind: str, value: str, axis: int) -> str:

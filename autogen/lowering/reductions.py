@@ -28,6 +28,12 @@ def sum_(context: Context, value: Value, dims: Any = None, keepdim: bool = False
     return _reduce(context, "sum", value, dims, keepdim)
 
 
+@lowers("prod.default", "prod.dim_int")
+def prod(context: Context, value: Value, dim: int | None = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    """The product over a dimension, or all."""
+    return _reduce(context, "prod", value, dim, keepdim)
+
+
 @lowers("mean.default", "mean.dim")
 def mean(context: Context, value: Value, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
     """The sum over `dims` divided by the number of terms; nan if there are none."""

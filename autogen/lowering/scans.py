@@ -1,6 +1,7 @@
-"""Running sums, and logarithms of sums of exponentials, along a dimension of any length.
+"""Running sums, products, and logarithms of sums of exponentials, along a dimension of any length.
 
-Read along an axis, from the first place on or back from the last, a running sum is a scan; at one place it is a sum.
+Read along an axis, from the first place on or back from the last, each is a scan; at one place of each row it is a
+reduction.
 Read in any other order, it is stored first (`follows`).
 """
 
@@ -15,20 +16,27 @@ import torch
 
 from autogen import ir
 from autogen.frozen import frozen
-from autogen.lowering.entries import Condition, checked, choose, is_below, is_nonnegative, is_within, plain
+from autogen.lowering.entries import Condition, checked, choose, is_nonnegative, is_within, plain, position
 from autogen.lowering.registry import Context, lowers
 from autogen.lowering.unrolling import COMBINED, is_few, running
 from autogen.lowering.values import Chosen, Entry, Index, Read, Value, elementwise, free_axes, fresh_axis
 
-TARGETS = frozenset({torch.ops.aten.cumsum.default, torch.ops.aten.logcumsumexp.default})
+_NOTHING = {"sum": 0, "prod": 1, "logaddexp": -math.inf}
+
+_aten = torch.ops.aten
+TARGETS = frozenset({_aten.cumsum.default, _aten.cumprod.default, _aten.logcumsumexp.default})
 
 
 @lowers("cumsum.default")
 def cumsum(context: Context, value: Value, dim: int, dtype: object = None) -> Value:
-    """The running sum along a dimension; of a few elements term by term."""
-    if value.shape and is_few(value.shape[dim]):
-        return running(context, "add", value, dim)
+    """The running sum along a dimension."""
     return _scanned(context, "sum", value, dim)
+
+
+@lowers("cumprod.default")
+def cumprod(context: Context, value: Value, dim: int, dtype: object = None) -> Value:
+    """The running product along a dimension."""
+    return _scanned(context, "prod", value, dim)
 
 
 @lowers("logcumsumexp.default")
@@ -41,6 +49,8 @@ def _scanned(context: Context, kind: str, value: Value, dim: int) -> Value:
     if 0 in context.shape or not context.shape or context.shape[dim] == 1:
         return elementwise(context.shape, context.dtype, lambda x: x, value)
     dim %= len(value.shape)
+    if kind != "logaddexp" and is_few(value.shape[dim]):  # term by term
+        return running(context, COMBINED[kind], value, dim)
     if not context.has_scans or value.shape[dim].has(Chosen, Read):
         raise NotImplementedError("a scan of so many elements")
     return _Running(kind, value, context.dtype, dim)
@@ -53,9 +63,9 @@ def follows(value: Value, index: Index) -> bool:
 
 @frozen
 class _Walk:
-    """The places of an index along a running sum: `entry`, along an axis or at one place, after `before` others."""
+    """The places of an index along a scan: `entry`, along an axis or at one place of a row, after `before` others."""
 
-    entry: sympy.Expr
+    entry: Entry
     axis: ir.Axis | None = None
     before: int = 0
     is_back: bool = False
@@ -70,20 +80,20 @@ class _Running(Value):
         super().__init__(value.shape, dtype, self._sum, factors)
         self._kind, self._value, self._dim = kind, value, dim
         compute = ir.compute_dtype(dtype)
-        self._nothing = ir.const(0 if kind == "sum" else -math.inf, compute)
+        self._nothing = ir.const(_NOTHING[kind], compute)
 
     def walk(self, index: Index) -> _Walk | None:
         """The order in which an index has the sum run; None if it cannot run so."""
         entry = plain(index[self._dim])
-        if isinstance(entry, ir.Node):
-            return None
-        axes = sorted(free_axes([entry]), key=str)
-        if not axes:
-            return _Walk(entry) if self._kind == "sum" else None
-        (axis, *more) = axes
-        step, start = entry.coeff(axis, 1), entry.coeff(axis, 0)
+        axes = free_axes([entry])
         others = free_axes([each for dim, each in enumerate(index) if dim != self._dim])
-        if more or axis in others or sympy.expand(entry - start - step * axis) != 0:
+        if axes <= others:
+            return _Walk(entry) if self._kind in ir.REDUCTIONS else None
+        if isinstance(entry, ir.Node) or len(axes) > 1:
+            return None
+        (axis,) = axes
+        step, start = entry.coeff(axis, 1), entry.coeff(axis, 0)
+        if sympy.expand(entry - start - step * axis) != 0:
             return None
         if step == 1 and is_nonnegative(-start):
             return _Walk(entry, axis)
@@ -103,8 +113,10 @@ class _Running(Value):
             return reduce(partial(ir.apply, COMBINED[self._kind]), first, along)
         size = self.shape[self._dim]
         axis = fresh_axis(size, free_axes(index))
-        here = is_below(axis, walk.entry + 1) if walk.entry != size - 1 else True
-        return ir.reduce("sum", [axis], self._where(here, lambda: self._term(index, axis)))
+        here: Condition = True
+        if walk.entry != size - 1:
+            here = ir.apply("le", ir.index(axis), position(walk.entry))
+        return ir.reduce(self._kind, [axis], self._where(here, lambda: self._term(index, axis)))
 
     def _term(self, index: Index, entry: Entry) -> ir.Node:
         """What is combined at a place: nothing outside of the tensor."""

@@ -1,4 +1,4 @@
-"""Reductions, products and running sums along a few elements, term by term.
+"""Reductions and scans along a few elements, term by term.
 
 Along a dimension that tensors were joined to (the coordinates of a box, the quantiles of a forecast) each term is
 another formula. A sum over it in a loop would compute all of them at every step; term by term, each is computed once.
@@ -13,20 +13,20 @@ import sympy
 
 from autogen import ir
 from autogen.lowering import values
-from autogen.lowering.registry import Context, lowers
+from autogen.lowering.registry import Context
 from autogen.lowering.values import Index, Value, elementwise, fresh_index
 
 # A dimension with more elements is not unrolled.
 MOST = 8
 
-COMBINED = {"sum": "add", "max": "maximum", "min": "minimum", "logaddexp": "logaddexp"}
+COMBINED = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "logaddexp": "logaddexp"}
 
 
 def reduction(kind: str, value: Value, dims: Sequence[int], keepdim: bool) -> Value:
-    """`value` reduced over `dims`, term by term over those that tensors were joined to."""
+    """`value` reduced over `dims`, term by term over those that tensors were joined to, and a product over few."""
     rank = len(value.shape)
     dims = sorted(dim % rank for dim in dims)
-    joined = [dim for dim in dims if is_joined(value, dim)]
+    joined = [dim for dim in dims if is_joined(value, dim) or (kind == "prod" and is_few(value.shape[dim]))]
     for dim in joined:
         value = _folded(COMBINED[kind], value, dim)
     rest = [dim for dim in dims if dim not in joined]
@@ -77,40 +77,10 @@ def _folded(op: str, value: Value, dim: int) -> Value:
     return Value(shape, value.dtype, at, factors)
 
 
-@lowers("prod.default", "prod.dim_int")
-def prod(context: Context, value: Value, dim: int | None = None, keepdim: bool = False, dtype: object = None) -> Value:
-    """The product over a dimension, or all, of a few elements."""
-    dims = list(range(len(value.shape))) if dim is None else [dim % len(value.shape)] if value.shape else []
-    result = elementwise(value.shape, context.dtype, lambda x: x, value)
-    for each in dims:
-        if not is_few(value.shape[each]):
-            raise NotImplementedError(f"a product of more than {MOST} elements, or of a size that may change")
-        result = _folded("mul", result, each)
-
-    def at(index: Index) -> ir.Node:
-        full = list(index)
-        for each in [] if keepdim else dims:
-            full.insert(each, sympy.S.Zero)
-        return result.at(full)
-
-    return Value(context.shape, context.dtype, at)
-
-
-@lowers("cumprod.default")
-def cumprod(context: Context, value: Value, dim: int, dtype: object = None) -> Value:
-    """The running product along a dimension of a few elements."""
-    return running(context, "mul", value, dim)
-
-
 def running(context: Context, op: str, value: Value, dim: int) -> Value:
-    """The running total along a dimension, `op` of two at a time."""
+    """The scan along a dimension of a few elements, `op` of two at a time."""
     from autogen.lowering.joining import joined
 
-    if not value.shape:
-        return elementwise((), context.dtype, lambda x: x, value)
-    dim %= len(value.shape)
-    if not is_few(value.shape[dim]):
-        raise NotImplementedError(f"a running total of more than {MOST} elements, or of a size that may change")
     wide = elementwise(value.shape, context.dtype, lambda x: x, value)
 
     def first(count: int) -> Callable[[Index], ir.Node]:

@@ -11,7 +11,7 @@ from autogen.scheduling.equivalence import Equivalents
 
 def is_extreme(node: Node) -> bool:
     """Whether a node is the largest or smallest of some values."""
-    return node.op == "reduce" and node.attrs[0] != "sum"
+    return node.op == "reduce" and node.attrs[0] in ir.EXTREMES
 
 
 def adds_differently(roots: Sequence[Node]) -> bool:

@@ -391,10 +391,10 @@ def _split_total(node: Node, rows: frozenset[Axis], columns: frozenset[Axis], *,
     body = node.args[0]
     if down != rows and down and not walked:
         raise ScheduleError("the loss sums over tensors of different sizes")
-    if down and kind == "sum":  # along other rows it is the same: it counts in the first
+    if down and kind not in ir.EXTREMES:  # along other rows it is the same: it counts in the first
         for axis in sorted(rows - down, key=str):
             is_first = ir.apply("eq", ir.index(axis), ir.const(0, torch.int64))
-            body = ir.apply("where", is_first, body, ir.const(0, body.dtype))
+            body = ir.apply("where", is_first, body, ir.const(kind == "prod", body.dtype))
     return ir.reduce(kind, rows if down else down, ir.reduce(kind, across, body))
 
 

@@ -140,6 +140,10 @@ def _present(node: Node) -> Node:
     """A reduction over those of its axes that its body depends on."""
     (kind, axes), (body,) = node.attrs, node.args
     absent = set(axes) - body.axes
+    if absent and kind == "prod":
+        for axis in sorted(absent, key=str):
+            body = ir.at_each(axis, body)
+        return ir.reduce(kind, axes, body)
     inner = ir.reduce(kind, body.axes & set(axes), body) if absent else node
     return _times(absent, inner) if absent and kind == "sum" else inner
 

@@ -24,6 +24,11 @@ LOSSES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], tuple[int, int]]] = 
     "from the second on": (lambda p, q: (p.cumsum(-1)[:, 1:] * q[:, :-1].cumsum(-1)).mean(), (1, 1)),
     "at the end": (lambda p, q: (p.cumsum(-1)[:, -1] * q[:, 0]).mean(), (1, 1)),
     "in the middle": (lambda p, q: (p.cumsum(-1)[:, 3] * q[:, 0]).mean(), (1, 1)),
+    "picked": (lambda p, q: (p.cumsum(1).gather(1, q.argmax(1, True)) * q).mean(), (1, 1)),
+    "a diagonal": (lambda p, q: p[:, : len(p)].cumsum(1).diagonal().square().mean(), (1, 2)),
+    "transmittance": (lambda p, q: ((1 - p).cumprod(-1) * p * q).sum(-1).square().mean(), (1, 1)),
+    "noisy or": (lambda p, q: F.binary_cross_entropy(1 - (1 - p / 4).prod(-1), q[:, 0]), (1, 1)),
+    "all but one": (lambda p, q: (p.prod(-1, keepdim=True) * q).mean(), (1, 1)),
     "twice": (lambda p, q: (p.cumsum(1).cumsum(1) * q).mean(), (1, 1)),
     "its largest": (lambda p, q: ((p - 0.5).cumsum(1).amax(1) * q[:, 0]).mean(), (1, 1)),
     "of the same in a row": (lambda p, q: (p[:, :1].expand_as(q).cumsum(1) * q).mean(), (1, 1)),
@@ -31,11 +36,10 @@ LOSSES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], tuple[int, int]]] = 
     "how few are to come": (lambda p, q: ((p > 0.4).flip(1).cumsum(1).flip(1) * q).mean(), (1, 1)),
     # Where it does not run in the order in which it is read, it is stored.
     "each second": (lambda p, q: (p.cumsum(1)[:, ::2] * q[:, ::2]).mean(), (2, 1)),
-    "picked": (lambda p, q: p.cumsum(1).gather(1, q.argmax(1, True)).mean(), (2, 1)),
+    "picked, several of a row": (lambda p, q: p.cumsum(1).gather(1, q.argsort(1)[:, :2]).mean(), (2, 1)),
     "weights of a survivor": (lambda p, q: ((p - p.logcumsumexp(1)) * q).mean(), (1, 1)),
     "a list's likelihood": (lambda p, q: ((p.flip(1).logcumsumexp(1).flip(1) - p) * q).mean(), (1, 1)),
     "of exponentials at the end": (lambda p, q: (p.logcumsumexp(1)[:, -1] * q[:, 0]).mean(), (2, 1)),
-    "a diagonal": (lambda p, q: p[:, : len(p)].cumsum(1).diagonal().mean() * q.mean(), (2, 2)),
 }
 
 

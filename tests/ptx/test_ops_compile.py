@@ -66,7 +66,12 @@ def compiled(tmp_path: Path) -> Compile:
         target: str,
         index: str = "tl.arange(0, SIZE)",
     ) -> str:
-        helpers = {helper for op in OPS.values() for helper in op.helpers} | {"max_over", "min_over", "logcumsumexp"}
+        helpers = {helper for op in OPS.values() for helper in op.helpers} | {
+            "max_over",
+            "min_over",
+            "prod_over",
+            "logcumsumexp",
+        }
         path = tmp_path / f"kernel_{next(numbers)}.py"
         path.write_text(
             KERNEL.format(
@@ -127,7 +132,7 @@ def test_inaccurate_instructions_are_found(compiled: Compile, text: str) -> None
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float64), ids=str)
 def test_scans(compiled: Compile, dtype: torch.dtype, target: str) -> None:
-    for text in ("tl.cumsum(x, 0)", "logcumsumexp(x, 0)", "logcumsumexp(x, 0, reverse=True)"):
+    for text in ("tl.cumsum(x, 0)", "tl.cumprod(x, 0)", "logcumsumexp(x, 0, reverse=True)", "prod_over(x, 0)"):
         assert compiled([text], dtype, dtype, target)
 
 

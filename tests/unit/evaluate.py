@@ -23,7 +23,13 @@ Sizes = Mapping[str, Any]
 Tensors = Mapping[str, torch.Tensor]
 Known = Mapping[sympy.Symbol, torch.Tensor]
 
-_REDUCED = {"sum": torch.sum, "max": torch.amax, "min": torch.amin}
+
+def _product(body: torch.Tensor, dims: Sequence[int], keepdim: bool) -> torch.Tensor:
+    return reduce(lambda found, dim: found.prod(dim, keepdim=keepdim), dims, body)
+
+
+_REDUCED = {"sum": torch.sum, "prod": _product, "max": torch.amax, "min": torch.amin}
+_SCANNED = {"sum": torch.cumsum, "prod": torch.cumprod, "logaddexp": torch.logcumsumexp}
 
 
 def evaluate(nodes: Sequence[Node], tensors: Tensors, sizes: Sizes) -> list[torch.Tensor]:
@@ -149,8 +155,7 @@ class _Evaluation:
     def _scan(self, node: Node, body: torch.Tensor) -> torch.Tensor:
         kind, (axis,), is_reverse = node.attrs
         dim = self.axes.index(axis)
-        running = torch.cumsum if kind == "sum" else torch.logcumsumexp
-        along = running(body.flip(dim) if is_reverse else body, dim)
+        along = _SCANNED[kind](body.flip(dim) if is_reverse else body, dim)
         return (along.flip(dim) if is_reverse else along).to(node.dtype)
 
     def _reduce(self, node: Node, body: torch.Tensor) -> torch.Tensor:
@@ -158,7 +163,7 @@ class _Evaluation:
         dims = [self.axes.index(axis) for axis in axes]
         shape = [len(self.runs[axis].flatten()) if dim in dims else -1 for dim, axis in enumerate(self.axes)]
         body = body.expand(shape)
-        if kind != "sum" and 0 in body.shape:
+        if kind in ir.EXTREMES and 0 in body.shape:
             raise NotImplementedError(f"{kind} of nothing")
         reduced = _REDUCED[kind](body, dims, keepdim=True)
         return reduced.to(node.dtype)  # torch sums integers in int64

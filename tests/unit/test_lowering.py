@@ -201,6 +201,21 @@ class TestReductions:
         x[1, 2] = 0
         check(lambda x: torch.linalg.vector_norm(x, ord, dim=1) + x.norm(ord, dim=0).sum(), x.requires_grad_())
 
+    @pytest.mark.parametrize("size", [3, 12])  # term by term, and not
+    def test_products(self, size: int) -> None:
+        x = floats(4, size).detach()
+        x[1, 2] = x[3, 0] = x[3, 1] = 0
+        check(lambda x: x.prod(1) + x.prod(0, keepdim=True).sum(), x.requires_grad_())
+        check(lambda x: (x > 0).prod(1) * x.sum(1), x)
+
+    @pytest.mark.parametrize("size", [3, 12])
+    def test_scans(self, size: int) -> None:
+        x = floats(4, size).detach()
+        x[1, 2] = 0
+        for scan in (torch.cumsum, torch.cumprod, torch.logcumsumexp):
+            check(lambda x, scan=scan: scan(x, 1) * x + scan(x.flip(0), 0).flip(0), x.requires_grad_())
+        check(lambda x: (x > 0).cumsum(1) * x, x)
+
     def test_of_everything(self) -> None:
         check(lambda x: x.sum() + x.mean() * x.max() - x.min() + x.norm(), floats(3, 4))
 

@@ -346,6 +346,33 @@ def test_reductions(load: Load, over: str, combine: str, dtype: torch.dtype) -> 
         assert ((result == expected) | (result.isnan() & expected.isnan())).all()
 
 
+ALONG = """\
+import triton
+import triton.language as tl
+from autogen.device_math import logcumsumexp, prod_over
+
+@triton.jit
+def kernel(x_pointer, out, products, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    row, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    places = row[:, None] * COLUMNS + column[None, :]
+    x = tl.load(x_pointer + places)
+    tl.store(out + places, logcumsumexp(x, 1))
+    tl.store(out + ROWS * COLUMNS + places, logcumsumexp(x, 1, reverse=True))
+    tl.store(products + row, prod_over(x, 1))
+"""
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64), ids=str)
+def test_along_rows(load: Load, dtype: torch.dtype) -> None:
+    x = torch.randn(8, 16, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    x[1, 3:], x[2, 5], x[3, 2], x[4, 7], x[5] = -math.inf, math.inf, math.nan, 90, -200
+    out, products = torch.empty(2, 8, 16, dtype=dtype), torch.empty(8, dtype=dtype)
+    load(ALONG).kernel[(1,)](x, out, products, 8, 16)
+    torch.testing.assert_close(out[0], x.logcumsumexp(1), equal_nan=True)
+    torch.testing.assert_close(out[1], x.flip(1).logcumsumexp(1).flip(1), equal_nan=True)
+    torch.testing.assert_close(products, x.prod(1), equal_nan=True)
+
+
 def test_functions_of_kernels_are_found_in_their_files() -> None:
     folder = Path(device_math.__file__).parent
     files = [file for file in folder.glob("*.py") if file.stem not in ("__init__", "device")]

@@ -96,7 +96,7 @@ def _larger(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
         st.builds(apply, st.sampled_from(["neg", "abs"]), inner),
         st.builds(apply, st.just("where"), conditions, inner, inner),
         st.builds(one_hot, st.sampled_from([LABEL, DEEP_LABEL]), inner),
-        st.builds(reduce, st.sampled_from(["sum", "sum", "max", "min"]), AXES, inner),
+        st.builds(reduce, st.sampled_from(["sum", "sum", "prod", "max", "min"]), AXES, inner),
         st.builds(lambda x: reduce("max", [C], x) if C in x.axes else x, inner),
         st.builds(lambda x: log_softmax(x) if C in x.axes else x, inner),
     )
@@ -108,6 +108,7 @@ GRAPHS = st.recursive(LEAVES, _larger, max_leaves=10)
 @settings(max_examples=300)
 @given(GRAPHS)
 @example(reduce("sum", [N, C], apply("mul", ROW, apply("neg", X))))
+@example(reduce("prod", [N, C], apply("mul", ROW, const(0.5, F64))))
 @example(reduce("sum", [C, D], one_hot(LABEL, X)))
 @example(reduce("sum", [C], apply("sub", one_hot(LABEL, X), Y)))
 @example(apply("where", apply("eq", X, X), ONE, ZERO))
