@@ -295,7 +295,7 @@ def reduce(kind: str, axes: Iterable[Axis], body: Node) -> Node:
     """`body` reduced over `axes` (`kind` is one of `REDUCTIONS`)."""
     ordered = tuple(sorted(axes, key=str))
     if any(axis.size == 0 for axis in ordered):
-        return const(_start(kind, body.dtype), body.dtype)
+        return const(identity(kind, body.dtype), body.dtype)
     return intern("reduce", (body,), body.dtype, (kind, ordered)) if ordered else body
 
 
@@ -331,14 +331,14 @@ def is_inexact(node: Node) -> bool:
     return node.op in ALONG_AXES and node.attrs[0] not in EXTREMES and node.dtype.is_floating_point
 
 
-def _start(kind: str, dtype: torch.dtype) -> float | int:
-    """What a reduction of nothing is."""
+def identity(kind: str, dtype: torch.dtype) -> float | int:
+    """What a reduction or scan of nothing is."""
     if kind in ("sum", "prod"):
         return int(kind == "prod")
     if dtype.is_floating_point:
-        return -math.inf if kind == "max" else math.inf
+        return math.inf if kind == "min" else -math.inf
     limits = torch.iinfo(dtype)
-    return limits.min if kind == "max" else limits.max
+    return limits.max if kind == "min" else limits.min
 
 
 def rebuild(node: Node, args: Sequence[Node]) -> Node:

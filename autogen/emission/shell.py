@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -89,7 +90,6 @@ _RESERVED = (
 )
 
 _TOLD = {"program": "which one of the part's", "programs": "how many the part has"}
-_IDENTITY = {"sum": "0.0", "prod": "1.0", "max": 'float("-inf")', "min": 'float("inf")', "logaddexp": 'float("-inf")'}
 _OPERATORS = {"sum": "+", "prod": "*"}
 _ROLES = ("input", "torch", "view", "saved", "scratch", "upstream", "partial", "output")
 
@@ -114,12 +114,10 @@ def render(template: str, **context: Any) -> str:
 
 def identity(kind: str, dtype: torch.dtype) -> str:
     """The value that a reduction or scan starts from."""
-    if dtype.is_floating_point:
-        return _IDENTITY[kind]
-    if kind in _OPERATORS:
-        return _IDENTITY[kind].removesuffix(".0")
-    limits = torch.iinfo(dtype)
-    return str(limits.min if kind == "max" else limits.max)
+    value = ir.identity(kind, dtype)
+    if not dtype.is_floating_point:
+        return str(value)
+    return str(float(value)) if math.isfinite(value) else f'float("{value}")'
 
 
 @frozen

@@ -9,9 +9,20 @@ from __future__ import annotations
 import sympy
 
 from autogen import ir
-from autogen.lowering.values import Index, Value, free_axes, fresh_index, numel
+from autogen.lowering.values import Index, Shape, Value, free_axes, fresh_index, numel
 
 _MANY = 16  # times that fewer launches are not worth
+
+
+def _times(index: Index, shape: Shape) -> sympy.Expr:
+    """How many places an index has for each element of a shape."""
+    return sympy.cancel(sympy.Mul(*(axis.size for axis in free_axes(index))) / numel(shape))
+
+
+def is_often(index: Index, shape: Shape) -> bool:
+    """Whether there are, or may be, many places in an index for each element of a shape."""
+    times = _times(index, shape)
+    return not times.is_number or bool(times >= _MANY)
 
 
 def reduces_for_each(value: Value, index: Index) -> bool:
@@ -24,7 +35,7 @@ def reduces_for_each(value: Value, index: Index) -> bool:
         return False
     fresh = fresh_index(value)
     picked = free_axes([fresh[dim] for dim in computed])
-    times = sympy.cancel(sympy.Mul(*(axis.size for axis in free_axes(index))) / numel(value.shape))
+    times = _times(index, value.shape)
     reduced = [node for node in ir.topological([value.at(fresh)]) if node.op == "reduce" and node.axes & picked]
     if times.is_number:
         return bool(reduced) and bool(times >= _MANY)

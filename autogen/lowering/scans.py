@@ -7,7 +7,6 @@ Read in any other order, it is stored first (`follows`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial, reduce
 
@@ -17,11 +16,11 @@ import torch
 from autogen import ir
 from autogen.frozen import frozen
 from autogen.lowering.entries import Condition, checked, choose, is_nonnegative, is_within, plain, position
+from autogen.lowering.joining import replaced
+from autogen.lowering.picks import is_often
 from autogen.lowering.registry import Context, lowers
 from autogen.lowering.unrolling import COMBINED, is_few, running
 from autogen.lowering.values import Chosen, Entry, Index, Read, Value, elementwise, free_axes, fresh_axis
-
-_NOTHING = {"sum": 0, "prod": 1, "logaddexp": -math.inf}
 
 _aten = torch.ops.aten
 TARGETS = frozenset({_aten.cumsum.default, _aten.cumprod.default, _aten.logcumsumexp.default})
@@ -80,7 +79,7 @@ class _Running(Value):
         super().__init__(value.shape, dtype, self._sum, factors)
         self._kind, self._value, self._dim = kind, value, dim
         compute = ir.compute_dtype(dtype)
-        self._nothing = ir.const(_NOTHING[kind], compute)
+        self._nothing = ir.const(ir.identity(kind, compute), compute)
 
     def walk(self, index: Index) -> _Walk | None:
         """The order in which an index has the sum run; None if it cannot run so."""
@@ -88,7 +87,8 @@ class _Running(Value):
         axes = free_axes([entry])
         others = free_axes([each for dim, each in enumerate(index) if dim != self._dim])
         if axes <= others:
-            return _Walk(entry) if self._kind in ir.REDUCTIONS else None
+            is_once = self._kind in ir.REDUCTIONS and not is_often(index, replaced(self.shape, self._dim, sympy.S.One))
+            return _Walk(entry) if is_once else None
         if isinstance(entry, ir.Node) or len(axes) > 1:
             return None
         (axis,) = axes
@@ -121,8 +121,7 @@ class _Running(Value):
     def _term(self, index: Index, entry: Entry) -> ir.Node:
         """What is combined at a place: nothing outside of the tensor."""
         inside = is_within(entry, self.shape[self._dim])
-        at = (*index[: self._dim], checked(entry, inside), *index[self._dim + 1 :])
-        return self._where(inside, lambda: self._value.at(at))
+        return self._where(inside, lambda: self._value.at(replaced(index, self._dim, checked(entry, inside))))
 
     def _where(self, condition: Condition, term: Callable[[], ir.Node]) -> ir.Node:
         return choose(condition, term, lambda: self._nothing, self._nothing.dtype)

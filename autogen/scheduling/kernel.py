@@ -394,7 +394,7 @@ def _split_total(node: Node, rows: frozenset[Axis], columns: frozenset[Axis], *,
     if down and kind not in ir.EXTREMES:  # along other rows it is the same: it counts in the first
         for axis in sorted(rows - down, key=str):
             is_first = ir.apply("eq", ir.index(axis), ir.const(0, torch.int64))
-            body = ir.apply("where", is_first, body, ir.const(kind == "prod", body.dtype))
+            body = ir.apply("where", is_first, body, ir.const(ir.identity(kind, body.dtype), body.dtype))
     return ir.reduce(kind, rows if down else down, ir.reduce(kind, across, body))
 
 

@@ -37,6 +37,10 @@ LOSSES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], tuple[int, int]]] = 
     # Where it does not run in the order in which it is read, it is stored.
     "each second": (lambda p, q: (p.cumsum(1)[:, ::2] * q[:, ::2]).mean(), (2, 1)),
     "picked, several of a row": (lambda p, q: p.cumsum(1).gather(1, q.argsort(1)[:, :2]).mean(), (2, 1)),
+    "picked, as many as there are": (
+        lambda p, q: p.cumsum(1)[(q * len(q)).long().flatten(), (q * q.shape[1]).long().flatten()].mean(),
+        (2, 2),
+    ),
     "weights of a survivor": (lambda p, q: ((p - p.logcumsumexp(1)) * q).mean(), (1, 1)),
     "a list's likelihood": (lambda p, q: ((p.flip(1).logcumsumexp(1).flip(1) - p) * q).mean(), (1, 1)),
     "of exponentials at the end": (lambda p, q: (p.logcumsumexp(1)[:, -1] * q[:, 0]).mean(), (2, 1)),

@@ -1,0 +1,29 @@
+"""Kernels with scans, compiled: nothing spills, accesses are wide, and what threads exchange is small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from autogen import autogen_loss
+from bench.static import facts
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "along rows": lambda p, q: (p.softmax(-1).cumsum(-1) - q.cumsum(-1)).square().mean(),
+    "down columns": lambda p, q: (p.cumsum(0) - q).square().mean(),
+    "products": lambda p, q: ((1 - p).cumprod(-1) * p * q).sum(-1).square().mean(),
+    "of exponentials": lambda p, q: ((p - p.logcumsumexp(-1)) * q).mean(),
+}
+SHAPES = [(4096, 10), (4096, 128), (1024, 2048), (512, 4096)]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_fits_on_chip(name: str, shape: tuple[int, int]) -> None:
+    p, q = torch.rand(shape, requires_grad=True), torch.rand(shape)
+    for direction in facts(autogen_loss(LOSSES[name]), (p, q)):
+        assert direction.launches == 1 and direction.traffic < 1.01
+        assert direction.width >= 8 and direction.spilled == 0 and direction.shared <= 32768
