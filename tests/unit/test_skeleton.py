@@ -91,6 +91,16 @@ class TestSkeletons:
         ]
         assert [sorted(each) for each in walks[0]] == [sorted(each) for each in walks[1]]
 
+    @pytest.mark.parametrize("backward", [False, True])
+    def test_a_scan_stays_one(self, backward: bool) -> None:
+        """Of whatever it is, in the order in which it runs: what threads exchange is most of its time."""
+        launcher, _ = launcher_of(lambda x, t: x.sigmoid().flip(1).cumsum(1).exp().mean(), X, T, backward=backward)
+        scans = [
+            [node.attrs[::2] for node in ir.topological(kernel.computed) if node.op == "scan"]
+            for kernel in (launcher.kernel, Skeleton.of(launcher.kernel).kernel)
+        ]
+        assert scans[0] and scans[0] == scans[1]
+
     def test_the_graph_keeps_the_rules(self) -> None:
         for name in LOSSES:
             skeleton = Skeleton.of(tiled(name).kernel)

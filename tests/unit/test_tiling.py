@@ -14,11 +14,13 @@ from torch import nn
 
 import autogen.scheduling.kernel
 from autogen.runtime.launch import Launcher
+from autogen.scheduling.kernel import MAX_IN_ONE_PROGRAM
 from autogen.sizes import next_power_of_2
 from autogen.tiling.horizontal import HorizontalTiler
 from autogen.tiling.space import Space
 from autogen.tiling.tiler import (
     FEW_PROGRAMS,
+    HELD,
     INT32_MAX,
     MOST_PROGRAMS,
     MOST_TILES,
@@ -85,6 +87,24 @@ def test_tiles_cover_all_elements(name: str, n: int, c: int) -> None:
         return
     assert tiling.variant.looped or tiles["COLS"] >= columns
     _assert_covered(tiling, row_tiles)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@given(st.integers(1, 2**17), st.integers(1, MAX_IN_ONE_PROGRAM))
+def test_a_scan_has_whole_rows(dim: int, rows: int, columns: int) -> None:
+    """Where neighbouring rows are adjacent, few of them: threads exchange a tile of them in shared memory."""
+    tiling = scanned(dim).tiling(*((columns, rows) if dim == 0 else (rows, columns)))
+    tiles = dict(tiling.tiles)
+    assert not tiling.variant.looped and tiles["COLS"] >= columns
+    most = max(HELD // 2, tiles["COLS"]) if dim == 0 else MAX_IN_ONE_PROGRAM
+    assert tiles["ROWS"] * tiles["COLS"] <= most
+    assert tiling.programs * tiles["ROWS"] >= rows or tiling.variant.strided
+
+
+@functools.cache
+def scanned(dim: int) -> Tiled:
+    """A running sum along a dimension, in double precision."""
+    return Tiled(lambda x: x.cumsum(dim).square().mean(), X)
 
 
 def _assert_covered(tiling: Tiling, tiles: int) -> None:
