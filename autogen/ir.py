@@ -433,49 +433,6 @@ def replace(
     return [done[root] for root in roots]
 
 
-def substitute(node: Node, values: Mapping[Axis, sympy.Expr | Node]) -> Node:
-    """`node` with axes replaced by index expressions or by computed indices (int64 nodes)."""
-    expressions = {axis: v for axis, v in values.items() if not isinstance(v, Node)}
-    computed = {axis: v for axis, v in values.items() if isinstance(v, Node)}
-
-    incoming = {a for v in values.values() for a in (v.axes if isinstance(v, Node) else v.free_symbols)}
-    mentioned = incoming | values.keys()
-
-    def visit(node: Node) -> Node:
-        if not node.axes & values.keys():
-            return node
-        if node.op in ALONG_AXES and mentioned & set(node.attrs[1]):
-            raise NotImplementedError(f"an axis of the old or the new index is bound in {node!r}")
-        args = [memo[arg] for arg in node.args]
-        if node.op == "index":
-            expression = node.attrs[0]
-            if expression in computed:
-                return computed[expression]
-            if expression.free_symbols & computed.keys():
-                raise NotImplementedError(f"computed index inside {expression}")
-            return index(expression.subs(expressions, simultaneous=True))
-        if node.op == "load":
-            buffer, entries = node.attrs
-            at: list[sympy.Expr | Node] = []
-            for entry in entries:
-                holes = [k for k in range(len(args)) if hole(k) in entry.free_symbols]
-                if holes and entry == hole(holes[0]):
-                    at.append(args[holes[0]])
-                elif entry in computed:
-                    at.append(computed[entry])
-                elif holes or entry.free_symbols & computed.keys():
-                    raise NotImplementedError(f"computed index inside {entry}")
-                else:
-                    at.append(entry.subs(expressions, simultaneous=True))
-            return load(buffer, at)
-        return rebuild(node, args)
-
-    memo: dict[Node, Node] = {}
-    for below in topological([node]):
-        memo[below] = visit(below)
-    return memo[node]
-
-
 def format_nodes(roots: Iterable[Node]) -> str:
     """A listing a person can read: one node a line, arguments first."""
     lines: list[str] = []

@@ -14,6 +14,7 @@ from autogen.lowering.entries import as_index
 from autogen.lowering.registry import Context, Lowering, lowers
 from autogen.lowering.values import Chosen, Entry, Index, Shape, Value, aligned, free_axes, fresh_entry
 from autogen.lowering.views import divide
+from autogen.substitution import substitute
 
 
 def chosen(name: str, mask: Value) -> Chosen:
@@ -96,7 +97,7 @@ def _at_own_place(at_place: Callable[[Entry], ir.Node], inner: Index, shape: Sha
     # It is known where an index runs over all places. So one does, whose axes then become what is asked for.
     all_places = [fresh_entry((size,), taken) for size in shape]
     node = at_place(_flattened(all_places, shape))
-    return ir.substitute(node, {axis: e for axis, e in zip(all_places, inner, strict=True) if axis != 0})
+    return substitute(node, {axis: e for axis, e in zip(all_places, inner, strict=True) if axis != 0})
 
 
 @lowers("masked_read")

@@ -21,6 +21,7 @@ from autogen.lowering.unrolling import COMBINED, MOST
 from autogen.program import Root
 from autogen.scheduling.plan import Direction
 from autogen.sizes import evaluator_of
+from autogen.substitution import substitute
 
 MOST_READ = 32  # elements, of all terms together
 
@@ -45,7 +46,7 @@ def pairs_term_by_term(
             return node
         places = itertools.product(*(map(sympy.Integer, range(count)) for count in counts))
         try:
-            terms = [ir.substitute(node.args[0], dict(zip(axes, place, strict=True))) for place in places]
+            terms = [substitute(node.args[0], dict(zip(axes, place, strict=True))) for place in places]
         except NotImplementedError:  # coordinates that are computed
             return node
         fixed.update((axis.size, n) for axis, n in zip(axes, counts, strict=True))
@@ -114,7 +115,7 @@ def coordinates_apart(root: Root) -> list[Root]:
         found = []
         for place in map(sympy.Integer, range(axis.size)):
             try:
-                node = ir.substitute(root.node, {axis: place})
+                node = substitute(root.node, {axis: place})
             except NotImplementedError:  # it is computed
                 return [root]
             found.append(replace(root, index=tuple(entry.xreplace({axis: place}) for entry in root.index), node=node))

@@ -12,6 +12,7 @@ import torch
 from autogen import ir
 from autogen.ir import Axis, Node, apply, const
 from autogen.ops import OPS
+from autogen.substitution import substitute
 from autogen.verify import verify
 
 Pass = Callable[[Node], Node]
@@ -239,7 +240,7 @@ def _one_hot(axes: frozenset[Axis], body: Node) -> Node | None:
             continue
         axis = place.attrs[0]
         try:
-            picked = ir.substitute(value, {axis: target})
+            picked = substitute(value, {axis: target})
         except NotImplementedError:
             continue
         inside = apply(

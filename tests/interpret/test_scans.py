@@ -48,13 +48,12 @@ LOSSES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], tuple[int, int]]] = 
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("shape", [(4, 10), (3, 129), (600, 9)], ids=str)
+@pytest.mark.parametrize("shape", [(4, 10), (3, 129), (130, 9)], ids=str)
 def test_as_torch(name: str, shape: tuple[int, int]) -> None:
     loss, launches = LOSSES[name]
     if name == "a diagonal" and shape[0] > shape[1]:
         shape = shape[::-1]
-    is_long = name == "down columns" and shape[0] == 600
-    agree(loss, draw("unit", *shape), draw("unit", *shape, seed=1), launches=None if is_long else launches)
+    agree(loss, draw("unit", *shape), draw("unit", *shape, seed=1), launches=launches)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

@@ -8,6 +8,7 @@ import torch
 from autogen import ir
 from autogen.ir import Axis, Buffer, Node
 from autogen.scheduling.equivalence import Equivalents, limits_of
+from autogen.substitution import substitute
 
 N, C = sympy.symbols("N C", integer=True, positive=True)
 X = Buffer("x", torch.float32, (N, C), (C, sympy.S.One), "input")
@@ -27,7 +28,7 @@ def test_is_found_under_other_axes() -> None:
     found = known.find(second)
     assert found is not None and found[0] is first
     assert found[1][Axis("n", N)] == Axis("m", N)
-    assert ir.substitute(first, {Axis("n", N): found[1][Axis("n", N)]}).axes == second.axes
+    assert substitute(first, {Axis("n", N): found[1][Axis("n", N)]}).axes == second.axes
 
 
 def test_the_first_is_kept() -> None:

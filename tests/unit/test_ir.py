@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from autogen import ir
 from autogen.ir import Axis, Buffer, Node
+from autogen.substitution import substitute
 from autogen.verify import verify
 from tests.unit.evaluate import evaluate
 
@@ -239,49 +240,49 @@ class TestReplace:
 
 class TestSubstitute:
     def test_an_expression_for_an_axis(self) -> None:
-        assert ir.substitute(X, {C: sympy.Integer(2)}) is ir.load(X.attrs[0], (N, sympy.Integer(2)))
-        assert ir.substitute(ir.index(C + 1), {C: N}) is ir.index(N + 1)
+        assert substitute(X, {C: sympy.Integer(2)}) is ir.load(X.attrs[0], (N, sympy.Integer(2)))
+        assert substitute(ir.index(C + 1), {C: N}) is ir.index(N + 1)
 
     def test_two_axes_at_once_may_be_exchanged(self) -> None:
         square = ir.load(buffer("square", N_SIZE, N_SIZE), (N, C))
-        assert ir.substitute(square, {N: C, C: N}) is ir.load(square.attrs[0], (C, N))
+        assert substitute(square, {N: C, C: N}) is ir.load(square.attrs[0], (C, N))
 
     def test_a_computed_index_for_an_axis(self) -> None:
-        picked = ir.substitute(ir.apply("add", X, ir.cast(ir.index(C), F64)), {C: LABEL})
+        picked = substitute(ir.apply("add", X, ir.cast(ir.index(C), F64)), {C: LABEL})
         expected = ir.apply("add", ir.load(X.attrs[0], (N, LABEL)), ir.cast(LABEL, F64))
         assert picked is expected
 
     @pytest.mark.parametrize("place", [ir.index(C + 1), ir.load(X.attrs[0], (N, C * 2))], ids=["index", "load"])
     def test_a_computed_index_inside_an_expression_is_refused(self, place: Node) -> None:
         with pytest.raises(NotImplementedError, match="computed index"):
-            ir.substitute(place, {C: LABEL})
+            substitute(place, {C: LABEL})
 
     def test_a_computed_index_keeps_the_ones_that_were_there(self) -> None:
         cube = ir.load(buffer("cube", N_SIZE, C_SIZE, C_SIZE), (N, LABEL, C))
-        both = ir.substitute(cube, {C: LABEL})
+        both = substitute(cube, {C: LABEL})
         assert both is ir.load(cube.attrs[0], (N, LABEL, LABEL))
         verify([both])
 
     def test_what_a_reduction_binds_stays(self) -> None:
         centred = ir.apply("sub", X, ir.reduce("max", [C], X))
-        picked = ir.substitute(centred, {C: LABEL})
+        picked = substitute(centred, {C: LABEL})
         expected = (TENSORS["x"] - TENSORS["x"].amax(1, keepdim=True))[torch.arange(3), TENSORS["label"]]
         torch.testing.assert_close(per_row(picked), expected)
 
     def test_an_axis_of_the_new_index_is_not_captured(self) -> None:
         rows = ir.reduce("sum", [N], X)  # per column
         with pytest.raises(NotImplementedError, match="is bound in"):
-            ir.substitute(rows, {C: LABEL})  # per row: the column sum at its label
+            substitute(rows, {C: LABEL})  # per row: the column sum at its label
 
     def test_an_axis_that_is_bound_beside_one_that_is_not(self) -> None:
         rows = ir.reduce("sum", [C], X)  # whose loop over the columns is its own
         with pytest.raises(NotImplementedError, match="is bound in"):
-            ir.substitute(ir.apply("sub", X, rows), {N: sympy.Integer(0), C: sympy.Integer(1)})
+            substitute(ir.apply("sub", X, rows), {N: sympy.Integer(0), C: sympy.Integer(1)})
 
     @pytest.mark.parametrize("values", [{C: sympy.Integer(1)}, {C: N}, {N: C}, {C: LABEL}], ids=str)
     def test_a_scan_is_not_read_in_another_order(self, values: Any) -> None:
         with pytest.raises(NotImplementedError, match="is bound in"):
-            ir.substitute(ir.scan("sum", C, X), values)
+            substitute(ir.scan("sum", C, X), values)
 
 
 # Verifying and printing.
