@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autogen.losses as ours
-from tests.formulas import chamfer
+from tests.formulas import chamfer, earth_movers, radiance
 
 Shape = tuple[int, ...]
 Inputs = Callable[[Shape, torch.dtype, str], tuple[Tensor, ...]]
@@ -205,6 +205,9 @@ def _cases() -> Iterator[Case]:
     yield Case("giou", (1024, 256, 4), F32, ours.GIoULoss, _without(ours.GIoULoss), _boxes, None, True)
     yield Case("dice", (16, 1, 512, 512), F32, ours.DiceLoss, _without(ours.DiceLoss), _binary, None, True)
     yield Case("chamfer", (8, 2048, 3), F32, _generated(chamfer), lambda: chamfer, _pair, None, True)
+    for shape in ((65536, 10), (8192, 1024)):
+        yield Case("earth_movers", shape, F32, _generated(earth_movers), lambda: earth_movers, _probabilities)
+    yield Case("radiance", (65536, 64), F32, _generated(radiance), lambda: radiance, _binary)
     for shape, dtype in itertools.product(((512, 128), (4096, 128), (16384, 128), (4096, 256)), (F32, BF16)):
         is_quick = shape == (4096, 128) or (shape, dtype) == ((16384, 128), BF16)
         yield Case("infonce", shape, dtype, ours.InfoNCELoss, _without(ours.InfoNCELoss), _pair, None, is_quick)

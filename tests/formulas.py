@@ -63,3 +63,17 @@ def ranked(score: Tensor, order: Tensor) -> Tensor:
     """Of scores (B, N) and the order that they should have: a logistic loss of each pair."""
     is_above = (order[:, :, None] > order[:, None]).to(score.dtype)
     return (F.softplus(score[:, None] - score[:, :, None]) * is_above).sum() / is_above.sum()
+
+
+def earth_movers(p: Tensor, q: Tensor) -> Tensor:
+    """Of ratings (NIMA)."""
+    distance = torch.abs(torch.cumsum(p, dim=1) - torch.cumsum(q, dim=1))
+    return torch.pow(torch.mean(torch.pow(distance, 2), dim=1), 0.5).mean()
+
+
+def radiance(density: Tensor, color: Tensor) -> Tensor:
+    """Volume rendering along rays."""
+    alpha = 1 - torch.exp(-F.relu(density) * 0.1)
+    through = torch.cumprod(torch.cat([torch.ones_like(alpha[:, :1]), 1 - alpha + 1e-10], -1), -1)[:, :-1]
+    weight = alpha * through
+    return ((weight * color).sum(-1) - 0.3).square().mean() + 0.01 * (weight.sum(-1) - 1).square().mean()

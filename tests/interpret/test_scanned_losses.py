@@ -9,13 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.formulas import earth_movers, radiance
 from tests.interpret.agreement import agree, draw, labels
-
-
-def earth_movers(p: Tensor, q: Tensor) -> Tensor:
-    """Of ratings (NIMA)."""
-    distance = torch.abs(torch.cumsum(p, dim=1) - torch.cumsum(q, dim=1))
-    return torch.pow(torch.mean(torch.pow(distance, 2), dim=1), 0.5).mean()
 
 
 def ranked_probability(logits: Tensor, label: Tensor) -> Tensor:
@@ -63,14 +58,6 @@ def list_likelihood(score: Tensor, _: Tensor) -> Tensor:
     shifted = score - score.max(dim=1, keepdim=True)[0]
     rest = torch.cumsum(shifted.exp().flip(dims=[1]), dim=1).flip(dims=[1])
     return (torch.log(rest + 1e-10) - shifted).sum(dim=1).mean()
-
-
-def radiance(density: Tensor, color: Tensor) -> Tensor:
-    """Volume rendering along rays."""
-    alpha = 1 - torch.exp(-F.relu(density) * 0.1)
-    through = torch.cumprod(torch.cat([torch.ones_like(alpha[:, :1]), 1 - alpha + 1e-10], -1), -1)[:, :-1]
-    weight = alpha * through
-    return ((weight * color).sum(-1) - 0.3).square().mean() + 0.01 * (weight.sum(-1) - 1).square().mean()
 
 
 def distortion(logits: Tensor, step: Tensor) -> Tensor:
