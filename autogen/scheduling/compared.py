@@ -48,10 +48,15 @@ def compared_sums(roots: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def may_repeat(steps: Sequence[Step], sums: Collection[Node]) -> bool:
-    """Whether some of these steps may compute one of the sums each in its own way."""
+    """Whether some of these steps may compute one of the sums each in its own way.
+
+    A kernel alone may do so with a scan: where it needs the values in two layouts, Triton may have it run twice.
+    """
     kernels = [step for step in steps if isinstance(step, Kernel)]
     if not sums or not kernels:
         return False
+    if any(node.op == "scan" for node in sums):
+        return True
     if len(kernels) > 1 or kernels[0].parts:
         return True
     (kernel,) = kernels

@@ -1,4 +1,7 @@
-"""Losses of scores, survival, radiance and rewards, as people write them: their scans are in one launch each way."""
+"""Losses of scores, survival, radiance and rewards, as people write them: their scans are in one launch each way.
+
+One that looks for the largest of a running sum stores it first, so that backward finds where it was.
+"""
 
 from __future__ import annotations
 
@@ -106,4 +109,4 @@ LOSSES: dict[Callable[[Tensor, Tensor], Tensor], tuple[Tensor, Tensor]] = {
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_as_torch(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
-    agree(loss, *LOSSES[loss])
+    agree(loss, *LOSSES[loss], launches=(2, 1) if loss is furthest_astray else (1, 1))

@@ -30,11 +30,11 @@ LOSSES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], tuple[int, int]]] = 
     "noisy or": (lambda p, q: F.binary_cross_entropy(1 - (1 - p / 4).prod(-1), q[:, 0]), (1, 1)),
     "all but one": (lambda p, q: (p.prod(-1, keepdim=True) * q).mean(), (1, 1)),
     "twice": (lambda p, q: (p.cumsum(1).cumsum(1) * q).mean(), (1, 1)),
-    "its largest": (lambda p, q: ((p - 0.5).cumsum(1).amax(1) * q[:, 0]).mean(), (1, 1)),
     "of the same in a row": (lambda p, q: (p[:, :1].expand_as(q).cumsum(1) * q).mean(), (1, 1)),
     "how many": (lambda p, q: ((p > 0.4).cumsum(1) * q).mean(), (1, 1)),
     "how few are to come": (lambda p, q: ((p > 0.4).flip(1).cumsum(1).flip(1) * q).mean(), (1, 1)),
-    # Where it does not run in the order in which it is read, it is stored.
+    # What is compared with its own extreme is stored, and so is what is not read in the order in which it runs.
+    "its largest": (lambda p, q: ((p - 0.5).cumsum(1).amax(1) * q[:, 0]).mean(), (2, 1)),
     "each second": (lambda p, q: (p.cumsum(1)[:, ::2] * q[:, ::2]).mean(), (2, 1)),
     "picked, several of a row": (lambda p, q: p.cumsum(1).gather(1, q.argsort(1)[:, :2]).mean(), (2, 1)),
     "picked, as many as there are": (
