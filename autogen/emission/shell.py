@@ -380,8 +380,8 @@ class Shell:
         )
 
     def _has_shape(self, node: Node) -> bool:
-        """Whether some computed index of a load differs between what a program has at once."""
-        return any(each.axes and self.kernel.level(each) != Level.SCALAR for each in node.args)
+        """Whether a load needs no more for its shape: it is of one number, or a computed index has the shape."""
+        return not node.axes or any(each.axes and self.kernel.level(each) != Level.SCALAR for each in node.args)
 
     def record_load(self, record: Record, axis: sympy.Symbol, variable: str, mask: str) -> Load:
         """The load of a record for each place of an axis."""

@@ -18,7 +18,7 @@ import autogen
 import autogen.losses
 from autogen import autogen_loss, explain
 from examples import beyond
-from tests.formulas import chamfer, clip, dice, discrepancy, lovasz, pearson, ranked
+from tests.formulas import chamfer, clip, dice, discrepancy, earth_movers, lovasz, pearson, radiance, ranked
 from tests.gpu.device import DEVICE
 
 Loss = Callable[..., Tensor]
@@ -92,6 +92,10 @@ class Projected(nn.Module):
         return F.cross_entropy(logits, target) + 0.1 * logits.logsumexp(1).pow(2).mean()
 
 
+def scores(a: Tensor) -> Tensor:
+    return (a.exp().cumsum(1).log() - a).mean()
+
+
 PARTIAL: dict[str, tuple[Loss, tuple[Any, ...]]] = {
     "a product": (clip, (x(96, 64), x(96, 64, seed=1))),
     "a large product": (clip, (x(700, 64), x(700, 64, seed=1))),
@@ -99,7 +103,7 @@ PARTIAL: dict[str, tuple[Loss, tuple[Any, ...]]] = {
     "sorted": (lambda a, b: (a.sort(1).values - b.sort(1).values).abs().mean(), (x(40, 500), x(40, 500, seed=1))),
     "Lovasz": (lovasz, (x(5000), x(5000, seed=1).detach().sign())),
     "a convolution": (blurred, (x(2, 1, 60, 60),)),
-    "a scan": (lambda a: (a.exp().cumsum(1).log() - a).mean(), (x(30, 200),)),
+    "a long scan": (scores, (x(3, 20_000),)),
 }
 
 
@@ -165,6 +169,11 @@ def wide_integers(a: Tensor) -> Tensor:
 
 
 NESTED: dict[str, tuple[Loss, tuple[Any, ...]]] = {
+    "a scan": (scores, (x(30, 200),)),
+    "a scan of many rows": (earth_movers, (x(3000, 10), x(3000, 10, seed=1))),
+    "scans of products": (radiance, (x(300, 64), x(300, 64, seed=1))),
+    "scans down columns": (lambda a: (a.cumsum(0) - a.logcumsumexp(0)).tanh().mean(), (x(50, 70),)),
+    "a scan and its largest": (lambda a: a.cumsum(0).amax(0).mean(), (x(40, 70),)),
     "dice": (dice(), (x(2, 4, 16, 16), labels(4, 2, 16, 16))),
     "a large dice": (dice(), (x(2, 5, 200, 200), labels(5, 2, 200, 200))),
     "two softmaxes": (lambda a: (a.softmax(0) * a.softmax(1)).sum(), (x(60, 70),)),

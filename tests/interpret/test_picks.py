@@ -125,6 +125,16 @@ def test_a_place_found_in_a_row_that_all_share() -> None:
     agree(loss, shared, draw("real", 2, 20_000, 2, seed=1), launches=None)
 
 
+def test_a_number_from_a_place_found_in_a_row() -> None:
+    """The result itself, beside a gradient that has rows."""
+
+    def loss(a: Tensor) -> Tensor:
+        largest = torch.meshgrid(a.flatten(), a.flatten(), indexing="ij")[1].topk(1, 1).values
+        return largest[largest.argmax(0)].mean()
+
+    agree(loss, draw("real", 12, 2), launches=None)
+
+
 @pytest.mark.parametrize("chosen", [0, 1, 2, 4])
 def test_as_many_places_as_a_mask_chooses(chosen: int) -> None:
     def loss(x: Tensor, mask: Tensor) -> Tensor:
