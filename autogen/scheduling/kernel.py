@@ -116,7 +116,12 @@ class Kernel:
     def _in_one_program(self) -> tuple[Evaluator, ...]:
         """The sizes of what one program holds on chip because nothing else can be done."""
         if self.one_block:
-            return tuple(evaluator_of(*(axis.size for axis in sorted(axes, key=str))) for axes in _spaces(self.roots))
+            # What threads exchange to run along a tile is as large as it: 32 KiB, which every device has.
+            scanned = [node.dtype.itemsize // 2 for node in ir.topological(self.computed) if node.op == "scan"]
+            share = sympy.Integer(max(scanned, default=1))
+            return tuple(
+                evaluator_of(*(axis.size for axis in sorted(axes, key=str)), share) for axes in _spaces(self.roots)
+            )
         of = [*self.parts, *([self.last_block.kernel] if self.last_block else [])]
         within = tuple(sizes for kernel in of for sizes in kernel._in_one_program)
         if self.last_block and self.last_block.chunked:  # which adds up all chunks of each result before it goes on
@@ -189,7 +194,7 @@ class Kernel:
         )
 
     def largest_tile(self, sizes: Mapping[str, int]) -> int:
-        """How many elements the largest tile has of what one program holds."""
+        """How many elements the largest tile has of what one program holds, with what threads exchange in scans."""
         tiles = (map(next_power_of_2, sizes_of(sizes)) for sizes_of in self._in_one_program)
         return max(map(math.prod, tiles), default=1)
 

@@ -31,6 +31,15 @@ def test_fits_on_chip(name: str, shape: tuple[int, int]) -> None:
         assert direction.width >= 8 and direction.spilled == 0 and direction.shared <= 32768
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(("shape", "launches"), [((32, 128), 1), ((128, 128), 2)])
+def test_along_two_axes(shape: tuple[int, int], launches: int, dtype: torch.dtype) -> None:
+    """Of what one program has, no more is exchanged than every device has room for."""
+    loss = autogen_loss(lambda p: (p.cumsum(1).cumsum(0) * p).mean())
+    forward, _ = facts(loss, (torch.rand(shape, dtype=dtype, requires_grad=True),))
+    assert forward.launches == launches and forward.spilled == 0 and forward.shared <= 32768
+
+
 @pytest.mark.parametrize("shape", [(3, 3, 12), (3, 12), (40, 130)], ids=str)
 def test_what_is_compared_with_its_extreme_runs_once(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton may run a scan in two layouts, which add up in different orders: nothing would equal the extreme."""
