@@ -320,7 +320,7 @@ class Rows(Streaming):
 
     def reduce_rows(self, body: Body) -> None:
         """What is reduced or added up along the columns, all of which are there."""
-        for node in self.kernel.along_columns():
+        for node in self.kernel.along_rows():
             kind, reduced = node.attrs[0], node.args[0]
             masked = self.masked(reduced, body, identity(kind, node.dtype))
             level = self.kernel.level(reduced)

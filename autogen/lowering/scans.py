@@ -52,12 +52,12 @@ def _scanned(context: Context, kind: str, value: Value, dim: int) -> Value:
         return running(context, COMBINED[kind], value, dim)
     if not context.has_scans or value.shape[dim].has(Chosen, Read):
         raise NotImplementedError("a scan of so many elements")
-    return _Running(kind, value, context.dtype, dim)
+    return _Scan(kind, value, context.dtype, dim)
 
 
 def follows(value: Value, index: Index) -> bool:
-    """Whether a value can be computed at the places of an index, as all but running sums can at any."""
-    return not isinstance(value, _Running) or value.walk(index) is not None
+    """Whether a value can be computed at the places of an index, as all but scans can at any."""
+    return not isinstance(value, _Scan) or value.walk(index) is not None
 
 
 @frozen
@@ -70,19 +70,19 @@ class _Walk:
     is_back: bool = False
 
 
-class _Running(Value):
+class _Scan(Value):
     """The scan of a value along one of its dimensions."""
 
     def __init__(self, kind: str, value: Value, dtype: torch.dtype, dim: int) -> None:
         factors = list(value.factors)
         factors[dim] = (value.shape[dim],)
-        super().__init__(value.shape, dtype, self._sum, factors)
+        super().__init__(value.shape, dtype, self._at_place, factors)
         self._kind, self._value, self._dim = kind, value, dim
         compute = ir.compute_dtype(dtype)
         self._nothing = ir.const(ir.identity(kind, compute), compute)
 
     def walk(self, index: Index) -> _Walk | None:
-        """The order in which an index has the sum run; None if it cannot run so."""
+        """The order in which an index has the scan run; None if it cannot run so."""
         entry = plain(index[self._dim])
         axes = free_axes([entry])
         others = free_axes([each for dim, each in enumerate(index) if dim != self._dim])
@@ -103,10 +103,10 @@ class _Running(Value):
             return _Walk(entry, axis, is_back=True)
         return None
 
-    def _sum(self, index: Index) -> ir.Node:
+    def _at_place(self, index: Index) -> ir.Node:
         walk = self.walk(index)
         if walk is None:
-            raise NotImplementedError(f"a running sum at {index[self._dim]}")
+            raise NotImplementedError(f"a scan at {index[self._dim]}")
         if walk.axis is not None:
             along = ir.scan(self._kind, walk.axis, self._term(index, walk.entry), reverse=walk.is_back)
             first = (self._term(index, sympy.Integer(place)) for place in range(walk.before))

@@ -207,7 +207,7 @@ class Kernel:
         """The distinct loads, in the order of their first use."""
         return [node for node in ir.topological(self.computed) if node.op == "load"]
 
-    def along_columns(self) -> list[Node]:
+    def along_rows(self) -> list[Node]:
         """The reductions over columns, and the sums that run along them, innermost first."""
         rows = {*self.rows, *self.kept}
         order = ir.topological([*self.totals, *(root.node for root in self.stores)])
@@ -215,7 +215,7 @@ class Kernel:
 
     def row_reductions(self) -> list[Node]:
         """The reductions over columns, innermost first."""
-        return [node for node in self.along_columns() if node.op == "reduce"]
+        return [node for node in self.along_rows() if node.op == "reduce"]
 
 
 @frozen

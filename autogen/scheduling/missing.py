@@ -19,7 +19,13 @@ from autogen.scheduling.plan import Direction
 from autogen.scheduling.simplify import simplify
 from autogen.torch_step import TorchStep
 
-_LINEAR = ("neg", "cast", "reduce", "scan", *ir.ROUNDINGS.values())  # of one argument; sums
+_LINEAR = (
+    "neg",
+    "cast",
+    "reduce",
+    "scan",
+    *ir.ROUNDINGS.values(),
+)  # of one argument; along axes, a sum
 
 
 class _Kind(Enum):

@@ -57,7 +57,7 @@ FEW_PROGRAMS = 2048  # whose tickets take no time; more of one warp have four ti
 MAX_SHARED = 2**18
 FEW_ELEMENTS = 256  # for a program
 LEAST = 128  # elements of a tile of short rows, one for each thread; Triton cannot compile every kernel of 8 x 8
-HELD = 8192  # elements of a tile along whose columns, which are apart in memory, a sum runs
+HELD = 8192  # elements of a tile along whose columns, which are apart in memory or of pairs, a sum runs
 SHORT = 128  # columns, of which a warp reads several rows at once
 MOST_LANES = 1.25  # for each column of a tile that need not be a whole row
 LONG = 2048  # columns of a tile that threads have half as many of
@@ -401,8 +401,10 @@ class Tiler:
 
     def _rows(self, extents: Extents, looped: bool) -> Config:
         whole, inner = next_power_of_2(extents.columns), next_power_of_2(extents.inner_rows)
+        # A sum that runs from thread to thread does so in shared memory.
+        most = max((HELD >> self._double) // whole, 1) if self._holds_rows else ROWS_ADJACENT
         if self._is_of_pairs:
-            rows = min(inner, PAIRED >> self._double)
+            rows = min(inner, PAIRED >> self._double, most)
             cols = (PAIRED**2 >> self._double) // rows if looped else whole
         elif not looped and self.columns_adjacent and whole > SHORT and (self._may_stride or self._draws_none):
             return self._by_warps(extents, whole)
@@ -410,8 +412,6 @@ class Tiler:
             cols = (4096 >> self._double) if looped else whole
             rows = 1 if looped else self._rows_at_once(2048 // cols, inner, extents.columns)
         else:
-            # A sum that runs from thread to thread does so in shared memory.
-            most = max((HELD >> self._double) // whole, 1) if self._holds_rows else ROWS_ADJACENT
             rows = min(inner, ROWS_ADJACENT, most)
             cols = max(4096 // rows, 1) >> self._double if looped else whole
         is_light = self._is_of_halves and self.columns_adjacent and extents.rows >= MANY_ROWS

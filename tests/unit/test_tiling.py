@@ -89,22 +89,29 @@ def test_tiles_cover_all_elements(name: str, n: int, c: int) -> None:
     _assert_covered(tiling, row_tiles)
 
 
-@pytest.mark.parametrize("dim", [0, 1])
+SCANS: dict[str, Loss] = {
+    "along rows": lambda x: x.cumsum(1).square().mean(),
+    "down columns": lambda x: x.cumsum(0).square().mean(),
+    "of pairs": lambda x: (x[:, :1] - x[:1]).cumsum(1).square().mean(),
+}
+
+
+@pytest.mark.parametrize("name", SCANS)
 @given(st.integers(1, 2**17), st.integers(1, MAX_IN_ONE_PROGRAM))
-def test_a_scan_has_whole_rows(dim: int, rows: int, columns: int) -> None:
-    """Where neighbouring rows are adjacent, few of them: threads exchange a tile of them in shared memory."""
-    tiling = scanned(dim).tiling(*((columns, rows) if dim == 0 else (rows, columns)))
+def test_a_scan_has_whole_rows(name: str, rows: int, columns: int) -> None:
+    """Few of them, but where neighbouring columns are adjacent: threads exchange a tile of them in shared memory."""
+    tiling = scanned(name).tiling(*((columns, rows) if name == "down columns" else (rows, columns)))
     tiles = dict(tiling.tiles)
     assert not tiling.variant.looped and tiles["COLS"] >= columns
-    most = max(HELD // 2, tiles["COLS"]) if dim == 0 else MAX_IN_ONE_PROGRAM
+    most = MAX_IN_ONE_PROGRAM if name == "along rows" else max(HELD // 2, tiles["COLS"])
     assert tiles["ROWS"] * tiles["COLS"] <= most
     assert tiling.programs * tiles["ROWS"] >= rows or tiling.variant.strided
 
 
 @functools.cache
-def scanned(dim: int) -> Tiled:
-    """A running sum along a dimension, in double precision."""
-    return Tiled(lambda x: x.cumsum(dim).square().mean(), X)
+def scanned(name: str) -> Tiled:
+    """One of `SCANS`, in double precision."""
+    return Tiled(SCANS[name], X)
 
 
 def _assert_covered(tiling: Tiling, tiles: int) -> None:
