@@ -1,4 +1,4 @@
-"""Triton's interpreter as tests need it: in a third of the time.
+"""Triton's interpreter as tests need it: in a third of the time, and with what later versions refuse.
 
 With each call of a device function it puts its own functions into `triton.language` once more, which takes as long as
 all the rest. Of what remains, half is for what each operation describes of its result anew, and for a check whose
@@ -22,6 +22,8 @@ def patch(monkeypatch: pytest.MonkeyPatch) -> None:
     _patch_once_a_launch(monkeypatch)
     _describe_once(monkeypatch)
     _drop_unused_checks(monkeypatch)
+    _refuse_other_masks(monkeypatch)
+    _refuse_subscripts_of_numbers(monkeypatch)
 
 
 def _patch_once_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,3 +70,30 @@ def _drop_unused_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     builder = interpreter.interpreter_builder
     if not builder.options.debug:
         monkeypatch.setattr(builder, "options", dataclasses.replace(builder.options, sanitize_overflow=False))
+
+
+def _refuse_other_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From Triton 3.9 on, a mask that is one number and many, which is of integers here, is an error."""
+    for name, place in {"create_masked_load": 1, "create_masked_store": 2}.items():
+        access = getattr(interpreter.InterpreterBuilder, name)
+
+        def checked(self: Any, *args: Any, access: Any = access, place: int = place) -> Any:
+            if args[place].data.dtype != bool:
+                raise ValueError("mask has unsupported dtype")
+            return access(self, *args)
+
+        monkeypatch.setattr(interpreter.InterpreterBuilder, name, checked)
+
+
+def _refuse_subscripts_of_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From Triton 3.9 on, `[:, None]` of one number is an error, compiled or not."""
+    subscript = tl.tensor.__getitem__
+
+    @functools.wraps(subscript)
+    def checked(self: tl.tensor, slices: Any, **kwargs: Any) -> Any:
+        indices = slices if isinstance(slices, (tuple, tl.tuple)) else (slices,)
+        if sum(isinstance(each, slice) for each in indices) > len(self.shape):
+            raise ValueError(f"too many indices for tensor of rank {len(self.shape)}")
+        return subscript(self, slices, **kwargs)
+
+    monkeypatch.setattr(tl.tensor, "__getitem__", checked)

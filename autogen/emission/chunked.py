@@ -27,7 +27,7 @@ class Chunked(Rows):
         self._tiles_columns = bool(space.columns) and not kernel.whole_rows
         if self._tiles_columns:
             self.part, self.shared_by = "part", " // col_tiles"
-            self.row_store_mask = "row_mask & (program % col_tiles == 0)"
+            self.stores_rows_if = "program % col_tiles == 0"
         super().__init__(kernel, space, variant, provenance)
 
     @property

@@ -168,8 +168,9 @@ class Looped(Rows):
 
     def expansion(self, node: Node, into: Node) -> str:
         # A running maximum is one for each column.
-        level = self.kernel.level(node.args[0] if node in self._running else node)
-        return self.broadcast_to(level, self.kernel.level(into))
+        if node in self._running:
+            return self.broadcast_to(self.kernel.level(node.args[0]), self.kernel.level(into))
+        return super().expansion(node, into)
 
     def _accumulate_online(self, node: Node, online: Online, body: Body, inside: Body) -> str | None:
         """A sum that follows a running maximum; returns what is left to do at the end of a step."""

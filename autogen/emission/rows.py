@@ -36,7 +36,7 @@ class Rows(Streaming):
     row_program = "program"
     part = "program"  # which of the programs that share no rows
     shared_by = ""  # columns, if rows are shared
-    row_store_mask = "row_mask"
+    stores_rows_if: str | None = None  # where several programs have the same rows: the one that stores their results
     is_edge = ""  # whether a tile has ends of rows, if there are tiles that have none
     has_whole_rows = False
 
@@ -104,11 +104,15 @@ class Rows(Streaming):
                 return "col_mask[None, :]"
         return super().load_mask(node)
 
+    def shape_of(self, node: Node) -> Level:
+        # What is reduced from a row that all rows share is one number, but where each has columns of its own.
+        return self.kernel.level(node) if self.skew else self.kernel.level_of_axes(node.axes)
+
     def broadcast_to(self, level: Level, into: Level) -> str:
         return self.subscripts.get(level, "") if into == Level.ELEMENT else ""
 
     def expansion(self, node: Node, into: Node) -> str:
-        return self.broadcast_to(self.kernel.level(node), self.kernel.level(into))
+        return self.broadcast_to(self.shape_of(node), self.kernel.level(into))
 
     def head(self) -> dict[str, Any]:
         """The context of the templates' common start."""
@@ -332,15 +336,17 @@ class Rows(Streaming):
 
     def store_rows(self, body: Body) -> list[str]:
         """The stores of results per row, and of scalars that need no other program."""
-        lines = []
+        lines, of_rows = [], []
         for root in self.kernel.stores:
             level = self.store_level(root)
             if level == Level.ROW:
-                lines += self._store(root, body, self.row_store_mask)
+                of_rows += self._store(root, body, "row_mask")
             elif level == Level.SCALAR:
                 parts = self.store_text(root, body)
                 lines += ["if program == 0:", f"    tl.store({parts['pointer']}, {parts['value']})"]
-        return lines
+        if of_rows and self.stores_rows_if:
+            of_rows = [f"if {self.stores_rows_if}:", *(f"    {line}" for line in of_rows)]
+        return lines + of_rows
 
     def store_elements(self, body: Body) -> list[str]:
         """The stores of results per element."""
@@ -366,7 +372,7 @@ class Tiled(Rows):
 
     template = "tiled.jinja"
     row_program = "row_tile"
-    row_store_mask = "row_mask & (program % col_tiles == 0)"  # once, by the first of the tiles that share the rows
+    stores_rows_if = "program % col_tiles == 0"
     is_edge = IS_EDGE
 
     def summary(self) -> str:

@@ -365,12 +365,17 @@ class Shell:
         level = self.kernel.level(node)
         mask = self.load_mask(node)
         other = self.padding(node)
-        checks = [mask] if mask else []
+        each: list[str] = [mask] if mask else []
+        common: list[str] = []  # checks of one place for all
         for entry, size in zip(index, buffer.shape, strict=True):
             for position, text in enumerate(computed):
                 if entry == ir.hole(position):
+                    checks = each if self.shape_of(node.args[position]) != Level.SCALAR else common
                     checks += [f"({text} >= 0)", f"({text} < {self.sizes.factor(size)})"]
                     other = 'float("nan")' if buffer.dtype.is_floating_point else "0"
+        if each and common:  # Triton 3.9's interpreter takes no mask that is one number and many
+            each = [f"tl.where({' & '.join(common)}, {' & '.join(each)}, False)"]
+        checks = each or common
         widened = ir.compute_dtype(buffer.dtype) != buffer.dtype
         return Load(
             self.pointer(buffer, index, level, computed, has_shape=self._has_shape(node)),
@@ -422,12 +427,16 @@ class Shell:
         plain = root.node.op in ("const", "index")
         name = root.buffer.name if self.names.is_free(root.buffer.name) else f"reduced_{root.buffer.name}"
         value = body.text(root.node) if plain else body.state(root.node, name)
-        value += self.broadcast_to(self.kernel.level(root.node), self.store_level(root))
+        value += self.broadcast_to(self.shape_of(root.node), self.store_level(root))
         return {"pointer": self.pointer(root.buffer, root.index, self.store_level(root)), "value": value}
 
     def store_level(self, root: Root) -> Level:
         """The level at which a result is stored."""
         return self.kernel.level_of_axes(root.index_axes)
+
+    def shape_of(self, node: Node) -> Level:
+        """The level whose values have the shape of a node's."""
+        return self.kernel.level(node)
 
     def broadcast_to(self, level: Level, into: Level) -> str:
         """The subscript that broadcasts a value of a level to another."""

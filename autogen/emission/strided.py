@@ -59,7 +59,7 @@ class StridedTiled(_ByElement, Tiled):
     """Prints a kernel of elements with broadcast rows and columns as a loop over tiles."""
 
     template = "tiled_strided.jinja"
-    row_store_mask = "row_mask & (tile % col_tiles == 0)"
+    stores_rows_if = "tile % col_tiles == 0"
 
     @property
     def is_last(self) -> str:

@@ -28,6 +28,7 @@ _ON_INTEGERS: dict[str, Callable[..., ir.Node]] = {
     "signbit": lambda x: ir.apply("lt", ir.cast(x, torch.int64), ir.const(0, torch.int64)),
 }
 
+_HOLDS_BOUNDS = torch.__version__ >= "2.15"  # else a bound that an integer cannot hold is an error, or wraps
 
 # What integers are divided by, an error if that is 0.
 _DIVISIONS = ("floor_divide", "fmod", "remainder")
@@ -239,8 +240,16 @@ def power(context: Context, base: Any, exponent: Any) -> Value:
 def clamp(context: Context, value: Value, min: Any = None, max: Any = None) -> Value:
     """`minimum(maximum(value, min), max)`, bounds optional; nan stays nan."""
     if min is not None:
-        value = apply_op(context, "maximum", value, min)
-    return value if max is None else apply_op(context, "minimum", value, max)
+        value = apply_op(context, "maximum", value, _representable(min, context.dtype))
+    return value if max is None else apply_op(context, "minimum", value, _representable(max, context.dtype))
+
+
+def _representable(bound: Any, dtype: torch.dtype) -> Any:
+    """The number of an integer dtype that is closest to a bound."""
+    if not _HOLDS_BOUNDS or not isinstance(bound, int) or dtype.is_floating_point or dtype == torch.bool:
+        return bound
+    limits = torch.iinfo(dtype)
+    return sorted((limits.min, bound, limits.max))[1]
 
 
 @lowers("clamp_min.default", "clamp_min.Tensor")

@@ -200,7 +200,7 @@ def contrastive_loss_forward(
         y_inv_norm = inv_norm_of(y)
         if y_inv_norm_ptr is not None:
             is_mine = first_column // COLS % n_blocks == block
-            tl.store(y_inv_norm_ptr + column, y_inv_norm, mask=(column < n_cols) & is_mine)
+            tl.store(y_inv_norm_ptr + column, y_inv_norm, mask=column < tl.where(is_mine, n_cols, 0))
         y, y_rest, y_inv_norm = factors_of(y, y_inv_norm, IS_EXACT)
         dot = product(x, x_rest, tl.trans(y), tl.trans(y_rest), IS_EXACT)
         # All logits of a row are as many times these, which may be negative.

@@ -27,6 +27,7 @@ from autogen.tiling.tiler import strided
 
 # torch's 1e-12, a C++ float there.
 _EPSILON = tl.constexpr(9.999999960041972e-13)
+_IS_TIE_CLAMPED = tl.constexpr(torch.__version__ >= "2.14")  # has no gradient at its bound, as torch's clamp has not
 _INPUTS = ("input1", "input2")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # Elements of each input that a program holds at a time, and columns of a row up to which it is as many.
@@ -249,9 +250,9 @@ def cosine_embedding_loss_backward(
 
     norms = sqrt(square1 * square2)
     cos = dot / norms
-    # At cos == MARGIN the gradient is that of cos - MARGIN, as torch has it.
-    is_clamped = (target != -1) | (cos - MARGIN < 0.0) | (cos != cos)
-    grad_cos = tl.where(target == 1, -grad_loss, tl.where(is_clamped, 0.0, grad_loss))
+    beyond = cos - MARGIN
+    has_gradient = beyond > 0.0 if _IS_TIE_CLAMPED else beyond >= 0.0
+    grad_cos = tl.where(target == 1, -grad_loss, tl.where((target == -1) & has_gradient, grad_loss, 0.0))
     grad_dot = (grad_cos / norms)[:, None]
     if grad_input1_ptr is not None:
         grad_input1 = grad_dot * input2 - (grad_cos * cos / square1)[:, None] * input1

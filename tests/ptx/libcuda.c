@@ -56,4 +56,5 @@ int cuModuleGetFunction(void **function, void *module, const char *name) {
 }
 int cuModuleLoadData(void **module, const void *data) { *module = &context; return 0; }
 int cuModuleUnload(void *module) { return 0; }
+int cuStreamIsCapturing(void *stream, int *status) { *status = 0; return 0; }
 int cuPointerGetAttribute(uint64_t *value, int attribute, uint64_t pointer) { *value = pointer; return 0; }

@@ -54,6 +54,8 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 # Bytes of numbers that wait for the end of a loop.
 SPILLED = {"sm_80": 24, "sm_90": 16, "sm_100": 8} if TRITON < (3, 7) else {"sm_80": 40, "sm_90": 0, "sm_100": 16}
 SPILLED_OF_LONG = 80  # of 256 dimensions by four warps: with eight nothing does, and they take half as long again
+if TRITON >= (3, 9):
+    SPILLED["sm_80"], SPILLED_OF_LONG = 48, 88
 PRODUCTS = frozenset(name for name in CALLS if name.startswith(("InfoNCE", "SupCon")))
 CASES = [
     case for case in itertools.product(CALLS, TARGETS) if case[0] not in PRODUCTS or TARGETS[case[1]].backend == "cuda"

@@ -24,11 +24,10 @@ AMD_ATOMIC = re.compile(
 LOCAL_MEMORY = re.compile(r"\b(?:ld|st)\.local\b|\bscratch_(?:load|store)")
 INT32_PRODUCT = re.compile(r"arith\.muli %\w+, %(?!c\d)\w+ : (?:tensor<[\dx]*x)?i32")
 
-# Bytes that one version of Triton has no registers for, of one kernel.
-SPILLED = {
-    (3, 6): {"TripletMarginLoss-p=3-200x50272-float32-sm_100": 8},
-    (3, 8): {"CrossEntropyLoss-1x150x4096x4096-bfloat16-sm_80": 8},  # two numbers, from before a loop to after it
-}
+# Bytes that some versions of Triton have no registers for, of one kernel.
+SPILLED = {"TripletMarginLoss-p=3-200x50272-float32-sm_100": 8} if TRITON < (3, 7) else {}
+if TRITON >= (3, 8):  # two numbers, from before a loop to after it
+    SPILLED["CrossEntropyLoss-1x150x4096x4096-bfloat16-sm_80"] = 8
 
 # The variable that walks along each tile.
 TILES = {"BLOCK": "offsets", "ROWS": "row", "COLS": "col"}
@@ -73,7 +72,7 @@ def test_nothing_spills(launch: tuple[Case, str]) -> None:
     case, target = launch
     for kernel in kernels(case):
         result = compiled(kernel, target)
-        assert result.spilled <= SPILLED.get(TRITON, {}).get(f"{case}-{target}", 0), kernel.name
+        assert result.spilled <= SPILLED.get(f"{case}-{target}", 0), kernel.name
         assert not LOCAL_MEMORY.search(result.asm), kernel.name
 
 

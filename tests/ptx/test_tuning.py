@@ -17,6 +17,7 @@ from autogen.tiling.tiler import Config
 from autogen.tuning import Tuner
 from autogen.tuning.candidates import candidates
 from autogen.tuning.skeleton import Skeleton
+from tests.ptx.cases import TRITON
 from tests.ptx.driver import run
 from tests.unit.pipeline import Loss, floats, plan_of
 
@@ -31,6 +32,9 @@ CALLS: dict[str, tuple[Loss, tuple[torch.Tensor, ...]]] = {
     "cross entropy of long rows": (nn.CrossEntropyLoss(label_smoothing=0.1), (LONG, LABELS[:8])),
     "softmax": (lambda x: x.softmax(1).square().mean(), (X,)),
 }
+
+# Triton 3.9 reads the labels of two rows once more where it would move them from some threads to others.
+READ_AGAIN = [8, 8] if TRITON >= (3, 9) else []
 
 
 class Chosen(Tuner):
@@ -70,7 +74,8 @@ def test_skeletons_move_what_the_kernels_move(name: str) -> None:
             widths = [
                 sorted(w for each in r.accesses if each.kind == kind for w in each.widths) for r in (ours, theirs)
             ]
-            assert widths[0] == widths[1], kind
+            again = READ_AGAIN if (name, own.kernel.name, kind) == ("cross entropy", "loss_backward", "load") else []
+            assert sorted(widths[0] + again) == widths[1], kind
 
 
 @pytest.mark.parametrize("name", ["mse", "cross entropy"])
