@@ -20,7 +20,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.overrides import TorchFunctionMode
 
 from autogen.errors import UnsupportedOpError
-from autogen.tracing import padding
+from autogen.tracing import padding, products
 from autogen.tracing.source import current_statement
 
 aten = torch.ops.aten
@@ -270,6 +270,8 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     F.multi_margin_loss: multi_margin_loss,
     F.cross_entropy: cross_entropy,
 }
+if products.LOOPS_OVER_ELEMENTS:
+    FORMULAS |= {torch.cumprod: products.cumprod, Tensor.cumprod: products.cumprod}
 
 
 def _huber_loss(input: Tensor, target: Tensor, *options: Any) -> Any:
