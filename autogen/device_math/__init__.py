@@ -31,7 +31,7 @@ _FUNCTIONS = {
     "exponentials": "exp exp2 exp_factors exp_nonpositive exp_summand expm1 nearest_power_of_two rsqrt sigmoid "
     "sigmoid_neg sqrt tanh",
     "gamma": "digamma erfc erfcx erfinv lgamma tetragamma trigamma",
-    "groups": "in_groups per_column",
+    "groups": "columns_per_group in_groups per_column",
     "halves": "clamped_log1m_half clamped_log_half exp_half log_half log_sigmoid_half log_sigmoid_neg_half "
     "sigmoid_half sigmoid_neg_half xlogy_half",
     "logarithms": "clamped_log clamped_log1m log log10 log1p log1p_finite log1p_unit log2 log_sigmoid "

@@ -22,3 +22,10 @@ def per_column(x: tl.tensor, size: tl.constexpr) -> tl.tensor:
     else:
         columns = tl.broadcast_to(x[:, :, None], [x.shape[0], x.shape[1], size])
         return tl.reshape(columns, [x.shape[0], x.shape[1] * size])
+
+
+@device
+def columns_per_group(n_cols: tl.tensor, tile: tl.constexpr, size: tl.constexpr) -> tl.tensor:
+    """How many of a row's columns each group of `size` is given, a tile of columns at a time: `(tile / size,)`."""
+    rest = n_cols % tile - tl.arange(0, tile // size) * size
+    return n_cols // tile * size + tl.minimum(tl.maximum(rest, 0), size)

@@ -185,9 +185,16 @@ class Looped(Rows):
         inside.lines.append(f"{name} += (previous_{run.shift} - {run.shift}){subscript} * {seen} + {chunk}")
         return update
 
-    def _weight_seen(self, weight: Node | None, node: Node, group: int, body: Body, inside: Body) -> tuple[str, str]:
+    def _weight_seen(
+        self, weight: Node | None, node: Node, group: int, body: Body, inside: Body
+    ) -> tuple[str, str | None]:
         """The sum of a weight (None is 1) over the columns before this step, and how it takes those of this step."""
         (reduced,), level = node.args, self.kernel.level(node.args[0])
+        if weight is None and not self.skew:  # all steps but the last have as many columns
+            if (None, group) not in self._seen:
+                name = self._seen[None, group] = self.names.new("columns")
+                inside.lines.append(f"{name} = {self.first} // COLS" + (f" * {group}" if group > 1 else ""))
+            return self._seen[None, group], None
         value = "1.0" if weight is None else inside.broadcast(weight, reduced)[0]
         if (weight, group) not in self._seen:
             name = self._seen[weight, group] = self.names.new("columns" if weight is None else "weights")
@@ -217,6 +224,9 @@ class Looped(Rows):
                 f"{run.final} = {_finite(name)}",
                 f"{run.rescale} = {self._exponential(node)}({run.previous} - {run.final}{per_row})",
             ]
+        for (weight, group), name in self._seen.items():
+            if weight is None and not self.skew:
+                body.lines.append(f"{name} = {self.style.helper('columns_per_group')}(n_cols, COLS, {group})")
         for node in each.reductions:
             name, level, value = self._names[node], self.kernel.level(node.args[0]), self._names[node]
             if node in each.online:
@@ -234,7 +244,9 @@ class Looped(Rows):
             return f"{name} * {run.rescale}{subscript}"
         per_row = self.broadcast_to(self.kernel.level(largest), self.kernel.level(largest.args[0]))
         moved = f"({run.shift} - {run.final}{per_row}){subscript}"
-        return f"{name} + {moved} * {self._seen[online.weight, run.group]}"
+        is_counted = online.weight is None and not self.skew
+        shape = self.broadcast_to(Level.COLUMN, self.kernel.level(node.args[0])) if is_counted else ""
+        return f"{name} + {moved} * {self._seen[online.weight, run.group]}{shape}"
 
 
 @frozen
