@@ -93,7 +93,8 @@ class Guards:
             for kind, values in (("shape", known.value.shape), ("stride", known.value.stride())):
                 for dim, value in enumerate(values):
                     # Before replacement: a size that turned out to equal another still is read here.
-                    expression = value.node._expr if isinstance(value, torch.SymInt) else sympy.sympify(value)
+                    is_symbolic = isinstance(value, torch.SymInt)
+                    expression: sympy.Expr = value.node._expr if is_symbolic else sympy.Integer(value)
                     if kind == "shape" or known.value.shape[dim] != 1:  # a dimension of size 1 is never stepped
                         geometry.append(((position, dim, kind), expression))
                     if expression.is_Symbol:
