@@ -41,6 +41,7 @@ _FLOAT = {
     "mul.rn": "a * b",
     "div.rn": "a / b",
     "div.full": "approximate((double)a / b, a - 3.0 * b)",
+    "div.approx": "FABS(b) > 0x1p126 ? a * 0 : approximate((double)a / b, a - 3.0 * b)",
     "neg": "-a",
     "abs": "FABS(a)",
     "copysign": "COPYSIGN(b, a)",

@@ -46,6 +46,9 @@ LOSSES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], tuple[int, int]]] = 
     "of exponentials at the end": (lambda p, q: (p.logcumsumexp(1)[:, -1] * q[:, 0]).mean(), (2, 1)),
 }
 
+# Triton's interpreter takes 50 µs for each element of a scan that is neither a sum nor a product.
+SLOW = ("weights of a survivor", "a list's likelihood", "of exponentials at the end")
+
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("shape", [(4, 10), (3, 129), (130, 9)], ids=str)
@@ -53,6 +56,8 @@ def test_as_torch(name: str, shape: tuple[int, int]) -> None:
     loss, launches = LOSSES[name]
     if name == "a diagonal" and shape[0] > shape[1]:
         shape = shape[::-1]
+    if name in SLOW:
+        shape = min(shape[0], 34), shape[1]
     agree(loss, draw("unit", *shape), draw("unit", *shape, seed=1), launches=launches)
 
 
