@@ -8,7 +8,6 @@ import gc
 import traceback
 import types
 import weakref
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,18 +30,23 @@ def remove(made: Made, error: AutogenError | None = None) -> bool:
     if not any(each() is not None for each in made):
         return False
     gc.collect(0)  # there may be circles; nothing older is part of them, as none is collected while a loss is compiled
-    strays = [each for each in [each() for each in made] if each is not None]
+    strays = tuple([each for each in [each() for each in made] if each is not None])
     return bool(strays) and _remove(strays)
 
 
-def _remove(strays: Sequence[Any]) -> bool:
+def _remove(strays: tuple[Any, ...], looking: frozenset[int] = frozenset()) -> bool:
+    """`looking` has the ids of what holds them for this search. `strays` is a tuple, as of anything else a call makes
+    one, which is among the referrers from Python 3.13 on.
+    """
     own = {id(each) for each in strays}
     is_removed = False
-    for holder in gc.get_referrers(*strays):
-        if holder is strays or isinstance(holder, types.FrameType):
+    holders = gc.get_referrers(*strays)
+    looking |= {id(strays), id(holders)}
+    for holder in holders:
+        if id(holder) in looking or isinstance(holder, types.FrameType):
             continue
         if isinstance(holder, tuple):
-            is_removed |= _remove([holder])
+            is_removed |= _remove((holder,), looking)
             continue
         with contextlib.suppress(Exception):  # of which any may refuse
             is_removed |= _take_out(holder, own)
