@@ -185,12 +185,16 @@ class Looped(Rows):
         inside.lines.append(f"{name} += (previous_{run.shift} - {run.shift}){subscript} * {seen} + {chunk}")
         return update
 
+    def _is_arithmetic(self, weight: Node | None) -> bool:
+        """Whether the sum of a weight follows from the sizes: it counts columns, of steps full but for the last."""
+        return weight is None and not self.skew
+
     def _weight_seen(
         self, weight: Node | None, node: Node, group: int, body: Body, inside: Body
     ) -> tuple[str, str | None]:
         """The sum of a weight (None is 1) over the columns before this step, and how it takes those of this step."""
         (reduced,), level = node.args, self.kernel.level(node.args[0])
-        if weight is None and not self.skew:  # all steps but the last have as many columns
+        if self._is_arithmetic(weight):
             if (None, group) not in self._seen:
                 name = self._seen[None, group] = self.names.new("columns")
                 inside.lines.append(f"{name} = {self.first} // COLS" + (f" * {group}" if group > 1 else ""))
@@ -225,7 +229,7 @@ class Looped(Rows):
                 f"{run.rescale} = {self._exponential(node)}({run.previous} - {run.final}{per_row})",
             ]
         for (weight, group), name in self._seen.items():
-            if weight is None and not self.skew:
+            if self._is_arithmetic(weight):
                 body.lines.append(f"{name} = {self.style.helper('columns_per_group')}(n_cols, COLS, {group})")
         for node in each.reductions:
             name, level, value = self._names[node], self.kernel.level(node.args[0]), self._names[node]
@@ -244,9 +248,10 @@ class Looped(Rows):
             return f"{name} * {run.rescale}{subscript}"
         per_row = self.broadcast_to(self.kernel.level(largest), self.kernel.level(largest.args[0]))
         moved = f"({run.shift} - {run.final}{per_row}){subscript}"
-        is_counted = online.weight is None and not self.skew
-        shape = self.broadcast_to(Level.COLUMN, self.kernel.level(node.args[0])) if is_counted else ""
-        return f"{name} + {moved} * {self._seen[online.weight, run.group]}{shape}"
+        seen = self._seen[online.weight, run.group]
+        if self._is_arithmetic(online.weight):
+            seen += self.broadcast_to(Level.COLUMN, self.kernel.level(node.args[0]))
+        return f"{name} + {moved} * {seen}"
 
 
 @frozen

@@ -19,13 +19,8 @@ from autogen.scheduling.plan import Direction
 from autogen.scheduling.simplify import simplify
 from autogen.torch_step import TorchStep
 
-_LINEAR = (
-    "neg",
-    "cast",
-    "reduce",
-    "scan",
-    *ir.ROUNDINGS.values(),
-)  # of one argument; along axes, a sum
+# Of one argument; what goes along axes, if it is a sum.
+_LINEAR = ("neg", "cast", "reduce", "scan", *ir.ROUNDINGS.values())
 
 
 class _Kind(Enum):

@@ -35,8 +35,9 @@ def remove(made: Made, error: AutogenError | None = None) -> bool:
 
 
 def _remove(strays: tuple[Any, ...], looking: frozenset[int] = frozenset()) -> bool:
-    """`looking` has the ids of what holds them for this search. `strays` is a tuple, as of anything else a call makes
-    one, which is among the referrers from Python 3.13 on.
+    """Take them out of what refers to them, but for what this search itself is `looking` with, by identity.
+
+    They are a tuple, as a call with any other sequence makes one, which from Python 3.13 on refers to them, too.
     """
     own = {id(each) for each in strays}
     is_removed = False
