@@ -38,6 +38,8 @@ def result_of(func: Any, args: Any, kwargs: Any, where: Callable[[], SourceLine 
         UnsupportedOpError: the op has no fake implementation.
         ValueBranchError: a size of the result depends on values.
     """
+    if func is aten.squeeze_.dim:  # with sizes as symbols, torch's process dies where the size is not 1
+        func, args = aten.squeeze_.dims, (args[0], [args[1]])
     try:
         # What a user's own op returns for fake tensors, the user's code says.
         with undisguised() if func.namespace == "aten" else contextlib.nullcontext():

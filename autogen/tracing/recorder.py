@@ -209,12 +209,12 @@ class Recorder(TorchDispatchMode):
                 bool(size == indexed)
         if func in _STRIDED and not fills_its_memory(args[0]):
             raise UnsupportedOpError(f"{func} of a part of a tensor", where=self._origin()[0])
+        if torch.Tag.inplace_view in func.tags:
+            return self._turn(func, args, kwargs)
         args = from_the_beginning(func, args)
         result = result_of(func, args, kwargs, lambda: self._origin()[0])
         if func is aten.lift_fresh.default or func is aten.lift_fresh_copy.default:
             self._constant(args[0], result)
-        elif torch.Tag.inplace_view in func.tags:
-            self._record_turn(func, args, kwargs, result)
         elif func._schema.is_mutable:
             self._record_write(func, args, kwargs, result)
         elif func is aten._to_copy.default and self._devices.is_elsewhere(result):
@@ -348,6 +348,8 @@ class Recorder(TorchDispatchMode):
             self._refuse_other_streams(func, args, kwargs)
         args, kwargs = pytree.tree_map_only(_SYMBOLIC, Size.of, (args, kwargs))
         graph_args, graph_kwargs = pytree.tree_map_only(torch.Tensor, self.node_of, (args, kwargs))
+        if func is aten._neg_view.default:  # a view that only torch knows how to read
+            func = aten.neg.default
         self._operations += 1
         if self._operations > MOST_OPERATIONS:
             raise TooLargeError(MOST_OPERATIONS, where=self._origin()[0])
@@ -387,15 +389,17 @@ class Recorder(TorchDispatchMode):
                 self._track(item, part)
                 self._aliases.add_part(item, position, func, args, kwargs)
 
-    def _record_turn(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """A tensor is another view of its memory from now on."""
-        functional = TURNED.get(func)
-        is_input = id(args[0]) in self._inputs
-        if functional is None or is_input or result is not args[0] or self._aliases.has_stale(result):
+    def _turn(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        """A tensor is another view of its memory from now on; an input, which stands for the call's, never is."""
+        tensor, functional = args[0], TURNED.get(func)
+        is_input = id(tensor) in self._inputs
+        if functional is None or is_input or self._aliases.has_stale(tensor):
             raise UnsupportedOpError(f"{func}{' on an argument of the loss' * is_input}", where=self._origin()[0])
-        self._nodes[id(result)] = self._call(functional, args, kwargs, result)
+        result_of(func, args, kwargs, lambda: self._origin()[0])
+        self._nodes[id(tensor)] = self._call(functional, args, kwargs, tensor)
         if func is not aten.detach_.default:
-            self.frozen.add(result.untyped_storage()._cdata)  # views of it and its owners are not what they were
+            self.frozen.add(tensor.untyped_storage()._cdata)  # views of it and its owners are not what they were
+        return tensor
 
     def _record_write(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         written = args[0]

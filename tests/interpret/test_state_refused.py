@@ -157,3 +157,21 @@ def test_settings_of_torch_are_changed_by_each_call(change: Callable[[], None]) 
             loss(x)
     with unchanged():
         assert explain(loss, x).path == "eager"
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda x: (x.as_strided_((3, 4), (1, 3)) * 2).sum(),
+        lambda x: (x.unsqueeze_(0) * 2).sum(),
+        lambda x: (x - x.squeeze_(1)).sum(),
+        lambda x: x.t_().sum() + x.set_().sum(),
+    ],
+)
+def test_an_argument_that_is_given_other_sizes(loss: Callable[[Tensor], Tensor]) -> None:
+    ours = autogen_loss(loss)
+    for _ in range(3):
+        x, y = torch.ones(4, 3), torch.ones(4, 3)
+        assert ours(x) == loss(y)
+        assert x.shape == y.shape and x.stride() == y.stride()
+    assert "on an argument of the loss" in explain(ours, torch.ones(4, 3)).reason

@@ -480,3 +480,15 @@ def test_one_number_as_a_row_is_its_own_extreme() -> None:
         return at_first.amax() + at_first.mean()
 
     agree(loss, torch.tensor([1.5]).expand(5), launches=(1, 0))
+
+
+def test_negative_views() -> None:
+    """Their memory has the values with the other sign."""
+    agree(lambda x: torch.view_as_complex(x).conj().imag.exp().sum(), *of((6, 2)), launches=None)
+    agree(lambda x: (torch.fft.rfft(x).conj().imag * x[:, :6]).sum(), *of(ROWS), launches=None)
+    agree(lambda x: torch._neg_view(x * 2).exp().sum(), *of(ROWS))
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+def test_a_dimension_that_is_not_of_one_is_not_squeezed(dim: int) -> None:
+    agree(lambda x: (x * 2).squeeze_(dim).exp().sum(), *of(ROWS))
