@@ -182,6 +182,18 @@ class StateChangeError(AutogenError):
         )
 
 
+class ResultError(AutogenError):
+    """The loss returns an object that only running it can make; `kind` is the name of its class."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        super().__init__(
+            f"the loss returns an object of the class {kind}, which only running it can make",
+            remedy="Return tensors, numbers and strings, in tuples, lists, dictionaries, named tuples and dataclasses. "
+            f"{_USE_DEFAULT_POLICY}",
+        )
+
+
 class CollectiveError(AutogenError):
     """The loss communicates with other processes by `operation`, such as an `all_reduce`."""
 

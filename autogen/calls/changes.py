@@ -59,11 +59,15 @@ class Assigned:
 
 @frozen
 class Written:
-    """An input whose memory gets the value of an output; if it `is_replaced`, it gets the output's memory."""
+    """An input whose memory gets the value of an output; if it `is_replaced`, it gets the output's memory.
+
+    If it `is_unseen`, all was written by way of `.data`, which autograd does not count as a change.
+    """
 
     position: int
     output: int
     is_replaced: bool
+    is_unseen: bool
 
 
 @dataclass

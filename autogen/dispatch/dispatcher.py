@@ -36,6 +36,7 @@ from autogen.errors import (
     GraphChangedError,
     InternalError,
     RefusedError,
+    ResultError,
     StateChangeError,
     TooLargeError,
     TraceError,
@@ -55,7 +56,7 @@ logger = logging.getLogger("autogen")
 _DISABLED = Policy.DISABLED  # an enumeration takes 0.2 µs to find it
 
 # What is wrong with the loss's operations, not with its tensors or with what was made of it.
-_UNTRACED = (StateChangeError, TooLargeError, TraceError, UnsupportedOpError, ValueBranchError)
+_UNTRACED = (ResultError, StateChangeError, TooLargeError, TraceError, UnsupportedOpError, ValueBranchError)
 
 
 @contextlib.contextmanager

@@ -94,6 +94,8 @@ def keep(
         tensor, new = tensors[write.position], outputs[write.output]
         if write.is_replaced:
             tensor.data = new
+        elif write.is_unseen:
+            tensor.data.copy_(new)
         else:  # what is detached has the same version
             (tensor.detach() if tensor.requires_grad else tensor).copy_(new)
     replaced.settled()  # what is assigned while another thread replays would be taken out again

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._prims_common import is_non_overlapping_and_dense_or_false as is_dense
 
 from autogen.frozen import frozen
 from autogen.torch_step import is_view
@@ -81,6 +82,16 @@ def is_where(tensor: torch.Tensor, other: torch.Tensor) -> bool:
         return False
     same = tensor.shape == other.shape and tensor.stride() == other.stride()
     return bool(same and tensor.storage_offset() == other.storage_offset())
+
+
+def overlap_in_part(written: torch.Tensor, read: torch.Tensor) -> bool:
+    """Whether torch refuses to write to one while the other is read: dense parts of one memory that overlap."""
+    if written.untyped_storage()._cdata != read.untyped_storage()._cdata or is_where(written, read):
+        return False
+    if not (is_dense(written) and is_dense(read)):
+        return False
+    first, second = written.storage_offset(), read.storage_offset()
+    return bool(first < second + read.numel() and second < first + written.numel())
 
 
 class Aliases:

@@ -37,7 +37,7 @@ from autogen.torch_step import is_random
 from autogen.tracing import masks
 from autogen.tracing.accepted import require_accepted
 from autogen.tracing.ahead import OF_UNKNOWN_SIZE, Ahead, ancestors, varies
-from autogen.tracing.aliases import Aliases, Call, fills_its_memory, is_where
+from autogen.tracing.aliases import Aliases, Call, fills_its_memory, is_where, overlap_in_part
 from autogen.tracing.collectives import is_collective
 from autogen.tracing.devices import Devices, copy_to_device
 from autogen.tracing.entries import Found, Reads, Size
@@ -408,6 +408,9 @@ class Recorder(TorchDispatchMode):
             args = (*args, 0.5)[:2]
         if not func._schema.name.endswith("_") or functional is None or result is not written:
             raise UnsupportedOpError(str(func), where=self._origin()[0])
+        others = [each for each in pytree.tree_leaves((args[1:], kwargs)) if isinstance(each, torch.Tensor)]
+        if any(overlap_in_part(written, other) for other in others):
+            raise UnsupportedOpError(f"{func} on memory that it reads elsewhere", where=self._origin()[0])
         self._write((functional, args, kwargs), written)
 
     def _write(self, call: Call, written: torch.Tensor) -> None:

@@ -67,7 +67,8 @@ class Collector:
             raise StateChangeError(", ".join(dict.fromkeys(refused)))
         for tensor in written:
             position = self._position(tensor)
-            self._state.written.append(Written(position, self._add("data", tensor), id(tensor) in replaced))
+            output, is_unseen = self._add("data", tensor), tensor._version == 0
+            self._state.written.append(Written(position, output, id(tensor) in replaced, is_unseen))
         self._state.outputs = len(self.tensors)
 
     def state(self, guards: Guards) -> State:

@@ -13,6 +13,7 @@ from autogen.calls.changes import State
 from autogen.frozen import frozen
 from autogen.tracing.domain import Domain
 from autogen.tracing.entries import Reads
+from autogen.tracing.results import NumberLeaf, TensorLeaf
 
 
 @frozen
@@ -65,19 +66,3 @@ class Trace:
             known |= {symbol: sizes[str(symbol)] for symbol in self.domain.guards.symbols}
             leaves = [leaf.value(known) if isinstance(leaf, NumberLeaf) else leaf for leaf in leaves]
         return pytree.tree_unflatten(leaves, self.structure)
-
-
-class TensorLeaf:
-    """Stands for a tensor in the result of a loss."""
-
-
-@frozen
-class NumberLeaf:
-    """A number in the result of a loss: what it took from tensors, or their sizes."""
-
-    expression: sympy.Expr
-
-    def value(self, known: dict[sympy.Symbol, int | float]) -> int | float:
-        """The number, given those of the tensors."""
-        number = self.expression.xreplace({symbol: sympy.sympify(value) for symbol, value in known.items()})
-        return int(number) if number.is_Integer else float(number)

@@ -11,13 +11,13 @@ from typing import Any
 import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.utils import _pytree as pytree
 
 from autogen.calls.binding import Replay
 from autogen.calls.surroundings import Change
 from autogen.errors import (
     AutogenError,
     CollectiveError,
+    ResultError,
     StateChangeError,
     TraceError,
     UnsupportedOpError,
@@ -34,12 +34,13 @@ from autogen.tracing.drawn import DrawnChecks
 from autogen.tracing.entries import Found, Number, Reads
 from autogen.tracing.guards import Guards, Known, settle_factors
 from autogen.tracing.recorder import Recorder
+from autogen.tracing.results import flattened, leaf_of
 from autogen.tracing.source import statement_that_raised
 from autogen.tracing.state import Collector, inputs_of
 from autogen.tracing.strays import Made
 from autogen.tracing.streams import Streams
 from autogen.tracing.symbols import Symbols
-from autogen.tracing.trace import NumberLeaf, TensorLeaf, Trace, TracedTensor
+from autogen.tracing.trace import Trace, TracedTensor
 
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -127,6 +128,8 @@ def trace(
         with (
             torch.inference_mode(False),
             torch.set_grad_enabled(is_enabled),
+            # The loss may ask for that, too; fake tensors cannot be asked whether they are nan.
+            torch.autograd.set_detect_anomaly(torch.is_anomaly_enabled(), check_nan=False),
             _without_hooks_on_saving(),
             _without_log(),
         ):
@@ -146,7 +149,7 @@ def trace(
             refuse_elsewhere(map(tracing.recorder.node_of, made_of))
             domain = tracing.domain()
             state = collector.state(domain.guards)
-            others = [TensorLeaf if isinstance(leaf, torch.Tensor) else _number(leaf, domain.guards) for leaf in leaves]
+            others = [leaf_of(leaf, domain.guards) for leaf in leaves]
     except AutogenError as error:
         error.domain = tracing.domain()
         error.wider = tracing.domain(is_wider=True) if tracing.fixed_floats else None
@@ -345,12 +348,12 @@ class _Tracing:
 
     def _differentiated(self, returned: Any, changes: list[Change]) -> _Recorded:
         """What the loss has returned, with its gradients."""
-        leaves, structure = pytree.tree_flatten(returned)
+        leaves, structure = flattened(returned)
         results = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         with self._mode, self.recorder:
             results = self._drawn.marked(results)
         if not results:
-            raise TraceError("the loss", cause=TypeError(f"it returned {type(returned).__name__}, not a tensor"))
+            raise ResultError(type(returned).__name__)
         names = [_output_name(k, len(results)) for k in range(len(results))]
         reached = [frozenset(inputs_of(result, self.fakes)) for result in results]
         if any(result.requires_grad and not inputs for result, inputs in zip(results, reached, strict=True)):
@@ -424,13 +427,6 @@ class _Tracing:
 def _is_same(change: Change, other: Change) -> bool:
     a, b = change.difference, other.difference
     return change.place == other.place and a.key is b.key and a.now is b.now
-
-
-def _number(leaf: Any, guards: Guards) -> Any:
-    """What is no tensor in the result of a loss; symbols are to be read once the loss has run."""
-    if isinstance(leaf, torch.SymBool):
-        raise ValueBranchError("a number in its result")
-    return NumberLeaf(guards.expression(leaf)) if isinstance(leaf, _SYMBOLS) else leaf
 
 
 def _integers(sizes: Sequence[int]) -> tuple[sympy.Expr, ...]:

@@ -215,3 +215,12 @@ def test_a_loss_that_asks_nothing_is_not_slowed_down() -> None:
 def test_each_question_has_an_answer_that_can_be_kept() -> None:
     for ask in QUESTIONS.values():
         assert hash(ask()) == hash(ask())
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_a_first_call_while_anomalies_are_looked_for() -> None:
+    """Of the tensors that stand for others in a trace, nobody can tell whether they are nan."""
+    ours, x = autogen_loss(nn.MSELoss()), torch.ones(3, requires_grad=True)
+    with torch.autograd.detect_anomaly(), policy("mandatory"):
+        assert ours(x, torch.zeros(3)) == 1
+    assert explain(ours, x, torch.zeros(3)).path == "generated"

@@ -175,3 +175,37 @@ def test_an_argument_that_is_given_other_sizes(loss: Callable[[Tensor], Tensor])
         assert ours(x) == loss(y)
         assert x.shape == y.shape and x.stride() == y.stride()
     assert "on an argument of the loss" in explain(ours, torch.ones(4, 3)).reason
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda y: y[1:].add_(y[:-1]),
+        lambda y: y[1:].copy_(y[:-1]),
+        lambda y: y.t().add_(y),
+        lambda y: y.add_(y[0]),
+    ],
+)
+def test_writes_to_what_is_read_in_part(write: Callable[[Tensor], Tensor]) -> None:
+    """torch refuses them, as the result would depend on the order."""
+
+    def loss(x: Tensor) -> Tensor:
+        y = x.clone()
+        write(y)
+        return y.sum()
+
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="unsupported operation"):
+            autogen_loss(loss)(torch.ones(3, 3))
+
+
+def test_writes_to_what_is_read_beside_it_or_whole() -> None:
+    def loss(x: Tensor) -> Tensor:
+        y = x.clone()
+        y[0].add_(y[1])
+        y[:, 0] += y[:, 1]
+        y.mul_(y)
+        return y.sum()
+
+    with policy("mandatory"):
+        torch.testing.assert_close(autogen_loss(loss)(torch.ones(3, 3)), loss(torch.ones(3, 3)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from autogen import autogen_loss, explain, policy
 from tests.interpret.launches import Launches
@@ -169,3 +169,23 @@ def test_a_tensor_with_a_history_is_written_by_torch() -> None:
         results.append((x.grad, t.grad, history))
     for got, wanted in zip(*results, strict=True):
         torch.testing.assert_close(got, wanted)
+
+
+def test_what_data_is_written_to_keeps_its_version(launches: Launches) -> None:
+    class Clamped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.tensor([0.5, 2.0, -1.0]))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.weight.data.clamp_(0, 1)
+            return (x * self.weight).square().mean()
+
+    found = []
+    for module in (Clamped(), autogen_loss(Clamped())):
+        for _ in range(3):
+            penalty = module.weight.square().sum()  # saves the weight for its backward
+            (module(torch.ones(4, 3)) + penalty).backward()
+        found.append((module.weight.detach(), module.weight.grad))
+    torch.testing.assert_close(*found)
+    assert launches.take() == 6
