@@ -74,13 +74,14 @@ def _finish(
     """
     row = block * ROWS + tl.arange(0, ROWS)
     row_mask = row < n_rows
-    lse = greatest * x_inv_norm + log2(total)
+    log2_total = log2(total)
+    lse = greatest * x_inv_norm + log2_total
 
     is_counted = row_mask
     if HAS_LABELS:
         is_counted = row_mask & (n_chosen > 0.0)
         share = 1.0 / maximum(n_chosen, 1.0)
-        loss = (lse - chosen * x_inv_norm * share) * _LN_2
+        loss = ((greatest - chosen * share) * x_inv_norm + log2_total) * _LN_2
         tl.store(share_ptr + row, tl.where(is_counted, share, 0.0), mask=row_mask)
         lse = tl.where(is_counted, lse, -_LOWEST)  # so that `p` is 0
     elif positive_ptr is not None:
@@ -93,7 +94,7 @@ def _finish(
         loss = -log_sigmoid_neg(difference)
         tl.store(share_ptr + row, sigmoid(difference), mask=row_mask)
     else:
-        loss = ((greatest - chosen) * x_inv_norm + log2(total)) * _LN_2
+        loss = ((greatest - chosen) * x_inv_norm + log2_total) * _LN_2
     tl.store(lse_ptr + row, lse, mask=row_mask)
     loss = tl.where(is_counted, loss, 0.0)
     if PARTIALS is None:

@@ -386,3 +386,11 @@ def test_a_method_of_a_subclass_counts(launches: Launches) -> None:
     assert explain(Doubled(), *inputs).path == "partial" and explain(Renamed(), *inputs).path == "handwritten"
     plain.reduce = lambda loss: loss.sum()  # type: ignore[method-assign, assignment]
     torch.testing.assert_close(plain(*inputs), autogen.losses.InfoNCELoss(reduction="sum")(*inputs))
+
+
+def test_embeddings_that_are_told_apart() -> None:
+    """The loss is what the others leave of a softmax that is nearly 1."""
+    x, labels = torch.eye(16).repeat_interleave(2, 0), torch.arange(16).repeat_interleave(2)
+    loss = autogen.losses.SupConLoss(0.07)
+    exact = autogen.losses.SupConLoss(0.07, use_autogen=False)(x.double(), labels)
+    torch.testing.assert_close(loss(x, labels).double(), exact, rtol=2e-4, atol=0)  # eager: 1.6e-3

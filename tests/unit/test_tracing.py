@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from autogen.errors import (
     AutogenError,
+    ResultError,
     SourceLine,
     StateChangeError,
     TraceError,
@@ -154,7 +155,7 @@ class TestResult:
         assert traced.result([total, double], {}) == {"loss": total, "parts": (double, "note", 3)}
 
     def test_that_is_no_tensor_is_refused(self) -> None:
-        with pytest.raises(TraceError, match="it returned float"):
+        with pytest.raises(ResultError, match="of the class float"):
             trace_of(lambda x: 1.0, positive(3))
 
     def test_an_error_of_the_loss_is_chained(self) -> None:
