@@ -61,10 +61,14 @@ class Collector:
         replaced = self._recorder.replaced
         written = [*self._recorder.written.values(), *(tensor for tensor, _ in replaced.values())]
         given = _memory_of([data for _, data in replaced.values()])
-        if _memory_of(self._outputs) & (_memory_of(written) | given) or _memory_of(self._fakes) & given:
+        is_returned = bool(_memory_of(self._outputs) & (_memory_of(written) | given))
+        if is_returned:
+            refused.append("a tensor that it returns or assigns, too")
+        elif _memory_of(self._fakes) & given:
             refused.append("a tensor that is seen elsewhere, too")
         if refused:
-            raise StateChangeError(", ".join(dict.fromkeys(refused)))
+            remedy = "Return or assign a clone of what is written to." if is_returned else ""
+            raise StateChangeError(", ".join(dict.fromkeys(refused)), remedy=remedy)
         for tensor in written:
             position = self._position(tensor)
             output, is_unseen = self._add("data", tensor), tensor._version == 0

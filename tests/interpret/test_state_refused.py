@@ -209,3 +209,20 @@ def test_writes_to_what_is_read_beside_it_or_whole() -> None:
 
     with policy("mandatory"):
         torch.testing.assert_close(autogen_loss(loss)(torch.ones(3, 3)), loss(torch.ones(3, 3)))
+
+
+def test_a_buffer_that_is_written_to_and_returned() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("n", torch.zeros((), dtype=torch.int64))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            self.n += 1
+            return x.square().mean(), {"n": self.n}
+
+    ours = autogen_loss(Counting())
+    with policy("mandatory"), pytest.raises(autogen.StateChangeError, match="Return or assign a clone"):
+        ours(torch.ones(3))
+    results = [ours(torch.ones(3))[1]["n"] for _ in range(3)]
+    assert all(each is ours.n for each in results) and ours.n == 3
