@@ -291,7 +291,9 @@ def _split_log_softmax(axes: frozenset[Axis], body: Node) -> Node | None:
 
 
 def is_log_softmax(node: Node, axes: frozenset[Axis]) -> bool:
-    """Whether a node is `(x - max(x)) - log(sum(exp(x - max(x))))` over `axes`."""
+    """Whether a node is `(x - max(x)) - log(sum(exp(x - max(x))))`, the maximum over `axes`, and the sum at least over
+    those of the maximum: so it is at least 1.
+    """
     if node.op != "sub" or node.args[0].op != "sub" or node.args[1].op != "log":
         return False
     shifted, total = node.args[0], node.args[1].args[0]
@@ -302,6 +304,7 @@ def is_log_softmax(node: Node, axes: frozenset[Axis]) -> bool:
         and set(largest.attrs[1]) <= axes
         and largest.args[0] is shifted.args[0]
         and total.op == "reduce"
+        and set(largest.attrs[1]) <= set(total.attrs[1])
         and total.args[0].op in ir.EXPONENTIALS
         and total.args[0].args[0] is shifted
     )

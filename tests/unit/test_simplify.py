@@ -297,6 +297,14 @@ def test_recognises_log_softmax_only() -> None:
     assert not is_log_softmax(apply("sub", other, reduce("max", [C], Y)), axes)
 
 
+def test_a_log_softmax_has_the_maximum_of_its_own_row() -> None:
+    """Else its sum may be next to 0, and what is split would cancel."""
+    for of_maximum, of_sum, is_one in (([C], [N, C], True), ([N, C], [C], False), ([N], [C], False)):
+        shifted = apply("sub", X, reduce("max", of_maximum, X))
+        node = apply("sub", shifted, apply("log", reduce("sum", of_sum, apply("exp", shifted))))
+        assert is_log_softmax(node, frozenset({N, C})) == is_one
+
+
 def test_one_hot_of_log_softmax_needs_the_row_once() -> None:
     """Cross entropy: the log-softmax at the label, with maximum and sum from one walk over the row."""
     loss = simplified(reduce("sum", [C], one_hot(LABEL, log_softmax(X))))
