@@ -154,7 +154,7 @@ class Looped(Rows):
             *([f"previous_{run.shift} = {run.shift}"] if has_shifted else []),
             f"{name} = {self.combine('max', name, chunk)}",
             "# Finite even before the first finite column, so that no inf - inf appears.",
-            f"{run.shift} = {_finite(name)}",
+            f'{run.shift} = tl.where({name} == float("-inf"), 0.0, {name})',
             f"{run.rescale} = {self._exponential(node)}({run.previous} - {run.shift})",
         ]
         per_column = run.shift if group == 1 else f"{self.style.helper('per_column')}({run.shift}, {group})"
@@ -218,15 +218,14 @@ class Looped(Rows):
         inside.lines.append(self.accumulate(kind, name, masked))
 
     def _close(self, each: Pass, body: Body) -> None:
-        """After a loop: its reductions have their value."""
+        """After a loop: its reductions have their value; what follows a maximum of -inf is nan, as in torch."""
         for node, run in self._running.items():
             name, level = self._names[node], self.kernel.level(node.args[0])
             per_row = self.broadcast_to(self.kernel.level(node), level)
             body.lines += [
                 f"{run.previous} = {name}",
                 f"{name} = {self.along_columns('max', name, level)}",
-                f"{run.final} = {_finite(name)}",
-                f"{run.rescale} = {self._exponential(node)}({run.previous} - {run.final}{per_row})",
+                f"{run.rescale} = {self._exponential(node)}({run.previous} - {name}{per_row})",
             ]
         for (weight, group), name in self._seen.items():
             if self._is_arithmetic(weight):
@@ -247,7 +246,7 @@ class Looped(Rows):
         if online.form == Form.SCALED:
             return f"{name} * {run.rescale}{subscript}"
         per_row = self.broadcast_to(self.kernel.level(largest), self.kernel.level(largest.args[0]))
-        moved = f"({run.shift} - {run.final}{per_row}){subscript}"
+        moved = f"({run.shift} - {self._names[largest]}{per_row}){subscript}"
         seen = self._seen[online.weight, run.group]
         if self._is_arithmetic(online.weight):
             seen += self.broadcast_to(Level.COLUMN, self.kernel.level(node.args[0]))
@@ -256,24 +255,19 @@ class Looped(Rows):
 
 @frozen
 class _Running:
-    """The names of what a running maximum has in the loop, for each group of so many columns; `final` is per row."""
+    """The names of what a running maximum has in the loop, for each group of so many columns."""
 
     group: int
     previous: str
     shift: str
     rescale: str
-    final: str
 
     @classmethod
     def of(cls, name: str, group: int, names: Names) -> _Running:
-        wanted = (f"previous_{name}", f"{name}_shift", "rescale", f"final_{name}_shift")
+        wanted = (f"previous_{name}", f"{name}_shift", "rescale")
         return cls(group, *map(names.new, wanted))
 
 
 def _shifted_by(node: Node) -> tuple[Node, ...]:
     """What is subtracted in an exponential."""
     return node.args[0].args[1:] if node.op in ir.EXPONENTIALS and node.args[0].op == "sub" else ()
-
-
-def _finite(largest: str) -> str:
-    return f'tl.where({largest} == float("-inf"), 0.0, {largest})'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from triton.runtime.interpreter import GridExecutor
 import autogen.losses
 from autogen import explain
 from autogen.tiling import tiler as tiling
+from tests.interpret.agreement import agree
 from tests.interpret.compare import Call, check
 from tests.interpret.samples import Samples
 
@@ -156,6 +157,22 @@ def test_other_losses(reduction: str) -> None:
     check(Call("MultiLabelSoftMarginLoss", {"reduction": reduction}, (x, s.probability(N, C))))
     for p in (1.0, 2.0, 3.0):
         check(Call("TripletMarginLoss", {"reduction": reduction, "p": p}, (x, s.real(N, C), s.real(N, C))))
+
+
+OWN: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "logsumexp": lambda x, m: m.squeeze(1) + (x - m).exp().sum(1).log(),
+    "scaled": lambda x, m: (x.sin().nan_to_num() * (x - m).exp()).sum(1),
+    "shifted": lambda x, m: (x - m).mean(1),
+    "weighted": lambda x, m: (torch.arange(x.shape[1]) * (x - m)).sum(1),
+}
+
+
+@pytest.mark.usefixtures("short_of_room")
+@pytest.mark.parametrize("special", SPECIAL)
+@pytest.mark.parametrize("form", OWN)
+def test_sums_that_follow_a_maximum(special: str, form: str) -> None:
+    """Unlike torch's logsumexp, they are nan in a row of -inf."""
+    agree(lambda x: OWN[form](x, x.amax(1, keepdim=True)), logits(special), launches=None)
 
 
 def test_a_long_vocabulary() -> None:
