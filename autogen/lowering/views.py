@@ -59,7 +59,11 @@ def view(context: Context, value: Value, *_: Any) -> Value:
 
 
 def _matching_groups(value: Value, shape: Shape) -> list[tuple[list[int], list[int]]]:
-    """Runs of dimensions (of the argument, of the result) which hold the same elements."""
+    """Runs of dimensions (of the argument, of the result) which hold the same elements; all are one run of no elements,
+    of which products of sizes do not tell where a run ends.
+    """
+    if 0 in value.shape:
+        return [(list(range(len(value.shape))), list(range(len(shape))))]
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(value.shape) or j < len(shape):

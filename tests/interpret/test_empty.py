@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autogen import autogen_loss, explain, policy
+from tests.interpret.agreement import agree, draw
 
 
 def projected(x: Tensor, w: Tensor) -> Tensor:
@@ -90,3 +91,31 @@ def test_a_result_that_requires_a_gradient_of_its_own(loss: Callable[..., Tensor
         torch.testing.assert_close(value, loss(x, mask))
         assert (x.grad is None) == (count == 0)
     assert explain(ours, x, torch.ones(4, dtype=torch.bool)).path != "eager"
+
+
+def without_rows(x: Tensor) -> Tensor:
+    return torch.cat([x[:0].reshape(-1, 4), x.reshape(-1, 4)]).amax(1)
+
+
+def padded_from_nothing(x: Tensor) -> Tensor:
+    return F.pad(x[:0].flatten().view(-1, 4), (0, 0, 0, 2), value=3.0)
+
+
+def product_of_nothing(x: Tensor) -> Tensor:
+    return x[:0].prod()
+
+
+def means_of_nothing(x: Tensor) -> Tensor:
+    return x[:, :0].reshape(2, -1, 3).sum((1, 2)) + x[:0].view(3, 0, 2).prod(1).sum() + x.sum()
+
+
+def taken_from_nothing(x: Tensor) -> Tensor:
+    return x[:0].reshape(0, 2, 2)[:, 1].reshape(-1, 2).logsumexp(0) + x.sum()
+
+
+@pytest.mark.parametrize(
+    "loss", [without_rows, padded_from_nothing, product_of_nothing, means_of_nothing, taken_from_nothing]
+)
+def test_views_of_nothing(loss: Callable[[Tensor], Tensor]) -> None:
+    """A view of no elements has the sizes that it says, and what is joined with it is all computed."""
+    agree(loss, draw("real", 4, 3), launches=None)
