@@ -102,33 +102,44 @@ def aminmax(context: Context, value: Value, dim: int | None = None, keepdim: boo
 
 # Variance.
 
+# Where less than so many roundings of its squares are left of a variance, it is 0.
+_ROUNDINGS = 32
+
 
 def _variance(context: Context, value: Value, dims: Any, correction: Any, keepdim: bool) -> tuple[Value, Value]:
-    """`sum((x - mean)^2) / max(0, n - correction)` over `dims`, and the mean."""
+    """`sum((x - mean)^2) / max(0, n - correction)` over `dims`, and the mean.
+
+    What the mean has lost by being rounded is in every square, and `sum(x - mean)` tells what that was.
+    """
     compute = context.compute
+    limits = torch.finfo(compute)
     dims = all_dims(value, dims)
     wide = elementwise(value.shape, context.dtype, lambda x: ir.cast(x, compute), value)
-    count = numel(tuple(value.shape[dim] for dim in dims))
+    size = number(numel(tuple(value.shape[dim] for dim in dims)), compute)
     fewer = context.value(correction)
 
     def mean_of(total: ir.Node) -> ir.Node:
-        return context.name(ir.apply("div", total, number(count, compute)), "mean")
+        return context.name(ir.apply("div", total, size), "mean")
 
-    def finish(total: ir.Node) -> ir.Node:
-        left = ir.apply("sub", number(count, compute), ir.cast(fewer.at(()), compute))
-        return ir.apply("div", total, ir.apply("maximum", left, ir.const(0, compute)))
+    def centred(x: ir.Node, m: ir.Node) -> ir.Node:
+        return context.name(ir.apply("sub", x, m), "centred")
 
-    def square(x: ir.Node, m: ir.Node) -> ir.Node:
-        centred = context.name(ir.apply("sub", x, m), "centred")
-        return ir.apply("mul", centred, centred)
+    def finish(squares: ir.Node, rest: ir.Node) -> ir.Node:
+        squares, rest = context.name(squares, "squares"), context.name(rest, "rest")
+        lost = ir.apply("mul", rest, ir.apply("div", rest, size))
+        # Infinite squares stay infinite, and of elements that are all the same nothing is left, as in torch.
+        left = ir.apply("sub", squares, ir.apply("minimum", lost, ir.const(limits.max, compute)))
+        is_rounding = ir.apply("lt", left, ir.apply("mul", squares, ir.const(_ROUNDINGS * limits.eps, compute)))
+        left = ir.apply("where", is_rounding, ir.const(0, compute), left)
+        degrees = ir.apply("sub", size, ir.cast(fewer.at(()), compute))
+        return context.name(ir.apply("div", left, ir.apply("maximum", degrees, ir.const(0, compute))), "variance")
 
     totals = reduction("sum", wide, dims, True)
     mean = elementwise(totals.shape, context.dtype, mean_of, totals)
-    squares = elementwise(value.shape, context.dtype, square, wide, mean)
-    spread = reduction("sum", squares, dims, keepdim)
-    variance = elementwise(
-        spread.shape, context.dtype, lambda s: context.name(finish(context.name(s, "squares")), "variance"), spread
-    )
+    apart = elementwise(value.shape, context.dtype, centred, wide, mean)
+    squared = elementwise(value.shape, context.dtype, lambda c: ir.apply("mul", c, c), apart)
+    spread, rest = (reduction("sum", each, dims, keepdim) for each in (squared, apart))
+    variance = elementwise(spread.shape, context.dtype, finish, spread, rest)
     if not keepdim:
         totals = reduction("sum", wide, dims, False)
         mean = elementwise(totals.shape, context.dtype, mean_of, totals)

@@ -5,6 +5,7 @@ Errors are the largest of a tensor, measured against torch in double precision; 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 import autogen.losses
 from autogen import autogen_loss, policy
+from tests.interpret.agreement import agree
 from tests.interpret.compare import Call, converted, run
 from tests.interpret.samples import Samples
 
@@ -119,3 +121,24 @@ def test_dot_products_of_all_pairs_in_one_program() -> None:
     own = autogen_loss(products, policy="mandatory")(a.float(), b.float())
     allowed = 2 * (products(a.float(), b.float()) - exact).abs().max() + 2 * exact.abs().max() * 2.0**-23
     assert (own - exact).abs().max() <= allowed
+
+
+@pytest.mark.parametrize("shape", [(64, 100), (2, 40_000), (3000, 30)], ids=str)
+@pytest.mark.parametrize("dim", [None, 0, 1])
+@pytest.mark.parametrize("of", [torch.var, torch.std])
+def test_spreads_about_a_large_mean(of: Callable[..., Tensor], dim: int | None, shape: tuple[int, int]) -> None:
+    """The rounding of the mean, which is as large as what is around it, is in no result."""
+    agree(lambda x: of(x, dim), (Samples().real(*shape) + 1e5).requires_grad_(), launches=None)
+
+
+def test_spreads_of_what_is_all_the_same() -> None:
+    """Nothing, of which the root has no gradient; and of what overflows, infinity."""
+    loss = autogen_loss(lambda x: x.std(1), policy="mandatory")
+    for count in (7, 100, 40_000):
+        x = torch.full((3, count), 0.1, requires_grad=True)
+        assert not loss(x).any()
+        assert not torch.autograd.grad(loss(x).sum(), x)[0].any()
+    large = Samples().real(3, 100) * 1e30
+    torch.testing.assert_close(autogen_loss(lambda x: x.var(1), policy="mandatory")(large), large.var(1))
+    near = torch.tensor([1e7, 1e7 + 1])
+    torch.testing.assert_close(autogen_loss(torch.var_mean, policy="mandatory")(near), torch.var_mean(near))
