@@ -243,16 +243,16 @@ def _retain_grad(input: Tensor) -> None:
     raise UnsupportedOpError("retain_grad", where=current_statement())
 
 
-def _pow(base: Any, exponent: Any, **options: Any) -> Any:
+def _pow(input: Any, exponent: Any, **options: Any) -> Any:
     """`torch.pow`. A float that varies is made a tensor, as torch cannot take the logarithm of its symbol."""
-    if isinstance(base, torch.SymFloat):
-        number: Any = base
-        base = exponent.new_full((), number, dtype=torch.get_default_dtype())
-    return torch.pow(base, exponent, **options)
+    if isinstance(input, torch.SymFloat):
+        number: Any = input
+        input = exponent.new_full((), number, dtype=torch.get_default_dtype())
+    return torch.pow(input, exponent, **options)
 
 
-def _rpow(exponent: Tensor, base: Any) -> Any:
-    return _pow(base, exponent)
+def _rpow(input: Tensor, other: Any) -> Any:
+    return _pow(other, input)
 
 
 FORMULAS: dict[Any, Callable[..., Any]] = {

@@ -181,6 +181,14 @@ def test_a_diagonal_is_filled_in_matrices_of_any_size() -> None:
     assert trace_count(loss) == 1
 
 
+def test_arguments_have_the_names_that_they_have_in_torch() -> None:
+    def loss(x: Tensor) -> Tensor:
+        picked = torch.masked_select(input=x, mask=x > 0)
+        return picked.sum() + torch.pow(input=x.abs(), exponent=2.5).sum() + x.__rpow__(other=2.0).sum()
+
+    check(loss, floats(3, 4))
+
+
 def test_what_torch_refuses_or_warns_of_stays_its_own() -> None:
     with pytest.raises(RuntimeError, match="larger than 1"):
         formulas._fill_diagonal(torch.randn(3), 0.0)
