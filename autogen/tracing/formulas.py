@@ -71,7 +71,9 @@ def multi_margin_loss(
     """`sum_{c != y} max(0, margin - x_y + x_c)^p * w_y / C`, as `torch.nn.functional.multi_margin_loss`."""
     if size_average is not None or reduce is not None:
         reduction = torch.nn._reduction.legacy_get_string(size_average, reduce)
-    torch.nn._reduction.get_enum(reduction)  # which refuses what is none
+    mode = torch.nn._reduction.get_enum(reduction)  # which refuses what is none
+    if not input.is_floating_point():
+        raise NotImplementedError(f"multi_margin_loss of {input.dtype}")
     if p not in (1, 2):
         raise ValueError("only p == 1 and p == 2 supported")
     if target.dtype != torch.int64:
@@ -103,9 +105,9 @@ def multi_margin_loss(
     if weight is not None:
         violation = violation * weight[labels].unsqueeze(1).where(is_positive, 0.0).where(is_other, 0.0)
     loss = violation.sum(dim=1) / classes
-    if reduction == "mean":
+    if mode == torch.nn._reduction.get_enum("mean"):
         return loss.mean() if loss.shape[0] else loss.sum()  # torch's mean of no loss is 0 here
-    if reduction == "sum":
+    if mode == torch.nn._reduction.get_enum("sum"):
         return loss.sum()
     return loss.reshape(()) if target.dim() == 0 else loss
 
@@ -163,7 +165,8 @@ def cross_entropy(
     is_soft = _ASKS_FOR_SIZES and target.is_floating_point() and input.dim() > 0 and input.shape == target.shape
     # Where torch refuses a call, it says so.
     has_weights = weight is None or weight.shape == (input.shape[0 if input.dim() == 1 else 1],)
-    if not (is_soft and has_weights and ignore_index < 0 and 0.0 <= label_smoothing <= 1.0):
+    is_reduced = reduction in ("none", "mean", "sum")
+    if not (is_soft and has_weights and is_reduced and ignore_index < 0 and 0.0 <= label_smoothing <= 1.0):
         return _cross_entropy(
             input, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing=label_smoothing
         )

@@ -116,10 +116,11 @@ def test_what_the_cpu_has_no_halves_for_is_no_error() -> None:
     [
         (losses.MultiMarginLoss(reduction="Mean"), (torch.ones(2, 3), torch.tensor([0, 1]))),
         (losses.MultiMarginLoss(), (torch.ones(2, 3), torch.tensor([0, 1], dtype=torch.int32))),
+        (losses.MultiMarginLoss(), (torch.ones(2, 3, dtype=torch.int64), torch.tensor([0, 1]))),
         (losses.NLLLoss(torch.ones(1)), (torch.ones(2, 3, 4), torch.ones(2, 4, dtype=torch.int64))),
         (losses.CrossEntropyLoss(torch.ones(1)), (torch.ones(2, 3, 4), torch.ones(2, 4, dtype=torch.int64))),
     ],
-    ids=["a reduction", "labels", "a weight", "a weight of logits"],
+    ids=["a reduction", "labels", "scores", "a weight", "a weight of logits"],
 )
 def test_what_else_torch_refuses(loss: losses.MultiMarginLoss, inputs: tuple[Tensor, Tensor]) -> None:
     raised = []
