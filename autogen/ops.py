@@ -355,7 +355,7 @@ def _rows() -> Iterator[Op]:
     yield _row("logical_and",  "{0} & {1}",               logical, boolean, 0)
     yield _row("logical_or",   "{0} | {1}",               logical, boolean, 0)
     yield _row("logical_xor",  "{0} ^ {1}",               logical, boolean, 0)
-    yield _row("bitwise_not",  "~{0}",                    bitwise, every,   0)
+    yield _row("bitwise_not",  "~{0}",                    bitwise, every,   0,   ())  # bytes are another op
     yield _row("bitwise_and",  "{0} & {1}",               bitwise, every,   0, tensor)
     yield _row("bitwise_or",   "{0} | {1}",               bitwise, every,   0, tensor)
     yield _row("bitwise_xor",  "{0} ^ {1}",               bitwise, every,   0, tensor)

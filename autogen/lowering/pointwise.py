@@ -115,6 +115,14 @@ def _register_table() -> None:
                 LOWERINGS.setdefault(name, lowering(op.name))
 
 
+@lowers("bitwise_not.default")
+def bitwise_not(context: Context, value: Value) -> Value:
+    """`~x`, of bytes as `x ^ 255`: Triton's interpreter has no `~` for them."""
+    if context.dtype == torch.uint8:
+        return apply_op(context, "bitwise_xor", value, 255)
+    return apply_op(context, "bitwise_not", value)
+
+
 @lowers("add.Tensor", "add.Scalar")
 def add(context: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
     """`a + alpha * b`."""
