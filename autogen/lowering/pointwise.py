@@ -216,9 +216,21 @@ def angle(context: Context, value: Value) -> Value:
 @lowers("logit.default")
 def logit(context: Context, value: Value, eps: float | None = None) -> Value:
     """`log(x / (1 - x))`, of x clamped to [eps, 1 - eps] if eps is given and not negative."""
-    if eps is not None and eps >= 0:
+    if eps is not None and eps > 0.5:
+        value = _between_crossed(context, value, eps, 1 - eps)
+    elif eps is not None and eps >= 0:
         value = clamp(context, value, eps, 1 - eps)
     return apply_op(context, "log", apply_op(context, "div", value, rsub(context, value, 1)))
+
+
+def _between_crossed(context: Context, value: Value, low: float, high: float) -> Value:
+    """A value clamped to bounds of which the lower one is the greater: what is below it becomes it."""
+
+    def formula(*nodes: ir.Node) -> ir.Node:
+        x, least, most = (ir.cast(each, context.compute) for each in nodes)
+        return ir.apply("where", ir.apply("lt", x, least), least, ir.apply("minimum", x, most))
+
+    return elementwise(context.shape, context.dtype, formula, value, context.value(low), context.value(high))
 
 
 @lowers("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")

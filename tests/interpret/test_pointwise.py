@@ -72,6 +72,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Tensor], Sequence[str]]] = {
     "logical_xor": (lambda x: x * torch.logical_xor(x > 0, x < 1), [REAL]),
     "logit": (lambda x: x.logit(), [UNIT]),
     "logit within bounds": (lambda x: x.logit(0.1), [UNIT]),
+    "logit within crossed bounds": (lambda x: x.logit(0.7), [UNIT]),
     "logsigmoid": (lambda x: F.logsigmoid(x), [REAL]),
     "mvlgamma": (lambda x: torch.mvlgamma(x + 2, 3), [POSITIVE]),
     "nan_to_num": (lambda x: x.log().nan_to_num(nan=1.0, posinf=2.0, neginf=3.0), [REAL]),
