@@ -90,7 +90,7 @@ def apply_op(context: Context, name: str, *arguments: Any) -> Value:
             nodes = tuple(map(rounded_once, nodes))
         return settled(*nodes) if settled else ir.apply(name, *nodes)
 
-    return elementwise(context.shape, context.dtype, formula, *map(context.value, arguments))
+    return elementwise(context.shape, context.dtype, formula, *(context.value(each, inside) for each in arguments))
 
 
 # Beside an overload for tensors, those that take a number in the place of one.

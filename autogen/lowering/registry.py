@@ -54,15 +54,20 @@ class Context:
         """The dtype in which the (first) result is computed."""
         return ir.compute_dtype(self.dtype)
 
-    def value(self, argument: Any) -> Value:
-        """An argument of an op as a tensor: a number becomes a 0-dim one."""
+    def value(self, argument: Any, inside: torch.dtype | None = None) -> Value:
+        """An argument of an op as a tensor: a number becomes a 0-dim one.
+
+        The op computes `inside` a dtype, by default that of the (first) result.
+        """
         if isinstance(argument, Value):
             return argument
         if isinstance(argument, bool):
             return Value((), torch.bool, lambda _: ir.const(argument, torch.bool))
         if isinstance(argument, (int, float)):
-            # The number is exact until an op casts it to the dtype that it computes in.
-            dtype = torch.int64 if isinstance(argument, int) else torch.float64
+            # The number is exact until an op casts it to the dtype that it computes in, of which integers have the last
+            # 64 bits, and floats the size.
+            is_large = (inside or self.compute).is_floating_point and argument > torch.iinfo(torch.int64).max
+            dtype = torch.float64 if isinstance(argument, float) or is_large else torch.int64
             return Value((), dtype, lambda _: ir.const(argument, dtype))
         expression = self.size_of(argument)
         if expression.is_integer:

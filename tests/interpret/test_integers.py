@@ -15,7 +15,7 @@ from autogen.dispatch.dispatcher import Dispatcher
 from autogen.runtime.backwards import kernels_in
 from autogen.runtime.compiled import CompiledLoss
 from autogen.sizes import Evaluator
-from tests.interpret.agreement import draw
+from tests.interpret.agreement import agree, draw
 
 SIGNED = [torch.int8, torch.int32, torch.int64]
 CASES = [*((dtype, sign) for dtype in SIGNED for sign in (1, -1)), (torch.uint8, 1), (torch.bool, 1), (torch.bool, -1)]
@@ -133,6 +133,28 @@ def test_labels_of_64_bits() -> None:
     x = draw("real", len(label), 7)
     torch.testing.assert_close(autogen_loss(loss, policy="mandatory")(x, label), loss(x, label))
     assert "narrow(label)[:, None]" in explain(autogen_loss(loss), x, label).forward.source
+
+
+BEYOND_64_BITS: dict[str, Callable[[Tensor], Tensor]] = {
+    "times": lambda x: x * 2**63,
+    "less than": lambda x: x * (x < 2**64 - 1),
+    "less than, of integers": lambda x: x * (x.int() < 2**64 - 1),
+    "plus": lambda x: x + 2**63,
+    "from": lambda x: 2**63 - x,
+    "over": lambda x: x / 2**63,
+    "the rest": lambda x: x % 2**63,
+    "plus a product": lambda x: torch.addcmul(x, x, x, value=2**63),
+    "at most": lambda x: x.clamp(max=2**63),
+    "a choice": lambda x: torch.where(x > 0, x, 2**63) * x,
+    "a tensor": lambda x: x * torch.full_like(x, 2**63),
+    "the last bits": lambda x: x * (x.long() * 0x9E3779B97F4A7C15),
+}
+
+
+@pytest.mark.parametrize("name", BEYOND_64_BITS)
+def test_numbers_that_have_64_bits_without_a_sign(name: str) -> None:
+    x = torch.tensor([1.5, -2.0, 3e18, 1e19], requires_grad=True)
+    agree(BEYOND_64_BITS[name], x, launches=None)
 
 
 @pytest.mark.parametrize("columns", [16, 64, 1024])
