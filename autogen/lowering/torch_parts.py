@@ -23,7 +23,8 @@ from autogen.tracing.trace import Trace
 
 aten = torch.ops.aten
 
-# Kept whole although torch has a formula for them: as simple ops they would be many, and slow.
+# Kept whole although torch has a formula for them: as simple ops they would be many, and slow. Of the last, the formula
+# is another loss.
 _OWN_KERNELS = frozenset(
     {
         "cumsum",
@@ -42,6 +43,7 @@ _OWN_KERNELS = frozenset(
         "embedding",
         "embedding_dense_backward",
         "_euclidean_dist",
+        "multilabel_margin_loss_forward",
     }
 )
 

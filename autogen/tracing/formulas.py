@@ -360,6 +360,14 @@ def _index_add(op: Any) -> Callable[..., Tensor]:
     return add
 
 
+def _multilabel_margin_loss(input: Tensor, target: Tensor, reduction: int) -> Any:
+    """Of a single row, the fake loss has a dimension too many."""
+    if input.dim() > 1 or reduction != torch.nn._reduction.get_enum("none"):
+        return NotImplemented
+    loss, is_target = aten.multilabel_margin_loss_forward(input.reshape(1, -1), target.reshape(1, -1), reduction)
+    return loss.reshape(()), is_target.reshape(target.shape)
+
+
 def _shrink_backward(grad: Tensor, input: Tensor, lambd: float) -> Tensor:
     """The gradient of `hardshrink` and `softshrink`, whose ops refuse symbolic sizes."""
     return grad.masked_fill(input.abs() <= lambd, 0)
@@ -463,6 +471,7 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.hardshrink_backward.default: _shrink_backward,
     aten.huber_loss.default: _huber_loss,
     aten.huber_loss_backward.default: _of_one_dtype(1, 2),
+    aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
     aten.nll_loss_forward.default: _all(_of_one_dtype(0, 2), _of_class_index(torch.int64, torch.uint8)),
     aten.nll_loss2d_forward.default: _all(_of_one_dtype(0, 2), _of_class_index(torch.int64)),
     aten.index_add.default: _index_add(aten.index_add.default),

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import autogen.functional
 import autogen.losses
-from autogen import policy
+from autogen import autogen_loss, policy
 from autogen.losses.handwritten import make_multilabel_margin
 from tests.interpret.compare import Call, check
 from tests.interpret.samples import Samples
@@ -211,6 +213,28 @@ def test_targets_that_are_no_classes() -> None:
         launch(x.device)
     assert forward.output.isnan().tolist() == [False, True, False]
     assert backward.gradients["input"].isnan().all(1).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("target", [[0, -1, 3], [3, 1, -1], [[0, 1, -2]]], ids=str)
+@pytest.mark.parametrize("needs_gradient", [False, True])
+def test_targets_that_are_no_classes_are_torchs_error(target: Any, reduction: str, needs_gradient: bool) -> None:
+    labels = torch.tensor(target)
+    x = Samples().real(*labels.shape).requires_grad_(needs_gradient)
+    with pytest.raises(RuntimeError, match="argument #2 'target' is out of range"):
+        autogen.functional.multilabel_margin_loss(x, labels, reduction=reduction)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("batch", [(), (4,)])
+def test_within_a_loss(batch: tuple[int, ...], reduction: str) -> None:
+    """What follows the first -1 is no target; torch's own formula adds class 0."""
+
+    def loss(x: Tensor, target: Tensor) -> Tensor:
+        return F.multilabel_margin_loss(x * 2, target, reduction=reduction).exp()
+
+    x, target = Samples().real(*batch, 6), torch.tensor([3, 0, -1, 1, -1, -1]).expand(*batch, 6)
+    torch.testing.assert_close(autogen_loss(loss, policy="mandatory")(x, target), loss(x, target))
 
 
 def test_on_meta() -> None:
