@@ -1,10 +1,10 @@
 """Rewrites on the IR, in one named, ordered list. Each keeps the value up to the rounding of a sum that is taken in
-another order (a sum that overflows, or meets 0 * inf, may do so elsewhere).
+another order (one that does not wait for a factor may overflow, or meet 0 * inf, where eager does not).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import sympy
 import torch
@@ -19,7 +19,9 @@ Pass = Callable[[Node], Node]
 
 _FLOATS = (torch.float32, torch.float64)
 _SMALL = (torch.bool, torch.uint8, torch.int8)  # of which half precision has every value
-_LINEAR = frozenset({"neg", "abs", "add", "sub", "where", "minimum", "maximum", "cast"})
+_LINEAR = frozenset({
+    "neg", "abs", "add", "sub", "mul", "minimum", "maximum", "relu", "log_sigmoid", "log_sigmoid_neg", "cast", "reduce",
+})  # fmt: skip
 _OPPOSITE = {"eq": "ne", "ne": "eq"}  # nan makes no other pair opposites
 
 
@@ -181,51 +183,122 @@ def _separates(axes: frozenset[Axis], terms: Sequence[Node]) -> bool:
 
 
 def _pull_factor(axes: frozenset[Axis], body: Node) -> Node | None:
-    """`sum(r * x)` as `r * sum(x)`, likewise through negation and division by `r`, however deep `r` is in a product.
-
-    Not of what is read as it is, where `r` may be 0: numbers next to the largest, with which what is masked is filled,
-    have an infinite sum, of which 0 makes nan.
-    """
-    found = _around(axes, body) if body.dtype in _FLOATS else None
-    if found is None:
-        return None
-    outside, rest, may_be_0 = found
-    return None if may_be_0 and _is_linear(rest) else outside(_sum(axes, rest))
-
-
-def _around(axes: frozenset[Axis], node: Node) -> tuple[Pass, Node, bool] | None:
-    """What of `node` is the same all along the axes, as something to be done to a sum of the rest; that rest; and
-    whether it may be a factor of 0.
-    """
-    match node.op:
-        case "neg":
-            return lambda total: fold(apply("neg", total)), node.args[0], False
-        case "div" if not node.args[1].axes & axes:
-            return lambda total: fold(apply("div", total, node.args[1])), node.args[0], False
-        case "div":
-            found = _around(axes, node.args[0])
-            return found and (found[0], fold(apply("div", found[1], node.args[1])), found[2])
-        case "mul":
-            for outside, inside in (node.args, node.args[::-1]):
-                if not outside.axes & axes:
-                    return lambda total, own=outside: fold(apply("mul", own, total)), inside, _may_be_0(outside)
-            for outside, inside in (node.args, node.args[::-1]):
-                found = _around(axes, outside)
-                if found:
-                    return found[0], fold(apply("mul", found[1], inside)), found[2]
+    """`sum(r * x)` as `r * sum(x)`, likewise through negation and division by `r`, however deep `r` is in a product."""
+    for op, factor, rest in _around(axes, body) if body.dtype in _FLOATS else ():
+        if _leaves(op, factor, rest):
+            total = _sum(axes, rest)
+            return fold(apply("mul", factor, total) if op == "mul" else apply("div", total, factor))
     return None
 
 
-def _may_be_0(factor: Node) -> bool:
-    """Whether a factor is read, as a mask is; what is reduced, or arrives in backward, is taken not to be 0."""
-    read = [node for node in ir.downward([factor], lambda node: node.op == "reduce") if node.op == "load"]
-    return bool(read) and all(node.attrs[0].role != "upstream" for node in read)
+def _around(axes: frozenset[Axis], node: Node) -> Iterator[tuple[str, Node, Node]]:
+    """Each part of `node` that is the same all along the axes: whether it is to "mul" or "div"; itself; the rest."""
+    match node.op:
+        case "neg":
+            yield "mul", const(-1, node.dtype), node.args[0]
+        case "div":
+            dividend, divisor = node.args
+            if not divisor.axes & axes:
+                yield "div", divisor, dividend
+            for op, factor, rest in _around(axes, dividend):
+                yield op, factor, fold(apply("div", rest, divisor))
+        case "mul":
+            pairs = dict.fromkeys((node.args, node.args[::-1]))
+            for outside, inside in pairs:
+                if not outside.axes & axes:
+                    yield "mul", outside, inside
+            for outside, inside in pairs:
+                for op, factor, rest in _around(axes, outside):
+                    yield op, factor, fold(apply("mul", rest, inside))
 
 
-def _is_linear(node: Node) -> bool:
-    """Whether a value grows as what it is read from does."""
-    ends = ir.downward([node], lambda each: each.op not in _LINEAR)
-    return any(each.op == "load" and each.dtype in _FLOATS for each in ends)
+def _leaves(op: str, factor: Node, rest: Node) -> bool:
+    """Whether what `op` does with a factor may be done to a sum of the rest.
+
+    What may shrink stays, masks above all, where that sum may be infinite though no summand is: 0 makes nan of it. So
+    does what may be 0 and divides, as 0 / 0 is nan, and not infinite. What is waited for leaves whatever it is.
+    """
+    if _is_waited_for(op, factor):
+        return True
+    divisors = [factor] if op == "div" else []
+    divisors += [node.args[-1] for node in ir.downward([factor], _is_reduced) if node.op in ("div", "reciprocal")]
+    if any(map(_may_be_0, divisors)):
+        return False
+    number = _number(factor)
+    if number is not None and number != 0 and (abs(number) >= 1 if op == "mul" else abs(number) <= 1):
+        return True
+    return (op == "mul" and _is_size(factor) and _is_positive(factor)) or not _may_overflow(rest)
+
+
+def _is_reduced(node: Node) -> bool:
+    return node.op == "reduce"
+
+
+def _is_waited_for(op: str, factor: Node) -> bool:
+    """Whether a factor arrives in backward, or is reduced, from floats if it multiplies: a sum without it is taken in
+    the same walk, or by forward. What is reduced from conditions is a mask, which may be 0.
+    """
+    ends = ir.downward([factor], lambda node: _is_reduced(node) or node.dtype == torch.bool)
+    arrives = any(node.op == "load" and node.attrs[0].role == "upstream" for node in ends)
+    return arrives or any(_is_reduced(node) and (op == "div" or _is_float(node)) for node in ends)
+
+
+def _is_float(node: Node) -> bool:
+    """Whether a value is computed from floats, and not by comparing them."""
+    below = ir.downward([node], lambda each: not each.dtype.is_floating_point)
+    return any(each.op == "load" and each.dtype in _FLOATS for each in below)
+
+
+def _may_be_0(divisor: Node) -> bool:
+    """Whether a divisor may be 0, as far as can be seen; what is reduced is taken not to be."""
+    number = _number(divisor)
+    return number == 0 if number is not None else not _is_positive(divisor)
+
+
+def _is_positive(node: Node) -> bool:
+    """Whether a value is above 0 by its form, but for one so small that it is rounded to 0."""
+    match node.op:
+        case "const":
+            return bool(node.attrs[0] > 0)
+        case "index":
+            return bool(node.attrs[0].is_positive)
+        case "reduce" | "exp" | "sigmoid" | "sigmoid_neg":
+            return True
+        case "maximum":
+            return any(map(_is_positive, node.args))
+        case "add":
+            return all(map(_is_at_least_zero, node.args)) and any(map(_is_positive, node.args))
+        case "cast" | "sqrt" | "reciprocal" | "mul" | "div" | "minimum":
+            return all(map(_is_positive, node.args))
+    return False
+
+
+def _may_overflow(node: Node) -> bool:
+    """Whether a sum of values may be infinite though none of them is: they grow as what is read from memory does, with
+    numbers next to the largest, with which masks are filled. A square of those is infinite itself.
+    """
+    found: dict[Node, None] = {}
+    todo = [node]
+    while todo:
+        each = todo.pop()
+        if each not in found:
+            found[each] = None
+            todo += _grows_as(each)
+    return any(each.op == "load" and each.dtype in _FLOATS for each in found)
+
+
+def _grows_as(node: Node) -> Sequence[Node]:
+    """The arguments as which a value grows."""
+    match node.op:
+        case "where":
+            return node.args[1:]
+        case "div":
+            return node.args[:1]
+        case "mul" if node.args[0] is node.args[1]:
+            return ()
+        case "reduce" if node.attrs[0] == "prod":
+            return ()
+    return node.args if node.op in _LINEAR else ()
 
 
 def _one_hot(axes: frozenset[Axis], body: Node) -> Node | None:
@@ -276,17 +349,27 @@ def _split_log_softmax(axes: frozenset[Axis], body: Node) -> Node | None:
 
     Both parts have the sign of w, so nothing cancels; and neither needs `s`, so one pass over the row is enough.
     """
-    factors = body.args if body.op == "mul" else (body,)
-    for position, factor in enumerate(factors):
-        if is_log_softmax(factor, axes):
-            others = [f for k, f in enumerate(factors) if k != position]
-            shifted, log_total = factor.args
-            if log_total.axes & axes:  # more is summed than the softmax's own axes: those first
-                inner = axes - log_total.axes
-                return _sum(axes & log_total.axes, _sum(inner, body))
-            weighted = apply("mul", *others, shifted) if others else shifted
-            weight = others[0] if others else const(1, body.dtype)
-            return apply("sub", _sum(axes, weighted), fold(apply("mul", log_total, _sum(axes, weight))))
+    found = _weighted(axes, body)
+    if found is None:
+        return None
+    log_softmax, weight = found
+    shifted, log_total = log_softmax.args
+    if log_total.axes & axes:  # more is summed than the softmax's own axes: those first
+        return _sum(axes & log_total.axes, _sum(axes - log_total.axes, body))
+    weighted = shifted if weight is None else apply("mul", weight, shifted)
+    total = _sum(axes, const(1, body.dtype) if weight is None else weight)
+    return apply("sub", _sum(axes, weighted), fold(apply("mul", log_total, total)))
+
+
+def _weighted(axes: frozenset[Axis], node: Node) -> tuple[Node, Node | None] | None:
+    """The log-softmax in a product, however deep, and its weight (None is 1)."""
+    if is_log_softmax(node, axes):
+        return node, None
+    for own, other in (node.args, node.args[::-1]) if node.op == "mul" else ():
+        found = _weighted(axes, own)
+        if found is not None:
+            log_softmax, weight = found
+            return log_softmax, other if weight is None else apply("mul", weight, other)
     return None
 
 

@@ -38,6 +38,7 @@ TENSORS = {
     "z": torch.arange(12, dtype=F64).reshape(2, 3, 2) / 4 - 1.5,
     "row": torch.tensor([2.0, -0.5], dtype=F64),
     "column": torch.tensor([1.0, -2.0, 4.0], dtype=F64),
+    "upstream": torch.tensor(-1.5, dtype=F64),
     "label": torch.tensor([2, -1]),  # the second is no column
     "deep_label": torch.tensor([[0, 2], [3, 1]]),
 }
@@ -189,38 +190,70 @@ def test_an_axis_goes_with_a_choice_between_equals(kind: str) -> None:
 
 
 def test_factors_per_row_leave_the_sum() -> None:
-    total, grown = reduce("sum", [C], X), apply("exp", X)
+    grown = apply("exp", X)
+    total = reduce("sum", [C], grown)
     for factored in (
         apply("mul", ROW, grown),
         apply("mul", grown, ROW),
         apply("mul", apply("mul", ROW, grown), ONE),
         apply("mul", apply("mul", grown, ROW), ONE),
     ):
-        assert simplified(reduce("sum", [C], factored)) is apply("mul", ROW, reduce("sum", [C], grown))
-    assert simplified(reduce("sum", [C], apply("div", X, ROW))) is apply("div", total, ROW)
-    assert simplified(reduce("sum", [C], apply("neg", X))) is apply("neg", total)
+        assert simplified(reduce("sum", [C], factored)) is apply("mul", ROW, total)
+    above = apply("maximum", ROW, ONE)
+    assert simplified(reduce("sum", [C], apply("div", grown, above))) is apply("div", total, above)
+    assert simplified(reduce("sum", [C], apply("neg", X))) is apply("neg", reduce("sum", [C], X))
+
+
+def stays(op: str, *args: Node) -> bool:
+    """Whether no sum over c is multiplied or divided."""
+    found = ir.topological([simplified(reduce("sum", [C], apply(op, *args)))])
+    return all(arg.op != "reduce" for node in found if node.op in ("mul", "div") for arg in node.args)
 
 
 def test_a_mask_keeps_what_is_read_out_of_a_sum() -> None:
     """The sum of what it keeps out may be infinite."""
+    count = ir.cast(reduce("sum", [C], ir.cast(apply("gt", X, Y), I64)), F64)
+    place = ir.cast(apply("ne", index(N), const(1, I64)), F64)
     for body in (X, apply("neg", X), apply("abs", apply("sub", X, Y)), apply("where", apply("lt", X, Y), X, ONE)):
-        found = ir.topological([simplified(reduce("sum", [C], apply("mul", ROW, body)))])
-        assert all(arg.op != "reduce" for node in found if node.op == "mul" for arg in node.args)
-    scaled = apply("exp", reduce("sum", [C], Y))  # a number that is no mask
-    assert simplified(reduce("sum", [C], apply("mul", scaled, X))).op != "reduce"
+        for mask in (ROW, count, place, const(0, F64), const(0.5, F64)):
+            assert stays("mul", mask, body)
+        assert not stays("mul", const(2, F64), body)
+        assert stays("div", body, const(2, F64)) and not stays("div", body, const(0.5, F64))
+    square, exponential = apply("mul", X, X), apply("exp", apply("mul", X, Y))
+    for body in (square, exponential):  # which are infinite themselves
+        assert not stays("mul", ROW, body) and not stays("div", body, const(2, F64))
+
+
+def test_what_is_waited_for_leaves_a_sum() -> None:
+    """Else it would take another walk, or another launch."""
+    norm = apply("sqrt", reduce("sum", [C], apply("mul", Y, Y)))
+    upstream = ir.load(Buffer("upstream", F64, (), (), "upstream"), ())
+    count = ir.cast(reduce("sum", [C], ir.cast(apply("gt", X, Y), I64)), F64)
+    for factor in (norm, upstream):
+        assert not stays("mul", factor, X) and not stays("div", X, factor)
+    assert not stays("div", X, count)
+
+
+def test_what_may_be_0_divides_each_summand() -> None:
+    square = apply("mul", X, X)
+    for divisor in (ROW, apply("mul", ROW, ROW), apply("abs", ROW), apply("sub", ROW, ONE)):
+        assert stays("div", square, divisor) and stays("mul", square, apply("reciprocal", divisor))
+    for divisor in (apply("add", apply("mul", ROW, ROW), ONE), apply("maximum", ROW, ONE), apply("exp", ROW)):
+        assert not stays("div", square, divisor)
 
 
 def test_factors_per_row_leave_the_sum_from_any_depth() -> None:
-    total = reduce("sum", [C], apply("mul", X, Y))
+    grown, above = apply("exp", X), apply("maximum", ROW, ONE)
+    total = reduce("sum", [C], apply("mul", grown, apply("exp", Y)))
     for deep in (
-        apply("mul", apply("mul", apply("mul", ROW, X), ONE), Y),
-        apply("mul", apply("mul", X, apply("mul", ONE, ROW)), Y),
+        apply("mul", apply("mul", apply("mul", ROW, grown), ONE), apply("exp", Y)),
+        apply("mul", apply("mul", grown, apply("mul", ONE, ROW)), apply("exp", Y)),
     ):
         assert simplified(reduce("sum", [C], deep)) is apply("mul", ROW, total)
-    divided = apply("mul", apply("div", apply("neg", X), ROW), Y)
-    assert simplified(reduce("sum", [C], divided)) is apply("neg", apply("div", total, ROW))
-    over = apply("div", apply("mul", X, ROW), Y)
-    assert simplified(reduce("sum", [C], over)) is apply("mul", ROW, reduce("sum", [C], apply("div", X, Y)))
+    divided = apply("mul", apply("div", apply("neg", grown), above), apply("exp", Y))
+    assert simplified(reduce("sum", [C], divided)) is apply("neg", apply("div", total, above))
+    over = apply("div", apply("mul", grown, ROW), Y)
+    assert simplified(reduce("sum", [C], over)) is apply("mul", ROW, reduce("sum", [C], apply("div", grown, Y)))
 
 
 def test_a_sum_that_would_cancel_is_not_split() -> None:
@@ -276,6 +309,17 @@ def test_a_weighted_log_softmax_is_split() -> None:
         reduce("sum", [C], apply("mul", Y, shifted)),
         apply("mul", log_total, reduce("sum", [C], Y)),
     )
+
+
+def test_a_log_softmax_is_split_however_deep_it_is_in_a_product() -> None:
+    shifted, log_total = softmax_parts(X, "exp_nonpositive")
+    inner, weight = apply("mul", Y, log_softmax(X)), apply("mul", Y, ROW)
+    for deep in (apply("mul", inner, ROW), apply("mul", ROW, inner)):
+        assert simplified(reduce("sum", [C], deep)) is apply(
+            "sub",
+            reduce("sum", [C], apply("mul", weight, shifted)),
+            apply("mul", log_total, reduce("sum", [C], weight)),
+        )
 
 
 def test_a_bare_log_softmax_is_split() -> None:
