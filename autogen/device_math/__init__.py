@@ -42,6 +42,9 @@ _FUNCTIONS = {
 }
 _HOMES = {name: file for file, names in _FUNCTIONS.items() for name in names.split()}
 
+NAMES = frozenset(_HOMES)
+"""What a kernel may import from here."""
+
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:

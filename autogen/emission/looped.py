@@ -151,7 +151,7 @@ class Looped(Rows):
         chunk = self._of_groups("max", self.masked(reduced, inside, start), level, group)
         inside.lines += [
             f"{run.previous} = {name}",
-            *([f"previous_{run.shift} = {run.shift}"] if has_shifted else []),
+            *([f"{run.previous_shift} = {run.shift}"] if has_shifted else []),
             f"{name} = {self.combine('max', name, chunk)}",
             "# Finite even before the first finite column, so that no inf - inf appears.",
             f'{run.shift} = tl.where({name} == float("-inf"), 0.0, {name})',
@@ -182,7 +182,7 @@ class Looped(Rows):
             inside.lines.append(f"{name} = {name} * {run.rescale}{subscript} + {chunk}")
             return None
         seen, update = self._weight_seen(online.weight, node, run.group, body, inside)
-        inside.lines.append(f"{name} += (previous_{run.shift} - {run.shift}){subscript} * {seen} + {chunk}")
+        inside.lines.append(f"{name} += ({run.previous_shift} - {run.shift}){subscript} * {seen} + {chunk}")
         return update
 
     def _is_arithmetic(self, weight: Node | None) -> bool:
@@ -260,11 +260,13 @@ class _Running:
     group: int
     previous: str
     shift: str
+    previous_shift: str
     rescale: str
 
     @classmethod
     def of(cls, name: str, group: int, names: Names) -> _Running:
-        wanted = (f"previous_{name}", f"{name}_shift", "rescale")
+        shift = f"{name}_shift"
+        wanted = (f"previous_{name}", shift, f"previous_{shift}", "rescale")
         return cls(group, *map(names.new, wanted))
 
 

@@ -12,7 +12,7 @@ import sympy
 import torch
 
 import autogen.templates
-from autogen import ir
+from autogen import device_math, ir
 from autogen.emission.body import TRITON_DTYPES, Body, Names, Style, wrapped
 from autogen.emission.records import Record
 from autogen.emission.sizes import Sizes
@@ -20,7 +20,6 @@ from autogen.emission.source import Function, KernelSource, Partial
 from autogen.frozen import frozen
 from autogen.ir import Axis, Node
 from autogen.names import NUMBER
-from autogen.ops import OPS
 from autogen.program import Root
 from autogen.provenance import Provenance
 from autogen.scheduling.kernel import CHUNKS, Kernel, Level
@@ -31,7 +30,8 @@ from autogen.tiling.variant import Variant
 if TYPE_CHECKING:
     import jinja2
 
-_RESERVED = (
+# What the text of kernels says besides the names of their values.
+RESERVED = device_math.NAMES | {
     "tl",
     "triton",
     "float",
@@ -79,15 +79,7 @@ _RESERVED = (
     "ALIGN",
     "CHUNKS",
     "PARTIALS",
-    "max_over",
-    "min_over",
-    "prod_over",
-    "logcumsumexp",
-    "narrow",
-    "one_condition",
-    "parts_of_2",
-    "parts_of_4",
-)
+}
 
 _TOLD = {"program": "which one of the part's", "programs": "how many the part has"}
 _OPERATORS = {"sum": "+", "prod": "*"}
@@ -179,8 +171,7 @@ class Shell:
         written = sorted(made, key=lambda buffer: -_ROLES.index(buffer.role))
         self.buffers = [*read, *written]
         pointers = [f"{buffer.name}_ptr" for buffer in (*self.buffers, *shared)]
-        functions = {helper for op in OPS.values() for helper in op.helpers}
-        self.names = Names([*_RESERVED, *functions, *pointers, *variables.values(), *map(str, self._numbers(kernel))])
+        self.names = Names([*RESERVED, *pointers, *variables.values(), *map(str, self._numbers(kernel))])
         self.style = Style(kernel.computed, provenance, self.sizes, self.names, self)
         self.passes: dict[Node, int] = dict.fromkeys(kernel.loads(), 1)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
+import linecache
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autogen import autogen_loss, explain, policy
-from tests.interpret.agreement import draw
+from autogen import autogen_loss, device_math, explain, policy
+from autogen.emission.shell import RESERVED
+from autogen.templates import FOLDER
+from tests.interpret.agreement import agree, draw
 
 # One kernel, one with a product between, one with a last block, one with horizontal parts.
 TEXTS = {
@@ -37,11 +41,18 @@ OURS += [
 ]
 
 
-def made(kind: str, a: str = "a", b: str = "b", c: str = "c", d: str = "d") -> Callable[..., Tensor]:
+def defined(text: str) -> Callable[..., Tensor]:
+    """The function `f` of a text whose lines, and so its variables, are found."""
+    name = f"<{text}>"
     scope: dict[str, Any] = {}
-    text = f"def f({a}, {b}, {d}):\n    {c} = {a}.log_softmax(1)\n    return {TEXTS[kind]}\n"
-    exec(text.format(B=b, C=c, D=d), scope)
+    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+    exec(compile(text, name, "exec"), scope)
     return scope["f"]  # type: ignore[no-any-return]
+
+
+def made(kind: str, a: str = "a", b: str = "b", c: str = "c", d: str = "d") -> Callable[..., Tensor]:
+    text = f"def f({a}, {b}, {d}):\n    {c} = {a}.log_softmax(1)\n    return {TEXTS[kind]}\n"
+    return defined(text.format(B=b, C=c, D=d))
 
 
 def results(loss: Callable[..., Tensor]) -> list[Tensor]:
@@ -107,3 +118,20 @@ def test_an_average_of_losses() -> None:
     decorated = autogen_loss(masked_mean)
     torch.testing.assert_close(decorated(loss, mask), masked_mean(loss, mask))
     assert explain(decorated, loss, mask).path == "generated"
+
+
+@pytest.mark.parametrize("name", ["per_column", "in_groups", "columns_per_group", "previous_row_max_shift", "columns"])
+@pytest.mark.parametrize("weighted", ["", " * y"])
+def test_names_of_walks_along_rows(name: str, weighted: str) -> None:
+    """What kernels of long rows import, and keep from step to step."""
+    text = f"{name} = (x - y).tanh()\n    return ({name}.log_softmax(1){weighted}).sum(1).mean()"
+    loss = defined(f"def f(x, y):\n    {text}\n")
+    agree(loss, draw("real", 2, 40_000), draw("real", 2, 40_000, seed=1))
+
+
+def test_what_kernels_import_and_templates_assign_is_reserved() -> None:
+    assigned: set[str] = set()
+    for template in FOLDER.glob("*.jinja"):
+        assigned.update(re.findall(r"^ *(?:for )?(\w+) (?:=|in) ", template.read_text(), re.MULTILINE))
+    assert "first_of_group" in assigned
+    assert device_math.NAMES | assigned <= RESERVED
