@@ -20,7 +20,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.overrides import TorchFunctionMode
 
 from autogen.errors import UnsupportedOpError
-from autogen.tracing import padding, products
+from autogen.tracing import checks, padding, products
 from autogen.tracing.source import current_statement
 
 aten = torch.ops.aten
@@ -296,18 +296,6 @@ def _in_dtype_of_first(op: Any, position: int) -> Callable[..., Any]:
     return cast
 
 
-def _of_one_dtype(*positions: int) -> Callable[..., Any]:
-    """A check that the given arguments, where they are tensors, have the dtype of the first of them."""
-
-    def check(*args: Any) -> Any:
-        first, *others = [args[k] for k in positions if k < len(args) and args[k] is not None]
-        for other in others:
-            _refuse(other.dtype != first.dtype, f"expected {first.dtype} but found {other.dtype}")
-        return NotImplemented
-
-    return check
-
-
 def _in_dtype_of_target(input: Tensor, target: Tensor, *rest: Any) -> Any:
     """`binary_cross_entropy_with_logits`, whose fake result is of the wider dtype before torch 2.12."""
     tensors = [each for each in (input, target, *rest) if isinstance(each, Tensor)]
@@ -318,34 +306,6 @@ def _in_dtype_of_target(input: Tensor, target: Tensor, *rest: Any) -> Any:
     return aten.binary_cross_entropy_with_logits(*given).to(target.dtype)
 
 
-def _in_unit_interval(input: Tensor, target: Tensor, *_: Any) -> Any:
-    if input.device.type == "cpu":
-        are_probabilities = (input >= 0) & (input <= 1) & (target >= 0) & (target <= 1)
-        _refuse(not are_probabilities.all(), "all elements of input and target should be between 0 and 1")
-    return NotImplemented
-
-
-def _of_class_index(*dtypes: torch.dtype) -> Callable[..., Any]:
-    """A check of the targets of `nll_loss_forward(input, target, weight, reduction, ignore_index)`."""
-
-    def check(input: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int) -> Any:
-        _refuse(target.dtype not in dtypes, f"expected a target of one of {dtypes}, but got {target.dtype}")
-        if weight is not None:
-            classes = input.shape[min(1, input.dim() - 1)]
-            _refuse(weight.dim() != 1 or weight.shape[0] != classes, "a weight tensor that is not one per class")
-        if target.device.type == "cpu":
-            outside = (target < 0) | (target >= input.shape[min(1, input.dim() - 1)])
-            _refuse((outside & (target != ignore_index)).any(), "a target is out of bounds", IndexError)
-        return NotImplemented
-
-    return check
-
-
-def _positive_beta(input: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0) -> Any:
-    _refuse(beta < 0, "smooth_l1_loss does not support negative values for beta.")
-    return NotImplemented
-
-
 def _index_add(op: Any) -> Callable[..., Tensor]:
     """torch's formula for the op `index_add`, for a source that is not broadcast."""
 
@@ -353,7 +313,7 @@ def _index_add(op: Any) -> Callable[..., Tensor]:
         wanted, given = [list(each.shape) for each in (input, source)]
         if wanted and source.dim() == input.dim():
             wanted[dim] = given[dim]
-        _refuse(wanted != given, f"a source of the shape {given} for rows of {wanted}")
+        checks.refuse(wanted != given, f"a source of the shape {given} for rows of {wanted}")
         result: Tensor = decomposition_table[op](input, dim, index, source, alpha=alpha)
         return result
 
@@ -400,7 +360,7 @@ def _with_degrees_of_freedom(
     # A single number has its dimensions 0 and -1 in words only.
     count = math.prod(input.shape[dim] for dim in dims or range(input.dim())) if input.dim() else 1
     is_without = guard_or_false(count > 0) and guard_or_false(count <= (1 if correction is None else correction))
-    _refuse(is_without, "a variance without a degree of freedom")
+    checks.refuse(is_without, "a variance without a degree of freedom")
     return NotImplemented
 
 
@@ -439,12 +399,6 @@ def _normal(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: tor
     return self.copy_(torch.randn(self.shape, dtype=self.dtype, device=self.device))
 
 
-def _refuse(condition: Any, message: str, error: type[Exception] = RuntimeError) -> None:
-    """Raise on a condition that torch raises on: the call then runs in torch, which says it in its own words."""
-    if condition:
-        raise error(message)
-
-
 def _all(*formulas: Callable[..., Any]) -> Callable[..., Any]:
     """Some formulas in turn, up to the first that applies."""
 
@@ -463,17 +417,20 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten._is_all_true.default: aten.all.default,
     aten._is_any_true.default: aten.any.default,
     aten.binary_cross_entropy.default: _all(
-        _of_one_dtype(0, 1), _in_unit_interval, _in_dtype_of_first(aten.binary_cross_entropy.default, 2)
+        checks.of_one_dtype(0, 1),
+        checks.within(0, 1, 2),
+        checks.in_unit_interval,
+        _in_dtype_of_first(aten.binary_cross_entropy.default, 2),
     ),
-    aten.binary_cross_entropy_with_logits.default: _in_dtype_of_target,
+    aten.binary_cross_entropy_with_logits.default: _all(checks.within(1, 0, 2, 3), _in_dtype_of_target),
     aten.bucketize.Tensor: _bucketize,
     aten.constant_pad_nd.default: padding.constant_pad_nd,
     aten.hardshrink_backward.default: _shrink_backward,
     aten.huber_loss.default: _huber_loss,
-    aten.huber_loss_backward.default: _of_one_dtype(1, 2),
+    aten.huber_loss_backward.default: checks.of_one_dtype(1, 2),
     aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
-    aten.nll_loss_forward.default: _all(_of_one_dtype(0, 2), _of_class_index(torch.int64, torch.uint8)),
-    aten.nll_loss2d_forward.default: _all(_of_one_dtype(0, 2), _of_class_index(torch.int64)),
+    aten.nll_loss_forward.default: _all(checks.of_one_dtype(0, 2), checks.of_class_index(torch.int64, torch.uint8)),
+    aten.nll_loss2d_forward.default: _all(checks.of_one_dtype(0, 2), checks.of_class_index(torch.int64)),
     aten.index_add.default: _index_add(aten.index_add.default),
     aten.index_add_.default: _index_add(aten.index_add_.default),
     aten.reflection_pad1d.default: padding.reflection_pad(aten.reflection_pad1d.default),
@@ -485,8 +442,8 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.repeat.default: _repeat,
     aten.rrelu_with_noise.default: _rrelu,
     aten.rrelu_with_noise_.default: _rrelu_,
-    aten.smooth_l1_loss.default: _positive_beta,
-    aten.soft_margin_loss.default: _in_dtype_of_first(aten.soft_margin_loss.default, 1),
+    aten.smooth_l1_loss.default: checks.positive_beta,
+    aten.soft_margin_loss.default: _all(checks.within(0, 1), _in_dtype_of_first(aten.soft_margin_loss.default, 1)),
     aten.softshrink_backward.default: _shrink_backward,
     aten.std.correction: _with_degrees_of_freedom,
     aten.std_mean.correction: _with_degrees_of_freedom,

@@ -23,6 +23,14 @@ REFUSED: dict[str, Loss] = {
     "a mask negated": lambda x, mask, count: (x * -mask).mean(),
     "l1 of a mask": lambda x, mask, count: functional.l1_loss(x, mask),
     "multilabel of a mask": lambda x, mask, count: functional.multilabel_soft_margin_loss(x, mask),
+    "soft margin of a column": lambda x, mask, count: functional.soft_margin_loss(x, x.detach()[:, None].sign()),
+    "bce by a column": lambda x, mask, count: functional.binary_cross_entropy(
+        x.sigmoid(), x.detach().sigmoid(), x.detach()[:, None]
+    ),
+    "logits by a column": lambda x, mask, count: functional.binary_cross_entropy_with_logits(x, x, x.detach()[:, None]),
+    "positive by a column": lambda x, mask, count: functional.binary_cross_entropy_with_logits(
+        x, x, pos_weight=x.detach()[:, None], reduction="sum"
+    ),
     "soft margin, backward": lambda x, mask, count: functional.soft_margin_loss(x, mask),
     "gelu of integers": lambda x, mask, count: (x + functional.gelu(count)).mean(),
     "softmax of integers": lambda x, mask, count: (x * count.softmax(-1)).mean(),
