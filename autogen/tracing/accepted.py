@@ -5,6 +5,8 @@ A difference of booleans, or a number that a half cannot hold, is an error of to
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -66,7 +68,8 @@ _FILLED_WITH = {
     aten.new_full.default: 2,
 }
 
-_SAMPLES = {torch.SymBool: True, torch.SymFloat: 1.0, torch.SymInt: 1}
+_SAMPLES = {torch.SymBool: True, torch.SymInt: 1}
+_COMPUTED_WITH = ("number", "Optional[number]", "float", "Optional[float]")
 
 
 def require_accepted(func: Any, args: Any, kwargs: Any) -> None:
@@ -87,20 +90,24 @@ def require_accepted(func: Any, args: Any, kwargs: Any) -> None:
     leaves, spec = pytree.tree_flatten((args, kwargs))
     if func in (aten.index_put.default, aten.index_put_.default) and _is_filling(*args):
         return
-    is_mixed = func in _OF_ONE_DTYPE and len({leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor)}) > 1
-    if not is_mixed and all(_is_taken(leaf) for leaf in leaves):
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    dtypes = {kwargs.get("dtype"), *(tensor.dtype for tensor in tensors)}
+    leaves = [_as_large(leaf, dtypes) if isinstance(leaf, torch.SymFloat) else leaf for leaf in leaves]
+    args, kwargs = pytree.tree_unflatten(leaves, spec)
+    is_mixed = func in _OF_ONE_DTYPE and len({tensor.dtype for tensor in tensors}) > 1
+    if not is_mixed and all(map(_is_taken, (*tensors, *_numbers(func, args, kwargs)))):
         return
     size = 3 if func is aten.linalg_cross.default else 1
     value = 0 if func in _OF_ONE_DTYPE else 1  # which is an index
-    with _disable_current_modes():
+    with _disable_current_modes(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of one element, which the loss has not
         args, kwargs = pytree.tree_unflatten([_sample(leaf, size, value) for leaf in leaves], spec)
         args = _OF_ONE_ELEMENT[func](*args) if func in _OF_ONE_ELEMENT else args
         try:
             func(*args, **kwargs)
         except NotImplementedError:
-            dtypes = [leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor)]
-            is_of_narrow = any(dtype.itemsize < 4 for dtype in dtypes)
-            if not is_of_narrow or not all(dtype.is_floating_point for dtype in dtypes):
+            is_of_narrow = any(tensor.dtype.itemsize < 4 for tensor in tensors)
+            if not is_of_narrow or not all(tensor.is_floating_point() for tensor in tensors):
                 raise  # else of a narrow float, which says something of the CPU only
 
 
@@ -108,6 +115,25 @@ def _is_filling(x: Any, indices: Any, values: torch.Tensor, *rest: Any) -> bool:
     """Whether one value is written where a mask is, which is then of any dtype."""
     has_mask = any(each is not None and each.dtype == torch.bool for each in indices)
     return has_mask and all(isinstance(size, int) and size == 1 for size in values.shape)
+
+
+def _as_large(number: torch.SymFloat, dtypes: set[torch.dtype | None]) -> float:
+    """A float that halves can hold if they can hold one that varies, which is what the trace is for; else one that they
+    cannot.
+    """
+    most = min((torch.finfo(dtype).max for dtype in (torch.half, torch.bfloat16) if dtype in dtypes), default=None)
+    return 1.0 if most is None or -most <= number <= most else 2 * most
+
+
+@functools.cache
+def _places(func: Any) -> tuple[tuple[int, str], ...]:
+    """Where an op is given the numbers that it computes with, which are not dimensions, sizes or flags."""
+    arguments = enumerate(func._schema.arguments)
+    return tuple((k, argument.name) for k, argument in arguments if str(argument.type) in _COMPUTED_WITH)
+
+
+def _numbers(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    return [args[k] if k < len(args) else kwargs.get(name) for k, name in _places(func)]
 
 
 def _is_taken(leaf: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from autogen import autogen_loss, explain, losses
+from autogen import autogen_loss, explain, losses, trace_count
 from autogen.tracing.accepted import require_accepted
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -110,6 +111,39 @@ def test_what_torch_takes_has_a_kernel(case: str) -> None:
         value.backward()
         results.append((value.detach(), x.grad))
     torch.testing.assert_close(results[0], results[1])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("correction", [1, 0], ids=str)
+def test_dimensions_are_no_numbers_that_are_tried(correction: int) -> None:
+    """And a trial does not warn: of one element, which the loss has not, there is no variance."""
+    loss = autogen_loss(lambda x: x.var(0, correction=correction).sum(), policy="mandatory")
+    x = torch.linspace(-1, 1, 35).view(5, 7)
+    torch.testing.assert_close(loss(x), x.var(0, correction=correction).sum())
+
+
+FILLS: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "filled": lambda x, s: x.masked_fill(x > 1, s).sum(),
+    "made": lambda x, s: (torch.full_like(x, s) * x).sum(),
+    "clamped": lambda x, s: x.clamp(max=s).sum(),
+    "added": lambda x, s: (x + s).clamp(max=1.0).sum(),
+}
+
+
+@pytest.mark.parametrize("name", FILLS)
+def test_a_float_that_varies_is_an_error_where_halves_cannot_hold_it(name: str) -> None:
+    x = torch.tensor([0.5, 2.0, 3.0]).half()
+    loss = autogen_loss(FILLS[name])
+    for number in (1.0, 2.0, 3.0, 7e4, 4.0, -8e4, 5.0):
+        try:
+            expected = FILLS[name](x, number)
+        except RuntimeError as error:
+            with pytest.raises(RuntimeError, match=re.escape(str(error))):
+                loss(x, number)
+        else:
+            torch.testing.assert_close(loss(x, number), expected)
+    assert explain(loss, x, 6.0).path == "generated"
+    assert trace_count(loss) <= 5
 
 
 def test_what_the_cpu_has_no_halves_for_is_no_error() -> None:
