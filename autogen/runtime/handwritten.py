@@ -369,6 +369,9 @@ def bind_handwritten(
     read = Bound({}) if found is None else loss.read(arguments)
     if isinstance(read, str):
         return read
+    flags = arguments.get("size_average"), arguments.get("reduce")
+    if flags != (None, None):
+        torch.nn._reduction.legacy_get_string(*flags)  # which warns of them, as in a trace
     values = values_among(given, loss.on_host)
     options = {name: each for name, each in arguments.items() if name not in values and name not in binding.names}
     return BoundHandwritten(loss, options, binding.names, values, found, wanted), read

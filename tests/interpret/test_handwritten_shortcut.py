@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+import autogen.functional
 import autogen.losses
 from autogen import policy
 from autogen.losses.handwritten.cosine_embedding import CosineEmbedding
@@ -66,6 +67,16 @@ def test_sizes_that_keep_changing(binds: list[str], launches: Launches) -> None:
         torch.testing.assert_close(gradients(ours, *inputs), gradients(theirs, *inputs))
     assert len(binds) == 2
     assert launches.take() == 2 * len(calls)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("flags", [{"size_average": False}, {"reduce": False}, {"size_average": True, "reduce": True}])
+def test_flags_in_place_of_a_reduction_are_warned_of(flags: dict[str, bool]) -> None:
+    x, y = pairs()
+    with pytest.warns(UserWarning, match="size_average and reduce args will be deprecated"):
+        autogen.functional.multilabel_margin_loss(x, LABELS, **flags)
+    with pytest.warns(UserWarning, match="size_average and reduce args will be deprecated"):
+        autogen.functional.cosine_embedding_loss(x, y, SIGNS, **flags)
 
 
 @pytest.mark.usefixtures("unchecked")
