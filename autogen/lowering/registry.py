@@ -133,8 +133,8 @@ def number(expression: sympy.Expr, dtype: torch.dtype) -> ir.Node:
     name = type(expression).__name__
     if name not in _ARITHMETIC:
         raise NotImplementedError(f"the size expression {expression}")
-    is_kept = dtype.is_floating_point or (name in ("Add", "Mul") and dtype != torch.bool)
-    inside = dtype if is_kept else torch.float64
+    # As Python computes it: integers are exact, floats in double precision.
+    inside = torch.int64 if expression.is_integer and name in ("Add", "Mul") else torch.float64
     return ir.cast(_combined(_ARITHMETIC[name], [number(arg, inside) for arg in args]), dtype)
 
 

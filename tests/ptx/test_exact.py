@@ -7,6 +7,7 @@ rounded as a processor does it.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -56,3 +57,13 @@ def test_quotients_that_become_integers() -> None:
     for kernel in kernels_of(bins, a, b):
         ptx = triton_kernel(kernel, TARGETS["sm_90"])[1].asm["ptx"]
         assert "div.rn.f32" in ptx and "div.full.f32" not in ptx
+
+
+def test_numbers_that_a_kernel_reads_meet_in_double_precision() -> None:
+    def balanced(x: Tensor, label: Tensor) -> Tensor:
+        return x.sum() * ((1 - 0.9999) / (1 - 0.9999 ** (label == 1).sum().item()))
+
+    (kernel,) = kernels_of(balanced, torch.ones(5), torch.ones(5, dtype=torch.int64))
+    ptx = triton_kernel(kernel, TARGETS["sm_90"])[1].asm["ptx"]
+    one_minus_0_9999 = struct.pack(">d", 1 - 0.9999).hex().upper()  # all its digits
+    assert "div.rn.f64" in ptx and f"0d{one_minus_0_9999}" in ptx
