@@ -159,6 +159,8 @@ def _combined(op: str, args: list[ir.Node]) -> ir.Node:
 _ARITHMETIC = {
     "Add": "add",
     "Mul": "mul",
+    "FloatAdd": "add",
+    "FloatMul": "mul",
     "FloatTrueDiv": "div",
     "IntTrueDiv": "div",
     "FloatPow": "pow",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import operator
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +12,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.sym_node import SymNode
 
+from autogen.arithmetic import FloatAdd, FloatMod, FloatMul
 from autogen.calls.libraries import is_library
 
 # What each kind of symbol stands for.
@@ -30,6 +33,14 @@ _shown: dict[type, Any] = {kind: kind.__repr__ for kind in _NUMBERS}
 _answers: dict[tuple[type, str], Any] = {
     (kind, name): getattr(kind, name) for kind, all_ in _ASKED.items() for name in all_
 }
+# What is computed with floats, by the methods of nodes.
+_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": FloatAdd,
+    "sub": lambda left, right: FloatAdd(left, -right),
+    "mul": FloatMul,
+    "mod": FloatMod,
+}
+_operations: dict[str, Any] = {name: getattr(SymNode, name) for name in _OPERATIONS}
 _infer_size = getattr(F, "_infer_size", None)
 _functional: Any = F  # which does not export all that it has
 _has_torch_function = _functional.has_torch_function_variadic
@@ -66,6 +77,25 @@ def _showing(kind: type) -> Callable[[Any], str]:
     return show
 
 
+def _computing(name: str) -> Callable[[Any, Any], Any]:
+    """What computes `name` of two nodes: with floats, as it is written."""
+    plain, written = _operations[name], _OPERATIONS[name]
+
+    def compute(left: Any, right: Any) -> Any:
+        if float not in (left.pytype, right.pytype):
+            return plain(left, right)
+        return _node(written, getattr(operator, name), left, right)
+
+    return compute
+
+
+def _node(written: Callable[[Any, Any], Any], python: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    """A float that is computed from two nodes."""
+    is_known = left.hint is not None and right.hint is not None
+    hint = python(left.hint, right.hint) if is_known else None
+    return SymNode(written(left.expr, right.expr), left.shape_env, float, hint)
+
+
 def _settling(answer: Callable[..., Any]) -> Callable[..., Any]:
     def settle(symbol: Any, *others: Any) -> Any:
         found = answer(symbol, *others)
@@ -84,6 +114,7 @@ def disguised() -> Iterator[None]:
     symbol is an int or a float hears what it would hear of a number, and where it makes a text of one, that is fixed.
     Whether one is greater than another is settled where it is asked, as a bool can be more than a symbol: `is True`, a
     place in a list, 1 more than False. What depends on values that are not known stays a symbol.
+    What is computed with floats stays as it is written (`autogen.arithmetic`).
     """
     _functional.has_torch_function_variadic = _hears_of
     builtins.len, builtins.isinstance = _length, _is_instance
@@ -91,6 +122,8 @@ def disguised() -> Iterator[None]:
         kind.__repr__ = _showing(kind)  # type: ignore[method-assign, assignment]
     for (kind, name), answer in _answers.items():
         setattr(kind, name, _settling(answer))
+    for name in _operations:
+        setattr(SymNode, name, _computing(name))
     if _infer_size is not None:
         _functional._infer_size = torch.broadcast_shapes
     try:
@@ -102,6 +135,8 @@ def disguised() -> Iterator[None]:
             kind.__repr__ = shown  # type: ignore[method-assign]
         for (kind, name), answer in _answers.items():
             setattr(kind, name, answer)
+        for name, operation in _operations.items():
+            setattr(SymNode, name, operation)
         if _infer_size is not None:
             _functional._infer_size = _infer_size
 

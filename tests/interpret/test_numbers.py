@@ -1,7 +1,8 @@
-"""Numbers that a loss reads from tensors: what is computed with them is what Python computes."""
+"""Numbers that a loss reads from tensors, sizes, and floats that vary: Python computes and compares them as ever."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor
 
 from autogen import autogen_loss, explain
+
+NAN, INF = math.nan, math.inf
 
 
 def outcome(loss: Callable[..., Tensor], *args: Any) -> Tensor | str:
@@ -26,6 +29,48 @@ def agree(loss: Callable[..., Tensor], calls: Sequence[tuple[Any, ...]]) -> None
         ours = autogen_loss(loss)
         for args in order:
             torch.testing.assert_close(outcome(ours, *args), outcome(loss, *args), rtol=3e-7, atol=0, equal_nan=True)
+
+
+# What Python computes with a float: nothing cancels, and each step is rounded.
+OF_FLOATS: dict[str, Callable[[Any], Any]] = {
+    "m * 0": lambda m: m * 0,
+    "m - m": lambda m: m - m,
+    "m * (m + 1) - (m + 1) * m": lambda m: m * (m + 1) - (m + 1) * m,
+    "m * 1e300 * 1e300 * 1e-300 * 1e-300": lambda m: m * 1e300 * 1e300 * 1e-300 * 1e-300,
+    "(m + 1e16) - 1e16": lambda m: (m + 1e16) - 1e16,
+    "m * 0.1 + m * 0.2 == m * 0.3": lambda m: 2.0 if m * 0.1 + m * 0.2 == m * 0.3 else 3.0,
+    "m * 1e300 == inf": lambda m: 2.0 if m * 1e10 * 1e300 == INF else 3.0,
+    "sum": lambda m: sum([m, m, 0.1]),
+    "m % 0.1": lambda m: m % 0.1,
+    "m % 1": lambda m: m % 1,
+    "7.5 % m": lambda m: 7.5 % m,
+    "divmod(m, 0.1)": lambda m: divmod(m, 0.1)[1],
+}
+
+
+@pytest.mark.parametrize("formula", OF_FLOATS)
+def test_a_float_from_a_tensor(formula: str) -> None:
+    agree(
+        lambda x: x.nan_to_num(0.5, 1.0, 1.0).sum() * OF_FLOATS[formula](x.mean().item()),
+        [(torch.tensor(values),) for values in ([NAN, 2.0], [1.0, 2.0], [INF, 2.0], [0.1, 0.2], [0.25, 0.5])],
+    )
+
+
+@pytest.mark.parametrize("formula", OF_FLOATS)
+def test_a_float_that_varies(formula: str) -> None:
+    agree(lambda x, m: x.sum() * OF_FLOATS[formula](m), [(torch.ones(7), m) for m in (0.9, 0.1, 0.7, 1e16, 12.5)])
+
+
+@pytest.mark.parametrize("formula", OF_FLOATS)
+def test_a_size_with_floats(formula: str) -> None:
+    agree(lambda x: x.sum() * OF_FLOATS[formula](x.shape[0]), [(torch.ones(n),) for n in (7, 12, 9, 123)])
+
+
+def test_sizes_that_floats_decide() -> None:
+    def loss(x: Tensor) -> Tensor:
+        return x[: int(x.shape[0] * 0.3) + 1].exp().sum() + torch.ones(round(x.shape[0] * 0.31)).sum()
+
+    agree(loss, [(torch.ones(n),) for n in (7, 12, 9, 123)])
 
 
 # What a kernel computes of numbers that it reads itself, in double precision and of exact integers.

@@ -1,0 +1,57 @@
+"""Python's arithmetic on floats, as expressions of sympy that stay as they are written.
+
+sympy's own sums and products are put in another order and cancel, as those of real numbers do. A float is rounded at
+each step, may overflow, and may be nan: `(s + 1e16) - 1e16` is not `s`, nor is `s * 0` always 0. torch's `FloatPow` and
+`FloatTrueDiv` are of this kind already.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import sympy
+
+
+class Arithmetic(sympy.Function):  # type: ignore[misc]  # sympy is untyped
+    """An operation on two floats: `python` is what computes it, `sign` how it is written.
+
+    `_torch_handler_name` is what torch takes for its range; of `pow` it says nothing.
+    """
+
+    nargs = (2,)
+    is_extended_real = True  # also infinite
+    sign: ClassVar[str]
+    python: ClassVar[Callable[[float, float], float]]
+    _torch_handler_name = "pow"
+
+    @classmethod
+    def eval(cls, left: Any, right: Any) -> Any:
+        """A number, of two numbers."""
+        if left.is_Number and right.is_Number:
+            return sympy.Float(cls.python(float(left), float(right)))
+        return None
+
+    def text(self, written: Callable[[sympy.Expr], str]) -> str:
+        """The operation in Python, its operands as they are `written`."""
+        left, right = map(written, self.args)
+        return f"(({left}) {self.sign} ({right}))"
+
+
+class FloatAdd(Arithmetic):
+    """`left + right`."""
+
+    sign, python, _torch_handler_name = "+", operator.add, "add"
+
+
+class FloatMul(Arithmetic):
+    """`left * right`."""
+
+    sign, python, _torch_handler_name = "*", operator.mul, "mul"
+
+
+class FloatMod(Arithmetic):
+    """`left % right`."""
+
+    sign, python = "%", operator.mod
