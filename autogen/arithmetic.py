@@ -55,3 +55,9 @@ class FloatMod(Arithmetic):
     """`left % right`."""
 
     sign, python = "%", operator.mod
+
+
+class FloatFloorDiv(Arithmetic):
+    """`left // right`."""
+
+    sign, python = "//", operator.floordiv

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.sym_node import SymNode
 
-from autogen.arithmetic import FloatAdd, FloatMod, FloatMul
+from autogen.arithmetic import FloatAdd, FloatFloorDiv, FloatMod, FloatMul
 from autogen.calls.libraries import is_library
 
 # What each kind of symbol stands for.
@@ -41,6 +41,11 @@ _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "mod": FloatMod,
 }
 _operations: dict[str, Any] = {name: getattr(SymNode, name) for name in _OPERATIONS}
+_divisions: dict[tuple[type, str], Any] = {
+    (kind, name): getattr(kind, name)
+    for kind in (torch.SymInt, torch.SymFloat)
+    for name in ("__floordiv__", "__rfloordiv__")
+}
 _infer_size = getattr(F, "_infer_size", None)
 _functional: Any = F  # which does not export all that it has
 _has_torch_function = _functional.has_torch_function_variadic
@@ -96,6 +101,23 @@ def _node(written: Callable[[Any, Any], Any], python: Callable[[Any, Any], Any],
     return SymNode(written(left.expr, right.expr), left.shape_env, float, hint)
 
 
+def _dividing(name: str, plain: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """`//` of numbers, one of them a symbol; with floats, torch's is the floor of a rounded quotient."""
+
+    def divide(symbol: Any, other: Any) -> Any:
+        if not _isinstance(other, (int, float, torch.SymInt, torch.SymFloat)):
+            return NotImplemented
+        if not any(_isinstance(each, (float, torch.SymFloat)) for each in (symbol, other)):
+            return plain(symbol, other)
+        node = torch.sym_float(symbol).node
+        number = torch.sym_float(other)
+        beside = number.node if _isinstance(number, torch.SymFloat) else node.wrap_float(number)
+        pair = (beside, node) if name == "__rfloordiv__" else (node, beside)
+        return torch.SymFloat(_node(FloatFloorDiv, operator.floordiv, *pair))
+
+    return divide
+
+
 def _settling(answer: Callable[..., Any]) -> Callable[..., Any]:
     def settle(symbol: Any, *others: Any) -> Any:
         found = answer(symbol, *others)
@@ -124,6 +146,8 @@ def disguised() -> Iterator[None]:
         setattr(kind, name, _settling(answer))
     for name in _operations:
         setattr(SymNode, name, _computing(name))
+    for (kind, name), division in _divisions.items():
+        setattr(kind, name, _dividing(name, division))
     if _infer_size is not None:
         _functional._infer_size = torch.broadcast_shapes
     try:
@@ -133,8 +157,8 @@ def disguised() -> Iterator[None]:
         builtins.len, builtins.isinstance = _len, _isinstance
         for kind, shown in _shown.items():
             kind.__repr__ = shown  # type: ignore[method-assign]
-        for (kind, name), answer in _answers.items():
-            setattr(kind, name, answer)
+        for (kind, name), method in (_answers | _divisions).items():
+            setattr(kind, name, method)
         for name, operation in _operations.items():
             setattr(SymNode, name, operation)
         if _infer_size is not None:
