@@ -13,9 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.sym_node import SymNode
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from autogen.arithmetic import FloatAdd, FloatFloorDiv, FloatMod, FloatMul
 from autogen.calls.libraries import is_library
+from autogen.errors import ValueBranchError
+from autogen.tracing.source import current_statement
 
 # What each kind of symbol stands for.
 _NUMBERS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
@@ -46,6 +50,7 @@ _divisions: dict[tuple[type, str], Any] = {
     for kind in (torch.SymInt, torch.SymFloat)
     for name in ("__floordiv__", "__rfloordiv__")
 }
+_power: Any = torch.SymFloat.__pow__
 _infer_size = getattr(F, "_infer_size", None)
 _functional: Any = F  # which does not export all that it has
 _has_torch_function = _functional.has_torch_function_variadic
@@ -118,8 +123,24 @@ def _dividing(name: str, plain: Callable[[Any, Any], Any]) -> Callable[[Any, Any
     return divide
 
 
+def _raise_to(base: Any, exponent: Any) -> Any:
+    """`base ** exponent`; whether it would be complex, which torch asks always, an integer does not make it."""
+    if _isinstance(exponent, (int, float)) and exponent % 1 == 0:
+        return base.__float_pow__(float(exponent))
+    return _power(base, exponent)
+
+
+def _is_unknown(number: Any) -> bool:
+    """Whether a number depends on a float that the loss has read, and that is not known ahead."""
+    return type(number) is torch.SymFloat and any(
+        symbol_is_type(symbol, SymT.UNBACKED_FLOAT) for symbol in free_unbacked_symbols(number)
+    )
+
+
 def _settling(answer: Callable[..., Any]) -> Callable[..., Any]:
     def settle(symbol: Any, *others: Any) -> Any:
+        if _is_unknown(symbol) or any(map(_is_unknown, others)):  # it may be nan, of which sympy knows nothing
+            raise ValueBranchError("a comparison of a number", where=current_statement())
         found = answer(symbol, *others)
         is_known = type(found) is torch.SymBool and found.node.has_hint()
         return bool(found) if is_known and _is_asked_by_a_loss() else found
@@ -135,8 +156,8 @@ def disguised() -> Iterator[None]:
     the function by which `binary_cross_entropy` broadcasts its weight, before torch 2.12. A loss that asks whether a
     symbol is an int or a float hears what it would hear of a number, and where it makes a text of one, that is fixed.
     Whether one is greater than another is settled where it is asked, as a bool can be more than a symbol: `is True`, a
-    place in a list, 1 more than False. What depends on values that are not known stays a symbol.
-    What is computed with floats stays as it is written (`autogen.arithmetic`).
+    place in a list, 1 more than False. What depends on integers and sizes that are not known stays a symbol; of floats,
+    which may be nan, it is an error. What is computed with floats stays as it is written (`autogen.arithmetic`).
     """
     _functional.has_torch_function_variadic = _hears_of
     builtins.len, builtins.isinstance = _length, _is_instance
@@ -148,6 +169,7 @@ def disguised() -> Iterator[None]:
         setattr(SymNode, name, _computing(name))
     for (kind, name), division in _divisions.items():
         setattr(kind, name, _dividing(name, division))
+    torch.SymFloat.__pow__ = _raise_to  # type: ignore[method-assign]
     if _infer_size is not None:
         _functional._infer_size = torch.broadcast_shapes
     try:
@@ -161,6 +183,7 @@ def disguised() -> Iterator[None]:
             setattr(kind, name, method)
         for name, operation in _operations.items():
             setattr(SymNode, name, operation)
+        torch.SymFloat.__pow__ = _power  # type: ignore[method-assign]
         if _infer_size is not None:
             _functional._infer_size = _infer_size
 

@@ -198,6 +198,9 @@ class _Writer:
             yield f"if {self._differs(entry, result)}:"
             yield f"    return {refused}"
         elif isinstance(entry, Number):
+            if isinstance(entry.symbolic, torch.SymFloat):  # the symbol is a finite one
+                yield "if not math.isfinite(number):"
+                yield f"    return {refused}"
             yield "floats = [*floats, number]"
         elif isinstance(entry, Found):
             for k, node in enumerate(entry.placeholders):

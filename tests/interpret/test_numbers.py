@@ -31,6 +31,43 @@ def agree(loss: Callable[..., Tensor], calls: Sequence[tuple[Any, ...]]) -> None
             torch.testing.assert_close(outcome(ours, *args), outcome(loss, *args), rtol=3e-7, atol=0, equal_nan=True)
 
 
+# What is true of a number, and what it decides.
+BRANCHES: dict[str, Callable[[float], Any]] = {
+    "m != m": lambda m: m != m,
+    "m == m": lambda m: m == m,
+    "m <= m": lambda m: m <= m,
+    "m - m == 0": lambda m: m - m == 0,
+    "m * 0 == 0": lambda m: m * 0 == 0,
+    "abs(m) == inf": lambda m: abs(m) == INF,
+    "m == inf": lambda m: m == INF,
+    "m < inf": lambda m: m < INF,
+    "-inf < m < inf": lambda m: -INF < m < INF,
+    "m in (1, 2)": lambda m: m in (1.0, 2.0),
+    "m.is_integer()": lambda m: m.is_integer(),
+    "m": bool,
+    "math.isnan(m)": math.isnan,
+    "math.isinf(m)": math.isinf,
+    "math.isfinite(m)": math.isfinite,
+}
+
+
+@pytest.mark.parametrize("asked", BRANCHES)
+def test_a_branch_on_a_number_that_may_not_be_finite(asked: str) -> None:
+    holds = BRANCHES[asked]
+
+    def loss(x: Tensor) -> Tensor:
+        return x.nan_to_num(0.0).sum() * 10 if holds(x.mean().item()) else x.sum()
+
+    agree(loss, [(torch.tensor([value, 2.0]),) for value in (NAN, 2.0, INF, 0.0, -INF, 3.5)])
+
+
+def test_a_comparison_as_a_number() -> None:
+    agree(
+        lambda x: x.nan_to_num(0.0).sum() * (x.mean().item() != x.mean().item()),
+        [(torch.tensor([value, 2.0]),) for value in (NAN, 2.0)],
+    )
+
+
 # What Python computes with a float: nothing cancels, and each step is rounded.
 OF_FLOATS: dict[str, Callable[[Any], Any]] = {
     "m * 0": lambda m: m * 0,
@@ -41,6 +78,8 @@ OF_FLOATS: dict[str, Callable[[Any], Any]] = {
     "m * 0.1 + m * 0.2 == m * 0.3": lambda m: 2.0 if m * 0.1 + m * 0.2 == m * 0.3 else 3.0,
     "m * 1e300 == inf": lambda m: 2.0 if m * 1e10 * 1e300 == INF else 3.0,
     "sum": lambda m: sum([m, m, 0.1]),
+    "(m - 1) ** 3": lambda m: (m - 1) ** 3,
+    "(m - 1) ** 0.5": lambda m: (m - 1) ** 0.5 if m >= 1 else type((m - 1) ** 0.5) is complex,
     "m // 0.1": lambda m: m // 0.1,
     "7.5 // m": lambda m: 7.5 // m,
     "-m // 0.1": lambda m: -m // 0.1,
