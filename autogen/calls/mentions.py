@@ -6,8 +6,10 @@ import dis
 import functools
 import types
 
-_NUMBERS = ("int", "float", "bool")
-_BUILT = ("BUILD_TUPLE", "BUILD_LIST", "BUILD_SET")
+_SELF = ("self", "cls")  # whose type is that of a module, or of another object of the user's
+_TENSORS = ("Tensor", "Parameter")  # which no number is
+_COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")  # of two objects, as dataclasses have them
+_ENDS = ("IS_OP", "COMPARE_OP", "CONTAINS_OP", "RAISE_VARARGS", "RETURN_VALUE", "STORE_FAST")  # of an expression
 
 
 @functools.lru_cache(maxsize=4096)
@@ -31,20 +33,34 @@ def attributes_in(code: types.CodeType) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=4096)
 def asks_for_types(code: types.CodeType) -> bool:
-    """Whether code compares the very type of something with that of numbers, for which no symbol passes, as in
-    `type(n) is int`, `type(n) in (int, float)` and `case int():`; inner functions included.
+    """Whether code asks for the very type of something that may be a number, for which no symbol passes, as in
+    `type(n) is int`, `n.__class__ in NUMBERS` and `case int():`; inner functions included.
     """
     steps = list(dis.get_instructions(code))
-    for k, step in enumerate(steps):
-        if step.opname in ("IS_OP", "COMPARE_OP", "CONTAINS_OP"):
-            first = k - 1 - (steps[k - 1].arg or 0 if steps[k - 1].opname in _BUILT else 0)
-        elif step.opname == "MATCH_CLASS":
-            first = k - 2
-        else:
-            continue
-        if any(each.opname == "LOAD_GLOBAL" and each.argval in _NUMBERS for each in steps[max(first, 0) : k]):
-            return True
+    if any(_asks_for_type(steps, k) for k in range(len(steps))) and code.co_name not in _COMPARISONS:
+        return True
     return any(asks_for_types(each) for each in code.co_consts if isinstance(each, types.CodeType))
+
+
+def _asks_for_type(steps: list[dis.Instruction], k: int) -> bool:
+    """Whether a step of code does, and what is made of the answer can be another for a symbol."""
+    step, before, after = steps[k], steps[k - 1], [each for each in steps[k + 1 :] if each.opname != "PUSH_NULL"]
+    if step.opname == "MATCH_CLASS":
+        return steps[k - 2].argval not in _TENSORS
+    if step.argval == "type" and step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+        if _is_call(after[0]) or (
+            after[0].argval in _SELF and _is_call(after[1])
+        ):  # `isinstance(x, type)`, of a module
+            return False
+    elif step.argval != "__class__" or step.opname not in ("LOAD_ATTR", "LOAD_CONST") or before.argval in _SELF:
+        return False
+    end = next((j for j, each in enumerate(after) if each.opname in _ENDS or "JUMP" in each.opname), 0)
+    is_of_tensors = after[end].opname in ("IS_OP", "COMPARE_OP") and after[end - 1].argval in _TENSORS
+    return not is_of_tensors and after[end].opname != "RAISE_VARARGS"  # which makes a message
+
+
+def _is_call(step: dis.Instruction) -> bool:
+    return step.opname.startswith(("CALL", "PRECALL"))
 
 
 def _words_in(code: types.CodeType) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import autogen
-from autogen import autogen_loss, explain
+from autogen import autogen_loss, explain, trace_count
 from tests.interpret.launches import Launches
 
 Loss = Callable[..., Tensor]
@@ -49,6 +50,39 @@ def no_type(x: Tensor) -> Tensor:
     return x.sum() * (2 if isinstance(x.shape[0], (float, Tensor)) else 3)
 
 
+NUMBERS, INT, FACTORS = (int, float), int, {int: 2}
+
+
+def one_of_global_types(x: Tensor) -> Tensor:
+    return x.sum() * (2 if type(x.shape[0]) in NUMBERS else 3)
+
+
+def one_of_default_types(x: Tensor, kinds: tuple[type, ...] = (int,)) -> Tensor:
+    n = x.shape[0]
+    return x.sum() * (2 if n.__class__ in kinds else 3)
+
+
+def type_of_another(x: Tensor) -> Tensor:
+    return x.sum() * (2 if type(x.shape[0]) == type(1) else 3)  # noqa: E721, UP003
+
+
+def renamed_type(x: Tensor) -> Tensor:
+    kind = type(x.shape[0])
+    return x.sum() * (2 if kind is INT else 3)
+
+
+def subclass(x: Tensor) -> Tensor:
+    return x.sum() * (2 if issubclass(type(x.shape[0]), int) else 3)
+
+
+def name_of_type(x: Tensor) -> Tensor:
+    return x.sum() * (2 if type(x.shape[0]).__name__ == "int" else 3)
+
+
+def looked_up_by_type(x: Tensor) -> Tensor:
+    return x.sum() * FACTORS.get(type(x.shape[0]), 3)
+
+
 def matched(x: Tensor) -> Tensor:
     match x.shape[0]:
         case int():
@@ -69,7 +103,9 @@ def represented(x: Tensor) -> Tensor:
 
 
 OF_SIZES = (
-    size, length, count, quotient, comparison, exact_type, one_of_types, no_type, matched, digits, printed, represented
+    size, length, count, quotient, comparison, exact_type, one_of_types, no_type, one_of_global_types,
+    one_of_default_types, type_of_another, renamed_type, subclass, name_of_type, looked_up_by_type, matched, digits,
+    printed, represented,
 )  # fmt: skip
 
 
@@ -79,6 +115,29 @@ def test_sizes(loss: Loss) -> None:
     for n in (7, 12, 9, 123):
         x = torch.linspace(0, 1, 5 * n).reshape(n, 5)
         torch.testing.assert_close(decorated(x), loss(x))
+
+
+@dataclass
+class Options:
+    factor: float = 2.0
+
+
+OPTIONS = Options()
+
+
+class Checked(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if type(x) is nn.Parameter or isinstance(x, type) or type(self) is Focal or Options() != OPTIONS:
+            raise TypeError(f"{type(self).__name__} takes tensors, not {type(x).__name__}")
+        return x.sum() / x.shape[0]
+
+
+def test_types_that_no_number_has(launches: Launches) -> None:
+    """Where these alone are asked for, sizes stay symbols."""
+    loss = autogen_loss(Checked())
+    for n in (7, 12, 9):
+        torch.testing.assert_close(loss(torch.ones(n, 5)), torch.tensor(5.0))
+    assert launches.take() == 3 and trace_count(loss) == 1
 
 
 def scaled(x: Tensor, m: Any) -> Tensor:
@@ -101,7 +160,11 @@ def scaled_by_text(x: Tensor, m: Any) -> Tensor:
     return (x * len(str(m))).sum() * m
 
 
-@pytest.mark.parametrize("loss", [scaled, scaled_by_type, scaled_by_match, scaled_by_text])
+def scaled_by_one_of_types(x: Tensor, m: Any) -> Tensor:
+    return (x * m if type(m) in NUMBERS else x * m * 100).sum()
+
+
+@pytest.mark.parametrize("loss", [scaled, scaled_by_type, scaled_by_one_of_types, scaled_by_match, scaled_by_text])
 def test_floats_that_vary(loss: Loss) -> None:
     decorated = autogen_loss(loss)
     x = torch.linspace(0, 1, 12).reshape(3, 4)
