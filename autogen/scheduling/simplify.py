@@ -12,6 +12,7 @@ import torch
 from autogen import ir
 from autogen.ir import Axis, Node, apply, const
 from autogen.ops import OPS
+from autogen.scheduling.zeros import without_0, without_unseen
 from autogen.substitution import substitute
 from autogen.verify import verify
 
@@ -26,8 +27,8 @@ _OPPOSITE = {"eq": "ne", "ne": "eq"}  # nan makes no other pair opposites
 
 
 def simplify(roots: Sequence[Node], moved: Callable[[Node, Node], None] = lambda old, new: None) -> list[Node]:
-    """`roots` after all passes; `moved` hears of every node that a pass changed."""
-    result = list(roots)
+    """`roots` after all passes; `moved` hears of every node that changed."""
+    result = without_unseen(roots, moved)
     for rule in PASSES:
         result = ir.transform(result, rule, moved)
         if __debug__:
@@ -42,17 +43,18 @@ def _number(node: Node) -> float | None:
 def fold(node: Node) -> Node:
     """Arithmetic that does nothing: `x * 1`, `x / 1`, `x - 0`, `-(-x)`, `a + -b`, a choice already made.
 
-    `x + 0` goes too; it could only have turned -0.0 into 0.0. `x * 0` stays: it may be nan.
+    `x + 0` goes where it turns no -0.0 into 0.0 (`zeros`). `x * 0` stays: it may be nan.
     """
     args = node.args
     numbers = [_number(arg) for arg in args]
     match node.op:
-        case "add" if numbers[1] == 0:
-            return args[0]
-        case "add" if numbers[0] == 0:
-            return args[1]
-        case "sub" if numbers[1] == 0:
-            return args[0]
+        case "add" if (term := without_0(node)) is not None:
+            return term
+        case "add" if 0 in numbers and (choice := args[1 - numbers.index(0)]).op == "where" and _has_number(choice):
+            sums = (fold(apply("add", arg, const(0, node.dtype))) for arg in choice.args[1:])
+            return fold(apply("where", choice.args[0], *sums))
+        case "sub" if numbers[1] == 0:  # and `x - -0.0` is `x + 0.0`
+            return fold(apply("add", args[0], const(-numbers[1], node.dtype)))
         case "add" if args[1].op == "neg":
             return fold(apply("sub", args[0], args[1].args[0]))
         case "add" if args[0].op == "neg":
@@ -98,6 +100,10 @@ def fold(node: Node) -> Node:
         values = [torch.tensor(number, dtype=arg.dtype) for number, arg in zip(numbers, args, strict=True)]
         return const(OPS[node.op].twin(*values).item(), node.dtype)
     return node
+
+
+def _has_number(choice: Node) -> bool:
+    return any(arg.op == "const" for arg in choice.args)
 
 
 def _is_rounded(node: Node, rounding: str) -> bool:

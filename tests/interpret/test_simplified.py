@@ -102,3 +102,24 @@ DIVIDED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def test_a_sum_of_quotients_by_0(case: str) -> None:
     x, r = torch.tensor([[0.0, 1.0], [2.0, 3.0]]), torch.tensor([0.0, 2.0])
     agree(DIVIDED[case], x.requires_grad_(), r.requires_grad_(), launches=None)
+
+
+SIGNED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "atan2": lambda x, y: torch.atan2(y + 0.0, x),
+    "quotients": lambda x, y: 1 / (y + 0.0),
+    "a difference": lambda x, y: x / (y - -0.0),
+    "a choice": lambda x, y: 1 / (torch.where(x > 0, -y, 0.0) + 0.0),
+    "a product": lambda x, y: torch.copysign(x, y * (0.0 + y)),
+    "minus 0": lambda x, y: torch.atan2(y + -0.0, x) + torch.atan2(y - 0.0, x),
+    "a sum of Python's": lambda x, y: 1 / (sum([y, y * 2]) - x * 0),
+    "a sum": lambda x, y: 1 / ((0.0 + y.sum()) + x.abs()),
+    "the result": lambda x, y: y + 0.0,
+}
+
+
+@pytest.mark.parametrize("case", SIGNED)
+def test_a_zero_is_added_to_minus_zero(case: str) -> None:
+    x, y = torch.tensor([-2.0, 3.0, 0.0, -1.0]), torch.tensor([-0.0, -0.0, 0.0, 1.0])
+    results = [each(x, y) for each in (SIGNED[case], autogen_loss(SIGNED[case], policy="mandatory"))]
+    torch.testing.assert_close(*results, equal_nan=True)
+    torch.testing.assert_close(*(result.signbit() for result in results))

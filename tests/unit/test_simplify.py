@@ -142,8 +142,8 @@ def test_the_passes_are_named() -> None:
 def test_folds() -> None:
     half = const(0.5, F64)
     for before, after in [
-        (apply("add", X, ZERO), X),
         (apply("sub", X, ZERO), X),
+        (apply("add", X, const(-0.0, F64)), X),
         (apply("mul", ONE, X), X),
         (apply("mul", X, const(-1, F64)), apply("neg", X)),
         (apply("div", X, ONE), X),
@@ -156,6 +156,38 @@ def test_folds() -> None:
         (apply("logical_not", apply("eq", X, Y)), apply("ne", X, Y)),
     ]:
         assert simplified(before) is after
+
+
+def test_a_zero_is_added_where_it_may_be_seen() -> None:
+    """-0.0 + 0.0 is 0.0."""
+    more = apply("add", X, ZERO)
+    for kept in (more, apply("div", ONE, more), apply("atan2", more, Y), apply("mul", more, Y)):
+        assert simplified(kept) is kept
+    assert simplified(apply("sub", X, const(-0.0, F64))) is more
+    chosen = apply("where", apply("gt", X, Y), apply("neg", ROW), ZERO)  # the zero is added once per row
+    assert simplified(apply("add", chosen, ZERO)) is apply("where", apply("gt", X, Y), apply("sub", ZERO, ROW), ZERO)
+
+
+def test_a_zero_is_not_added_where_nobody_sees_it() -> None:
+    more, total = apply("add", ZERO, X), reduce("sum", [C], X)
+    for node, bare in (
+        (reduce("sum", [C], apply("add", apply("add", more, Y), ZERO)), reduce("sum", [C], apply("add", X, Y))),
+        (reduce("sum", [C], apply("div", apply("neg", more), Y)), apply("neg", reduce("sum", [C], apply("div", X, Y)))),
+        (apply("gt", more, Y), apply("gt", X, Y)),
+        (apply("abs", apply("maximum", more, Y)), apply("abs", apply("maximum", X, Y))),
+    ):
+        assert simplified(node) is bare
+    for never in (
+        apply("mul", X, X),
+        apply("exp", X),
+        apply("abs", X),
+        total,
+        ir.cast(LABEL, F64),
+        apply("sub", ONE, X),
+    ):
+        assert simplified(apply("add", never, ZERO)) is simplified(never)
+    count = ir.load(LABEL.attrs[0], (N,))
+    assert simplified(apply("add", count, const(0, I64))) is count
 
 
 def test_does_not_fold_what_nan_forbids() -> None:
