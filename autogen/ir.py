@@ -276,6 +276,8 @@ ROUNDINGS = {torch.float16: "round_to_float16", torch.bfloat16: "round_to_bfloat
 def rounded(node: Node, dtype: torch.dtype) -> Node:
     """`node` in `dtype`, and if that is half precision, rounded to it: in single precision first, as torch does it."""
     node = cast(node, dtype)
+    if dtype in ROUNDINGS and node.op == "const":
+        return const(torch.tensor(node.attrs[0], dtype=node.dtype, device="cpu").to(dtype).item(), node.dtype)
     return apply(ROUNDINGS[dtype], node) if dtype in ROUNDINGS else node
 
 

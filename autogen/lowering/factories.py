@@ -21,7 +21,7 @@ from autogen.lowering.values import Index, Value
 )
 def full(context: Context, *arguments: Any, **_: Any) -> Value:
     """One number everywhere."""
-    return to_copy(context, context.value(arguments[-1]))
+    return to_copy(context, context.rounded(arguments[-1], context.dtype))
 
 
 @lowers("zeros.default", "zeros_like.default", "new_zeros.default", "zero.default", "_efficientzerotensor.default")

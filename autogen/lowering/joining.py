@@ -128,7 +128,7 @@ def constant_pad_nd(context: Context, value: Value, pad: Sequence[Any], fill: An
     rank = len(value.shape)
     widths = [context.place_of(each) for each in pad]
     before = {rank - 1 - k: (low, high) for k, (low, high) in enumerate(zip(widths[::2], widths[1::2], strict=True))}
-    number = context.value(fill)
+    number = context.rounded(fill, context.dtype)
 
     def at(index: Index) -> ir.Node:
         inside: Condition = True

@@ -37,6 +37,9 @@ _DIVISIONS = ("floor_divide", "fmod", "remainder")
 _TO_INTEGERS = ("floor", "ceil", "trunc", "round")
 _ON_THE_WAY = ("add", "sub", "mul", "neg", "abs", "maximum", "minimum")
 
+# What takes numbers in half precision where its tensors are; arithmetic has them as they are.
+_OF_ROUNDED = ("fmod", "remainder", "maximum", "minimum")
+
 # For torch's promotion a symbolic size counts as any number of its kind does.
 _SAMPLES = {True: 1, False: 0.5}
 
@@ -66,6 +69,7 @@ def rounded_once(node: ir.Node) -> ir.Node:
 def apply_op(context: Context, name: str, *arguments: Any) -> Value:
     """A row of the op table on broadcast tensors and numbers, with torch's promotion."""
     op = OPS[name]
+    is_of_rounded = op.rule in (Rule.COMPARE, Rule.LOGICAL) or name in _OF_ROUNDED
     if op.rule in (Rule.ARITHMETIC, Rule.FLOAT, Rule.BITWISE):
         inside = context.compute
         if inside == torch.bool:
@@ -90,7 +94,12 @@ def apply_op(context: Context, name: str, *arguments: Any) -> Value:
             nodes = tuple(map(rounded_once, nodes))
         return settled(*nodes) if settled else ir.apply(name, *nodes)
 
-    return elementwise(context.shape, context.dtype, formula, *(context.value(each, inside) for each in arguments))
+    if is_of_rounded:
+        dtype = promoted(*arguments)
+        values = [context.rounded(each, dtype) for each in arguments]
+    else:
+        values = [context.value(each, inside) for each in arguments]
+    return elementwise(context.shape, context.dtype, formula, *values)
 
 
 # Beside an overload for tensors, those that take a number in the place of one.
@@ -216,19 +225,19 @@ def angle(context: Context, value: Value) -> Value:
 @lowers("logit.default")
 def logit(context: Context, value: Value, eps: float | None = None) -> Value:
     """`log(x / (1 - x))`, of x clamped to [eps, 1 - eps] if eps is given and not negative."""
-    if eps is not None and eps > 0.5:
-        value = _between_crossed(context, value, eps, 1 - eps)
-    elif eps is not None and eps >= 0:
-        value = clamp(context, value, eps, 1 - eps)
+    if eps is not None and eps >= 0:
+        value = _bounded(context, value, eps, 1 - eps)
     return apply_op(context, "log", apply_op(context, "div", value, rsub(context, value, 1)))
 
 
-def _between_crossed(context: Context, value: Value, low: float, high: float) -> Value:
-    """A value clamped to bounds of which the lower one is the greater: what is below it becomes it."""
+def _bounded(context: Context, value: Value, low: float, high: float) -> Value:
+    """A value within bounds that are not rounded. If the lower one is the greater, what is below it becomes it."""
 
     def formula(*nodes: ir.Node) -> ir.Node:
         x, least, most = (ir.cast(each, context.compute) for each in nodes)
-        return ir.apply("where", ir.apply("lt", x, least), least, ir.apply("minimum", x, most))
+        if low > high:
+            return ir.apply("where", ir.apply("lt", x, least), least, ir.apply("minimum", x, most))
+        return ir.apply("minimum", ir.apply("maximum", x, least), most)
 
     return elementwise(context.shape, context.dtype, formula, value, context.value(low), context.value(high))
 
@@ -291,8 +300,8 @@ def select(context: Context, condition: Value, chosen: Any, other: Any) -> Value
         both = (ir.cast(each, context.compute) for each in (chosen, other))
         return ir.apply("where", ir.cast(condition, torch.bool), *both)
 
-    arguments = (condition, context.value(chosen), context.value(other))
-    return elementwise(context.shape, context.dtype, formula, *arguments)
+    arguments = (context.rounded(each, context.dtype) for each in (chosen, other))
+    return elementwise(context.shape, context.dtype, formula, condition, *arguments)
 
 
 @lowers("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")

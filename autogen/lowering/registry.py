@@ -21,6 +21,8 @@ from autogen.sizes import evaluator_of
 Lowering = Callable[..., Any]
 _Function = TypeVar("_Function", bound=Lowering)
 
+_HELD_BY_HALVES = (torch.bool, torch.uint8, torch.int8)
+
 LOWERINGS: dict[str, Lowering] = {}
 
 
@@ -74,6 +76,13 @@ class Context:
             return Value((), torch.int64, lambda _: number(expression, torch.int64))
         inside = self.compute if self.compute.is_floating_point else torch.float64
         return Value((), torch.float64, lambda _: number(expression, inside))
+
+    def rounded(self, argument: Any, dtype: torch.dtype) -> Value:
+        """An argument of an op that takes it in a dtype: if that is half precision, what is of another is rounded."""
+        value = self.value(argument, ir.compute_dtype(dtype))
+        if dtype not in ir.ROUNDINGS or value.dtype in (dtype, *_HELD_BY_HALVES):
+            return value
+        return Value(value.shape, dtype, lambda index: ir.rounded(value.at(index), dtype), value.factors)
 
     def place_of(self, argument: Any) -> sympy.Expr:
         """A torch size that places in tensors are computed from."""

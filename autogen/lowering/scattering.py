@@ -48,7 +48,7 @@ def scatter_add(context: Context, value: Value, dim: int, places: Value, source:
 
 
 def _write_rows(context: Context, value: Value, dim: int, places: Value, source: Any, *, accumulate: bool) -> Value:
-    new = context.value(source)
+    new = context.rounded(source, context.dtype)
     dim = dim % len(value.shape) if value.shape else 0
     if len(places.shape) != len(value.shape):
         raise NotImplementedError("one place without a dimension")

@@ -1,4 +1,6 @@
-"""Casts to half precision that the loss asks for round as torch's do; what is stored in half precision does not."""
+"""Casts to half precision that the loss asks for round as torch's do, and so do numbers that tensors of it are compared
+with or filled with; what is stored in half precision does not.
+"""
 
 from __future__ import annotations
 
@@ -100,6 +102,36 @@ MADE: dict[str, Callable[[Tensor, torch.dtype], Tensor]] = {
 @pytest.mark.parametrize("name", MADE)
 def test_numbers_that_are_made_in_a_dtype_have_its_precision(name: str, dtype: torch.dtype) -> None:
     same(lambda x: x * MADE[name](x, dtype).double(), draw("real", 3, dtype=torch.float64))
+
+
+BESIDE: dict[str, Callable[[Tensor], Tensor]] = {
+    "equal": lambda x: x * (x == 0.7) + x * (x != 0.1),
+    "less": lambda x: x * (x < 0.7) + x * (x <= 0.1) + x * (x < 1e-8),
+    "greater": lambda x: x * (x > 0.1) + x * (x >= 0.7) + x * (torch.tensor(0.1) < x),
+    "an integer": lambda x: x * (x == 2049) + x * (x < torch.arange(2047, 2047 + len(x))),
+    "a rest": lambda x: torch.fmod(x, 0.1) + x % 0.7,
+    "clamped": lambda x: x.clamp(0.1, 0.7) + x.clamp(max=torch.tensor(0.3)),
+    "clamped and compared": lambda x: x * (x.clamp(0.1, 0.7) == 0.7) + x * (x.clamp(max=0.1) == x),
+    "the greater": lambda x: torch.maximum(x, torch.tensor(0.1)) + torch.minimum(x, torch.tensor(0.7)),
+    "shrunk": lambda x: F.hardshrink(x, 0.7) + F.hardshrink(x, 0.1),
+    "softly shrunk": lambda x: F.softshrink(x, 0.7) + F.softshrink(x, 0.1),
+    "filled": lambda x: x.masked_fill(x > 0.5, 0.7).double() + x.masked_fill(x > 0.5, torch.tensor(0.1)).double(),
+    "next to nothing": lambda x: x.masked_fill(x > 0.5, 1e-8).sign() + x.clamp(min=1e-8).sign(),
+    "a choice": lambda x: torch.where(x > 0.5, x, 0.7).double() + torch.where(x > 0.5, torch.tensor(0.1), x).double(),
+    "padded": lambda x: F.pad(x, (1, 1), value=0.7).double(),
+    "scattered": lambda x: x.scatter(0, torch.tensor([0, 1]), 0.7).double(),
+    "at places": lambda x: x.index_fill(0, torch.tensor([1]), 0.7).double(),
+    "in the place of nan": lambda x: (x / 0).nan_to_num(0.7, 0.7, 0.7).double() + x,
+}
+
+
+@pytest.mark.parametrize("half", HALVES, ids=str)
+@pytest.mark.parametrize("name", BESIDE)
+def test_numbers_beside_half_precision_are_rounded_where_torch_rounds_them(name: str, half: torch.dtype) -> None:
+    near = torch.tensor([0.7, 0.1, 0.3, -0.7, -0.1, 0.0, 0.5, 2048.0, 2.0]).to(half)
+    infinity, eps = torch.tensor(torch.inf, dtype=half), torch.finfo(half).eps
+    x = torch.cat([near, near.nextafter(infinity), near.nextafter(-infinity)]).requires_grad_()
+    torch.testing.assert_close(*both(BESIDE[name], x), rtol=eps, atol=eps, equal_nan=True)
 
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
