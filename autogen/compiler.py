@@ -32,6 +32,7 @@ from autogen.errors import (
     ViewedSumError,
 )
 from autogen.lowering import decompositions, lower, scans
+from autogen.names import spelled
 from autogen.options import PLAIN, Options
 from autogen.runtime.compiled import CompiledLoss
 from autogen.runtime.launch import Launcher, Tuner
@@ -219,4 +220,4 @@ def _access(stream: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
 def kernel_name(name: str) -> str:
     """A loss's name as a kernel's: `BCEWithLogitsLoss` → `bce_with_logits_loss`."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
-    return re.sub(r"\W+", "_", words).strip("_").lower() or "loss"
+    return spelled(re.sub(r"\W+", "_", words).strip("_").lower()) or "loss"

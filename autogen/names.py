@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
+import unicodedata
 from collections.abc import Collection
 
 NUMBER = "_number"  # ends the names of numbers that kernels are given, beside sizes
@@ -12,10 +13,17 @@ NUMBER = "_number"  # ends the names of numbers that kernels are given, beside s
 _OURS = re.compile(r"loss(_\d+)?|number_\d+|grad_\w+|\w+_(partial|ptr)|counter")
 
 
+def spelled(name: str) -> str:
+    """`name` as Python spells it, with `_` for what no identifier has, or Triton finds in none; keywords are kept."""
+    letters = unicodedata.normalize("NFKC", name)
+    name = "".join(each if each.isalnum() and f"_{each}".isidentifier() else "_" for each in letters)
+    return name if name.isidentifier() or not name else f"_{name}"
+
+
 def identifier(name: str) -> str:
     """The user's `name` for a value, as an identifier."""
-    name = re.sub(r"\W", "_", name)
-    return f"{name}_" if keyword.iskeyword(name) else f"_{name}" if name[:1].isdigit() else name
+    name = spelled(name)
+    return f"{name}_" if keyword.iskeyword(name) else name
 
 
 def of_input(name: str) -> str:

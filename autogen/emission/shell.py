@@ -86,6 +86,11 @@ _OPERATORS = {"sum": "+", "prod": "*"}
 _ROLES = ("input", "torch", "view", "saved", "scratch", "upstream", "partial", "output")
 
 
+def _quoted(text: str) -> str:
+    """A text as it is written between triple quotes."""
+    return repr(text)[1:-1].replace('"', '\\"')
+
+
 @functools.cache
 def _environment() -> jinja2.Environment:
     import jinja2  # not for kernels that are on disk
@@ -204,7 +209,7 @@ class Shell:
         text = render(
             "module.py.jinja",
             title=f"{self.kernel.name}: {self.summary()}",
-            source=self.style.provenance.loss,
+            source=_quoted(self.style.provenance.loss),
             helpers=sorted(kernel.helpers.union(*(each.helpers for each in called))),
             functions=[each.text for each in (*called, kernel)],
         )
