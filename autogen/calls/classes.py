@@ -8,8 +8,6 @@ import functools
 import types
 from typing import Any
 
-import torch
-
 from autogen.calls.libraries import is_of_library
 
 # Of which there are classes with attributes, and what is always the library's.
@@ -26,6 +24,15 @@ _FIELDS: Any = (
 _MADE = frozenset({
     "_member_names_", "_value2member_map_", "_unhashable_values_", "_member_type_", "_value_repr_", "_use_args_",
     "_new_member_", "__new__", "_fields", "_make", "_replace", "_asdict", "__getnewargs__",
+})  # fmt: skip
+
+
+# What Python, and its library, say of a class in the class.
+_ABOUT_CLASSES = frozenset({
+    "__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__",
+    "__dataclass_fields__", "__dataclass_params__", "__dict__", "__doc__", "__firstlineno__", "__match_args__",
+    "__module__", "__orig_bases__", "__parameters__", "__qualname__", "__signature__", "__slots__",
+    "__static_attributes__", "__type_params__", "__weakref__", "_abc_impl",
 })  # fmt: skip
 
 
@@ -53,10 +60,8 @@ def pythons_own(owner: type) -> frozenset[str]:
 
 
 def _is_about_class(key: str, item: Any) -> bool:
-    """Whether an entry of a class is Python's own, such as its name."""
-    if key.startswith("__") and key.endswith("__"):
-        return not isinstance(item, (types.FunctionType, int, float, torch.Tensor))
-    return isinstance(item, _FIELDS)
+    """Whether an entry of a class is Python's own."""
+    return key in _ABOUT_CLASSES or isinstance(item, _FIELDS)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import builtins
+import collections
 import functools
 import os
 import sys
 import sysconfig
+import threading
 import types
+import weakref
 from typing import Any
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE, of classes that are not written in C
@@ -42,7 +46,8 @@ def is_of_library(owner: type) -> bool:
 
 
 def is_foreign(value: Any) -> bool:
-    """Whether someone has put a function of their own into a library."""
+    """Whether someone has put a function, or a property, of their own into a library."""
+    value = getattr(value, "fget", value)
     return isinstance(value, types.FunctionType) and not is_library(value.__globals__.get("__name__"))
 
 
@@ -50,6 +55,20 @@ def is_replaced(module: types.ModuleType, name: str) -> bool:
     """Whether something in a library is the user's, or not what it was."""
     value = vars(module)[name]
     return is_foreign(value) or _FIRST.setdefault((module.__name__, name), value) is not value
+
+
+# Classes of Python's library whose objects hold nothing but what others put there, and modules of such classes.
+OPEN: Any = (
+    types.SimpleNamespace, argparse.Namespace, threading.local, collections.ChainMap, collections.UserDict,
+    collections.UserList, collections.UserString, weakref.WeakKeyDictionary, weakref.WeakValueDictionary,
+    threading.Event, functools.partialmethod, functools.singledispatchmethod,
+)  # fmt: skip
+_OPEN_MODULES = frozenset({"configparser", "optparse", "queue", "unittest.mock"})
+
+
+def is_open(owner: type) -> bool:
+    """Whether objects of a class of Python's library hold what others put there."""
+    return owner in OPEN or owner.__module__ in _OPEN_MODULES
 
 
 # The names that code finds without a scope, but for those that the user has put there.

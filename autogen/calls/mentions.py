@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import dis
 import functools
+import sys
 import types
+from collections.abc import Sequence
 
+_NAMES = ("LOAD_GLOBAL", "LOAD_NAME")
+_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 _SELF = ("self", "cls")  # whose type is that of a module, or of another object of the user's
+# In code that may find names, and modules, by strings.
+_LOOKS_UP = frozenset({
+    "getattr", "__getattribute__", "attrgetter", "methodcaller", "getmembers", "__dict__", "vars", "dir", "globals",
+    "eval", "exec", "__import__", "import_module",
+})  # fmt: skip
+_CALLS = frozenset({"__call__", "_call_impl", "_wrapped_call_impl"})  # of a module
+_OF_MODULES = frozenset({"__import__", "import_module", "modules"})
 _TENSORS = ("Tensor", "Parameter")  # which no number is
+_LIBRARIES = ("torch", "F", "nn")
 _COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")  # of two objects, as dataclasses have them
 _ENDS = ("IS_OP", "COMPARE_OP", "CONTAINS_OP", "RAISE_VARARGS", "RETURN_VALUE", "STORE_FAST")  # of an expression
 
@@ -36,36 +48,115 @@ def asks_for_types(code: types.CodeType) -> bool:
     """Whether code asks for the very type of something that may be a number, for which no symbol passes, as in
     `type(n) is int`, `n.__class__ in NUMBERS` and `case int():`; inner functions included.
     """
-    steps = list(dis.get_instructions(code))
+    steps = _steps(code)
     if any(_asks_for_type(steps, k) for k in range(len(steps))) and code.co_name not in _COMPARISONS:
         return True
     return any(asks_for_types(each) for each in code.co_consts if isinstance(each, types.CodeType))
 
 
-def _asks_for_type(steps: list[dis.Instruction], k: int) -> bool:
+def _asks_for_type(steps: Sequence[dis.Instruction], k: int) -> bool:
     """Whether a step of code does, and what is made of the answer can be another for a symbol."""
-    step, before, after = steps[k], steps[k - 1], [each for each in steps[k + 1 :] if each.opname != "PUSH_NULL"]
+    step = steps[k]
     if step.opname == "MATCH_CLASS":
         return steps[k - 2].argval not in _TENSORS
-    if step.argval == "type" and step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-        if _is_call(after[0]) or (
-            after[0].argval in _SELF and _is_call(after[1])
-        ):  # `isinstance(x, type)`, of a module
+    if step.argval == "type" and step.opname in _NAMES:
+        if _is_call(steps[k + 1]) or _is_of_self(steps, k):  # as in `isinstance(x, type)`
             return False
-    elif step.argval != "__class__" or step.opname not in ("LOAD_ATTR", "LOAD_CONST") or before.argval in _SELF:
+    elif step.argval != "__class__" or step.opname not in ("LOAD_ATTR", "LOAD_CONST") or _is_of_self(steps, k):
         return False
-    end = next((j for j, each in enumerate(after) if each.opname in _ENDS or "JUMP" in each.opname), 0)
-    is_of_tensors = after[end].opname in ("IS_OP", "COMPARE_OP") and after[end - 1].argval in _TENSORS
-    return not is_of_tensors and after[end].opname != "RAISE_VARARGS"  # which makes a message
+    rest = range(k + 1, len(steps))
+    end = next((j for j in rest if steps[j].opname in _ENDS or "JUMP" in steps[j].opname), k)
+    is_of_tensors = steps[end].opname in ("IS_OP", "COMPARE_OP") and steps[end - 1].argval in _TENSORS
+    return not is_of_tensors and steps[end].opname != "RAISE_VARARGS"  # which makes a message
+
+
+def _is_of_self(steps: Sequence[dis.Instruction], k: int) -> bool:
+    """Whether a step reads an attribute of `self`, or begins a call with `self` alone."""
+    if steps[k].opname in _NAMES:
+        return steps[k + 1].argval in _SELF and _is_call(steps[k + 2])
+    return steps[k - 1].argval in _SELF
+
+
+def _steps(code: types.CodeType) -> list[dis.Instruction]:
+    """What code does, one by one: Python 3.13 loads two variables at once."""
+    found: list[dis.Instruction] = []
+    for each in dis.get_instructions(code):
+        if each.opname.startswith("LOAD_FAST") and isinstance(each.argval, tuple):
+            found += [each._replace(argval=name) for name in each.argval]
+        elif each.opname != "PUSH_NULL":
+            found.append(each)
+    return found
 
 
 def _is_call(step: dis.Instruction) -> bool:
     return step.opname.startswith(("CALL", "PRECALL"))
 
 
+@functools.lru_cache(maxsize=4096)
+def calls_itself(code: types.CodeType) -> bool:
+    """Whether code of a module calls the module: `self(x)`, `super().__call__(x)`; inner functions included."""
+    if not _CALLS.isdisjoint(code.co_names):
+        return True
+    steps = list(dis.get_instructions(code))
+    if any(step.argval == "self" and _is_called(steps, k) for k, step in enumerate(steps)):
+        return True
+    return any(calls_itself(each) for each in code.co_consts if isinstance(each, types.CodeType))
+
+
+def _is_called(steps: Sequence[dis.Instruction], k: int) -> bool:
+    """Whether what a step reads is called, or given to a function in Python 3.10."""
+    if sys.version_info >= (3, 13):
+        return steps[k + 1].opname == "PUSH_NULL"
+    if sys.version_info >= (3, 11):
+        return steps[k - 1].opname == "PUSH_NULL"
+    return not steps[k + 1].opname.endswith(("_ATTR", "_METHOD"))
+
+
+@functools.lru_cache(maxsize=4096)
+def looks_up(code: types.CodeType) -> bool:
+    """Whether code may find something by a name that is not in it."""
+    return not _LOOKS_UP.isdisjoint(attributes_in(code))
+
+
+@functools.lru_cache(maxsize=4096)
+def computes_names(code: types.CodeType) -> bool:
+    """Whether code looks something up, not in `self` or in torch, by what is no name in it, and may be computed; inner
+    functions included.
+    """
+    steps = _steps(code)
+    if any(_computes_name(steps, k) for k in range(len(steps))):
+        return True
+    return any(computes_names(each) for each in code.co_consts if isinstance(each, types.CodeType))
+
+
+def _computes_name(steps: Sequence[dis.Instruction], k: int) -> bool:
+    step = steps[k]
+    if step.opname not in (*_NAMES, *_ATTRIBUTES) or step.argval not in _LOOKS_UP | _OF_MODULES:
+        return False
+    if step.argval in ("getattr", "attrgetter", "methodcaller"):
+        first = k + 1 if step.argval == "getattr" else k
+        name = next(j for j in range(first + 1, len(steps)) if steps[j].opname not in _ATTRIBUTES)
+        is_of_ours = first > k and steps[first].argval in _SELF + _LIBRARIES and name == first + 1
+        return not is_of_ours and not (steps[name].opname == "LOAD_CONST" and isinstance(steps[name].argval, str))
+    if step.argval == "modules":  # of a module of torch's otherwise
+        return steps[k - 1].argval == "sys"
+    return not _is_of_self(steps, k)
+
+
+@functools.lru_cache(maxsize=4096)
+def finds_modules(code: types.CodeType) -> bool:
+    """Whether code may find modules by strings."""
+    return not _OF_MODULES.isdisjoint(attributes_in(code))
+
+
+def names_in(code: types.CodeType) -> list[str]:
+    """The strings in code that may be names, of modules too."""
+    return [each for each in code.co_consts if isinstance(each, str) and each.replace(".", "_").isidentifier()]
+
+
 def _words_in(code: types.CodeType) -> list[str]:
-    """The strings in code that may be names."""
-    return [each for each in code.co_consts if isinstance(each, str) and each.isidentifier()]
+    """The names in the strings in code: one each, or several with dots between."""
+    return [part for text in names_in(code) for part in text.split(".") if part]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -348,14 +348,14 @@ class Fixed(Spot):
 
 @frozen
 class Names(Spot):
-    """Names of a module that no loss assigns, such as the functions of a library; there are at least two."""
+    """Names of a module or class that no loss assigns, such as the functions of a library; there are at least two."""
 
-    scope: dict[str, Any]
+    scope: Mapping[str, Any]
     names: tuple[str, ...]
     before: tuple[Any, ...]
 
     @classmethod
-    def of(cls, scope: dict[str, Any], names: Sequence[str]) -> Names:
+    def of(cls, scope: Mapping[str, Any], names: Sequence[str]) -> Names:
         """What they are now."""
         names = tuple(names) * (2 if len(names) == 1 else 1)
         return cls(scope, names, operator.itemgetter(*names)(scope))

@@ -6,7 +6,6 @@ everything else, which changes when anything changes that the loss may read; and
 
 from __future__ import annotations
 
-import argparse
 import builtins
 import collections
 import contextlib
@@ -16,7 +15,6 @@ import gc
 import importlib.util
 import math
 import sys
-import threading
 import types
 import weakref
 from collections.abc import Collection, Hashable, Sequence
@@ -28,8 +26,10 @@ from autogen.calls import arrays
 from autogen.calls.answers import Answer, question_of, questions_in
 from autogen.calls.classes import NUMBERS_AND_TEXTS, is_derived, is_derived_constant, keeps_more, pythons_own, slots
 from autogen.calls.identity import Identity
-from autogen.calls.libraries import BUILTINS, is_foreign, is_library, is_of_library, is_replaced
-from autogen.calls.mentions import asks_for_types, attributes_in, globals_in, imports_in
+from autogen.calls.libraries import BUILTINS, OPEN, is_foreign, is_library, is_of_library, is_open, is_replaced
+from autogen.calls.looked_up import LookedUp
+from autogen.calls.memos import MAY_KEEP, MEMO, OF_MEMOS, is_memo
+from autogen.calls.mentions import asks_for_types, attributes_in, calls_itself, globals_in, imports_in
 from autogen.calls.opaque import Opaque
 from autogen.calls.places import (
     MISSING,
@@ -105,8 +105,7 @@ class Reachable:
         self._count = 0
         self._depth = 0
         self._later: list[tuple[Any, str, frozenset[str]]] = []
-        self._words: set[str] = set()  # strings that may be names of something in a module
-        self._looked_up: dict[int, tuple[dict[str, Any], frozenset[str]]] = {}  # where names may be found by strings
+        self._looked_up = LookedUp()
 
     @property
     def surroundings(self) -> Surroundings:
@@ -123,7 +122,7 @@ class Reachable:
         self._count += 1
         if type(value) in _PLAIN:
             if type(value) is str:
-                self._words.add(value)
+                self._looked_up.words.add(value)
             return type(value), value
         if isinstance(value, torch.Tensor):
             return self._tensor(value, name, container, key)
@@ -140,7 +139,7 @@ class Reachable:
             return type(value), repr(value)  # nan equals itself here, and 0.0 differs from -0.0
         if value is MISSING or (isinstance(value, _CONSTANTS) and not has_more):
             return type(value), value
-        if type(value) in _MAY_KEEP and container is not None and _is_memo(value):
+        if type(value) in MAY_KEEP and container is not None and is_memo(value):
             self.memos.append(Kept(name, value, container, key))
         if id(value) in self._seen:
             self.comes_back |= value is self._outermost
@@ -162,10 +161,11 @@ class Reachable:
         for value, name, attributes in self._later:  # of which there may be more with each
             self._attributes = attributes
             found.append(self.visit(value, name))
-        may_look_up = any(not _LOOKS_UP.isdisjoint(attributes_in(code)) for code in self._codes)
-        for scope, attributes in list(self._looked_up.values()) if may_look_up else ():
+        for scope, attributes, names in self._looked_up.names():
             self._attributes = attributes
-            found += [self._global(scope, name) for name in sorted(self._words & scope.keys() - attributes)]
+            found += [self._global(scope, name) for name in names]
+        if self._outermost is not None and any(map(calls_itself, self._codes)):
+            found += self._hooks(self._outermost)
         return tuple(found)
 
     def _tensor(self, tensor: torch.Tensor, name: str, container: Any, key: Any) -> Hashable:
@@ -193,6 +193,9 @@ class Reachable:
             self.places.append(Items(value, list(value)))
             items = tuple(self.visit(item, f"{name}_{k}", value, k) for k, item in enumerate(value))
             return type(value), items, *self._beside(value, name)
+        if isinstance(value, weakref.WeakSet):
+            self.is_plain = False
+            return weakref.WeakSet, frozenset(map(self.visit, value))
         if isinstance(value, (set, frozenset)):
             if isinstance(value, set):
                 self.places.append(Items(value, list(value)))
@@ -238,8 +241,8 @@ class Reachable:
         """The attributes of a function that keeps what it returns: no others can be put there, as it has a stand-in."""
         if is_library(memo.__module__):
             return ()
-        self.places.append(Entries(vars(memo), entries(vars(memo)), _OF_MEMOS))
-        return tuple((key, self.visit(item)) for key, item in vars(memo).items() if key not in _OF_MEMOS)
+        self.places.append(Entries(vars(memo), entries(vars(memo)), OF_MEMOS))
+        return tuple((key, self.visit(item)) for key, item in vars(memo).items() if key not in OF_MEMOS)
 
     def _array(self, value: Any) -> Hashable:
         own = self._beside(value, "")
@@ -262,18 +265,14 @@ class Reachable:
             return kind, self.visit(attributes["__autogen_dispatcher__"].function)
         if is_of_library(kind):
             is_torchs = str(kind.__module__).partition(".")[0] == "torch"
-            is_open = (
-                kind in _OPEN
-                or kind.__module__ in _OPEN_MODULES
-                or (is_torchs and not callable(value) and question_of(value) is None)
-                or str(kind.__module__).startswith("torch.distributions")  # where transforms can be called
-            )
-            if not is_open:
+            is_plain = is_torchs and not callable(value) and question_of(value) is None
+            # Transforms of distributions can be called.
+            if not (is_open(kind) or is_plain or str(kind.__module__).startswith("torch.distributions")):
                 self._opaque.note(value, name)
                 return kind if isinstance(value, dict) else self._of_library(value)
         parts = self._own(value, name)
         is_empty = attributes is None and len(parts) == 2
-        if (is_empty or (keeps_more(kind) and not isinstance(value, tuple(_OPEN)))) and not isinstance(value, dict):
+        if (is_empty or (keeps_more(kind) and not isinstance(value, OPEN))) and not isinstance(value, dict):
             return Identity(value), *parts
         return parts
 
@@ -346,16 +345,27 @@ class Reachable:
         rest = self._entries(module.__dict__, name, _INTERNALS)
         for store in ("_parameters", "_buffers", "_modules"):
             self.spots.append(Fixed(module, store, getattr(module, store)))
-        # Hooks of the outermost module run around `forward`, outside what is traced; those of the others inside.
-        hooks = () if module is self._outermost else _HOOKS
-        hooked = tuple(self._entries(module.__dict__[hook], hook) for hook in hooks)
-        if hooks:
-            hooked += tuple(self._entries(vars(torch.nn.modules.module)[hook], hook) for hook in _HOOKS_OF_ALL)
+        # Those of the outermost module run around `forward`, outside what is traced, but where the loss calls it.
+        hooked = () if module is self._outermost else self._hooks(module)
         self.places.append(Entries(module._modules, dict(module._modules), is_ordered=True))
         self.places.append(Items(module._non_persistent_buffers_set, list(module._non_persistent_buffers_set)))
         prefix = f"{name}." if name else ""
         inner = tuple((key, self.visit(child, f"{prefix}{key}")) for key, child in module._modules.items())
-        return owner, self.visit(owner), *stores, rest, hooked, inner, self._in_slots(module, name)
+        scripted = self._scripted(module) if isinstance(module, torch.jit.ScriptModule) else ()
+        return owner, self.visit(owner), *stores, rest, hooked, inner, self._in_slots(module, name), scripted
+
+    def _hooks(self, module: Any) -> tuple[Hashable, ...]:
+        """The hooks that run where a module is called."""
+        stores = [(module.__dict__, _HOOKS), (vars(torch.nn.modules.module), _HOOKS_OF_ALL)]
+        return tuple(self._entries(store[hook], hook) for store, hooks in stores for hook in hooks)
+
+    def _scripted(self, module: Any) -> tuple[Hashable, ...]:
+        """The attributes of a module of TorchScript, which gives them by name alone."""
+        self.is_plain = False
+        known = vars(module).get("_concrete_type")  # None of one that was loaded
+        names = () if known is None else sorted(known.get_attributes().keys() - module._parameters.keys())
+        values = [(name, getattr(module, name)) for name in names]
+        return tuple((name, self.visit(value)) for name, value in values if not isinstance(value, torch.Tensor))
 
     def _class(self, owner: Any) -> Hashable:
         """What a class and its bases have; those of libraries do not change, but for what they may answer."""
@@ -387,7 +397,9 @@ class Reachable:
         if dispatcher is not None and function.__dict__.get("__wrapped__") is dispatcher.function:
             return self.visit(dispatcher.function), self._entries(function.__dict__, function.__name__, _OF_WRAPPERS)
         self._codes.append(function.__code__)
-        self.asks_for_types |= not of_library and asks_for_types(function.__code__)
+        if not of_library:
+            self.asks_for_types |= asks_for_types(function.__code__)
+            self._looked_up.note_code(function.__code__, scope)
         outside, self._attributes = self._attributes, attributes_in(function.__code__)
         for attribute in ("__code__", "__defaults__", "__kwdefaults__"):
             self.spots.append(Fixed(function, attribute, getattr(function, attribute)))
@@ -398,15 +410,24 @@ class Reachable:
             closure.append(self.visit(held, name, cell))
         defaults = self.visit(function.__defaults__), self.visit(function.__kwdefaults__)
         names = () if of_library else globals_in(function.__code__)
-        if "globals" in names:
-            self._looked_up.setdefault(id(scope), (scope, self._attributes))
         found = tuple(self._global(scope, name) for name in names)
         imported = () if of_library else tuple(self._imported(scope, each) for each in imports_in(function.__code__))
         self._attributes = outside
         answers = () if of_library else self._answers(questions_in(function.__code__))
         rules = self._rules() if "kl_divergence" in attributes_in(function.__code__) and not of_library else ()
         own = () if of_library else self._entries(function.__dict__, function.__name__, _OF_WRAPPERS)
+        own += () if of_library else self._put_on_classes(attributes_in(function.__code__))
         return function.__code__, tuple(closure), defaults, found, imported, answers, rules, own
+
+    def _put_on_classes(self, attributes: frozenset[str]) -> tuple[Hashable, ...]:
+        """The user's own functions among these attributes of torch's classes."""
+        found: list[Hashable] = []
+        for scope in (vars(torch.Tensor), vars(torch.nn.Module)):
+            names = sorted(name for name in attributes if is_foreign(scope.get(name)))
+            if names:
+                self.spots.append(Names.of(scope, names))
+                found += [(name, self.visit(scope[name])) for name in names]
+        return tuple(found)
 
     def _rules(self) -> tuple[Hashable, ...]:
         """The user's own rules of `torch.distributions.kl_divergence`."""
@@ -446,7 +467,7 @@ class Reachable:
         """What the function that is being looked at may read of a module."""
         scope = vars(module)
         if not is_library(module.__name__):
-            self._looked_up.setdefault(id(scope), (scope, self._attributes))
+            self._looked_up.note(scope, self._attributes)
         mentioned = self._attributes if is_library(module.__name__) else self._attributes | {"__getattr__"}
         names = sorted(mentioned & scope.keys())
         if not names or (id(module), self._attributes) in self._modules_seen:
@@ -463,29 +484,9 @@ class Reachable:
         return self._of_library(module), tuple(self._global(scope, each) for each in names)
 
 
-def _is_memo(value: Any) -> bool:
-    """Whether a function of the user's, or a method as a class has it, keeps what it returns."""
-    while isinstance(value, _WRAPPERS):
-        value = value.fget if isinstance(value, property) else value.__func__
-    return isinstance(value, MEMO) and not is_library(value.__module__)
-
-
 # What functions written in C are of; others are methods.
 _HOMES = (types.ModuleType, type, types.NoneType, type(datetime.datetime_CAPI))
 _VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()))
-
-MEMO: Any = type(functools.lru_cache(len))
-_WRAPPERS = (staticmethod, classmethod, property)
-_MAY_KEEP = frozenset({MEMO, *_WRAPPERS})
-_OF_MEMOS = frozenset(vars(functools.lru_cache(lambda: None)))  # what each of them has of Python
-
-# Classes of Python's library whose objects hold nothing but what others put there.
-_OPEN = frozenset({
-    types.SimpleNamespace, argparse.Namespace, threading.local, collections.ChainMap, collections.UserDict,
-    collections.UserList, collections.UserString, weakref.WeakKeyDictionary, weakref.WeakValueDictionary,
-    threading.Event,
-})  # fmt: skip
-_OPEN_MODULES = frozenset({"configparser"})  # the same, of modules that are not imported for this
 
 # What every module keeps for torch's own use.
 _INTERNALS = frozenset({*vars(torch.nn.Module()), SHORTCUTS}) - {"training"}
@@ -494,6 +495,4 @@ _HOOKS_OF_ALL = (
     *("_global_forward_pre_hooks", "_global_forward_hooks"),
     *("_global_backward_pre_hooks", "_global_backward_hooks"),
 )
-# In code that may find names by strings.
-_LOOKS_UP = frozenset({"getattr", "__getattribute__", "attrgetter", "__dict__", "vars", "globals"})
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")

@@ -9,7 +9,8 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
-from autogen.calls.reachable import MEMO, Reachable
+from autogen.calls.memos import MEMO
+from autogen.calls.reachable import Reachable
 from autogen.tracing.recorder import Recorder
 
 _TRACED = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
+import operator
+import sys
 import threading
 import types
 from pathlib import Path
@@ -82,6 +85,60 @@ def test_a_global_name(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(loss(Y), (Y * 100).mean())
 
 
+CONFIG: Any = types.ModuleType("config_of_a_test")
+KIND = "pos"
+
+
+class Computed(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean() * float(getattr(CONFIG, f"{self.kind}_weight".upper()))
+
+
+COMPUTED: dict[str, Any] = {
+    "getattr": Computed("pos"),
+    "vars": lambda x: x.mean() * sum(value for name, value in vars(CONFIG).items() if name.endswith("_WEIGHT")),
+    "dir": lambda x: x.mean() * sum(getattr(CONFIG, name) for name in dir(CONFIG) if name.endswith("_WEIGHT")),
+    "globals": lambda x: x.mean() * globals()[KIND.upper() + "_WEIGHT"],
+    "attrgetter": lambda x: x.mean() * operator.attrgetter("CONFIG.POS_WEIGHT")(sys.modules[__name__]),
+    "eval": lambda x: eval("x.mean() * CONFIG.POS_WEIGHT"),
+    "__import__": lambda x: x.mean() * __import__("config_of_a_test").POS_WEIGHT,
+    "import_module": lambda x: x.mean() * importlib.import_module("config_of_a_test").POS_WEIGHT,
+}
+
+
+@pytest.mark.parametrize("how", COMPUTED)
+def test_a_name_that_is_computed(how: str, monkeypatch: pytest.MonkeyPatch, launches: Launches) -> None:
+    monkeypatch.setitem(sys.modules, "config_of_a_test", CONFIG)
+    loss = autogen_loss(COMPUTED[how])
+    for weight in (2.0, 5.0, 0.5):
+        monkeypatch.setattr(CONFIG, "POS_WEIGHT", weight, raising=False)
+        monkeypatch.setitem(globals(), "POS_WEIGHT", weight)
+        for _ in range(3):
+            torch.testing.assert_close(loss(Y), Y.mean() * weight)
+    assert launches.take() == 9
+
+
+class Scripted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 2.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+
+def test_a_module_of_torchscript() -> None:
+    scripted = torch.jit.script(Scripted())
+    loss = autogen_loss(lambda x: scripted(x).sum())
+    for scale in (2.0, 2.0, 2.0, 5.0, 7.0):
+        scripted.scale = scale
+        torch.testing.assert_close(loss(Y), Y.sum() * scale)
+
+
 _PROGRAM = """
 import torch
 from autogen import autogen_loss
@@ -94,17 +151,19 @@ class ByName(torch.nn.Module):
         self.name = name
 
     def forward(self, x):
-        return getattr({module}, self.name)(x).mean()
+        return getattr({module}, {name})(x).mean()
 
-print(ByName("scaled")(torch.full((3, 4), 2.0)).item())
+print(ByName({case})(torch.full((3, 4), 2.0)).item())
 """
 
 
-def test_a_module_that_is_edited(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["self.name", "self.name.lower()"])
+def test_a_module_that_is_edited(name: str, tmp_path: Path) -> None:
     """The next process does not run what the module was."""
+    program = _PROGRAM.format(module="ops_to_edit", name=name, case=repr("scaled" if name == "self.name" else "SCALED"))
     for factor in (2.0, 7.0):
         (tmp_path / "ops_to_edit.py").write_text(f"def scaled(x):\n    return x * {factor}\n")
-        assert float(result_of(start(_PROGRAM.format(module="ops_to_edit"), tmp_path, 0))) == 2 * factor
+        assert float(result_of(start(program, tmp_path, 0))) == 2 * factor
 
 
 class Own(Normal):

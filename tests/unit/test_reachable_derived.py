@@ -8,10 +8,13 @@ import configparser
 import decimal
 import enum
 import functools
+import optparse
+import queue
 import sys
 import types
+import unittest.mock
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -162,6 +165,37 @@ TEXT = collections.UserString("a")
 PARSER = configparser.ConfigParser()
 PARSER["loss"] = {"scale": "1"}
 MODULE, OUTER = SlottedModule(), Outer()
+
+
+def scaled_by(self: Any, scale: float, x: Any) -> Any:
+    return x * scale * SCALE
+
+
+class Dunder:
+    __mode__ = "sum"
+    __table__ = {"scale": 1.0}  # noqa: RUF012
+
+    @property
+    def __scale__(self) -> float:
+        return SCALE
+
+    @classmethod
+    def __class_getitem__(cls, x: Any) -> Any:
+        return x * SCALE
+
+
+class Dispatching:
+    @functools.singledispatchmethod
+    def scaled(self, x: Any) -> Any:
+        return x * SCALE
+
+    partly = functools.partialmethod(scaled_by, 1.0)
+
+
+DUNDER, DISPATCHING = Dunder(), Dispatching()
+WEAKLY, OPTIONAL, MOCK = weakref.WeakSet([HELD]), optparse.Values({"scale": 1.0}), unittest.mock.Mock(scale=1.0)
+WAITING: queue.Queue[float] = queue.Queue()
+WAITING.put(1.0)
 LAZILY = _module("held = {'scale': 1.0}\ndef __getattr__(name): return held[name]\n")
 
 Patch = pytest.MonkeyPatch
@@ -202,6 +236,35 @@ REACHED: dict[str, tuple[Any, Callable[[Patch], None]]] = {
     "number that is no attribute": (lambda x: x * DECIMAL, lambda m: m.setattr(THIS, "DECIMAL", OfDecimal(2))),
     "what makes an item": (lambda x: x * MAKING["a"], lambda m: m.setattr(THIS, "SCALE", 2.0)),
     "another that makes items": (lambda x: x * MAKING["a"], lambda m: m.setattr(MAKING, "default_factory", float)),
+    "text in a class": (lambda x: x * len(DUNDER.__mode__), lambda m: m.setattr(Dunder, "__mode__", "mean")),
+    "dictionary in a class": (
+        lambda x: x * DUNDER.__table__["scale"],
+        lambda m: m.setitem(Dunder.__table__, "scale", 2.0),
+    ),
+    **{
+        f"what {name} reads": (loss, lambda m: m.setattr(THIS, "SCALE", 2.0))
+        for name, loss in {
+            "a property with underscores": lambda x: x * DUNDER.__scale__,
+            "a class method with underscores": lambda x: Dunder[x],
+            "a method that dispatches": lambda x: DISPATCHING.scaled(x),
+            "a partial method": lambda x: DISPATCHING.partly(x),
+        }.items()
+    },
+    "item of a set that holds weakly": (
+        lambda x: sum(x * each.scale for each in WEAKLY),
+        lambda m: m.setattr(HELD, "scale", 2.0),
+    ),
+    "options of a program": (lambda x: x * OPTIONAL.scale, lambda m: m.setattr(OPTIONAL, "scale", 2.0)),
+    "item of a queue": (
+        lambda x: x * WAITING.queue[0],
+        lambda m: m.setattr(WAITING, "queue", collections.deque([2.0])),
+    ),
+    "attribute of a mock": (lambda x: x * MOCK.scale, lambda m: m.setattr(MOCK, "scale", 2.0)),
+    "method on a class of torch's": (lambda x: x.scaled(), lambda m: m.setattr(THIS, "SCALE", 2.0)),
+    "another method on a class of torch's": (
+        lambda x: x.scaled(),
+        lambda m: m.setattr(torch.Tensor, "scaled", lambda self: self),
+    ),
     "a parser": (
         lambda x: x * PARSER.getfloat("loss", "scale"),
         lambda m: m.setitem(PARSER._sections["loss"], "scale", "2"),  # type: ignore[attr-defined]
@@ -215,6 +278,15 @@ def _other_lists() -> Any:
     return other
 
 
+@pytest.fixture
+def _on_tensors() -> Iterator[None]:
+    """A method of the user's that all tensors have."""
+    torch.Tensor.scaled = lambda self: self * SCALE  # type: ignore[attr-defined]
+    yield
+    del torch.Tensor.scaled  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("_on_tensors")
 @pytest.mark.parametrize("case", REACHED)
 def test_a_change_changes_the_key_and_is_seen(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loss, change = REACHED[case]

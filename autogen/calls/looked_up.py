@@ -1,0 +1,73 @@
+"""What a loss may find in a module by a name that its code does not mention: one that it is given, or computes."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from autogen.calls.libraries import is_library
+from autogen.calls.mentions import attributes_in, computes_names, finds_modules, looks_up, names_in
+
+_OWN_SCOPE = frozenset({"globals", "eval", "exec"})
+
+
+class LookedUp:
+    """The modules in which a loss may look; `words` are the strings that it has, which may be names there.
+
+    Where a name is computed, it may be that of anything in these modules but of tensors, and of modules.
+    """
+
+    def __init__(self) -> None:
+        self.words: set[str] = set()
+        self._scopes: dict[int, tuple[dict[str, Any], frozenset[str]]] = {}
+        self._given: dict[int, set[str]] = {}
+        self._may_look_up = False
+        self._computes = False
+        self._finds_modules = False
+
+    def note(self, scope: dict[str, Any], attributes: frozenset[str]) -> None:
+        """Note a module that code reaches which mentions these attributes."""
+        self._scopes.setdefault(id(scope), (scope, attributes))
+
+    def note_code(self, code: types.CodeType, scope: dict[str, Any]) -> None:
+        """Note how the code of a function of the user's looks things up; its module is `scope`."""
+        self._may_look_up |= looks_up(code)
+        self._computes |= computes_names(code)
+        if not _OWN_SCOPE.isdisjoint(code.co_names):
+            self.note(scope, attributes_in(code))
+        if finds_modules(code):
+            self._finds_modules = True
+            self.words.update(names_in(code))
+
+    def names(self) -> Iterator[tuple[dict[str, Any], frozenset[str], list[str]]]:
+        """Modules, with the attributes that code mentions which reaches them, and what else may be looked up there; as
+        long as there are more, as what is found may look up other things.
+        """
+        while True:
+            found = list(self._found())
+            if not found:
+                return
+            yield from found
+
+    def _found(self) -> Iterator[tuple[dict[str, Any], frozenset[str], list[str]]]:
+        for word in sorted(self.words) if self._finds_modules else ():
+            module = sys.modules.get(word)
+            if module is not None and not is_library(word):
+                self.note(vars(module), frozenset())
+        for scope, attributes in list(self._scopes.values()) if self._may_look_up else ():
+            given = self._given.setdefault(id(scope), set())
+            words = self.words & scope.keys() - attributes
+            names = sorted((words | _everything(scope) if self._computes else words) - given)
+            if names:
+                given.update(names)
+                yield scope, attributes, names
+
+
+def _everything(scope: Mapping[str, Any]) -> set[str]:
+    """The names in a module that may be computed."""
+    others = (types.ModuleType, torch.Tensor, torch.nn.Module)
+    return {name for name, value in scope.items() if not (name.startswith("__") or isinstance(value, others))}
