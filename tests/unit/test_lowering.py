@@ -54,7 +54,7 @@ class TestNumbers:
 
     def test_a_number_is_one_leaf(self) -> None:
         assert self.leaves(lambda x: x * (1 - 1 / x.shape[0]) ** x.shape[1]) == [
-            "scalar FloatPow(1.0 - (IntTrueDiv(1, N)), ToFloat(C))"
+            "scalar FloatPow(FloatAdd(1.0, -(IntTrueDiv(1, N))), ToFloat(C))"
         ]
 
     def test_a_size_is_an_integer(self) -> None:
@@ -64,8 +64,10 @@ class TestNumbers:
         ]
 
     def test_with_a_number_that_is_read_the_known_ones_are_one(self) -> None:
-        leaves = self.leaves(lambda x: x * (x.sum().item() - 1 / x.shape[0] + 1 / x.shape[1]))
-        assert leaves == ["scalar (IntTrueDiv(1, C)) - (IntTrueDiv(1, N))"]
+        leaves = self.leaves(lambda x: x * (x.sum().item() * (1 / x.shape[1] - 1 / x.shape[0])))
+        assert leaves == ["scalar FloatAdd(IntTrueDiv(1, C), -(IntTrueDiv(1, N)))"]
+        leaves = self.leaves(lambda x: x * (x.shape[0] + (x > 0).sum().item() + x.shape[1]))
+        assert leaves == ["index C + N"]
 
 
 # Pointwise ops.
