@@ -54,6 +54,14 @@ def of_class_index(*dtypes: torch.dtype) -> Callable[..., Any]:
     return check
 
 
+def not_by_zero(dividend: Any, divisor: Any, *, rounding_mode: str | None = "floor") -> Any:
+    """A check of a division of integers, where it does not wait for a device."""
+    if isinstance(divisor, Tensor) and divisor.device.type == "cpu" and rounding_mode is not None:
+        is_of_integers = not torch.result_type(dividend, divisor).is_floating_point
+        refuse(is_of_integers and (divisor == 0).any(), "ZeroDivisionError")
+    return NotImplemented
+
+
 def positive_beta(input: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0) -> Any:
     """A check of the threshold of `smooth_l1_loss`."""
     refuse(beta < 0, "smooth_l1_loss does not support negative values for beta.")

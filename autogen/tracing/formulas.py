@@ -409,6 +409,12 @@ def _all(*formulas: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
+_INTEGER_DIVISIONS = (
+    *(aten.div.Tensor_mode, aten.div_.Tensor_mode, aten.fmod.Tensor, aten.fmod_.Tensor),
+    *(aten.floor_divide.default, aten.floor_divide_.Tensor),
+    *(aten.remainder.Tensor, aten.remainder_.Tensor, aten.remainder.Scalar_Tensor),
+)
+
 # Ops whose fake implementation is missing, takes what the real one refuses, or gives another dtype, or that cannot be
 # recorded as they are. A check of values is made where torch makes it on the CPU; on a GPU it would wait for that.
 CORRECTIONS: dict[Any, Callable[..., Any]] = {
@@ -424,6 +430,7 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     ),
     aten.binary_cross_entropy_with_logits.default: _all(checks.within(1, 0, 2, 3), _in_dtype_of_target),
     aten.bucketize.Tensor: _bucketize,
+    **dict.fromkeys(_INTEGER_DIVISIONS, checks.not_by_zero),
     aten.constant_pad_nd.default: padding.constant_pad_nd,
     aten.hardshrink_backward.default: _shrink_backward,
     aten.huber_loss.default: _huber_loss,

@@ -185,3 +185,27 @@ def test_floats_out_of_range_of_bytes() -> None:
 def test_the_place_of_an_extreme_among_bools_is_torchs_error(name: str) -> None:
     with pytest.raises((RuntimeError, NotImplementedError), match=r"(?i)bool"):
         autogen_loss(lambda t: getattr(t > 1, name)() * t.sum())(torch.arange(3.0))
+
+
+DIVISIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "a number": lambda a, b: 7 % b + 9 // b,
+    "fmod": torch.fmod,
+    "div": lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    "in place": lambda a, b: a.clone().remainder_(b),
+}
+
+
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_a_division_by_zero_is_torchs_error(name: str) -> None:
+    ours = autogen_loss(lambda a, b: DIVISIONS[name](a, b).float().sum())
+    a = torch.tensor([17, -5])
+    for divisors in ([3, 2], [0, 2], [4, -3]):
+        b = torch.tensor(divisors)
+        if 0 in divisors:
+            with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+                ours(a, b)
+        else:
+            torch.testing.assert_close(ours(a, b), DIVISIONS[name](a, b).float().sum())
+            assert explain(ours, a, b).path == "generated"
