@@ -37,14 +37,23 @@ _shown: dict[type, Any] = {kind: kind.__repr__ for kind in _NUMBERS}
 _answers: dict[tuple[type, str], Any] = {
     (kind, name): getattr(kind, name) for kind, all_ in _ASKED.items() for name in all_
 }
-# What is computed with floats, by the methods of nodes.
-_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+# By the methods of nodes, how each operation on floats is written, where torch writes another.
+_WRITTEN: dict[str, Callable[[Any, Any], Any]] = {
     "add": FloatAdd,
     "sub": lambda left, right: FloatAdd(left, -right),
     "mul": FloatMul,
     "mod": FloatMod,
+    "int_floordiv": FloatFloorDiv,
 }
-_operations: dict[str, Any] = {name: getattr(SymNode, name) for name in _OPERATIONS}
+_PYTHON: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "mod": operator.mod,
+    "int_floordiv": operator.floordiv,
+}
+_DIVISIONS = ("mod", "int_floordiv", "int_truediv", "float_truediv")
+_operations: dict[str, Any] = {name: getattr(SymNode, name) for name in dict.fromkeys((*_WRITTEN, *_DIVISIONS))}
 _divisions: dict[tuple[type, str], Any] = {
     (kind, name): getattr(kind, name)
     for kind in (torch.SymInt, torch.SymFloat)
@@ -87,23 +96,20 @@ def _showing(kind: type) -> Callable[[Any], str]:
     return show
 
 
-def _computing(name: str) -> Callable[[Any, Any], Any]:
+def _computing(name: str, refuse_zero: Callable[[Any], None]) -> Callable[[Any, Any], Any]:
     """What computes `name` of two nodes: with floats, as it is written."""
-    plain, written = _operations[name], _OPERATIONS[name]
+    plain, written = _operations[name], _WRITTEN.get(name)
 
     def compute(left: Any, right: Any) -> Any:
-        if float not in (left.pytype, right.pytype):
+        if name in _DIVISIONS:
+            refuse_zero(right.expr)
+        if written is None or float not in (left.pytype, right.pytype):
             return plain(left, right)
-        return _node(written, getattr(operator, name), left, right)
+        is_known = left.hint is not None and right.hint is not None
+        hint = _PYTHON[name](left.hint, right.hint) if is_known else None
+        return SymNode(written(left.expr, right.expr), left.shape_env, float, hint)
 
     return compute
-
-
-def _node(written: Callable[[Any, Any], Any], python: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    """A float that is computed from two nodes."""
-    is_known = left.hint is not None and right.hint is not None
-    hint = python(left.hint, right.hint) if is_known else None
-    return SymNode(written(left.expr, right.expr), left.shape_env, float, hint)
 
 
 def _dividing(name: str, plain: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -114,20 +120,25 @@ def _dividing(name: str, plain: Callable[[Any, Any], Any]) -> Callable[[Any, Any
             return NotImplemented
         if not any(_isinstance(each, (float, torch.SymFloat)) for each in (symbol, other)):
             return plain(symbol, other)
-        node = torch.sym_float(symbol).node
-        number = torch.sym_float(other)
+        node, number = torch.sym_float(symbol).node, torch.sym_float(other)
         beside = number.node if _isinstance(number, torch.SymFloat) else node.wrap_float(number)
-        pair = (beside, node) if name == "__rfloordiv__" else (node, beside)
-        return torch.SymFloat(_node(FloatFloorDiv, operator.floordiv, *pair))
+        left, right = (beside, node) if name == "__rfloordiv__" else (node, beside)
+        return torch.SymFloat(left.int_floordiv(right))
 
     return divide
 
 
-def _raise_to(base: Any, exponent: Any) -> Any:
-    """`base ** exponent`; whether it would be complex, which torch asks always, an integer does not make it."""
-    if _isinstance(exponent, (int, float)) and exponent % 1 == 0:
+def _raising(refuse_zero: Callable[[Any], None]) -> Callable[[Any, Any], Any]:
+    """`**` of floats; whether it would be complex, which torch asks always, an integer does not make it."""
+
+    def power(base: Any, exponent: Any) -> Any:
+        if not _isinstance(exponent, (int, float)) or exponent % 1 != 0:
+            return _power(base, exponent)
+        if exponent < 0:
+            refuse_zero(base.node.expr)
         return base.__float_pow__(float(exponent))
-    return _power(base, exponent)
+
+    return power
 
 
 def _is_unknown(number: Any) -> bool:
@@ -149,7 +160,7 @@ def _settling(answer: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def disguised() -> Iterator[None]:
+def disguised(refuse_zero: Callable[[Any], None]) -> Iterator[None]:
     """Have Python take symbols for the numbers that they stand for.
 
     `len(tensor)` is the symbol that `tensor.shape[0]` is, which Python's own would fix, as it gives an int; so would
@@ -157,7 +168,8 @@ def disguised() -> Iterator[None]:
     symbol is an int or a float hears what it would hear of a number, and where it makes a text of one, that is fixed.
     Whether one is greater than another is settled where it is asked, as a bool can be more than a symbol: `is True`, a
     place in a list, 1 more than False. What depends on integers and sizes that are not known stays a symbol; of floats,
-    which may be nan, it is an error. What is computed with floats stays as it is written (`autogen.arithmetic`).
+    which may be nan, it is an error. What is computed with floats stays as it is written (`autogen.arithmetic`);
+    `refuse_zero` hears of divisors, as expressions.
     """
     _functional.has_torch_function_variadic = _hears_of
     builtins.len, builtins.isinstance = _length, _is_instance
@@ -166,10 +178,10 @@ def disguised() -> Iterator[None]:
     for (kind, name), answer in _answers.items():
         setattr(kind, name, _settling(answer))
     for name in _operations:
-        setattr(SymNode, name, _computing(name))
+        setattr(SymNode, name, _computing(name, refuse_zero))
     for (kind, name), division in _divisions.items():
         setattr(kind, name, _dividing(name, division))
-    torch.SymFloat.__pow__ = _raise_to  # type: ignore[method-assign]
+    torch.SymFloat.__pow__ = _raising(refuse_zero)  # type: ignore[method-assign]
     if _infer_size is not None:
         _functional._infer_size = torch.broadcast_shapes
     try:

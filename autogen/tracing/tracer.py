@@ -11,6 +11,7 @@ from typing import Any
 import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils._sympy.functions import ToFloat
 
 from autogen.calls.binding import Replay
 from autogen.calls.surroundings import Change
@@ -321,7 +322,7 @@ class _Tracing:
             return recorded
 
         try:
-            with disguised(), forward:
+            with disguised(self._refuse_zero), forward:
                 forward.enter_context(self._mode)
                 forward.enter_context(self.recorder)
                 forward.enter_context(FormulaMode(self.recorder.set_data, self.recorder.refuse_read, self._drawn.take))
@@ -337,6 +338,13 @@ class _Tracing:
             raise self.recorder.collective
         self._refuse_unchecked()
         return recorded
+
+    def _refuse_zero(self, divisor: sympy.Expr) -> None:
+        """Raise if Python divides by a number that the loss has read on the CPU, and that is 0."""
+        symbol = divisor.args[0] if isinstance(divisor, ToFloat) else divisor
+        tensor = self.recorder.numbers.get(symbol)
+        if tensor is not None and tensor.device.type == "cpu" and tensor == 0:
+            raise ZeroDivisionError("division by zero")
 
     def _refuse_unchecked(self) -> None:
         """Raise if torch has taken for granted what no call would look at: that a number which it does not know is

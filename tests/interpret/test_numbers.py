@@ -15,12 +15,12 @@ from autogen import autogen_loss, explain
 NAN, INF = math.nan, math.inf
 
 
-def outcome(loss: Callable[..., Tensor], *args: Any) -> Tensor | str:
-    """What a call gives, or the error that it raises."""
+def outcome(loss: Callable[..., Tensor], *args: Any) -> tuple[str, Any]:
+    """The error that a call raises, and what it gives else."""
     try:
-        return loss(*args)
+        return "", loss(*args)
     except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error}", 0
 
 
 def agree(loss: Callable[..., Tensor], calls: Sequence[tuple[Any, ...]]) -> None:
@@ -28,7 +28,9 @@ def agree(loss: Callable[..., Tensor], calls: Sequence[tuple[Any, ...]]) -> None
     for order in (calls, calls[::-1]):
         ours = autogen_loss(loss)
         for args in order:
-            torch.testing.assert_close(outcome(ours, *args), outcome(loss, *args), rtol=3e-7, atol=0, equal_nan=True)
+            (own, found), (error, expected) = outcome(ours, *args), outcome(loss, *args)
+            assert own == error
+            torch.testing.assert_close(found, expected, rtol=3e-7, atol=0, equal_nan=True)
 
 
 # What is true of a number, and what it decides.
@@ -134,3 +136,31 @@ def test_arithmetic_on_a_number_that_a_kernel_reads(case: str) -> None:
     agree(loss, [(torch.tensor(each),) for each in values])
     report = explain(autogen_loss(loss), torch.tensor(values[0]))
     assert report.path == "generated" and "number" not in report.forward.source
+
+
+# What Python cannot compute of a count, and of a mean.
+BY_ZERO: dict[str, Callable[[Any, Any], Any]] = {
+    "1 / n": lambda n, m: 1 / n,
+    "n / n": lambda n, m: n / n,
+    "n // n": lambda n, m: n // n,
+    "n % n": lambda n, m: n % n,
+    "1 / m": lambda n, m: 1.0 / m,
+    "m // m": lambda n, m: m // m,
+    "n % m": lambda n, m: n % m,
+    "m ** -1": lambda n, m: m**-1,
+    "n ** -2": lambda n, m: n**-2,
+}
+
+
+@pytest.mark.parametrize("formula", BY_ZERO)
+def test_a_division_by_zero_is_pythons_error(formula: str) -> None:
+    def loss(x: Tensor) -> Tensor:
+        return (x.sum() + 1) * BY_ZERO[formula]((x > 0).sum().item(), x.mean().item())
+
+    agree(loss, [(torch.tensor(values),) for values in ([1.0, 2.0, 4.0], [0.0, 0.0, 0.0], [3.0, 0.5, 1.0])])
+    report = explain(autogen_loss(loss), torch.tensor([1.0, 2.0, 4.0]))
+    assert report.path == "generated"
+
+
+def test_a_tensor_is_divided_by_zero() -> None:
+    agree(lambda x: x.sum() / (x > 2).sum().item(), [(torch.tensor(values),) for values in ([1.0, 3.0], [1.0, 2.0])])
