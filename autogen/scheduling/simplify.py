@@ -191,7 +191,7 @@ def _separates(axes: frozenset[Axis], terms: Sequence[Node]) -> bool:
 def _pull_factor(axes: frozenset[Axis], body: Node) -> Node | None:
     """`sum(r * x)` as `r * sum(x)`, likewise through negation and division by `r`, however deep `r` is in a product."""
     for op, factor, rest in _around(axes, body) if body.dtype in _FLOATS else ():
-        if _leaves(op, factor, rest):
+        if _leaves(axes, op, factor, rest):
             total = _sum(axes, rest)
             return fold(apply("mul", factor, total) if op == "mul" else apply("div", total, factor))
     return None
@@ -218,8 +218,8 @@ def _around(axes: frozenset[Axis], node: Node) -> Iterator[tuple[str, Node, Node
                     yield op, factor, fold(apply("mul", rest, inside))
 
 
-def _leaves(op: str, factor: Node, rest: Node) -> bool:
-    """Whether what `op` does with a factor may be done to a sum of the rest.
+def _leaves(axes: frozenset[Axis], op: str, factor: Node, rest: Node) -> bool:
+    """Whether what `op` does with a factor may be done to a sum of the rest over axes.
 
     What may shrink stays, masks above all, where that sum may be infinite though no summand is: 0 makes nan of it. So
     does what may be 0 and divides, as 0 / 0 is nan, and not infinite. What is waited for leaves whatever it is.
@@ -233,7 +233,8 @@ def _leaves(op: str, factor: Node, rest: Node) -> bool:
     number = _number(factor)
     if number is not None and number != 0 and (abs(number) >= 1 if op == "mul" else abs(number) <= 1):
         return True
-    return (op == "mul" and _is_size(factor) and _is_positive(factor)) or not _may_overflow(rest)
+    is_size = op == "mul" and _is_size(factor) and _is_positive(factor)
+    return is_size or not _may_overflow(rest) or _one_hot(axes, rest) is not None
 
 
 def _is_reduced(node: Node) -> bool:
@@ -268,7 +269,7 @@ def _is_positive(node: Node) -> bool:
             return bool(node.attrs[0] > 0)
         case "index":
             return bool(node.attrs[0].is_positive)
-        case "reduce" | "exp" | "sigmoid" | "sigmoid_neg":
+        case "reduce" | "exp" | "exp_nonpositive" | "exp_half" | "sigmoid" | "sigmoid_neg":
             return True
         case "maximum":
             return any(map(_is_positive, node.args))

@@ -266,6 +266,13 @@ def test_what_is_waited_for_leaves_a_sum() -> None:
     assert not stays("div", X, count)
 
 
+def test_a_mask_leaves_a_one_hot_row() -> None:
+    """Its sum is one number."""
+    for factor in (ROW, const(0.5, F64)):
+        picked = simplified(reduce("sum", [C], apply("mul", factor, one_hot(LABEL, X))))
+        assert "reduce" not in ops(picked)
+
+
 def test_what_may_be_0_divides_each_summand() -> None:
     square = apply("mul", X, X)
     for divisor in (ROW, apply("mul", ROW, ROW), apply("abs", ROW), apply("sub", ROW, ONE)):
