@@ -282,7 +282,7 @@ class Entries(Place):
         container = name(self.container)
         if type(self.container) not in (dict, collections.OrderedDict, types.MappingProxyType):
             container = f"{name(entries)}({container})"  # of which any method may do anything
-        if self.is_ordered and (len(self.before) > 1 or not all(type(key) in (int, str) for key in self.before)):
+        if self.is_ordered and (len(self.before) > 1 or not all(type(key) is str for key in self.before)):
             yield _has_keys(container, list(self.before), name)
         else:
             yield f"len({container}) == {len(self.before)}" if self.before else f"not {container}"
@@ -431,7 +431,7 @@ def _move_to_end(container: Any, key: Any) -> None:
 
 def _has_keys(container: str, keys: list[Any], name: Namer) -> str:
     """That a dictionary has these keys, in this order."""
-    if all(type(key) in (int, str) for key in keys):
+    if all(type(key) is str for key in keys):  # 1 equals True
         return f"[*{container}] == {name(keys)}"
     return f"len({container}) == {len(keys)} and all(map({name(operator.is_)}, {container}, {name(keys)}))"
 

@@ -55,7 +55,7 @@ _DEEPEST = 50  # levels that are looked at at once: each takes up to six of the 
 
 SHORTCUTS = "_autogen_shortcuts"  # an attribute of modules that keep their own
 
-_PLAIN = frozenset({bool, int, str, bytes, complex, types.NoneType})
+_PLAIN = frozenset({bool, int, str, bytes, types.NoneType})
 _CONSTANTS = (int, str, bytes, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
@@ -138,7 +138,7 @@ class Reachable:
             self.fixed[name] = value
             return type(value), repr(value)  # nan equals itself here, and 0.0 differs from -0.0
         if value is MISSING or (isinstance(value, _CONSTANTS) and not has_more):
-            return type(value), value
+            return type(value), repr(value) if isinstance(value, complex) else value
         if type(value) in MAY_KEEP and container is not None and is_memo(value):
             self.memos.append(Kept(name, value, container, key))
         if id(value) in self._seen:

@@ -47,6 +47,7 @@ _CALLED = {
     "default_dtype": torch.get_default_dtype,
     "has_modes": torch._C._len_torch_function_stack,
     "default_device": default_device,
+    "Tensor": torch.Tensor,
 }
 
 
@@ -153,6 +154,8 @@ def _leaves(text: str, container: Any, whole: Collection[str], conditions: list[
             continue
         conditions.append(f"type({place}) is {kind.__name__}")
         conditions.append(f"tuple({place}) == {tuple(value)!r}" if kind is dict else f"len({place}) == {len(value)}")
+        if kind is dict and any(type(each) is int for each in value):  # 1 equals True
+            conditions.append(f"[*map(type, {place})] == [{', '.join(type(each).__name__ for each in value)}]")
         yield from _leaves(place, value, whole, conditions)
 
 
@@ -248,6 +251,9 @@ class _Writer:
         yield "        before, is_alike, plan = plans.latest"
         nested = "".join(f" or t{k}.is_nested" for k in range(len(tensors)))
         yield f"        if before != state{nested} or not is_alike({tensors_text}):"
+        # What stands for a tensor, such as a `torch.fx.Proxy`, would record what it is asked.
+        yield f"            if not ({' and '.join(f'isinstance(t{k}, Tensor)' for k in range(len(tensors)))}):"
+        yield "                return None"
         yield f"            plan = plans.find((state, {key}), ({tensors_text}))"
         yield "    except CHANGES:"
         yield "        return None"

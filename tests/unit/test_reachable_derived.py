@@ -192,6 +192,7 @@ class Dispatching:
     partly = functools.partialmethod(scaled_by, 1.0)
 
 
+SIGNED, KEYS = types.SimpleNamespace(number=complex(-1, 0.0)), {1: "a"}
 DUNDER, DISPATCHING = Dunder(), Dispatching()
 WEAKLY, OPTIONAL, MOCK = weakref.WeakSet([HELD]), optparse.Values({"scale": 1.0}), unittest.mock.Mock(scale=1.0)
 WAITING: queue.Queue[float] = queue.Queue()
@@ -265,6 +266,11 @@ REACHED: dict[str, tuple[Any, Callable[[Patch], None]]] = {
         lambda x: x.scaled(),
         lambda m: m.setattr(torch.Tensor, "scaled", lambda self: self),
     ),
+    "sign of a zero": (
+        lambda x: x * SIGNED.number,
+        lambda m: m.setattr(SIGNED, "number", complex(-1, -0.0)),
+    ),
+    "kind of a key": (lambda x: x * next(iter(KEYS)), lambda m: (m.delitem(KEYS, 1), m.setitem(KEYS, True, "a"))[0]),
     "a parser": (
         lambda x: x * PARSER.getfloat("loss", "scale"),
         lambda m: m.setitem(PARSER._sections["loss"], "scale", "2"),  # type: ignore[attr-defined]

@@ -56,6 +56,24 @@ def test_a_change_of_a_module_is_seen(change: str) -> None:
     assert short.read(module, (T,), {}) is None
 
 
+@pytest.mark.parametrize("key", [True, 1.0, 2])
+def test_keys_of_another_kind_are_others(key: Any) -> None:
+    def loss(given: Any) -> Any:
+        return next(iter(given.values()))
+
+    short = found(loss, {1: T})
+    assert short.read(None, ({1: T},), {}) is not None
+    assert short.read(None, ({key: T},), {}) is None
+
+
+def test_what_is_no_tensor_is_not_asked() -> None:
+    """As in `torch.fx.symbolic_trace`, which would record the questions."""
+    short = found(lambda x: x.sum(), T)
+    graph = torch.fx.Graph()
+    assert short.read(None, (torch.fx.Proxy(graph.placeholder("x")),), {}) is None
+    assert len(graph.nodes) == 1
+
+
 def test_another_module_is_another() -> None:
     one, other = test_binding.Loss(), test_binding.Loss()
     assert found(one, T).read(other, (T,), {}) is None
