@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -21,14 +20,9 @@ from autogen.names import unique
 from autogen.program import Root
 from autogen.provenance import Provenance
 from autogen.scheduling.horizontal import side_by_side, sums_apart
-from autogen.scheduling.kernel import PAIRED, ROWS_ADJACENT, Kernel, fit, memory_order, one_block
+from autogen.scheduling.kernel import LONG_WALK, PAIRED, ROWS_ADJACENT, Kernel, fit, memory_order, one_block
 from autogen.scheduling.last_block import with_last_block
 from autogen.scheduling.pairwise import coordinates_apart
-from autogen.sizes import evaluator_of
-
-# As many programs should there be, if each of them has to walk so many elements.
-MANY_PROGRAMS = 128
-LONG_WALK = 32768
 
 
 def kernels(
@@ -48,7 +42,7 @@ def kernels(
     try:
         if any(made & _read(root) for root in roots):
             raise ScheduleError("a value that is compared with its own extreme needs a sum that is the same everywhere")
-        return (_one(name, roots, hints, provenance),)
+        return (_not_of_few(_one(name, roots, hints, provenance), roots, hints, provenance),)
     except ScheduleError as error:
         reason = error.reason
     apart = [replace(root, node=node) for root, node in zip(roots, sums_apart(roots, provenance), strict=True)]
@@ -84,7 +78,7 @@ def _several(
     """
     cut = _cut(roots, hints, provenance, taken, simple=simple)
     groups = _grouped(name, cut, hints, provenance, simple=simple)
-    found = [_streaming(name, group, hints, provenance) for group in groups]
+    found = [_not_of_few(_streaming(name, group, hints, provenance), group, hints, provenance) for group in groups]
     return side_by_side(name, found, [root.buffer for root in roots], provenance)
 
 
@@ -141,25 +135,44 @@ def _streaming(
             with contextlib.suppress(ScheduleError):
                 return with_last_block(name, roots, hints, provenance)
         raise error
-    if _leaves_a_device_idle(kernel, hints):
-        with contextlib.suppress(ScheduleError):
-            split = with_last_block(name, roots, hints, provenance)
-            if not split.whole_rows:
-                return split
+    together = _together(kernel, hints)
+    if kernel.leaves_a_device_idle(hints, together):
+        return _split(name, roots, hints, provenance) or kernel
     return kernel
 
 
-def _leaves_a_device_idle(kernel: Kernel, hints: Mapping[str, int]) -> bool:
-    """Whether there are so few rows, and these so long, that it takes a long time to walk them."""
+def _not_of_few(kernel: Kernel, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance) -> Kernel:
+    """A kernel, not made for few long rows if they may come later and another splits them."""
+    together = _together(kernel, hints)
+    if kernel.last_block or kernel.leaves_a_device_idle(hints, together):
+        return kernel
+    few, long = dict.fromkeys(_symbols(kernel.rows), 2), dict.fromkeys(_symbols(kernel.columns), 2 * LONG_WALK)
+    later = {**hints, **few, **long}
+    if kernel.leaves_a_device_idle(later, together) and _split(kernel.name, roots, later, provenance):
+        return replace(kernel, together=together)
+    return kernel
+
+
+def _symbols(axes: Sequence[ir.Axis]) -> list[str]:
+    """What the sizes of some axes depend on."""
+    return [str(symbol) for axis in axes for symbol in axis.size.free_symbols]
+
+
+def _split(name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance) -> Kernel | None:
+    """A kernel of which several programs share a row, and the last block computes the rest, if there is one."""
+    with contextlib.suppress(ScheduleError):
+        split = with_last_block(name, roots, hints, provenance)
+        return None if split.whole_rows else split
+    return None
+
+
+def _together(kernel: Kernel, hints: Mapping[str, int]) -> int:
+    """How many rows a program has at once, at most."""
     if not kernel.whole_rows or not kernel.rows:
-        return False
-    rows, columns = (
-        math.prod(evaluator_of(*(axis.size for axis in axes))(hints)) for axes in (kernel.rows, kernel.columns)
-    )
+        return 1
     place = memory_order(ir.topological(kernel.computed), kernel.roots, hints)
     are_adjacent = place(kernel.rows[-1]) > place(kernel.columns[-1])
-    together = PAIRED if kernel.is_of_pairs else ROWS_ADJACENT if are_adjacent else 1
-    return rows < together * MANY_PROGRAMS and columns * min(rows, together) > LONG_WALK
+    return PAIRED if kernel.is_of_pairs else ROWS_ADJACENT if are_adjacent else 1
 
 
 def _fits(

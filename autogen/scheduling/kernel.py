@@ -29,6 +29,8 @@ MAX_IN_ONE_PROGRAM = 16384  # elements
 MAX_RANK = 6
 ROWS_ADJACENT = 128  # rows in a tile, where neighbouring rows are neighbours in memory
 PAIRED = 32  # rows, and columns, in a tile of pairs: a warp has whole rows of it, of which each thread has several
+MANY_PROGRAMS = 128  # there should be, where each of them would have to walk a
+LONG_WALK = 32768  # elements
 MAX_WALKED_AGAIN = 2**22  # pairs of a row and a column that have no element in common: another launch costs less
 
 # Sizes that the launch decides: how many programs there are, and how many of them share the rows of one result.
@@ -70,6 +72,9 @@ class Kernel:
     and no axes of its own.
 
     Where all that was `granted` to an earlier kernel is so, that one has stored the same already.
+
+    Where programs have so many rows `together` that few long ones would leave a device idle, the kernel is not made for
+    these, as there is another that splits them; 0 where there is none.
     """
 
     name: str
@@ -85,6 +90,7 @@ class Kernel:
     last_block: LastBlock | None = None
     granted: tuple[Granted, ...] = ()
     parts: tuple[Kernel, ...] = ()
+    together: int = 0
 
     @property
     def computed(self) -> tuple[Node, ...]:
@@ -182,16 +188,34 @@ class Kernel:
     @property
     def is_limited(self) -> bool:
         """Whether there are sizes that the kernel is not made for."""
-        return bool(self._in_one_program or self._walked_again)
+        return bool(self.together or self._in_one_program or self._walked_again)
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether the kernel is made for the given sizes: what one program has to hold must not be much, nor what each
         of them has to walk again.
         """
+        if self.together and self.leaves_a_device_idle(sizes, self.together):
+            return False
         return all(_fits(sizes_of(sizes), MAX_IN_ONE_PROGRAM) for sizes_of in self._in_one_program) and all(
             _fits(columns_of(sizes), ROWS_ADJACENT) or _fits(both_of(sizes), MAX_WALKED_AGAIN)
             for columns_of, both_of in self._walked_again
         )
+
+    def leaves_a_device_idle(self, sizes: Mapping[str, int], together: int) -> bool:
+        """Whether there are so few rows, `together` in a program, and these so long, that it takes a long time to walk
+        them.
+        """
+        if not self.whole_rows or not self.rows:
+            return False
+        rows, columns = (math.prod(sizes_of(sizes)) for sizes_of in self._rows_and_columns)
+        # In this order, a graph whose rows are short has no guard on how many there are.
+        return columns * min(rows, together) > LONG_WALK and rows < together * MANY_PROGRAMS
+
+    @functools.cached_property
+    def _rows_and_columns(self) -> tuple[Evaluator, Evaluator]:
+        """The sizes of the rows, and of the columns."""
+        rows, columns = (evaluator_of(*(axis.size for axis in axes)) for axes in (self.rows, self.columns))
+        return rows, columns
 
     def largest_tile(self, sizes: Mapping[str, int]) -> int:
         """How many elements the largest tile has of what one program holds, with what threads exchange in scans."""

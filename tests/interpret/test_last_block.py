@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-import autogen.scheduling.cuts
 import autogen.scheduling.kernel
-from autogen import autogen_loss, explain
+from autogen import autogen_loss, explain, trace_count
 from tests.interpret.agreement import draw, labels
 from tests.interpret.launches import Launches
 from tests.interpret.test_graphs import dice, image_mean
@@ -94,7 +93,7 @@ CASES: dict[str, Case] = {
 @pytest.fixture
 def limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autogen.scheduling.kernel, "MAX_IN_ONE_PROGRAM", LIMIT)
-    monkeypatch.setattr(autogen.scheduling.cuts, "LONG_WALK", 50)
+    monkeypatch.setattr(autogen.scheduling.kernel, "LONG_WALK", 50)
 
 
 @pytest.mark.usefixtures("limited")
@@ -141,6 +140,27 @@ def test_results_of_another_size_are_planned_anew(launches: Launches) -> None:
         launches.take()
         torch.testing.assert_close(loss(a), a.exp().sum(1).sqrt().mean())
         assert launches.take() == 1
+
+
+@pytest.mark.usefixtures("limited")
+def test_few_long_rows_are_planned_anew() -> None:
+    """A kernel of a program per row is not used where another splits the rows, and is where none does."""
+
+    def mean(a: Tensor) -> Tensor:
+        return a.exp().mean(0)
+
+    split = autogen_loss(mean, policy="mandatory")
+    for shape, chunked in (((9, 20_000), False), ((300, 5), True), ((9, 20_000), False), ((900, 3), True)):
+        a = x(*shape)
+        torch.testing.assert_close(split(a), mean(a))
+        report = explain(split, a).forward
+        assert report is not None and ("chunk" in report.source) == chunked
+    assert trace_count(split) == 2
+
+    whole = autogen_loss(lambda a: F.cross_entropy(a, torch.zeros_like(a)), policy="mandatory")
+    for shape in ((300, 5), (2, 700), (3, 900)):
+        whole(x(*shape))
+    assert trace_count(whole) == 1
 
 
 @pytest.mark.usefixtures("limited")
