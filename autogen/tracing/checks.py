@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 
 def refuse(condition: Any, message: str, error: type[Exception] = RuntimeError) -> None:
@@ -58,7 +59,8 @@ def not_by_zero(dividend: Any, divisor: Any, *, rounding_mode: str | None = "flo
     """A check of a division of integers, where it does not wait for a device."""
     if isinstance(divisor, Tensor) and divisor.device.type == "cpu" and rounding_mode is not None:
         is_of_integers = not torch.result_type(dividend, divisor).is_floating_point
-        refuse(is_of_integers and (divisor == 0).any(), "ZeroDivisionError")
+        is_empty = isinstance(dividend, Tensor) and guard_or_false(dividend.numel() == 0)
+        refuse(is_of_integers and not is_empty and (divisor == 0).any(), "ZeroDivisionError")
     return NotImplemented
 
 
