@@ -172,8 +172,10 @@ def _method_in(loss: Any) -> Any:
 
 def _dispatcher_in(function: Any) -> Dispatcher | None:
     """The dispatcher of a function that was made here; `functools.wraps` gives it to the wrappers of others as well."""
+    if isinstance(function, InstanceForward):
+        return function.dispatcher
     found = getattr(function, _DISPATCHER, None)
-    if found is None or isinstance(function, InstanceForward):
+    if found is None:
         return found
     return found if getattr(function, "__wrapped__", None) is found.function else None
 
@@ -278,8 +280,18 @@ def _decorate_function(function: Callable[..., Any], options: Options) -> Callab
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return call(None, args, kwargs)
 
+    wrapper = _in_scope_of(function, wrapper)
     setattr(wrapper, _DISPATCHER, dispatcher)
     return wrapper
+
+
+def _in_scope_of(function: Callable[..., Any], wrapper: Any) -> Any:
+    """A wrapper that reads no global names, with those of what it wraps: TorchScript takes that source for its own."""
+    scope = getattr(inspect.unwrap(function), "__globals__", None)
+    if scope is None:
+        return wrapper
+    same = types.FunctionType(wrapper.__code__, scope, wrapper.__name__, None, wrapper.__closure__)
+    return functools.update_wrapper(same, function)
 
 
 def _decorate_class(cls: Any, options: Options) -> Any:
@@ -292,8 +304,9 @@ def _decorate_class(cls: Any, options: Options) -> Any:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not self.use_autogen:
             return original(self, *args, **kwargs)
-        return call(self, args, kwargs, type(self).__name__)
+        return call(self, args, kwargs, self.__class__.__name__)
 
+    method = _in_scope_of(original, method)
     setattr(method, _DISPATCHER, dispatcher)
     setattr(cls, entry, _WithoutSelf(method, plain) if _is_without_self(plain) else method)
     return takes_use_autogen(cls)
@@ -369,6 +382,7 @@ class InstanceForward:
         self._connect()
 
     def _connect(self) -> None:
+        self._inherited = type(self._module).forward
         function = _method_of(type(self._module), "forward") if self._own is None else self._own
         taken = types.MethodType(function, self._module) if self._own is None else function
         self.__signature__ = inspect.signature(taken)  # which a user's wrapper of this object says is its own
@@ -376,7 +390,15 @@ class InstanceForward:
         setattr(self, _DISPATCHER, Dispatcher(function, type(self._module).__name__, options))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self, _DISPATCHER)(None if self.is_bound else self._module, args, kwargs)
+        return self.dispatcher(None if self.is_bound else self._module, args, kwargs)
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """That of the function that is `forward` now: the module's class may have another since, or be another."""
+        if self._own is None and type(self._module).forward != self._inherited:
+            self._connect()
+        found: Dispatcher = self.__dict__[_DISPATCHER]
+        return found
 
     @property
     def is_bound(self) -> bool:

@@ -177,3 +177,17 @@ def test_a_function_that_is_written_in_c(function: Any) -> None:
     torch.testing.assert_close(loss(*inputs), function(*inputs))
     if len(inputs) == 2:
         torch.testing.assert_close(loss(*inputs, eps=0.5), function(*inputs, eps=0.5))
+
+
+def test_an_instance_whose_class_changes() -> None:
+    """It has the `forward` of its class as that is now."""
+    kind = type("Mean", (nn.Module,), {"forward": lambda self, x: x.mean()})
+    loss, other = autogen_loss(kind()), type("Sum", (kind,), {"forward": lambda self, x: x.sum()})
+    torch.testing.assert_close(loss(X), X.mean())
+    kind.forward = lambda self, x: x.square().mean()
+    for _ in range(3):
+        torch.testing.assert_close(loss(X), X.square().mean())
+    loss.__class__ = other
+    for _ in range(3):
+        torch.testing.assert_close(loss(X), X.sum())
+    assert explain(loss, X).path == "generated"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autogen
@@ -53,6 +54,16 @@ def test_a_scripted_function() -> None:
         with pytest.raises(TypeError, match=r"before torch\.jit\.script"):
             ask(scripted)
     torch.testing.assert_close(torch.jit.script(autogen_loss(raw))(X, T), raw(X, T))
+
+
+@autogen_loss
+def of_names(x: Tensor, t: Tensor) -> Tensor:
+    return F.mse_loss(x, t)
+
+
+def test_what_torchscript_reads_names_what_the_loss_does() -> None:
+    for loss in (of_names, autogen.losses.MSELoss()):
+        torch.testing.assert_close(torch.jit.script(loss)(X, T), F.mse_loss(X, T))
 
 
 @pytest.mark.parametrize(
