@@ -148,8 +148,9 @@ def _not_of_few(kernel: Kernel, roots: Sequence[Root], hints: Mapping[str, int],
         return kernel
     few, long = dict.fromkeys(_symbols(kernel.rows), 2), dict.fromkeys(_symbols(kernel.columns), 2 * LONG_WALK)
     later = {**hints, **few, **long}
-    if kernel.leaves_a_device_idle(later, together) and _split(kernel.name, roots, later, provenance):
-        return replace(kernel, together=together)
+    with contextlib.suppress(ZeroDivisionError):  # sizes that other sizes are divided by do not come so
+        if kernel.leaves_a_device_idle(later, together) and _split(kernel.name, roots, later, provenance):
+            return replace(kernel, together=together)
     return kernel
 
 

@@ -113,7 +113,7 @@ def test_what_torch_takes_has_a_kernel(case: str) -> None:
     torch.testing.assert_close(results[0], results[1])
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::UserWarning")
 @pytest.mark.parametrize("correction", [1, 0], ids=str)
 def test_dimensions_are_no_numbers_that_are_tried(correction: int) -> None:
     """And a trial does not warn: of one element, which the loss has not, there is no variance."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import multiprocessing
-import operator
 import sys
 import threading
 import types
@@ -17,6 +15,8 @@ from torch import Tensor, nn
 from torch.distributions import AffineTransform, ComposeTransform, Normal, TanhTransform, kl_divergence, register_kl
 
 from autogen import autogen_loss, explain
+from tests.interpret import computed_names
+from tests.interpret.computed_names import COMPUTED, CONFIG
 from tests.interpret.launches import Launches
 from tests.interpret.processes import result_of, start
 
@@ -85,38 +85,13 @@ def test_a_global_name(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(loss(Y), (Y * 100).mean())
 
 
-CONFIG: Any = types.ModuleType("config_of_a_test")
-KIND = "pos"
-
-
-class Computed(nn.Module):
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.kind = kind
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.mean() * float(getattr(CONFIG, f"{self.kind}_weight".upper()))
-
-
-COMPUTED: dict[str, Any] = {
-    "getattr": Computed("pos"),
-    "vars": lambda x: x.mean() * sum(value for name, value in vars(CONFIG).items() if name.endswith("_WEIGHT")),
-    "dir": lambda x: x.mean() * sum(getattr(CONFIG, name) for name in dir(CONFIG) if name.endswith("_WEIGHT")),
-    "globals": lambda x: x.mean() * globals()[KIND.upper() + "_WEIGHT"],
-    "attrgetter": lambda x: x.mean() * operator.attrgetter("CONFIG.POS_WEIGHT")(sys.modules[__name__]),
-    "eval": lambda x: eval("x.mean() * CONFIG.POS_WEIGHT"),
-    "__import__": lambda x: x.mean() * __import__("config_of_a_test").POS_WEIGHT,
-    "import_module": lambda x: x.mean() * importlib.import_module("config_of_a_test").POS_WEIGHT,
-}
-
-
 @pytest.mark.parametrize("how", COMPUTED)
 def test_a_name_that_is_computed(how: str, monkeypatch: pytest.MonkeyPatch, launches: Launches) -> None:
     monkeypatch.setitem(sys.modules, "config_of_a_test", CONFIG)
     loss = autogen_loss(COMPUTED[how])
     for weight in (2.0, 5.0, 0.5):
         monkeypatch.setattr(CONFIG, "POS_WEIGHT", weight, raising=False)
-        monkeypatch.setitem(globals(), "POS_WEIGHT", weight)
+        monkeypatch.setattr(computed_names, "POS_WEIGHT", weight, raising=False)
         for _ in range(3):
             torch.testing.assert_close(loss(Y), Y.mean() * weight)
     assert launches.take() == 9
