@@ -270,6 +270,9 @@ def cast(node: Node, dtype: torch.dtype) -> Node:
     return intern("cast", (node,), dtype, ())
 
 
+HELD_BY_HALVES = (torch.bool, torch.uint8, torch.int8)
+"""The dtypes of which half precision has every value."""
+
 ROUNDINGS = {torch.float16: "round_to_float16", torch.bfloat16: "round_to_bfloat16"}
 
 

@@ -21,8 +21,6 @@ from autogen.sizes import evaluator_of
 Lowering = Callable[..., Any]
 _Function = TypeVar("_Function", bound=Lowering)
 
-_HELD_BY_HALVES = (torch.bool, torch.uint8, torch.int8)
-
 LOWERINGS: dict[str, Lowering] = {}
 
 
@@ -80,7 +78,7 @@ class Context:
     def rounded(self, argument: Any, dtype: torch.dtype) -> Value:
         """An argument of an op that takes it in a dtype: if that is half precision, what is of another is rounded."""
         value = self.value(argument, ir.compute_dtype(dtype))
-        if dtype not in ir.ROUNDINGS or value.dtype in (dtype, *_HELD_BY_HALVES):
+        if dtype not in ir.ROUNDINGS or value.dtype in (dtype, *ir.HELD_BY_HALVES):
             return value
         return Value(value.shape, dtype, lambda index: ir.rounded(value.at(index), dtype), value.factors)
 

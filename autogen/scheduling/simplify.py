@@ -19,7 +19,6 @@ from autogen.verify import verify
 Pass = Callable[[Node], Node]
 
 _FLOATS = (torch.float32, torch.float64)
-_SMALL = (torch.bool, torch.uint8, torch.int8)  # of which half precision has every value
 _LINEAR = frozenset({
     "neg", "abs", "add", "sub", "mul", "minimum", "maximum", "relu", "log_sigmoid", "log_sigmoid_neg", "cast", "reduce",
 })  # fmt: skip
@@ -113,7 +112,7 @@ def _is_rounded(node: Node, rounding: str) -> bool:
 
 
 def _fits(node: Node, rounding: str) -> bool:
-    while node.op == "cast" and node.args[0].dtype not in _SMALL:
+    while node.op == "cast" and node.args[0].dtype not in ir.HELD_BY_HALVES:
         node = node.args[0]
     if node.op == "const":
         value = torch.tensor(float(node.attrs[0]))

@@ -37,20 +37,13 @@ _shown: dict[type, Any] = {kind: kind.__repr__ for kind in _NUMBERS}
 _answers: dict[tuple[type, str], Any] = {
     (kind, name): getattr(kind, name) for kind, all_ in _ASKED.items() for name in all_
 }
-# By the methods of nodes, how each operation on floats is written, where torch writes another.
-_WRITTEN: dict[str, Callable[[Any, Any], Any]] = {
-    "add": FloatAdd,
-    "sub": lambda left, right: FloatAdd(left, -right),
-    "mul": FloatMul,
-    "mod": FloatMod,
-    "int_floordiv": FloatFloorDiv,
-}
-_PYTHON: dict[str, Callable[[Any, Any], Any]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "mod": operator.mod,
-    "int_floordiv": operator.floordiv,
+# By the methods of nodes, how each operation on floats is written, where torch writes another, and what computes it.
+_WRITTEN: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = {
+    "add": (FloatAdd, operator.add),
+    "sub": (lambda left, right: FloatAdd(left, -right), operator.sub),
+    "mul": (FloatMul, operator.mul),
+    "mod": (FloatMod, operator.mod),
+    "int_floordiv": (FloatFloorDiv, operator.floordiv),
 }
 _DIVISIONS = ("mod", "int_floordiv", "int_truediv", "float_truediv")
 _operations: dict[str, Any] = {name: getattr(SymNode, name) for name in dict.fromkeys((*_WRITTEN, *_DIVISIONS))}
@@ -105,9 +98,10 @@ def _computing(name: str, refuse_zero: Callable[[Any], None]) -> Callable[[Any, 
             refuse_zero(right.expr)
         if written is None or float not in (left.pytype, right.pytype):
             return plain(left, right)
+        expression, python = written
         is_known = left.hint is not None and right.hint is not None
-        hint = _PYTHON[name](left.hint, right.hint) if is_known else None
-        return SymNode(written(left.expr, right.expr), left.shape_env, float, hint)
+        hint = python(left.hint, right.hint) if is_known else None
+        return SymNode(expression(left.expr, right.expr), left.shape_env, float, hint)
 
     return compute
 
