@@ -1,5 +1,6 @@
 """What all tests share: one thread per process, hypothesis profiles, where each folder can run."""
 
+import gc
 import logging
 import os
 import tempfile
@@ -83,7 +84,9 @@ def pytest_runtest_logstart() -> None:
     trace.handlers.clear()
 
 
-pytest_collection_finish = pytest_runtest_logstart  # it listens throughout the run, and again in each test
+def pytest_collection_finish() -> None:
+    pytest_runtest_logstart()  # pytest listens throughout the run, and again in each test
+    gc.freeze()  # what is imported stays: a collection would look through a million objects
 
 
 @pytest.fixture(autouse=True)

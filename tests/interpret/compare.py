@@ -261,6 +261,9 @@ def _rounding_of_terms(call: Call, dtype: torch.dtype) -> float:
         return 0.0
     count = terms.value.numel()
     largest = terms.value.abs().nan_to_num(0, 0, 0).max().item()
+    if call.loss == "KLDivLoss":  # whose terms are differences of a product and this, which may cancel, too
+        probabilities = call.inputs[1].double().exp() if call.options.get("log_target") else call.inputs[1].double()
+        largest = max(largest, torch.special.entr(probabilities).abs().nan_to_num(0, 0, 0).max().item())
     moved = torch.finfo(dtype).eps * largest * count**0.5
     return moved / count if reduction == "mean" else moved
 

@@ -213,7 +213,7 @@ TERMS = (
 
 
 @pytest.mark.usefixtures("large")
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     st.lists(st.tuples(st.sampled_from([1, 3, 8, 33]), st.sampled_from([2, 5, 17, 64, 130])), min_size=2, max_size=4),
     st.data(),

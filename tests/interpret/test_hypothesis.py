@@ -13,7 +13,7 @@ from tests.interpret.compare import check, differentiable
 from tests.interpret.strategies import CLASSES, ELEMENTWISE, class_calls, elementwise_calls
 from tests.interpret.table import ELSEWHERE
 
-EXAMPLES = 40
+EXAMPLES = 25
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 

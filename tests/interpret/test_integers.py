@@ -54,8 +54,7 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }  # fmt: skip
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "alone": lambda x, r: r * 1,
-    "a factor": lambda x, r: (x.sum() * r).sum(),
-    "nested": lambda x, r: ((x - x.mean()) * r.float().mean()).exp().sum() + r.sum(),
+    "within others": lambda x, r: ((x - x.mean()) * r.float().mean()).exp().sum() + (x.sum() * r).sum() + r.sum(),
 }
 
 

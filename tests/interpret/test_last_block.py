@@ -198,7 +198,7 @@ def losses(draw_from: st.DrawFn) -> tuple[list[int], str]:
 
 
 @pytest.mark.usefixtures("limited")
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(losses(), st.sampled_from([1, 8, 16, 64]), st.randoms(use_true_random=False))
 def test_any_nest_of_reductions(case: tuple[list[int], str], limit: int, random: Any) -> None:
     autogen.scheduling.kernel.MAX_IN_ONE_PROGRAM = limit  # put back by the fixture

@@ -100,7 +100,7 @@ GEOMETRIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     st.lists(st.integers(1, 5), min_size=1, max_size=4),
     st.sampled_from(sorted(GEOMETRIES)),
