@@ -131,6 +131,8 @@ def _parts(value: Any) -> Iterator[bytes]:
         yield from map(_digest, value)
     elif isinstance(value, frozenset):
         yield from sorted(map(_digest, value))  # whose order is another in each process
+    elif type(value) is int:
+        yield hex(value).encode()  # Python refuses to write long ones in decimals
     elif value is None or value is MISSING or value is Ellipsis or isinstance(value, _PLAIN):
         yield repr(value).encode() if value is not MISSING else b""
     elif isinstance(value, types.CodeType):

@@ -90,6 +90,11 @@ def test_values_that_differ(one: Any, other: Any) -> None:
     assert digest(one) != digest(other)
 
 
+def test_integers_of_more_digits_than_python_writes() -> None:
+    most = 1 << 20_000
+    assert len({digest(each) for each in (most, -most, most + 1)}) == 3
+
+
 def test_code_that_differs_in_a_line_alone() -> None:
     """Kernels name the user's lines."""
     text = "def loss(x):\n    return x.sum()\n"
