@@ -23,6 +23,8 @@ from autogen.tiling.tiler import WARPS, Config
 
 logger = logging.getLogger("autogen")
 
+_NO_RECORD = (ValueError, TypeError, KeyError, AttributeError, OverflowError)  # the last is raised for an infinity
+
 
 @frozen
 class Key:
@@ -55,7 +57,7 @@ class Tuned:
 def read(key: Key) -> Tuned | None:
     """What is kept under a key."""
     found = _entry(key.file)
-    return found[1] if found is not None and found[0] == key else None
+    return found[1] if found is not None else None
 
 
 def write(key: Key, tuned: Tuned) -> None:
@@ -76,12 +78,14 @@ def entries() -> Iterator[tuple[Key, Tuned]]:
 
 
 def _entry(path: Path) -> tuple[Key, Tuned] | None:
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+    """What is in a file, if that is an entry whose key belongs there."""
+    with contextlib.suppress(OSError, *_NO_RECORD, RecursionError):  # the last where JSON is nested too deep
         record = json.loads(path.read_text(encoding="utf-8"))
         key: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in record["key"].items()
         }
-        return Key(**key), from_record(record["tuned"])
+        found = Key(**key)
+        return (found, from_record(record["tuned"])) if found.file.name == path.name else None
     return None
 
 
@@ -96,7 +100,7 @@ def from_record(record: dict[str, Any]) -> Tuned:
     """The reverse of `to_record`.
 
     Raises:
-        ValueError, TypeError, KeyError, AttributeError: it is no such record.
+        ValueError, TypeError, KeyError, AttributeError, OverflowError: it is no such record.
     """
     tiles = tuple((str(name), int(size)) for name, size in record["tiles"].items())
     config = Config(tiles, int(record["num_warps"]), bool(record["looped"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 from dataclasses import fields, replace
@@ -54,7 +55,18 @@ class TestStore:
             assert store.read(entry(**{name: value})) is None, name
 
     @pytest.mark.parametrize(
-        "content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"key": {}, "tuned": {}}', b'{"key": 1, "tuned": 2}']
+        "content",
+        [
+            b"",
+            b"{",
+            b"[]",
+            b"null",
+            b"\xff\xfe",
+            b'{"key": {}, "tuned": {}}',
+            b'{"key": 1, "tuned": 2}',
+            b"[" * 100_000,
+        ],
+        ids=range(8),
     )
     def test_a_corrupt_entry_is_a_miss(self, content: bytes) -> None:
         store.write(entry(), TUNED)
@@ -64,7 +76,17 @@ class TestStore:
         assert store.read(entry()) == TUNED
 
     @pytest.mark.parametrize(
-        "change", [{"num_warps": 3}, {"num_warps": "many"}, {"tiles": {"ROWS": 0}}, {"tiles": None}]
+        "change",
+        [
+            {"num_warps": 3},
+            {"num_warps": "many"},
+            {"num_warps": math.inf},
+            {"tiles": {"ROWS": 0}},
+            {"tiles": {"ROWS": math.inf}},
+            {"tiles": None},
+            {"speedup": 10**400},
+        ],
+        ids=str,
     )
     def test_a_record_of_no_configuration_is_a_miss(self, change: dict[str, Any]) -> None:
         store.write(entry(), TUNED)
@@ -72,6 +94,16 @@ class TestStore:
         record["tuned"] |= change
         entry().file.write_text(json.dumps(record))
         assert store.read(entry()) is None
+
+    @pytest.mark.parametrize("change", [{"bucket": None}, {"bucket": ["a", "b", "c"]}, {"dtypes": [1]}], ids=str)
+    def test_a_key_that_was_edited_is_a_miss(self, change: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+        store.write(entry(), TUNED)
+        record = json.loads(entry().file.read_text())
+        record["key"] |= change
+        entry().file.write_text(json.dumps(record))
+        assert store.read(entry()) is None and not list(store.entries())
+        main(["cache"])
+        assert "tuned:" not in capsys.readouterr().out
 
     def test_another_key_under_the_same_name_is_a_miss(self) -> None:
         store.write(entry(device="H100"), TUNED)
