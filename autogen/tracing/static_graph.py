@@ -25,22 +25,44 @@ class Operation:
 
 
 @frozen
+class Constant:
+    """A tensor that a loss makes of numbers. Its shape is a matter of sizes, and so are then its numbers."""
+
+    shape: tuple[int, ...]
+    numbers: str
+    line: str
+
+    def is_like(self, later: Constant) -> bool:
+        """Whether it does not differ from that of a later graph, but for sizes."""
+        return self.shape != later.shape or self.numbers == later.numbers
+
+
+@frozen
 class Graph:
-    """The operations of a trace, forward and backward, in order; `inputs` are the dtypes and ranks of its tensors."""
+    """The operations of a trace, forward and backward, in order; `inputs` are the dtypes and ranks of its tensors,
+    `results` the positions of what the loss returns, or keeps.
+    """
 
     inputs: tuple[str, ...]
     operations: tuple[Operation, ...]
+    constants: tuple[Constant, ...]
+    results: tuple[int, ...]
 
     @classmethod
     def of(cls, trace: Trace) -> Graph:
         """The graph of a trace, in which sizes have names, so that those of another call make no other graph."""
         positions = {node: place for place, node in enumerate(trace.graph.nodes)}
         inputs = tuple(f"{each.name}: {str(each.dtype)[6:]} of {len(each.shape)} dimensions" for each in trace.inputs)
-        return cls(inputs, tuple(_operations(trace.graph.nodes, positions)))
+        constants = tuple(
+            Constant(tuple(value.shape), str(value.tolist()), _line(node))
+            for node, value in trace.domain.constants.items()
+        )
+        results = tuple(positions[each.node] for each in trace.outputs)
+        return cls(inputs, tuple(_operations(trace.graph.nodes, positions)), constants, results)
 
     def difference(self, later: Graph) -> str | None:
-        """How a later graph differs, None if it does not: other tensors, fewer or more operations, another one, or
-        one with other arguments.
+        """How a later graph differs, None if it does not: other tensors, fewer or more operations, another one, one
+        with other arguments, or other results.
         """
         for wanted, found in zip(self.inputs, later.inputs, strict=False):
             if wanted != found:
@@ -60,11 +82,25 @@ class Graph:
         for first, now in pairs:
             if (first.arguments, first.tensors) != (now.arguments, now.tensors):
                 return f"other arguments of {now.name}: {_listed(now)}, first {_listed(first)}{now.line}"
+        for made, other in zip(self.constants, later.constants, strict=False):
+            if not made.is_like(other):
+                return f"other tensors: another constant of {len(other.shape)} dimensions{other.line}"
+        if self.results != later.results:
+            return f"other results: {_places(later.results)}, first {_places(self.results)}"
         return None
 
 
 def _listed(operation: Operation) -> str:
-    return f"({', '.join((*(f'%{place}' for place in operation.tensors), *operation.arguments))})"
+    return _places(operation.tensors, *operation.arguments)
+
+
+def _places(positions: Iterable[int], *more: str) -> str:
+    return f"({', '.join((*(f'%{place}' for place in positions), *more))})"
+
+
+def _line(node: torch.fx.Node) -> str:
+    origin = node.meta.get("origin")
+    return f", at {origin}" if origin else ""
 
 
 def _operations(nodes: Iterable[torch.fx.Node], positions: dict[torch.fx.Node, int]) -> Iterable[Operation]:
@@ -72,12 +108,11 @@ def _operations(nodes: Iterable[torch.fx.Node], positions: dict[torch.fx.Node, i
         if node.op != "call_function":
             continue
         leaves = pytree.tree_leaves((node.args, node.kwargs))
-        origin = node.meta.get("origin")
         yield Operation(
             str(node.target).removeprefix("aten."),
             tuple(_text(leaf) for leaf in leaves if not isinstance(leaf, torch.fx.Node)),
             tuple(positions[leaf] for leaf in leaves if isinstance(leaf, torch.fx.Node)),
-            f", at {origin}" if origin else "",
+            _line(node),
         )
 
 

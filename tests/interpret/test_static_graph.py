@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -120,6 +121,40 @@ def test_other_operands() -> None:
             GraphChangedError, match=r"other arguments of sub.Tensor: \(%1, %0\), first \(%0, %1\), at "
         ):
             ours(X, Y, True)
+
+
+def test_other_constants() -> None:
+    def loss(x: Tensor, y: Tensor, terms: list[float]) -> Tensor:
+        return ((x - y) * torch.tensor([*terms, math.nan]).nan_to_num()).sum()
+
+    ours, first = autogen_loss(loss, static_graph=True), [1.0, 2.0, 3.0, 4.0]
+    ours(X, Y, first)
+    for _ in range(2):
+        with pytest.raises(GraphChangedError, match=r"other tensors: another constant of 1 dimensions, at .*terms"):
+            ours(X, Y, [1.0, 2.0, 3.0, 5.0])
+        torch.testing.assert_close(ours(X, Y, first), loss(X, Y, first))
+
+
+def test_constants_of_other_sizes_may_have_other_numbers() -> None:
+    def loss(x: Tensor) -> Tensor:
+        return (x * torch.tensor([1 / (k + 1) for k in range(len(x))])[:, None]).sum()
+
+    ours = autogen_loss(loss, static_graph=True)
+    for rows in (6, 4, 6):  # a gradient would be expanded to that many rows
+        torch.testing.assert_close(ours(Y[:rows]), loss(Y[:rows]))
+
+
+def test_other_results() -> None:
+    def loss(x: Tensor, y: Tensor, is_swapped: bool) -> tuple[Tensor, ...]:
+        found = (x - y).abs().sum(), (x - y).square().sum()
+        return found[::-1] if is_swapped else found
+
+    ours = autogen_loss(loss, static_graph=True)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(ours(X, Y, False), loss(X, Y, False))
+            with pytest.raises(GraphChangedError, match=r"other results: \(%(\d+), %(\d+)\), first \(%\2, %\1\)"):
+                ours(X, Y, True)
 
 
 def test_loops_are_as_long_as_in_the_first_call() -> None:
