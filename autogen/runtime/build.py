@@ -45,6 +45,8 @@ _COMPILED = r"\w+_[0-9a-f]{16}\.[\w.-]+\.pyc(\.\d+)?"  # the latter is what Pyth
 _SHELF, _PLAN = "[0-9a-f]{32}", rf"[0-9a-f]{{16}}\{PLAN}"
 _CONFIG = r"[0-9a-f]{24}\.json"
 
+_MOST_CHARACTERS = 100  # of a kernel's name in that of its file
+
 _UNFINISHED = ".tmp"
 _BEGUN = rf"({_MODULE}|{_PLAN}|{_CONFIG})\.[a-z0-9_]{{8}}\{_UNFINISHED}"
 _ABANDONED = 600.0  # seconds after which a file that is not finished never will be
@@ -116,7 +118,8 @@ def tuned_folder() -> Path:
 def module_file(name: str, text: str) -> Path:
     """The file of a module, which holds its text if it can be written."""
     content = text.encode()
-    path = cache_folder() / f"{name}_{hashlib.sha256(content).hexdigest()[:16]}.py"
+    plain = re.sub(r"\W", "_", name, flags=re.ASCII)[:_MOST_CHARACTERS]  # which any file system takes
+    path = cache_folder() / f"{plain}_{hashlib.sha256(content).hexdigest()[:16]}.py"
     try:
         if not _holds(path, content):
             write_whole(path, content)

@@ -36,6 +36,13 @@ def test_the_file_holds_the_text_and_is_named_by_it(folder: Path) -> None:
     assert build.module_file("answer", TEXT + "\n") != path
 
 
+@pytest.mark.parametrize("name", ["größe", "L" * 300], ids=["letters", "length"])
+def test_any_file_system_takes_the_name_of_a_file(name: str, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = build.module_file(name, TEXT)
+    assert path.name.isascii() and path.read_text() == TEXT and not caplog.records
+    assert build.cache_content().modules == build.clear_cache() == 1
+
+
 def test_the_same_text_is_written_once(folder: Path) -> None:
     before = build.module_file("answer", TEXT).stat()
     after = build.module_file("answer", TEXT).stat()
