@@ -64,12 +64,15 @@ def sets_of_inputs(case: Case) -> list[tuple[Tensor, ...]]:
     return [(a.detach().requires_grad_(), *rest) for a, *rest in copies]
 
 
-def error(case: Case, loss: Any, inputs: tuple[Tensor, ...]) -> float | None:
+def error(case: Case, loss: Any, inputs: tuple[Tensor, ...]) -> float:
     """The largest error of value and gradient against eager in float64, as a share of the largest number there; inf for
     a nan.
+
+    Raises:
+        OutOfMemoryError: there is no room for eager in float64.
     """
     if 6 * 8 * sum(each.numel() for each in inputs) > gpu.free_bytes():
-        return None
+        raise torch.OutOfMemoryError("eager in float64 has no room")
     double = [each.detach().double() if each.is_floating_point() else each for each in inputs]
 
     def of(loss: Any, first: Tensor, rest: list[Tensor]) -> list[Tensor]:

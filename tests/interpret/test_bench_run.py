@@ -132,6 +132,16 @@ def test_what_only_describes_a_call_fails_alone(
         assert row.note == "RuntimeError: no profiler"
 
 
+def test_an_error_that_there_is_no_room_to_find(
+    timed: list[gpu.Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "free_bytes", lambda: 0)
+    assert run.main(["--quick", "--only", "dice", "--columns", "eager"]) == 0
+    for row in rows(tmp_path):
+        assert (row.median, row.error) == (20, None)
+        assert row.note == "out of memory: eager in float64 has no room"
+
+
 def test_ours_that_fails_is_tried_again(
     timed: list[gpu.Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,7 +174,7 @@ def test_a_nan_is_an_error(timed: list[gpu.Call]) -> None:
     case: Case = next(case for case in run.cases() if case.name == "bce_with_logits")
     inputs = case.inputs(case.shape, case.dtype, "cpu")
     exact, half_nan = case.eager(), lambda x, y: case.eager()(x, y) + 0 * (x * 0).sqrt().sum()
-    assert (run.error(case, exact, inputs) or 0) < 1e-6
+    assert run.error(case, exact, inputs) < 1e-6
     assert run.error(case, half_nan, inputs) == math.inf, "of the gradient only"
 
 
