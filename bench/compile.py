@@ -189,14 +189,15 @@ def measure(name: str, target: str, bytecode: str, cache: str) -> tuple[list[flo
     folders = {"TRITON_CACHE_DIR": cache, "AUTOGEN_CACHE_DIR": cache, "PYTHONPYCACHEPREFIX": bytecode}
     environment = {**os.environ, **folders, "TRITON_INTERPRET": "0"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has been compiled to bytecode
-    environment.pop("AUTOGEN_PLANS", None)  # later processes are to find some
+    for variable in ("AUTOGEN_PLANS", "AUTOGEN_RETRACE"):  # later processes are to find plans
+        environment.pop(variable, None)
     modules = "autogen.compiler, autogen.dispatch.stored, autogen.aot, jinja2, bench.compile"
     program = f"import {modules}; bench.compile.import_lazily()"
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
     command = [sys.executable, "-m", "bench.compile", "--target", target, "--loss", name]
 
     def numbers(*more: str) -> list[float]:
-        run = subprocess.run([*command, *more], env=environment, check=True, capture_output=True, text=True)
+        run = subprocess.run([*command, *more], env=environment, check=True, stdout=subprocess.PIPE, text=True)
         return [float(each) for each in run.stdout.split()]
 
     cold = numbers()
@@ -205,8 +206,10 @@ def measure(name: str, target: str, bytecode: str, cache: str) -> tuple[list[flo
 
 
 def main() -> None:
+    from autogen.aot import TARGETS
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--target", default="sm_90", help="sm_80, sm_90, sm_100 or gfx942")
+    parser.add_argument("--target", default="sm_90", choices=TARGETS, help="what Triton compiles for")
     parser.add_argument("--loss", help="only this one, in this process, and print nothing but its numbers")
     parser.add_argument("--warm", action="store_true", help="with --loss: it has been compiled before")
     options = parser.parse_args()
