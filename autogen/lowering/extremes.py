@@ -27,7 +27,6 @@ def all_dims(value: Value, dims: int | Sequence[int] | None) -> list[int]:
 def _extreme(context: Context, kind: str, value: Value, dims: Any, keepdim: bool) -> tuple[Value, Value]:
     """The extreme value over `dims` and the first place, in row-major order, that has it; nan is the most extreme."""
     dims = sorted(dim % len(value.shape) for dim in all_dims(value, dims))
-    refuse_nothing(context, value, dims)
     extreme = reduction(kind, value, dims, True)
     count = numel(tuple(value.shape[dim] for dim in dims))
 
@@ -46,12 +45,6 @@ def _extreme(context: Context, kind: str, value: Value, dims: Any, keepdim: bool
     first = reduction("min", Value(value.shape, torch.int32, place_at, value.factors), dims, keepdim)
     places = elementwise(first.shape, torch.int64, lambda x: x, first)
     return reduction(kind, value, dims, keepdim), places
-
-
-def refuse_nothing(context: Context, value: Value, dims: Sequence[int]) -> None:
-    """Leave the largest of no elements to torch, which raises an error, where the loss itself asks for it."""
-    if not context.of_formula and any(value.shape[dim] == 0 for dim in dims):
-        raise NotImplementedError("the largest of no elements")
 
 
 def comparable(value: Value) -> Value:

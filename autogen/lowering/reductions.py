@@ -8,7 +8,7 @@ import sympy
 import torch
 
 from autogen import ir
-from autogen.lowering.extremes import all_dims, comparable, refuse_nothing
+from autogen.lowering.extremes import all_dims, comparable
 from autogen.lowering.pointwise import apply_op
 from autogen.lowering.registry import Context, lowers, number
 from autogen.lowering.unrolling import reduction
@@ -44,7 +44,6 @@ def mean(context: Context, value: Value, dims: Any = None, keepdim: bool = False
 
 
 def _extreme(context: Context, kind: str, value: Value, dims: Any, keepdim: bool) -> Value:
-    refuse_nothing(context, value, all_dims(value, dims))
     found = reduction(kind, comparable(value), all_dims(value, dims), keepdim)
     return elementwise(found.shape, context.dtype, lambda x: x, found)
 

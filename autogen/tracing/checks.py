@@ -70,6 +70,13 @@ def positive_beta(input: Tensor, target: Tensor, reduction: int = 1, beta: float
     return NotImplemented
 
 
+def of_some_elements(input: Tensor, dim: int | None = None, *_: Any) -> Any:
+    """A check that there are elements, over a dimension or all, of which one is the largest or smallest."""
+    count = input.numel() if dim is None or not input.dim() else input.shape[dim]
+    refuse(guard_or_false(count == 0), "the largest or smallest of no elements")
+    return NotImplemented
+
+
 def within(place: int, *others: int) -> Callable[..., Any]:
     """A check that tensors are broadcast to no more than the one at `place`, in whose like torch writes."""
 

@@ -414,6 +414,7 @@ _INTEGER_DIVISIONS = (
     *(aten.floor_divide.default, aten.floor_divide_.Tensor),
     *(aten.remainder.Tensor, aten.remainder_.Tensor, aten.remainder.Scalar_Tensor),
 )
+_EXTREMES = (aten.max.default, aten.max.dim, aten.min.default, aten.min.dim)
 
 # Ops whose fake implementation is missing, takes what the real one refuses, or gives another dtype, or that cannot be
 # recorded as they are. A check of values is made where torch makes it on the CPU; on a GPU it would wait for that.
@@ -435,6 +436,7 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.hardshrink_backward.default: _shrink_backward,
     aten.huber_loss.default: _huber_loss,
     aten.huber_loss_backward.default: checks.of_one_dtype(1, 2),
+    **dict.fromkeys(_EXTREMES, checks.of_some_elements),
     aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
     aten.nll_loss_forward.default: _all(checks.of_one_dtype(0, 2), checks.of_class_index(torch.int64, torch.uint8)),
     aten.nll_loss2d_forward.default: _all(checks.of_one_dtype(0, 2), checks.of_class_index(torch.int64)),

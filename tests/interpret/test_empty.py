@@ -51,8 +51,10 @@ def test_batches_without_rows(loss: Callable[..., Tensor], rows: int) -> None:
 
 
 @pytest.mark.parametrize("take", [Tensor.max, Tensor.min, lambda x: x.max(1)[0], lambda x: x.min(-1).indices.float()])
-def test_the_largest_of_nothing_is_an_error(take: Callable[[Tensor], Tensor]) -> None:
-    loss = autogen_loss(lambda x: (x.sum() - take(x)).sum())
+@pytest.mark.parametrize("is_read", [True, False])
+def test_the_largest_of_nothing_is_an_error(take: Callable[[Tensor], Tensor], is_read: bool) -> None:
+    """Also where it changes nothing in the result."""
+    loss = autogen_loss(lambda x: (x.sum() - take(x)).sum() if is_read else (x.sum(), take(x))[0])
     x = torch.zeros(3, 0)
     with pytest.raises((RuntimeError, IndexError)) as expected:
         take(x)
