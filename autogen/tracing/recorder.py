@@ -4,8 +4,8 @@ A `TorchDispatchMode` sees the ops below autograd, so what it records of a forwa
 `torch.autograd.grad` that follows is torch's own derivative. Sizes need no proxies here (as they would under
 `make_fx`): a `SymInt` in an argument already is a sympy expression.
 
-Ops that write in place are recorded as their functional twin. Another view of what was written is taken anew when it
-is read; a view that cannot be is refused, never guessed.
+Ops that write in place, or to `out`, are recorded as their functional twin. Another view of what was written is taken
+anew when it is read; a view that cannot be is refused, never guessed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from autogen.tracing.source import current_statement
 from autogen.tracing.strays import Made
 from autogen.tracing.streams import Streams
 from autogen.tracing.symbols import Symbols
-from autogen.tracing.twins import TURNED, functional_twin
+from autogen.tracing.twins import TURNED, functional_twin, write_out, writes_out
 
 aten = torch.ops.aten
 
@@ -177,6 +177,9 @@ class Recorder(TorchDispatchMode):
             return self._read_value(func, args[0])
         if not self._formulas:
             require_accepted(func, args, kwargs)
+        if writes_out(func):
+            with self:
+                return write_out(func, args, kwargs, self._origin()[0])
         if func in self._decompositions:
             self._formulas += 1
             try:
