@@ -57,11 +57,10 @@ class TorchStep:
 
     @staticmethod
     def name_of(target: Any) -> str:
-        """An op's name without its overload, such as `mm`."""
-        if not isinstance(target, torch._ops.OpOverload):
-            name: str = target.__name__
-            return name
-        return str(target).removeprefix("aten.").partition(".")[0].lstrip("_")
+        """An op's name without its library and overload, such as `mm`."""
+        is_op = isinstance(target, torch._ops.OpOverload)
+        name: str = target._schema.name.rpartition("::")[2].lstrip("_") if is_op else target.__name__
+        return name
 
     @property
     def name(self) -> str:

@@ -158,6 +158,17 @@ class TestReasons:
         reason = self.reason(autogen_loss(loss), torch.rand(N))
         assert "cummax" in reason and __file__ in reason and "return torch.cummax(x, 0).values" in reason
 
+    def test_a_step_of_torch_by_the_name_of_its_op(self) -> None:
+        """Also an op of a user's own, or one of those that torch's formulas are made of."""
+
+        @torch.library.custom_op("autogen_tests::mirrored", mutates_args=())
+        def mirrored(x: Tensor) -> Tensor:
+            return x.flip(0)
+
+        mirrored.register_fake(torch.empty_like)
+        report = explain(autogen_loss(lambda x, y: (mirrored(x) * torch.nextafter(x, y)).sum()), *torch.rand(2, 5))
+        assert report.reason == "torch runs mirrored, nextafter between kernels"
+
     def test_a_tensor_that_no_kernel_reads(self) -> None:
         assert "complex" in self.reason(autogen_loss(lambda x: x.abs().sum()), torch.rand(N, dtype=torch.complex64))
 
