@@ -235,6 +235,10 @@ def make_operator(dispatcher_of: DispatcherOf) -> Any:
 
         supports_aliasing = True  # of inputs, such as the halves of a batch
 
+        def call_function(self, tx: Any, args: Any, kwargs: Any) -> Any:
+            # Modes, such as a default device, are to hear of what the loss calls, not of the op.
+            return self._call_function(tx, args, kwargs)
+
         def _call_function(self, tx: Any, args: Any, kwargs: Any) -> Any:
             if graphs.is_first_attempt():
                 TensorifyState.clear()  # a number may have been a constant of the graph for the values before

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import autogen
@@ -88,6 +89,35 @@ def test_autocast(row: Row, backend: str) -> None:
         torch.testing.assert_close(found[1].float(), found[0].float(), rtol=0.02, atol=0.02)
     else:
         assert found[1] is found[0]
+
+
+class Doubled(TorchFunctionMode):
+    """A mode that sees which function of torch is called."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if func is F.mse_loss else result
+
+
+@pytest.mark.parametrize("backend", LOWERING)
+def test_modes_hear_of_what_the_loss_calls(backend: str) -> None:
+    own = autogen_loss(lambda a, b: F.mse_loss(a, b) + 1)
+
+    def run(a: Tensor, b: Tensor) -> Tensor:
+        with Doubled():
+            return own(a, b)
+
+    step = compiled(run, backend)
+    for rows in (3, 4):
+        a, b = x(rows, 4), x(rows, 4, seed=1)
+        torch.testing.assert_close(step(a, b), F.mse_loss(a, b) * 2 + 1)
+
+
+def test_the_default_device_is_that_of_what_the_loss_makes() -> None:
+    own = compiled(autogen_loss(lambda a: (a.mean(), torch.ones(3))))
+    for device in ("meta", "cpu", "meta"):
+        with torch.device(device):
+            assert own(x(3, 4))[1].device.type == device
 
 
 @pytest.mark.parametrize("backend", LOWERING)
