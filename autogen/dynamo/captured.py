@@ -112,7 +112,7 @@ class LossOperator(HigherOrderOperator):
         try:
             dispatcher, tensors = self._call_of(graph, inputs, loss)
             is_lowered = any(type(tensor) not in _PLAIN for tensor in tensors)  # not by every backend
-            compiled = _compiled(dispatcher, tensors) if is_lowered else None
+            compiled, sizes = _compiled(dispatcher, tensors) if is_lowered else (None, {})
         except AutogenError as error:
             error.__traceback__ = None  # it may be kept for other calls, and would keep the tensors of this one alive
             if graphs.is_required(loss):
@@ -123,7 +123,7 @@ class LossOperator(HigherOrderOperator):
             result = dispatcher(None, tuple(tensors), dispatcher.function.options)
         else:
             results = forward(tensors, register(compiled, tensors, dispatcher.function))
-            result = compiled.result(results[: len(compiled.differentiable)], {})
+            result = compiled.result(results[: len(compiled.differentiable)], sizes)
         return (result,) if isinstance(result, torch.Tensor) else result  # that of handwritten kernels
 
     def _call_of(self, graph: GraphModule, inputs: Sequence[Any], loss: str) -> tuple[Any, list[torch.Tensor]]:
@@ -282,8 +282,10 @@ def _numbers_around(output: Any) -> Iterator[None]:
         del output.create_proxy
 
 
-def _compiled(dispatcher: Any, tensors: Sequence[torch.Tensor]) -> CompiledLoss | BoundHandwritten:
-    """The loss, compiled for tensors like these.
+def _compiled(
+    dispatcher: Any, tensors: Sequence[torch.Tensor]
+) -> tuple[CompiledLoss | BoundHandwritten, dict[str, Any]]:
+    """The loss, compiled for tensors like these, and their sizes by name.
 
     Raises:
         AutogenError: it has no kernels, or they are not all there is to it, or not for these sizes.
@@ -301,18 +303,19 @@ def _compiled(dispatcher: Any, tensors: Sequence[torch.Tensor]) -> CompiledLoss 
     if isinstance(compiled, BoundHandwritten):
         if compiled.found:
             raise GraphError(name, "its kernels are given what the host reads")
-        return compiled
+        return compiled, {}
     if not isinstance(compiled, CompiledLoss) or not compiled.is_closed:
         raise GraphError(name, "its kernels are not all that has to run")
-    if not _holds(compiled, tensors):
+    sizes = _sizes(compiled, tensors)
+    if sizes is None:
         raise GraphError(name, "its kernels are not made for sizes like these")
-    return compiled
+    return compiled, sizes
 
 
-def _holds(compiled: CompiledLoss, tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether the kernels are made for the sizes of a graph; of what is compared, torch makes guards."""
+def _sizes(compiled: CompiledLoss, tensors: Sequence[torch.Tensor]) -> dict[str, Any] | None:
+    """The sizes of a graph by name, if the kernels are made for them; of what is compared, torch makes guards."""
     symbols = (size for tensor in tensors for size in tensor.shape if isinstance(size, torch.SymInt))
-    return all(size >= 2 for size in symbols) and compiled.sizes_alone(tensors) is not None
+    return compiled.sizes_alone(tensors) if all(size >= 2 for size in symbols) else None
 
 
 def _stand_in(tensor: torch.Tensor, geometry: list[int]) -> torch.Tensor:
@@ -344,11 +347,14 @@ def _has_parts(graph: GraphModule) -> bool:
 def _shares_memory(graph: GraphModule) -> bool:
     """Whether a result is a view of an input or of another result: what writes to one of them changes both."""
     (output,) = graph.graph.find_nodes(op="output")
-    nodes = [*_placeholders(graph), *output.all_input_nodes]
+    given, returned = map(_memory, (_placeholders(graph), output.all_input_nodes))
+    return len({*given, *returned}) < len(set(given)) + len(returned)
+
+
+def _memory(nodes: Sequence[Node]) -> list[int]:
+    """Where the tensors among some nodes are."""
     examples = [node.meta.get("example_value") for node in nodes]
-    memory = [each.untyped_storage()._cdata if isinstance(each, torch.Tensor) else id(each) for each in examples]
-    count = len(nodes) - len(output.all_input_nodes)
-    return len(set(memory)) < len(set(memory[:count])) + len(memory[count:])
+    return [each.untyped_storage()._cdata for each in examples if isinstance(each, torch.Tensor)]
 
 
 def _is_number(node: Node, value: torch.Tensor) -> bool:

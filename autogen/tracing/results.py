@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from autogen.errors import ResultError, ValueBranchError
 from autogen.frozen import frozen
+from autogen.sizes import evaluator_of
 from autogen.tracing.guards import Guards
 
 # What one trace may give to all calls, as nobody can change it.
@@ -35,10 +36,10 @@ class NumberLeaf:
 
     expression: sympy.Expr
 
-    def value(self, known: Mapping[sympy.Symbol, int | float]) -> int | float:
-        """The number, given those of the tensors."""
-        number = self.expression.xreplace({symbol: sympy.sympify(value) for symbol, value in known.items()})
-        return int(number) if number.is_Integer else float(number)
+    def value(self, known: Mapping[str, Any]) -> Any:
+        """The number, given those of the tensors by name; of symbols of torch's, a symbol."""
+        (number,) = evaluator_of(self.expression)(known)
+        return number
 
 
 class _Opened:

@@ -62,7 +62,7 @@ class Trace:
         rest = iter(tensors[: len(tensors) - self.state.outputs])
         leaves = [next(rest) if leaf is TensorLeaf else leaf for leaf in self.others]
         if any(isinstance(leaf, NumberLeaf) for leaf in leaves):
-            known = dict(zip(self.numbers, (tensor.item() for tensor in rest), strict=True))
-            known |= {symbol: sizes[str(symbol)] for symbol in self.domain.guards.symbols}
+            read = {str(number): tensor.item() for number, tensor in zip(self.numbers, rest, strict=True)}
+            known = {**read, **sizes}
             leaves = [leaf.value(known) if isinstance(leaf, NumberLeaf) else leaf for leaf in leaves]
         return pytree.tree_unflatten(leaves, self.structure)

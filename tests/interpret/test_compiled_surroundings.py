@@ -52,6 +52,18 @@ def test_several_outputs_of_which_some_are_used(backend: str, launches: Launches
     assert compiled(loss)(x(3, 4), x(3, 4))["name"] == "far"
 
 
+@pytest.mark.parametrize("backend", LOWERING)
+def test_numbers_of_sizes_among_the_results(backend: str, launches: Launches) -> None:
+    def loss(a: Tensor, b: Tensor) -> tuple[Any, ...]:
+        return (a - b).abs().mean(), a.shape[0], 2 * a.numel() - 1, a.shape[0] // 3
+
+    run = compiled(autogen_loss(loss), backend, dynamic=True)
+    for rows, columns in ((4, 5), (6, 5), (9, 7)):
+        a, b = x(rows, columns), x(rows, columns, seed=1)
+        torch.testing.assert_close(run(a, b), loss(a, b))
+        assert launches.take() == 1
+
+
 def test_without_gradients(launches: Launches) -> None:
     ours, theirs = autogen.losses.CrossEntropyLoss(), nn.CrossEntropyLoss()
     run = compiled(ours)
