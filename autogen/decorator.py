@@ -401,6 +401,12 @@ class InstanceForward:
         return found
 
     @property
+    def __code__(self) -> types.CodeType:
+        """That of the loss, by which `torch.export` names it."""
+        found: types.CodeType = self.dispatcher.function.__code__
+        return found
+
+    @property
     def is_bound(self) -> bool:
         """Whether the instance had put something into the place of `forward` itself: that takes no `self`."""
         return self._own is not None

@@ -147,10 +147,10 @@ def test_who_does_not_want_kernels(backend: str, launches: Launches) -> None:
 
 
 def test_exported_programs_are_torchs() -> None:
-    exported = torch.export.export(autogen.losses.CrossEntropyLoss(), (x(6, 5), labels(5, 6)), strict=True)
-    again = torch.export.export(autogen.losses.CrossEntropyLoss(), (x(6, 5), labels(5, 6)), strict=False)
-    for program in (exported, again):
-        assert "autogen" not in str(program.graph) and "cross_entropy_loss" in str(program.graph)
+    for loss in (autogen.losses.CrossEntropyLoss(), autogen_loss(nn.CrossEntropyLoss())):
+        for strict in (True, False):
+            program = torch.export.export(loss, (x(6, 5), labels(5, 6)), strict=strict)
+            assert "autogen" not in str(program.graph) and "cross_entropy_loss" in str(program.graph)
 
 
 @pytest.mark.parametrize("backend", LOWERING)
