@@ -69,6 +69,8 @@ def require(tensors: Sequence[torch.Tensor]) -> None:
                 "a tensor is one that torch.func has wrapped, and has no memory",
                 remedy="A call after the transform sets it anew if the loss does.",
             )
+        if tensor.is_nested:
+            raise UnavailableError("no kernel reads a nested tensor", remedy="Pad it first.")
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.dtype not in _DTYPES:
             kind = "quantized" if tensor.is_quantized else f"{str(tensor.dtype)[6:]}, {str(tensor.layout)[6:]}"
             raise UnavailableError(f"no kernel reads a tensor that is {kind}", remedy="Convert it first.")

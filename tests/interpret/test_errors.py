@@ -298,6 +298,15 @@ def test_tensors_that_no_kernel_reads(lost: str) -> None:
         torch.testing.assert_close(autogen.losses.L1Loss()(x, t), nn.L1Loss()(x, t))
 
 
+def test_nested_tensors_that_no_kernel_reads() -> None:
+    """Of torch's older layout: they have no sizes."""
+    loss = autogen_loss(lambda x: x * x if x.is_nested else (x * x).sum())
+    nested = torch.nested.nested_tensor([X[:2], X[2:]])
+    for _ in range(3):
+        torch.testing.assert_close(loss(nested).unbind()[0], X[:2].square())
+        torch.testing.assert_close(loss(X), X.square().sum())
+
+
 def test_a_fault_of_the_call_leaves_nothing_of_torchs_in_the_log() -> None:
     records: list[logging.LogRecord] = []
     handler = logging.Handler()
