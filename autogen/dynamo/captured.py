@@ -145,7 +145,7 @@ class LossOperator(HigherOrderOperator):
         """Make all sizes but the first of each tensor numbers, on which handwritten kernels depend, if they may be."""
         symbols = [size for t in tensors for size in (*t.shape[1:], *t.stride()) if isinstance(size, torch.SymInt)]
         hints, known = tuple(map(hint, symbols)), self._known(graph, loss, "sizes")
-        if symbols and (None in hints or (hints not in known and len(known) >= MOST_NUMBERS)):
+        if symbols and (None in hints or (hints not in known and len(known) >= MOST_NUMBERS) or _must_vary(symbols)):
             return False
         if symbols:
             known.add(hints)
@@ -316,6 +316,18 @@ def _sizes(compiled: CompiledLoss, tensors: Sequence[torch.Tensor]) -> dict[str,
     """The sizes of a graph by name, if the kernels are made for them; of what is compared, torch makes guards."""
     symbols = (size for tensor in tensors for size in tensor.shape if isinstance(size, torch.SymInt))
     return compiled.sizes_alone(tensors) if all(size >= 2 for size in symbols) else None
+
+
+def _must_vary(sizes: Sequence[torch.SymInt]) -> bool:
+    """Whether the user has said of some sizes that they are to be symbols (`torch._dynamo.mark_dynamic`)."""
+    marked: set[Any] = set()
+    for tracked in sizes[0].node.shape_env.tracked_fakes or ():
+        constraints = getattr(tracked.symbolic_context, "constraint_sizes", ())
+        for size, constraint in zip(getattr(tracked.fake, "shape", ()), constraints, strict=False):
+            # That of a size which Dynamo has found to change is only warned of.
+            if not getattr(constraint, "warn_only", True) and isinstance(size, torch.SymInt):
+                marked |= size.node.expr.free_symbols
+    return any(size.node.expr.free_symbols & marked for size in sizes)
 
 
 def _stand_in(tensor: torch.Tensor, geometry: list[int]) -> torch.Tensor:

@@ -98,6 +98,18 @@ def test_other_sizes_that_change(dynamic: bool | None, launches: Launches) -> No
         agree(launches, run, plain(ours), x(7, d), x(7, d, seed=1), expected=2 if k < 2 else 0)
 
 
+@pytest.mark.parametrize(("dim", "expected"), [(0, 2), (1, 0)])
+def test_a_size_that_is_marked_as_dynamic(dim: int, expected: int, launches: Launches) -> None:
+    """It may not be made a number, on which kernels depend for all sizes but the first."""
+    ours = autogen.losses.InfoNCELoss()
+    run = compiled(ours)
+    for n in (8, 12):
+        inputs = x(n, n + 3), x(n, n + 3, seed=1)
+        for each in inputs:
+            torch._dynamo.mark_dynamic(each, dim)
+        agree(launches, run, plain(ours), *inputs, expected=expected)
+
+
 def test_embeddings_that_kernels_are_not_made_for(launches: Launches) -> None:
     ours = autogen.losses.InfoNCELoss()
     agree(launches, compiled(ours), plain(ours), x(7, 300), x(7, 300, seed=1), expected=0)
