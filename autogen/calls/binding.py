@@ -118,7 +118,7 @@ class Binding:
         return self._run(surroundings, values, then)
 
     def remember(self) -> Replay:
-        """`replay`, which then keeps none of the tensors alive that the loss reaches beside its arguments."""
+        """`replay`, which then keeps none of the call's tensors alive."""
         run, surroundings, floats = self._run, self.state.surroundings.released(), tuple(self.floats.values())
         return lambda tensors, then=None: run(surroundings, (*tensors, *floats), then)
 
@@ -171,12 +171,15 @@ def bind(
     statics.append(state.visit_rest())
     tensors = [*(leaves[k] for k in spots), *(each.value for each in state.tensors)]
     names += [each.name for each in state.tensors]
+    parameters = {k for k in spots if isinstance(leaves[k], torch.nn.Parameter)}
+    for spot in spots:  # a result keeps `run` for as long as it lives, and is not to keep the call's tensors
+        leaves[spot] = None
 
     def run(surroundings: Surroundings, values: Sequence[Any], then: Then | None = None) -> Any:
         def call() -> Any:
             filled = list(leaves)
             for spot, tensor in zip(spots, values, strict=False):
-                if isinstance(leaves[spot], torch.nn.Parameter):
+                if spot in parameters:
                     make_parameter(tensor)
                 filled[spot] = tensor
             new_args, new_kwargs = pytree.tree_unflatten(filled, structure)

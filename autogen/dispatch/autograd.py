@@ -44,7 +44,7 @@ def run(
         return result
     stream = stream_of(tensors[0].device) if kernels.is_random else None
     given = apart(state, tensors, own)
-    again = binding.remember() if state else binding.replay
+    again = binding.remember()
 
     def replay(tensors: Sequence[torch.Tensor], then: Then | None = None) -> Any:
         return again(apart(state, tensors[:own], own), then=then)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -176,3 +178,21 @@ def test_a_replay_has_the_default_dtype_of_its_call() -> None:
         finally:
             torch.set_default_dtype(torch.float32)
         assert torch.equal(gradient, torch.ones_like(x))
+
+
+@pytest.mark.parametrize("retrace", ["changes", "every"])
+def test_a_result_that_is_kept_keeps_no_inputs_after_backward(retrace: Any) -> None:
+    """As those that a loop adds up for its log."""
+    decorated, values, seen = autogen_loss(_weighted, retrace=retrace), [], []
+    for k in range(4):
+        x, y = X.clone().requires_grad_(), X.exp()
+        values.append(decorated(x, [y], 0.5 + k))
+        values[-1].backward()
+        seen.append(weakref.ref(y))
+        del y
+    gc.collect()
+    assert [each() for each in seen] == [None] * 4
+
+
+def _weighted(x: Tensor, others: list[Tensor], weight: float) -> Tensor:
+    return product(x, others[0]) * weight
