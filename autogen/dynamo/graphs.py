@@ -36,9 +36,8 @@ logger = logging.getLogger("autogen")
 
 _numbers = itertools.count(1)
 _options: dict[str, Options] = {}
-_inlined: set[str] = set()
 _said: set[tuple[str, str]] = set()
-_left: set[tuple[str, int | None]] = set()  # with the code that Dynamo is compiling
+_ways: dict[tuple[str, int | None], Literal["formula", "outside"]] = {}  # of losses that are no op in some code
 
 
 def label(name: str, options: Options) -> str:
@@ -66,8 +65,8 @@ def name_of(loss: str) -> str:
 
 
 def inline(loss: str, reason: str) -> None:
-    """From now on, trace a loss as a part of the graph around it."""
-    _inlined.add(loss)
+    """From now on, trace a loss as a part of the graph around it, in the code that Dynamo is compiling."""
+    _ways[loss, _code()] = "formula"
     say(loss, reason)
 
 
@@ -79,9 +78,8 @@ def say(loss: str, reason: str) -> None:
 
 
 def leave(loss: str, reason: str) -> None:
-    """From now on, end the graph of some code where it calls a loss, as it would end inside that in any case."""
-    compilation = torch._guards.CompileContext.current_compile_id()
-    _left.add((loss, None if compilation is None else compilation.frame_id))
+    """From now on, end the graph of that code where it calls a loss, as it would end inside that in any case."""
+    _ways[loss, _code()] = "outside"
     logger.info("%s: it is called between graphs: %s", name_of(loss), reason)
 
 
@@ -112,11 +110,12 @@ def _way(loss: str, is_op: bool, is_required: bool) -> Literal["op", "formula", 
     global operator, outside
     if outside is None:
         outside = torch.compiler.disable(_call)
-    if _is_left(loss):
+    settled = _settled(loss)
+    if settled == "outside":
         return "outside"
     if availability.is_functional():
         return "formula"
-    if is_op and loss not in _inlined and availability.has_kernels():
+    if is_op and settled is None and availability.has_kernels():
         if operator is None and make_operator is not None:
             operator = make_operator()
         if operator is not None:
@@ -130,13 +129,18 @@ def is_first_attempt() -> bool:
     return trace is not None and trace.attempt == 0
 
 
-def _is_left(loss: str) -> bool:
+def _settled(loss: str) -> Literal["formula", "outside"] | None:
+    """How a loss is traced that cannot be an op in the code that Dynamo is compiling, as has been found."""
     compilation = torch._guards.CompileContext.current_compile_id()
-    if compilation is None:
-        return (loss, None) in _left
-    if compilation.frame_compile_id == 0 and is_first_attempt():
-        _left.discard((loss, compilation.frame_id))  # it may have to be one graph, where the same code before had not
-    return (loss, compilation.frame_id) in _left
+    if compilation is not None and compilation.frame_compile_id == 0 and is_first_attempt():
+        _ways.pop((loss, _code()), None)  # it may have to be one graph, where the same code before had not
+    return _ways.get((loss, _code()))
+
+
+def _code() -> int | None:
+    """The code that Dynamo is compiling, as a number."""
+    compilation = torch._guards.CompileContext.current_compile_id()
+    return None if compilation is None else compilation.frame_id
 
 
 def _call(call: Callable[[], Any]) -> Any:
