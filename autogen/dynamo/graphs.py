@@ -133,7 +133,7 @@ def _settled(loss: str) -> Literal["formula", "outside"] | None:
     """How a loss is traced that cannot be an op in the code that Dynamo is compiling, as has been found."""
     compilation = torch._guards.CompileContext.current_compile_id()
     if compilation is not None and compilation.frame_compile_id == 0 and is_first_attempt():
-        _ways.pop((loss, _code()), None)  # it may have to be one graph, where the same code before had not
+        _ways.pop((loss, compilation.frame_id), None)  # it may have to be one graph, where the same code before had not
     return _ways.get((loss, _code()))
 
 

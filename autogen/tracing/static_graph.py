@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -26,15 +27,25 @@ class Operation:
 
 @frozen
 class Constant:
-    """A tensor that a loss makes of numbers. Its shape is a matter of sizes, and so are then its numbers."""
+    """A tensor that a loss makes of numbers. Its shape is a matter of sizes, and so are then its numbers, of which a
+    digest is kept.
+    """
 
+    dtype: torch.dtype
     shape: tuple[int, ...]
     numbers: str
     line: str
 
+    @classmethod
+    def of(cls, node: torch.fx.Node, value: torch.Tensor) -> Constant:
+        """That of a node of a trace."""
+        content = value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return cls(value.dtype, tuple(value.shape), hashlib.sha256(content).hexdigest(), _line(node))
+
     def is_like(self, later: Constant) -> bool:
         """Whether it does not differ from that of a later graph, but for sizes."""
-        return self.shape != later.shape or self.numbers == later.numbers
+        is_of_other_sizes = self.shape != later.shape
+        return self.dtype == later.dtype and (is_of_other_sizes or self.numbers == later.numbers)
 
 
 @frozen
@@ -52,11 +63,8 @@ class Graph:
     def of(cls, trace: Trace) -> Graph:
         """The graph of a trace, in which sizes have names, so that those of another call make no other graph."""
         positions = {node: place for place, node in enumerate(trace.graph.nodes)}
-        inputs = tuple(f"{each.name}: {str(each.dtype)[6:]} of {len(each.shape)} dimensions" for each in trace.inputs)
-        constants = tuple(
-            Constant(tuple(value.shape), str(value.tolist()), _line(node))
-            for node, value in trace.domain.constants.items()
-        )
+        inputs = tuple(f"{each.name}: {_kind(each)}" for each in trace.inputs)
+        constants = tuple(Constant.of(node, value) for node, value in trace.domain.constants.items())
         results = tuple(positions[each.node] for each in trace.outputs)
         return cls(inputs, tuple(_operations(trace.graph.nodes, positions)), constants, results)
 
@@ -84,7 +92,7 @@ class Graph:
                 return f"other arguments of {now.name}: {_listed(now)}, first {_listed(first)}{now.line}"
         for made, other in zip(self.constants, later.constants, strict=False):
             if not made.is_like(other):
-                return f"other tensors: another constant of {len(other.shape)} dimensions{other.line}"
+                return f"other tensors: another constant, {_kind(other)}{other.line}"
         if self.results != later.results:
             return f"other results: {_places(later.results)}, first {_places(self.results)}"
         return None
@@ -96,6 +104,10 @@ def _listed(operation: Operation) -> str:
 
 def _places(positions: Iterable[int], *more: str) -> str:
     return f"({', '.join((*(f'%{place}' for place in positions), *more))})"
+
+
+def _kind(tensor: Any) -> str:
+    return f"{str(tensor.dtype)[6:]} of {len(tensor.shape)} dimensions"
 
 
 def _line(node: torch.fx.Node) -> str:

@@ -213,7 +213,7 @@ def test_what_torch_has_no_graph_of(launches: Launches) -> None:
     def run(scores: Tensor, *others: Tensor) -> Tensor:
         return ours(scores.log_softmax(-1), *others)
 
-    # Once torch's formula had to be part of a graph, which ends the whole of it.
+    # Code that has to be one graph takes in torch's formula, and fails as that does; this decides for no other code.
     with pytest.raises((torch._dynamo.exc.Unsupported, torch._dynamo.exc.UserError)):
         compiled(lambda *given: run(*given))(*inputs)
     agree(launches, torch.compile(run, backend="aot_eager"), plain(run), *inputs)

@@ -45,7 +45,7 @@ def test_the_table_has_every_loss() -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=name_of)
 def test_option(row: Row) -> None:
-    """Unreduced, and by one of the ways to reduce; `test_dtype` has them all."""
+    """Unreduced, and by one of the ways to reduce; `test_dtype` has them all, of the first row of each loss."""
     summed = [each for each in reductions(row.loss) if each != "none"]
     for reduction in ("none", summed[ROWS.index(row) % len(summed)]):
         check(call_of(row, reduction, torch.float32))

@@ -130,9 +130,22 @@ def test_other_constants() -> None:
     ours, first = autogen_loss(loss, static_graph=True), [1.0, 2.0, 3.0, 4.0]
     ours(X, Y, first)
     for _ in range(2):
-        with pytest.raises(GraphChangedError, match=r"other tensors: another constant of 1 dimensions, at .*terms"):
+        with pytest.raises(
+            GraphChangedError, match=r"other tensors: another constant, float32 of 1 dimensions, at .*terms"
+        ):
             ours(X, Y, [1.0, 2.0, 3.0, 5.0])
         torch.testing.assert_close(ours(X, Y, first), loss(X, Y, first))
+
+
+def test_a_constant_of_another_dtype() -> None:
+    def loss(x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
+        return ((x - y) * torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0], dtype=dtype)[: x.shape[1], None].sum()).sum()
+
+    ours = autogen_loss(loss, static_graph=True)
+    with torch.no_grad():
+        ours(X, Y, torch.float32)
+        with pytest.raises(GraphChangedError, match="other tensors: another constant, float64"):
+            ours(X, Y, torch.float64)
 
 
 def test_constants_of_other_sizes_may_have_other_numbers() -> None:
