@@ -25,10 +25,9 @@ def digests() -> list[str]:
     return [digest(case) for case in SAMPLE]
 
 
-@pytest.mark.parametrize("seed", ["1", "2"])
-def test_another_process_with_another_hash_seed(seed: str, tmp_path: Path) -> None:
+def test_another_process_with_another_hash_seed(tmp_path: Path) -> None:
     program = "from tests.codegen.test_stability import digests; print(*digests())"
-    environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(ROOT)}
     run = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )

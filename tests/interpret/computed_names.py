@@ -12,6 +12,21 @@ from torch import Tensor, nn
 
 CONFIG: Any = types.ModuleType("config_of_a_test")
 KIND = "pos"
+FACTOR = 2.0
+
+
+def scaled(x: Tensor) -> Tensor:
+    return x * FACTOR
+
+
+class OfGlobals(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = globals()[self.name](x).mean()
+        return result
 
 
 class Computed(nn.Module):

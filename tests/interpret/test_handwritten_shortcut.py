@@ -133,11 +133,13 @@ def test_ctc_of_lengths_on_its_device(reduction: str, binds: list[str], monkeypa
     assert len(binds) == 2
 
 
-@pytest.mark.parametrize("are_joined", [False, True])
-@pytest.mark.parametrize(("kind", "is_gpu"), [(list, False), (list, True), (tuple, False), (torch.tensor, False)])
+@pytest.mark.parametrize(
+    ("kind", "is_gpu", "are_joined"),
+    [(list, False, False), (list, True, True), (tuple, False, True), (torch.tensor, False, False)],
+)
 def test_ctc_of_lengths_on_the_host(
-    is_gpu: bool,
     kind: Any,
+    is_gpu: bool,
     are_joined: bool,
     binds: list[str],
     launches: Launches,
@@ -341,8 +343,7 @@ def test_checkpoints_of_cosine_save_the_same_when_they_run_again(before: int, bi
     assert len(binds) == 2
 
 
-@pytest.mark.parametrize("before", [0, 1, 2])
-@pytest.mark.parametrize(("kind", "are_joined"), [(list, True), (torch.tensor, False)])
+@pytest.mark.parametrize(("kind", "are_joined", "before"), [(list, True, 0), (torch.tensor, False, 1), (list, True, 2)])
 def test_checkpoints_of_ctc_save_the_same_when_they_run_again(
     kind: Any, are_joined: bool, before: int, binds: list[str]
 ) -> None:

@@ -16,7 +16,7 @@ from torch.distributions import AffineTransform, ComposeTransform, Normal, TanhT
 
 from autogen import autogen_loss, explain
 from tests.interpret import computed_names
-from tests.interpret.computed_names import COMPUTED, CONFIG
+from tests.interpret.computed_names import COMPUTED, CONFIG, OfGlobals
 from tests.interpret.launches import Launches
 from tests.interpret.processes import result_of, start
 
@@ -24,11 +24,6 @@ X, Y = torch.linspace(-1, 1, 12).reshape(3, 4), torch.linspace(0, 1, 12).reshape
 
 OPS: Any = types.ModuleType("ops_of_a_test")
 OPS.halved = lambda x: x / 2
-FACTOR = 2.0
-
-
-def scaled(x: Tensor) -> Tensor:
-    return x * FACTOR
 
 
 class ByName(nn.Module):
@@ -38,12 +33,6 @@ class ByName(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = getattr(OPS, self.name)(x).mean()
-        return result
-
-
-class OfGlobals(ByName):
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = globals()[self.name](x).mean()
         return result
 
 
@@ -79,9 +68,9 @@ def test_a_function_of_another_module(kind: type[ByName], monkeypatch: pytest.Mo
 def test_a_global_name(monkeypatch: pytest.MonkeyPatch) -> None:
     loss = autogen_loss(OfGlobals("scaled"))
     torch.testing.assert_close(loss(Y), (Y * 2).mean())
-    monkeypatch.setitem(globals(), "FACTOR", 3.0)
+    monkeypatch.setattr(computed_names, "FACTOR", 3.0)
     torch.testing.assert_close(loss(Y), (Y * 3).mean())
-    monkeypatch.setitem(globals(), "scaled", lambda x: x * 100)
+    monkeypatch.setattr(computed_names, "scaled", lambda x: x * 100)
     torch.testing.assert_close(loss(Y), (Y * 100).mean())
 
 

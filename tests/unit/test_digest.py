@@ -53,7 +53,7 @@ def test_it_is_the_same_in_every_process() -> None:
     here = Path(__file__).parents[2]
     program = "from tests.unit.test_digest import LOSSES; print(*(each() for each in LOSSES.values()))"
     seen = set()
-    for seed in "123":
+    for seed in "12":
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         run = subprocess.run(
             [sys.executable, "-c", program], cwd=here, env=environment, capture_output=True, text=True, check=True
