@@ -20,6 +20,7 @@ from triton.runtime import interpreter
 def patch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have it so, from now on."""
     _patch_once_a_launch(monkeypatch)
+    _read_once(monkeypatch)
     _describe_once(monkeypatch)
     _drop_unused_checks(monkeypatch)
     _refuse_other_masks(monkeypatch)
@@ -42,6 +43,15 @@ def _patch_once_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(interpreter.GridExecutor, "__call__", launched)
     monkeypatch.setattr(interpreter, "_patch_lang", patch_language_once)
+
+
+def _read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read the text of a function to rewrite it, but not again to know where it is."""
+
+    def place(self: Any) -> tuple[str, int]:
+        return self.fn.__code__.co_filename, self.fn.__code__.co_firstlineno
+
+    monkeypatch.setattr(interpreter.FunctionRewriter, "_get_jit_fn_file_line", place)
 
 
 def _describe_once(monkeypatch: pytest.MonkeyPatch) -> None:
