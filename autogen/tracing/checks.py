@@ -5,7 +5,7 @@ Each is called with the arguments, and returns `NotImplemented`: the op itself i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -55,6 +55,13 @@ def of_class_index(*dtypes: torch.dtype) -> Callable[..., Any]:
     return check
 
 
+def of_each_place(input: Tensor, target: Tensor, *_: Any) -> Any:
+    """A check of the sizes of the targets of `nll_loss2d_forward`."""
+    if input.dim() == 4:
+        refuse(target.shape != (input.shape[0], *input.shape[2:]), "targets of other sizes than the input's")
+    return NotImplemented
+
+
 def not_by_zero(dividend: Any, divisor: Any, *, rounding_mode: str | None = "floor") -> Any:
     """A check of a division of integers, where it does not wait for a device."""
     if isinstance(divisor, Tensor) and divisor.device.type == "cpu" and rounding_mode is not None:
@@ -81,8 +88,40 @@ def within(place: int, *others: int) -> Callable[..., Any]:
     """A check that tensors are broadcast to no more than the one at `place`, in whose like torch writes."""
 
     def check(*args: Any) -> Any:
-        shapes = [args[k].shape for k in (place, *others) if k < len(args) and args[k] is not None]
-        refuse(torch.broadcast_shapes(*shapes) != shapes[0], f"an output of {list(shapes[0])} for what is broadcast")
+        _fit(args[place].shape, *(args[k].shape for k in others if k < len(args) and args[k] is not None))
         return NotImplemented
 
     return check
+
+
+def _fit(room: Sequence[Any], *shapes: Sequence[Any]) -> None:
+    refuse(torch.broadcast_shapes(room, *shapes) != tuple(room), f"an output of {list(room)} for what is broadcast")
+
+
+def of_product(bias: Tensor, first: Tensor, second: Tensor, **_: Any) -> Any:
+    """A check that what is added to a product of matrices is broadcast to no more than that."""
+    _fit((*first.shape[:-1], *second.shape[first.dim() - 1 :]), bias.shape)
+    return NotImplemented
+
+
+def of_part(part: Callable[..., Tensor]) -> Callable[..., Any]:
+    """A check that what is written to a `part` of a tensor has the part's shape."""
+
+    def check(input: Tensor, source: Tensor, *args: Any) -> Any:
+        shape = part(input, *args).shape
+        refuse(source.shape != shape, f"{list(source.shape)} for a part of {list(shape)}")
+        return NotImplemented
+
+    return check
+
+
+def at_indices(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, *_: Any) -> Any:
+    """A check that what is written at indices is broadcast to no more than their places; masks are not indices."""
+    places = [k for k, each in enumerate(indices) if each is not None]
+    given = [each for each in indices if each is not None]
+    if places and not any(each.dtype in (torch.bool, torch.uint8) for each in given):
+        found = torch.broadcast_shapes(*(each.shape for each in given))
+        rest = [size for k, size in enumerate(input.shape) if k not in places]
+        first = places[0] if places[-1] - places[0] == len(places) - 1 else 0
+        _fit((*rest[:first], *found, *rest[first:]), values.shape)
+    return NotImplemented

@@ -414,6 +414,8 @@ _INTEGER_DIVISIONS = (
     *(aten.floor_divide.default, aten.floor_divide_.Tensor),
     *(aten.remainder.Tensor, aten.remainder_.Tensor, aten.remainder.Scalar_Tensor),
 )
+_PRODUCTS = (aten.addmm.default, aten.addmv.default, aten.baddbmm.default)
+_WRITES_AT_INDICES = (aten.index_put.default, aten.index_put_.default)
 _EXTREMES = (aten.max.default, aten.max.dim, aten.min.default, aten.min.dim)
 
 # Ops whose fake implementation is missing, takes what the real one refuses, or gives another dtype, or that cannot be
@@ -433,13 +435,20 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.bucketize.Tensor: _bucketize,
     **dict.fromkeys(_INTEGER_DIVISIONS, checks.not_by_zero),
     aten.constant_pad_nd.default: padding.constant_pad_nd,
+    aten.diagonal_scatter.default: checks.of_part(aten.diagonal.default),
+    **dict.fromkeys(_PRODUCTS, checks.of_product),
+    **dict.fromkeys(_WRITES_AT_INDICES, checks.at_indices),
+    aten.select_scatter.default: checks.of_part(aten.select.int),
+    aten.slice_scatter.default: checks.of_part(aten.slice.Tensor),
     aten.hardshrink_backward.default: _shrink_backward,
     aten.huber_loss.default: _huber_loss,
     aten.huber_loss_backward.default: checks.of_one_dtype(1, 2),
     **dict.fromkeys(_EXTREMES, checks.of_some_elements),
     aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
     aten.nll_loss_forward.default: _all(checks.of_one_dtype(0, 2), checks.of_class_index(torch.int64, torch.uint8)),
-    aten.nll_loss2d_forward.default: _all(checks.of_one_dtype(0, 2), checks.of_class_index(torch.int64)),
+    aten.nll_loss2d_forward.default: _all(
+        checks.of_one_dtype(0, 2), checks.of_each_place, checks.of_class_index(torch.int64)
+    ),
     aten.index_add.default: _index_add(aten.index_add.default),
     aten.index_add_.default: _index_add(aten.index_add_.default),
     aten.reflection_pad1d.default: padding.reflection_pad(aten.reflection_pad1d.default),

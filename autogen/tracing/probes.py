@@ -48,6 +48,7 @@ _UNTAGGED = frozenset(
         aten.linalg_vector_norm.default,
         aten.log_sigmoid_backward.default,
         aten.masked_fill.Tensor,
+        aten.masked_fill_.Scalar,
         aten.mean.default,
         aten.mean.dim,
         aten.mish_backward.default,
@@ -122,6 +123,8 @@ def probed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The result of an op on fake tensors; None if it is not one that small tensors tell of."""
     if not _is_probed(func):
         return None
+    if torch.Tag.pointwise in func.tags:
+        _broadcast([each for each in args if type(each) is FakeTensor])
     kinds: list[Hashable] = []
     stand_ins = _StandIns()
     device: torch.device | None = None
@@ -148,10 +151,23 @@ def probed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     found = _probe(func, tuple(kinds), tuple(kwargs), torch.get_default_dtype())
     if found is None:
         return None
+    if func._schema.is_mutable:
+        return args[0]
     with in_kernel_invocation_manager(mode):
         made = [torch.empty(list(map(stand_ins.size, sizes)), dtype=dtype, device="meta") for dtype, sizes in found]
     results = [FakeTensor(mode, each, device) for each in made]
     return results[0] if len(func._schema.returns) == 1 else tuple(results)
+
+
+def _broadcast(tensors: Sequence[FakeTensor]) -> None:
+    """Guard that sizes are equal where torch would have to, at several times the cost: one symbol is left of them."""
+    met: dict[int, torch.SymInt] = {}  # by dimension, from the last
+    for tensor in tensors:
+        for dim, size in enumerate(reversed(tensor.shape)):
+            if isinstance(size, torch.SymInt) and _is_large(size):
+                other = met.setdefault(dim, size)
+                if other.node.expr != size.node.expr:
+                    bool(other == size)
 
 
 def _is_large(size: Any) -> bool:
@@ -166,9 +182,13 @@ def _is_large(size: Any) -> bool:
 def _is_probed(func: Any) -> bool:
     if torch.Tag.pointwise not in func.tags and func not in _UNTAGGED:
         return False
+    if torch.Tag.nondeterministic_seeded in func.tags:
+        return False
     schema = func._schema
-    is_new = not schema.is_mutable and all(each.alias_info is None for each in schema.returns)
-    return is_new and torch.Tag.nondeterministic_seeded not in func.tags
+    aliases = [each.alias_info for each in (*schema.arguments, *schema.returns)]
+    written = [each.alias_info is not None for each in schema.arguments]
+    is_in_place = schema.is_mutable and written == [True, *[False] * (len(written) - 1)] and len(schema.returns) == 1
+    return is_in_place or not any(aliases)
 
 
 def _expression(number: int | torch.SymInt) -> Any:
