@@ -245,11 +245,11 @@ def triton_around(device: torch.device, name: str) -> Iterator[None]:
     with device_context(device), collections:
         try:
             yield
-        except Exception as error:
+        except BaseException as error:  # what is interrupted may be an interpreted kernel, half-way
             scratch.forget()
             if isinstance(error, OSError):  # such as a full disk
                 raise StorageError(name, cause=error) from error
-            if _is_refusal(error):
+            if isinstance(error, Exception) and _is_refusal(error):
                 raise CompileError(name, cause=error) from error
             raise
 

@@ -333,6 +333,13 @@ def test_a_launch_that_fails_leaves_no_counter(kernel: Kernel) -> None:
     assert not scratch._scratches[CPU] and not scratch._counters
 
 
+def test_an_interrupt_in_an_interpreted_kernel_leaves_no_counter() -> None:
+    scratch.ticket_counter(CPU).fill_(1)
+    with pytest.raises(KeyboardInterrupt), triton_around(CPU, "kernel"):
+        raise KeyboardInterrupt
+    assert not scratch.ticket_counter(CPU).any()
+
+
 def test_profilers_are_told_by_triton(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     run, given = prepared(), tensors(0, 0)
     run(given)
