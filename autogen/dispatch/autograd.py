@@ -81,12 +81,14 @@ class _Fused(torch.autograd.Function):
         _save(ctx, (*tensors, *saved), kernels.unread)
         constant = [each for each, varies in zip(outputs, kernels.differentiable, strict=True) if not varies]
         ctx.mark_non_differentiable(*constant)
-        ctx.set_materialize_grads(len(outputs) == 1)  # torch does not go through outputs that nothing arrives for
+        ctx.set_materialize_grads(False)  # torch does not go through outputs that nothing arrives for
         return tuple(outputs)
 
     @staticmethod
     @graphs.unseen
     def backward(ctx: Any, *upstream: torch.Tensor | None) -> Any:
+        if _is_nothing(upstream):
+            return (None,) * len(ctx.needs_input_grad)
         everything, early = _saved(ctx, ctx.kernels.unread), _taken(ctx)
         tensors, saved = everything[: ctx.count], everything[ctx.count :]
         none, wanted = (None,) * 4, ctx.needs_input_grad[4:]  # of what comes before the tensors
@@ -110,6 +112,7 @@ class _Short(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: tuple[Any, ...], *tensors: torch.Tensor) -> Any:
         plan = call[0]
+        ctx.set_materialize_grads(False)
         if plan.is_simple:
             output, *kept = plan.prepared.forward(tensors, call[1])
             ctx.call = call
@@ -128,13 +131,13 @@ class _Short(torch.autograd.Function):
             return results[0]
         if plan.constant:
             ctx.mark_non_differentiable(*[results[k] for k in plan.constant])
-        if plan.outputs > 1:
-            ctx.set_materialize_grads(False)
         return plan.outputs_of(results)
 
     @staticmethod
     @graphs.unseen
     def backward(ctx: Any, *upstream: torch.Tensor | None) -> Any:
+        if _is_nothing(upstream):
+            return (None,) * len(ctx.needs_input_grad)
         plan, sizes, values, shortcut, module, dispatcher, _ = ctx.call
         saved = _saved(ctx, plan.unread)
         if not torch.is_grad_enabled() and not is_functional():
@@ -150,6 +153,11 @@ class _Short(torch.autograd.Function):
         replayed = Replayed(functools.partial(_tensors_of, replay), stream, plan.settings)
         wanted = ctx.needs_input_grad[1:]
         return None, *replayed.gradients(saved[: len(wanted)], wanted, upstream)
+
+
+def _is_nothing(upstream: Sequence[torch.Tensor | None]) -> bool:
+    """Whether what follows the loss has handed over no gradient at all."""
+    return upstream[0] is None and all(each is None for each in upstream)
 
 
 def run_short(call: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> Any:

@@ -139,10 +139,13 @@ class _Connected(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, replayed: Replayed, value: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
         ctx.replayed = replayed
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
         return value.detach()
 
     @staticmethod
     @graphs.unseen
-    def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return None, None, *ctx.replayed.gradients(ctx.saved_tensors, ctx.needs_input_grad[2:], upstream)
+    def backward(ctx: Any, upstream: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        if upstream is None:  # what follows has handed over no gradient
+            return (None,) * len(ctx.needs_input_grad)
+        return None, None, *ctx.replayed.gradients(ctx.saved_tensors, ctx.needs_input_grad[2:], [upstream])

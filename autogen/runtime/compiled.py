@@ -261,11 +261,9 @@ class CompiledLoss:
     ) -> list[torch.Tensor | None] | None:
         """Launch backward; returns a gradient or None for every tensor, or None if torch's formula has to give them.
 
-        Outputs without an upstream gradient contribute nothing. What forward has kept may come without its `early`
-        gradients, for a second run; and in another `packing`.
+        Outputs without an upstream gradient contribute nothing; at least one has one. What forward has kept may come
+        without its `early` gradients, for a second run; and in another `packing`.
         """
-        if all(each is None for each in upstream):
-            return [None] * len(tensors)
         packing = packing or self.packing(sizes)
         is_early = len(saved) > len(packing.kept)
         kept = [*packing.kept, *(self._early if is_early else ())]

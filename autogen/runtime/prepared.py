@@ -147,8 +147,6 @@ class Prepared:
         """The same for another layout of the upstream gradients that have `arrived` than that of the latest."""
         count = len(self._loss.trace.inputs)
         given = [gradient for gradient in upstream if gradient is not None]
-        if not given:
-            return [None] * count
         if has_no_memory(given):  # never like those of a call before
             return None
         is_early = len(saved) > count + len(self._packing.kept)

@@ -46,8 +46,6 @@ class Unprepared:
         """Launch backward; returns a gradient or None for every tensor. See `Prepared.backward`."""
         loss, sizes = self._loss, sizes or {}
         arrived = [k for k, gradient in enumerate(upstream) if gradient is not None]
-        if not arrived:
-            return [None] * self._count
         if has_no_memory(upstream):
             return None
         packing = loss.packing(sizes)

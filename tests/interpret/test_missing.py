@@ -13,11 +13,13 @@ from torch import Tensor, nn
 
 import autogen.scheduling.kernel
 from autogen import autogen_loss
+from autogen.losses import CosineEmbeddingLoss
 from tests.interpret.agreement import draw
 from tests.interpret.launches import Launches
 
 Loss = Callable[..., Sequence[Tensor]]
 
+COSINE = CosineEmbeddingLoss()
 ZERO = torch.tensor([[0.0, 1.0, 4.0], [0.0, 9.0, 0.25]], requires_grad=True)
 X, Y, W = draw("real", 6, 8), draw("real", 6, 8, seed=1), draw("real", 8, 4, seed=2)
 
@@ -242,6 +244,23 @@ class Cuts(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> None:
         return None
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        autogen_loss(lambda x: x.square().mean()),
+        autogen_loss(lambda x: x.square().mean(), gradient="forward"),
+        autogen_loss(lambda x: x.square()),
+        lambda x: COSINE(x, x.detach() + 1, torch.ones(len(x))),
+    ],
+    ids=["reduced", "forward", "elementwise", "handwritten"],
+)
+def test_a_result_whose_gradient_is_none(loss: Callable[[Tensor], Tensor]) -> None:
+    for _ in range(4):
+        x = torch.ones(3, 4, requires_grad=True)
+        Cuts.apply(loss(x)).sum().backward()
+        assert x.grad is None
 
 
 def cut(x: Tensor) -> Tensor:

@@ -279,6 +279,28 @@ def test_what_is_kept_has_its_graph() -> None:
         torch.testing.assert_close(got, wanted)
 
 
+def test_what_is_kept_may_be_given_no_gradient() -> None:
+    class Cuts(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, upstream: Tensor) -> None:
+            return None
+
+    class Keeps(Loss):
+        def change(self, x: Tensor, t: Tensor) -> Tensor:
+            self.spread = (x**3).mean(0)
+            return x.sum()
+
+    each = autogen_loss(Keeps())
+    for k in range(3):
+        x, t = inputs(k)
+        each(x, t)
+        assert torch.autograd.grad(Cuts.apply(each.spread).sum(), x, allow_unused=True) == (None,)
+
+
 def test_objects_are_the_same_as_in_torch() -> None:
     class Same(Loss):
         def forward(self, x: Tensor, t: Tensor) -> Tensor:
