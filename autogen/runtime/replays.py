@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from typing import Any
@@ -18,6 +20,13 @@ def stream_of(device: torch.device) -> torch.Tensor:
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
+@functools.cache
+def _map_modes() -> torch._C.DispatchKeySet:
+    """By these torch draws for each of what it maps over, or refuses to; what was drawn in forward is one for all."""
+    keys = [torch._C._dispatch_key_parse(name) for name in ("VmapMode", "FuncTorchVmapMode")]
+    return functools.reduce(operator.or_, map(torch._C.DispatchKeySet, keys))
+
+
 @contextlib.contextmanager
 def _at(stream: torch.Tensor | None, device: torch.device) -> Iterator[None]:
     """Draw random numbers from where a stream was, and leave the stream where it is."""
@@ -25,7 +34,7 @@ def _at(stream: torch.Tensor | None, device: torch.device) -> Iterator[None]:
         yield
         return
     on_gpu = device.type == "cuda"
-    with torch.random.fork_rng([device] if on_gpu else []):
+    with torch.random.fork_rng([device] if on_gpu else []), torch._C._ExcludeDispatchKeyGuard(_map_modes()):
         if on_gpu:
             torch.cuda.set_rng_state(stream, device)
         else:

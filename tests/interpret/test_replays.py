@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
 from collections.abc import Callable
@@ -162,6 +163,32 @@ def test_a_replay_has_the_autocast_of_its_call(during: bool) -> None:
             with torch.autocast("cpu", torch.bfloat16, enabled=not during):
                 gradients += torch.autograd.grad(value, x, create_graph=True)
         torch.testing.assert_close(*gradients)
+
+
+def _batched(value: Tensor, x: Tensor, upstream: Tensor) -> Tensor:
+    return torch.autograd.grad(value, x, upstream, is_grads_batched=True)[0]
+
+
+def _mapped(value: Tensor, x: Tensor, upstream: Tensor, *, randomness: str = "error") -> Tensor:
+    def gradient(each: Tensor) -> Tensor:
+        return torch.autograd.grad(value, x, each)[0]
+
+    return torch.func.vmap(gradient, randomness=randomness)(upstream)
+
+
+@pytest.mark.parametrize("gradient", [_batched, _mapped, functools.partial(_mapped, randomness="different")])
+def test_what_torch_maps_over_has_the_draws_of_the_call(gradient: Callable[..., Tensor]) -> None:
+    def dropped(x: Tensor) -> Tensor:
+        return F.dropout(x, 0.5).square().sum()
+
+    ours = autogen_loss(dropped)
+    for _ in range(3):
+        found = []
+        for loss in (dropped, ours):
+            torch.manual_seed(1)
+            x = X.clone().requires_grad_()
+            found.append(gradient(loss(x), x, torch.tensor([1.0, 3.0])))
+        torch.testing.assert_close(*found)
 
 
 def test_a_replay_has_the_default_dtype_of_its_call() -> None:
