@@ -47,6 +47,11 @@ def has_kernels() -> bool:
     return has_triton() and (has_interpreter() or torch.cuda.is_available())
 
 
+def is_differentiable() -> bool:
+    """Whether autograd follows what is computed now: in inference mode never, even where gradients are enabled."""
+    return torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+
+
 def require(tensors: Sequence[torch.Tensor]) -> None:
     """Check that kernels can run on `tensors`.
 
@@ -78,7 +83,7 @@ def require(tensors: Sequence[torch.Tensor]) -> None:
             raise UnavailableError("no kernel reads a tensor that is a negative view", remedy="Call resolve_neg on it.")
         if tensor._is_zerotensor():  # as derivatives are that are known to be 0
             raise UnavailableError("no kernel reads a tensor of zeros without memory", remedy="Call clone on it.")
-    is_kept = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    is_kept = is_differentiable() and any(tensor.requires_grad for tensor in tensors)
     if is_kept and any(tensor.is_inference() for tensor in tensors):
         raise UnavailableError(
             "a tensor was made in inference mode, and autograd cannot keep it for backward",

@@ -220,7 +220,7 @@ def key_of(
             for t in tensors
         ]
     )
-    is_enabled = torch.is_grad_enabled() if is_enabled is None else is_enabled
+    is_enabled = availability.is_differentiable() if is_enabled is None else is_enabled
     device = tensors[0].device.type
     autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
     defaults = torch.get_default_dtype(), availability.default_device()
@@ -229,7 +229,7 @@ def key_of(
 
 def needs_gradient(binding: Binding) -> list[bool]:
     """Which tensors of a call are to be differentiated."""
-    enabled = torch.is_grad_enabled()
+    enabled = availability.is_differentiable()
     return [enabled and tensor.requires_grad for tensor in binding.tensors]
 
 
@@ -243,7 +243,7 @@ def needs_of_plain(
         availability.require(tensors if on_device is None else on_device)
     except AutogenError:
         return None
-    is_enabled = torch.is_grad_enabled()
+    is_enabled = availability.is_differentiable()
     return tuple([is_enabled and tensor.requires_grad for tensor in tensors])
 
 

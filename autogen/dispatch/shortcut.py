@@ -42,6 +42,7 @@ _CHANGES = (KeyError, IndexError, AttributeError, ValueError, TypeError, Runtime
 # What the text calls, to know of what holds for all tensors.
 _CALLED = {
     "is_grad_enabled": torch.is_grad_enabled,
+    "is_inference": torch.is_inference_mode_enabled,
     "is_autocast": torch._C._is_any_autocast_enabled,
     "read_autocast": read_autocast,
     "default_dtype": torch.get_default_dtype,
@@ -247,7 +248,7 @@ class _Writer:
         tensors_text = "".join(f"t{k}, " for k in range(len(tensors)))
         key = ", ".join(f"t{k}.{each}" for k in range(len(tensors)) for each in geometry.ATTRIBUTES)
         autocast, device = "is_autocast() and read_autocast()", "has_modes() and default_device()"
-        yield f"        state = is_grad_enabled(), {autocast}, default_dtype(), {device}"
+        yield f"        state = is_grad_enabled() and not is_inference(), {autocast}, default_dtype(), {device}"
         yield "        before, is_alike, plan = plans.latest"
         nested = "".join(f" or t{k}.is_nested" for k in range(len(tensors)))
         yield f"        if before != state{nested} or not is_alike({tensors_text}):"

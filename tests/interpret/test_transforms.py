@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import io
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -101,6 +103,21 @@ def test_modes_without_gradients(row: Row, launches: Launches) -> None:
         torch.testing.assert_close(value, theirs(*inputs).detach())
 
 
+@contextlib.contextmanager
+def _enabled_in_inference() -> Iterator[None]:
+    with torch.inference_mode(), torch.enable_grad():
+        yield
+
+
+def test_gradients_that_are_enabled_in_inference_mode() -> None:
+    """There are none there all the same, and nothing is kept for them."""
+    ours = autogen_loss(lambda x: x.softmax(1).square().sum(1).log().mean(), policy="mandatory")
+    for mode in (_enabled_in_inference, torch.enable_grad) * 4:
+        x = torch.linspace(0, 1, 12).view(3, 4).requires_grad_()
+        with mode():
+            assert ours(x).requires_grad is (mode is torch.enable_grad)
+
+
 def test_what_a_loss_asks_about_gradients() -> None:
     """Under `no_grad`, tensors require gradients as before."""
 
@@ -109,7 +126,7 @@ def test_what_a_loss_asks_about_gradients() -> None:
 
     ours = autogen_loss(loss, policy="mandatory")
     for _ in range(3):
-        for mode in (torch.no_grad, torch.enable_grad, torch.inference_mode):
+        for mode in (torch.no_grad, torch.enable_grad, torch.inference_mode, _enabled_in_inference):
             for requires_grad in (False, True):
                 x = torch.ones(3, requires_grad=requires_grad)
                 with mode():
