@@ -173,7 +173,7 @@ class Plan:
                 return None
             prepared = _prepared(self.loss, (*tensors, *bound.found), sizes, is_again=plan is not None)
             if plan is None:
-                _make_room(_MOST_ALIKE, self.alike)
+                geometry.make_room(_MOST_ALIKE, self.alike)
             plan = replace(self, prepared=prepared)
             self.alike[integers] = plan
         return plan, varying, bound.found
@@ -241,7 +241,7 @@ class Plans:
 
     def know(self, kinds: Key, family: Family) -> None:
         """Remember a family."""
-        _make_room(_MOST_FAMILIES, self._families)
+        geometry.make_room(_MOST_FAMILIES, self._families)
         self._families[kinds] = family
 
     def note(self, key: Key) -> bool:
@@ -258,7 +258,7 @@ class Plans:
     def keep(self, key: Key, plan: Plan | InTorch, *, is_again: bool) -> None:
         """Remember the plan of a geometry: if that comes again, for good."""
         if is_again:
-            _make_room(MOST_PLANS, self._plans, self._tests)
+            geometry.make_room(MOST_PLANS, self._plans, self._tests)
             self._plans[key] = plan
             self.example = key[0], plan
         else:
@@ -287,11 +287,3 @@ def _prepared(
 def _both(*conditions: Sequence[bool]) -> tuple[int, ...]:
     """Where all of some conditions are true."""
     return tuple(k for k, each in enumerate(zip(*conditions, strict=True)) if all(each))
-
-
-def _make_room(most: int, table: dict[Key, Any], *others: dict[Key, Any]) -> None:
-    """Drop the oldest of a table's entries, and what others have under their keys, if there are too many."""
-    if len(table) >= most:
-        for oldest in list(table)[: max(most // 8, 1)]:
-            for each in (table, *others):
-                each.pop(oldest, None)

@@ -17,6 +17,10 @@ ATTRIBUTES = (
 _COUNT, _SHAPE = len(ATTRIBUTES), ATTRIBUTES.index("shape")
 
 
+MOST_LAYOUTS = 64
+"""Of upstream gradients for which backward is prepared, before the oldest is forgotten."""
+
+
 def kinds_of(attributes: Sequence[Any]) -> tuple[Any, ...]:
     """The geometry of tensors but for their strides, and for their sizes if these are not 0 or 1."""
     kinds: list[Any] = []
@@ -73,3 +77,11 @@ def _is_thorough() -> bool:
         return check(like) and check(torch.ones(2, 3)) and not any(map(check, others))
     except (ImportError, TypeError):
         return False
+
+
+def make_room(most: int, table: dict[Any, Any], *others: dict[Any, Any]) -> None:
+    """Drop the oldest of a table's entries, and what others have under their keys, if there are too many."""
+    if len(table) >= most:
+        for oldest in list(table)[: max(most // 8, 1)]:
+            for each in (table, *others):
+                each.pop(oldest, None)

@@ -13,7 +13,7 @@ import torch
 
 from autogen.availability import has_no_memory
 from autogen.runtime import direct, scratch
-from autogen.runtime.geometry import Alike, alike
+from autogen.runtime.geometry import MOST_LAYOUTS, Alike, alike, make_room
 from autogen.runtime.handwritten import COUNTER, PARTIALS, BoundHandwritten, Launch, stand_in
 from autogen.runtime.launch import Geometry
 from autogen.runtime.prepared import Direction
@@ -120,7 +120,9 @@ class PreparedHandwritten:
         (gradient,) = upstream = [each.resolve_neg() for each in upstream]  # kernels read memory as it is
         direction = self._backwards.get(gradient.stride())
         if direction is None:
-            direction = self._backwards[gradient.stride()] = self._plan_backward(stand_in(gradient))
+            direction = self._plan_backward(stand_in(gradient))
+            make_room(MOST_LAYOUTS, self._backwards)
+            self._backwards[gradient.stride()] = direction
         same = alike(upstream)
         self._latest = None if same is None else (same, direction)
         return direction((*saved, *upstream))

@@ -15,7 +15,7 @@ from autogen.availability import has_no_memory
 from autogen.runtime import direct
 from autogen.runtime.backwards import Sizes
 from autogen.runtime.compiled import CompiledLoss
-from autogen.runtime.geometry import Alike, alike
+from autogen.runtime.geometry import MOST_LAYOUTS, Alike, alike, make_room
 from autogen.runtime.hostcode import HostCode, host_code
 from autogen.runtime.launch import Geometry, empty
 from autogen.runtime.packing import part
@@ -153,9 +153,10 @@ class Prepared:
         upstream = [*upstream, *[None] * (len(self._loss.trace.outputs) - len(upstream))]
         layout = (is_early, arrived, *[gradient.stride() for gradient in given])
         is_new = layout not in self._backwards
+        direction = self._plan_backward(upstream, arrived, is_early) if is_new else self._backwards.get(layout)
         if is_new:
-            self._backwards[layout] = self._plan_backward(upstream, arrived, is_early)
-        direction = self._backwards[layout]
+            make_room(MOST_LAYOUTS, self._backwards)
+            self._backwards[layout] = direction
         if direction is None or any(gradient.is_neg() for gradient in given):
             known = dict(sizes or self.sizes)
             return self._loss.run_backward(saved[:count], saved[count:], upstream, known, self._packing)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import autogen.losses
 from autogen import CompileError, autogen_loss, policy
-from autogen.runtime.prepared import Prepared
+from autogen.runtime.prepared import Direction, Prepared
 from tests.interpret.samples import Samples
 from tests.interpret.table import ROWS, Row
 
@@ -409,3 +409,30 @@ def test_a_loss_that_reaches_thousands_of_values(binds: list[str]) -> None:
     REGISTRY[2][0] = 4
     torch.testing.assert_close(gradients(ours, X, Y), gradients(theirs, X, Y))
     REGISTRY[2][0] = 2
+
+
+@pytest.mark.parametrize("name", ["prepared", "handwritten_prepared"])
+def test_layouts_of_upstream_gradients_are_forgotten(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as those behind a `torch.cat` with what has another width each time."""
+    monkeypatch.setattr(f"autogen.runtime.{name}.MOST_LAYOUTS", 2)
+    kept: weakref.WeakSet[Direction] = weakref.WeakSet()
+    make = Direction.__init__
+
+    def noted(self: Direction, *arguments: Any) -> None:
+        make(self, *arguments)
+        kept.add(self)
+
+    monkeypatch.setattr(Direction, "__init__", noted)
+    x, y, signs = torch.ones(4, 3, requires_grad=True), torch.ones(4, 3), torch.ones(4)
+    is_generated = name == "prepared"
+    loss = (
+        autogen.losses.L1Loss(reduction="none")
+        if is_generated
+        else autogen.losses.CosineEmbeddingLoss(reduction="none")
+    )
+    for width in range(3, 12):
+        value = loss(x, y) if is_generated else loss(x, y, signs)
+        upstream = torch.ones(4, width)[:, :3] if is_generated else torch.ones(4, width)[:, 0]
+        torch.autograd.grad(value, x, upstream)
+    gc.collect()
+    assert 1 < len(kept) <= 4  # forward, what there is room for, and the latest
