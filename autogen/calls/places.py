@@ -37,17 +37,23 @@ class Kept:
     container: Any
     key: Any
 
-    def put(self, value: Any) -> Any:
-        """Keep another value there; returns what was there."""
+    def now(self) -> Any:
+        """What is there."""
         if isinstance(self.container, types.CellType):
-            before, self.container.cell_contents = self.container.cell_contents, value
+            return self.container.cell_contents
+        if _has_items(self.container):
+            return self.container[self.key]
+        own = isinstance(self.container, type)  # where reading a method does more
+        return vars(self.container)[self.key] if own else getattr(self.container, self.key)
+
+    def put(self, value: Any) -> None:
+        """Keep another value there."""
+        if isinstance(self.container, types.CellType):
+            self.container.cell_contents = value
         elif _has_items(self.container):
-            before, self.container[self.key] = self.container[self.key], value
+            self.container[self.key] = value
         else:
-            own = isinstance(self.container, type)  # where reading a method does more
-            before = vars(self.container)[self.key] if own else getattr(self.container, self.key)
             _assign(self.container, self.key, value)
-        return before
 
     def text(self, name: Namer) -> str:
         """How to read it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -40,26 +40,28 @@ class Surroundings:
         What the loss changes there meanwhile is undone; a function tells what it has changed so far.
         """
         outside = [place.look() for place in self.places]
-        for place in self.places:
-            place.put_back()
-        arguments = [each.put(value) for each, value in zip(self.kept, values, strict=True)]
-        for former, value in zip(arguments, values, strict=True):
-            if isinstance(former, torch.nn.Parameter):
-                make_parameter(value)
-        inside = [place.look() for place in self.places]
+        inside: list[Place] = []
 
         def changed() -> list[Change]:
             return [Change(k, each) for k, place in enumerate(inside) for each in place.differences()]
 
-        try:
-            yield changed
-        finally:
-            for place in inside:
+        # What is begun is undone, also if it is interrupted: the user's objects would hold the tensors of a trace.
+        with ExitStack() as undoing:
+            for place in reversed(outside):
+                undoing.callback(place.put_back)
+            for place in self.places:
                 place.put_back()
-            for each, value in reversed(list(zip(self.kept, arguments, strict=True))):
+            for each, value in zip(self.kept, values, strict=True):
+                former = each.now()
+                undoing.callback(each.put, former)
                 each.put(value)
-            for place in outside:
-                place.put_back()
+                if isinstance(former, torch.nn.Parameter):
+                    make_parameter(value)
+            for place in self.places:
+                inside.append(place.look())
+            for place in reversed(inside):
+                undoing.callback(place.put_back)
+            yield changed
 
     def released(self) -> Surroundings:
         """The same, which keeps no tensors alive."""

@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 from autogen.calls.binding import bind, is_replaying
-from autogen.calls.surroundings import Change
+from autogen.calls.places import Kept
+from autogen.calls.surroundings import Change, Surroundings
 from tests.unit import evaluate
 from tests.unit.pipeline import binding_of
 
@@ -353,6 +354,19 @@ class Constants(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * self.factor
+
+
+def test_a_replay_that_is_interrupted_before_it_begins_is_undone() -> None:
+    class Interrupting(dict[str, Any]):
+        def __setitem__(self, key: str, value: Any) -> None:
+            raise KeyboardInterrupt
+
+    own, later = [torch.ones(2)], Interrupting(a=torch.ones(3))
+    kept = (Kept("own", own[0], own, 0), Kept("later", later["a"], later, "a"))
+    before = own[0]
+    with pytest.raises(KeyboardInterrupt), Surroundings(kept, ()).swapped([torch.zeros(2), torch.zeros(3)]):
+        pytest.fail("it does not begin")
+    assert own[0] is before
 
 
 def test_the_state_of_a_callable_is_part_of_the_key() -> None:
