@@ -90,7 +90,7 @@ class Reachable:
         self.spots: list[Spot] = []
         self.answers: dict[str, Answer] = {}
         self.is_plain = True
-        self._opaque = Opaque()
+        self._opaque = Opaque(arguments or ())
         self._codes: list[types.CodeType] = []
         self.is_endless = False
         self.asks_for_types = False
@@ -201,6 +201,7 @@ class Reachable:
                 self.places.append(Items(value, list(value)))
             return type(value), frozenset(map(self.visit, value)), *self._beside(value, name)
         if isinstance(value, (dict, types.MappingProxyType)):
+            self._opaque.dictionaries.add(name)
             made: Hashable = ()
             if isinstance(value, collections.defaultdict):
                 self.spots.append(Fixed(value, "default_factory", value.default_factory))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import multiprocessing
 import sys
 import threading
@@ -202,3 +204,34 @@ def test_a_transform_of_torchs() -> None:
     for scale in (2.0, 2.0, 5.0, 7.0, 9.0):
         loss.transform.parts[1].scale = scale
         torch.testing.assert_close(loss(Y), (Y.tanh() * scale).mean())
+
+
+def _of_default(x: Tensor, counts: Any = itertools.count(2)) -> Tensor:  # noqa: B008
+    return x.mean() * next(counts)
+
+
+def _of_items(counts: Any) -> Any:
+    table = {"first": counts}
+    return lambda x: x.mean() * sum(next(each) for each in table.values())
+
+
+def _of_pairs(x: Tensor, pairs: Any) -> Tensor:
+    return x.mean() + sum((a - b).abs().mean() for a, b in pairs)
+
+
+def test_pairs_that_a_loss_is_given() -> None:
+    """A trace would take them out of the iterator."""
+    loss = autogen_loss(_of_pairs)
+    for _ in range(3):
+        torch.testing.assert_close(loss(X, zip([X, Y], [Y, -Y], strict=True)), _of_pairs(X, [(X, Y), (Y, -Y)]))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [_of_default, _of_items(itertools.count(2)), functools.partial(_of_default, counts=itertools.count(2))],
+    ids=["default", "item of a dictionary", "argument of a partial function"],
+)
+def test_an_iterator_without_a_name(loss: Any) -> None:
+    ours = autogen_loss(loss)
+    for count in (2, 3, 4):
+        torch.testing.assert_close(ours(Y), Y.mean() * count)
