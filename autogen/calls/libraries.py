@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import argparse
 import builtins
 import collections
@@ -19,6 +20,8 @@ _STANDARD_LIBRARY = (os.path.dirname(os.__file__), sysconfig.get_path("platstdli
 # The caches of SymPy and the records of pytest, whose functions are in what is asserted, a trace itself fills.
 _OWN = {"torch", "autogen", "numpy", "sympy", "pytest", "_pytest", "typing_extensions"}
 _LIBRARIES = frozenset({*_OWN, *sys.stdlib_module_names}) - {"__main__"}
+# Where classes are said to be from that `exec`, `types.new_class`, `make_dataclass` and `ABCMeta` make.
+_MAKERS = {"builtins": vars(builtins), "types": vars(types), "abc": vars(abc)}
 _FIRST: dict[tuple[str, str], Any] = {}  # what libraries have under the names that losses mention
 
 
@@ -40,9 +43,10 @@ def _is_namesake(module: str) -> bool:
 
 
 def is_of_library(owner: type) -> bool:
-    """Whether a class is: one that `exec` makes without a name for its module is said to be Python's own."""
-    is_made_by_exec = owner.__module__ == "builtins" and bool(owner.__flags__ & _HEAP_TYPE)
-    return is_library(owner.__module__) and not is_made_by_exec
+    """Whether a class is: one that is made by a call may be said to be of the module that makes classes."""
+    makers = _MAKERS.get(owner.__module__)
+    is_made = makers is not None and makers.get(owner.__name__) is not owner and bool(owner.__flags__ & _HEAP_TYPE)
+    return is_library(owner.__module__) and not is_made
 
 
 def is_foreign(value: Any) -> bool:

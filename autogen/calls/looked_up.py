@@ -1,4 +1,6 @@
-"""What a loss may find in a module by a name that its code does not mention: one that it is given, or computes."""
+"""What a loss may find in a module that other code names than what reads it, or by a name that no code mentions: one
+that it is given, or computes.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +12,23 @@ from typing import Any
 import torch
 
 from autogen.calls.libraries import is_library
-from autogen.calls.mentions import attributes_in, computes_names, finds_modules, looks_up, names_in
+from autogen.calls.mentions import attributes_in, computes_names, finds_modules, looks_up, names_in, passed_on
 
 _OWN_SCOPE = frozenset({"globals", "eval", "exec"})
 
 
 class LookedUp:
-    """The modules in which a loss may look; `words` are the strings that it has, which may be names there.
+    """The modules in which a loss may look; `words` are the strings that it has, which may be names there, `passed_on`
+    the names of what other code may read than that which has it.
 
     Where a name is computed, it may be that of anything in these modules but of tensors, and of modules.
     """
 
     def __init__(self) -> None:
         self.words: set[str] = set()
+        self.passed_on: set[str] = set()
+        self._mentioned: set[str] = set()
+        self._kept: dict[int, dict[str, Any]] = {}
         self._scopes: dict[int, tuple[dict[str, Any], frozenset[str]]] = {}
         self._given: dict[int, set[str]] = {}
         self._may_look_up = False
@@ -33,8 +39,15 @@ class LookedUp:
         """Note a module that code reaches which mentions these attributes."""
         self._scopes.setdefault(id(scope), (scope, attributes))
 
+    def note_kept(self, module: types.ModuleType) -> None:
+        """Note a module of the user's that any code may have: an attribute, or an argument, is one."""
+        if not is_library(module.__name__):
+            self._kept[id(module)] = vars(module)
+
     def note_code(self, code: types.CodeType, scope: dict[str, Any]) -> None:
         """Note how the code of a function of the user's looks things up; its module is `scope`."""
+        self.passed_on |= passed_on(code)
+        self._mentioned |= attributes_in(code)
         self._may_look_up |= looks_up(code)
         self._computes |= computes_names(code)
         if not _OWN_SCOPE.isdisjoint(code.co_names):
@@ -58,13 +71,22 @@ class LookedUp:
             module = sys.modules.get(word)
             if module is not None and not is_library(word):
                 self.note(vars(module), frozenset())
+                self.note_kept(module)
+        for scope in list(self._kept.values()):
+            yield from self._new(scope, frozenset(self._mentioned), self._mentioned & scope.keys())
         for scope, attributes in list(self._scopes.values()) if self._may_look_up else ():
-            given = self._given.setdefault(id(scope), set())
             words = self.words & scope.keys() - attributes
-            names = sorted((words | _everything(scope) if self._computes else words) - given)
-            if names:
-                given.update(names)
-                yield scope, attributes, names
+            yield from self._new(scope, attributes, words | _everything(scope) if self._computes else words)
+
+    def _new(
+        self, scope: dict[str, Any], attributes: frozenset[str], names: set[str]
+    ) -> Iterator[tuple[dict[str, Any], frozenset[str], list[str]]]:
+        """Those of the names in a module that have not been looked up before."""
+        given = self._given.setdefault(id(scope), set())
+        new = sorted(names - given)
+        given.update(new)
+        if new:
+            yield scope, attributes, new
 
 
 def _everything(scope: Mapping[str, Any]) -> set[str]:

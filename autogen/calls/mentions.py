@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import itertools
 import sys
 import types
 from collections.abc import Sequence
@@ -41,6 +42,17 @@ def attributes_in(code: types.CodeType) -> frozenset[str]:
     """The attributes that code mentions, also by a string, and its global names, inner functions included."""
     inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
     return frozenset(code.co_names).union(_words_in(code), *map(attributes_in, inner))
+
+
+@functools.lru_cache(maxsize=4096)
+def passed_on(code: types.CodeType) -> frozenset[str]:
+    """The global names and attributes that code does not only read attributes of, as `cfg` in `f(cfg, ops.mean)`, and
+    `mean`: others may read these; inner functions included.
+    """
+    steps = _steps(code)
+    ends = itertools.pairwise(steps)
+    found = {a.argval for a, b in ends if a.opname in (*_NAMES, *_ATTRIBUTES) and b.opname not in _ATTRIBUTES}
+    return frozenset(found).union(*(passed_on(each) for each in code.co_consts if isinstance(each, types.CodeType)))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -24,6 +24,7 @@ import torch
 
 from autogen.calls import arrays
 from autogen.calls.answers import Answer, question_of, questions_in
+from autogen.calls.behind import behind
 from autogen.calls.classes import NUMBERS_AND_TEXTS, is_derived, is_derived_constant, keeps_more, pythons_own, slots
 from autogen.calls.identity import Identity
 from autogen.calls.libraries import BUILTINS, OPEN, is_foreign, is_library, is_of_library, is_open, is_replaced
@@ -176,6 +177,7 @@ class Reachable:
 
     def _composite(self, value: Any, name: str) -> Hashable:
         if isinstance(value, types.ModuleType):
+            self._looked_up.note_kept(value)
             return self._python_module(value)
         if isinstance(value, types.FunctionType) and self._is_idle(value):
             return Identity(value)
@@ -207,12 +209,10 @@ class Reachable:
                 self.spots.append(Fixed(value, "default_factory", value.default_factory))
                 made = self.visit(value.default_factory)
             return type(value), self._entries(value, name, is_ordered=True), self._object(value, name), made
-        if isinstance(value, torch.nn.Module):
+        if isinstance(value, torch.nn.Module) and type(value) not in weakref.ProxyTypes:
             return self._module(value, name)
         if isinstance(value, types.FunctionType):
             return self._function(value)
-        if isinstance(value, types.MethodType):
-            return self.visit(value.__func__, name), self.visit(value.__self__, name)
         if isinstance(value, types.BuiltinMethodType) and not isinstance(value.__self__, _HOMES):
             return value.__name__, self.visit(value.__self__, name)
         if isinstance(value, _VIEWS):
@@ -228,12 +228,8 @@ class Reachable:
             return type(value), self.visit(value(), name)
         if isinstance(value, MEMO):
             return Identity(value), self.visit(getattr(value, "__wrapped__", None), name), self._of_memo(value)
-        if isinstance(value, (staticmethod, classmethod)):
-            return type(value), self.visit(value.__func__, name)
-        if isinstance(value, property):
-            return property, self.visit(value.fget, name)
-        if isinstance(value, functools.cached_property):
-            return functools.cached_property, self.visit(value.func, name)
+        if (parts := behind(value)) is not None:
+            return type(value), tuple(self.visit(each, name) for each in parts)
         if arrays.is_array(value):
             return self._array(value)
         return self._object(value, name)
@@ -462,6 +458,8 @@ class Reachable:
         self.places.append(Name(scope, name, value))
         if value is MISSING and name not in BUILTINS and scope is not vars(builtins):
             return self._global(vars(builtins), name)
+        if isinstance(value, types.ModuleType) and name not in self._looked_up.passed_on:
+            return self._python_module(value)
         return self.visit(value, name, scope, name)
 
     def _python_module(self, module: types.ModuleType) -> Hashable:

@@ -8,6 +8,7 @@ import multiprocessing
 import sys
 import threading
 import types
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -235,3 +236,83 @@ def test_an_iterator_without_a_name(loss: Any) -> None:
     ours = autogen_loss(loss)
     for count in (2, 3, 4):
         torch.testing.assert_close(ours(Y), Y.mean() * count)
+
+
+SETTINGS: Any = types.ModuleType("settings_of_a_test")
+SETTINGS.scale = 2.0
+
+
+def _scaled_by(x: Tensor, settings: Any) -> Tensor:
+    result: Tensor = x.mean() * settings.scale
+    return result
+
+
+class WithSettings(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings = SETTINGS
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = x.mean() * self.settings.scale
+        return result
+
+
+class OfClass(WithSettings):
+    settings = SETTINGS
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        WithSettings(),
+        OfClass(),
+        lambda x: _scaled_by(x, SETTINGS),
+        lambda x: _scaled_by(x, sys.modules["settings_of_a_test"]),
+        functools.partial(_scaled_by, settings=SETTINGS),
+    ],
+    ids=["attribute", "attribute of a class", "passed on", "looked up", "argument of a partial function"],
+)
+def test_a_module_that_other_code_reads(loss: Any, monkeypatch: pytest.MonkeyPatch, launches: Launches) -> None:
+    monkeypatch.setitem(sys.modules, "settings_of_a_test", SETTINGS)
+    ours = autogen_loss(loss)
+    for scale in (2.0, 3.0, 4.0):
+        monkeypatch.setattr(SETTINGS, "scale", scale)
+        for _ in range(3):
+            torch.testing.assert_close(ours(Y), Y.mean() * scale)
+    assert launches.take() == 9
+
+
+def test_a_module_that_is_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = autogen_loss(_scaled_by)
+    for scale in (2.0, 2.0, 3.0):
+        monkeypatch.setattr(SETTINGS, "scale", scale)
+        torch.testing.assert_close(ours(Y, SETTINGS), Y.mean() * scale)
+
+
+class Held(nn.Module):
+    scale = 2.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+
+class Holding(nn.Module):
+    def __init__(self, held: nn.Module) -> None:
+        super().__init__()
+        self.held = weakref.proxy(held)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.held(x).mean()
+        return result
+
+
+def test_a_module_that_is_held_weakly(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held()
+    loss = autogen_loss(Holding(held))
+    for scale in (2.0, 2.0, 3.0):
+        monkeypatch.setattr(Held, "scale", scale)
+        torch.testing.assert_close(loss(Y), Y.mean() * scale)
+    assert explain(loss, Y).path == "eager"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import builtins
 import collections
 import configparser
+import contextlib
+import dataclasses
 import decimal
 import enum
 import functools
@@ -15,7 +17,7 @@ import types
 import unittest.mock
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pytest
@@ -110,6 +112,51 @@ class Named:
 
     def __repr__(self) -> str:
         return "Named()"
+
+
+class WithSetter:
+    number = 0.0
+
+    @property
+    def doubled(self) -> float:
+        return self.number
+
+    @doubled.setter
+    def doubled(self, value: Any) -> None:
+        self.number = value * SCALE
+
+
+class Level(enum.Enum):
+    LOW = 1
+
+    @types.DynamicClassAttribute
+    def scale(self) -> float:
+        return SCALE
+
+
+Item = TypeVar("Item")
+
+
+class Box(Generic[Item]):
+    def __init__(self, item: Any) -> None:
+        self.item = item * SCALE
+
+
+@contextlib.contextmanager
+def _scaling() -> Iterator[None]:
+    with torch.autocast("cpu", enabled=SCALE == 1.0):
+        yield
+
+
+def _given(x: Any) -> Any:
+    given = WithSetter()
+    given.doubled = x
+    return given.doubled
+
+
+BOX = Box[float]
+MADE = dataclasses.make_dataclass("Made", ["x"], namespace={"scale": lambda self: self.x * SCALE})
+NEW = types.new_class("New", (), {}, lambda names: names.update(scale=lambda: SCALE))
 
 
 class SlottedModule(nn.Module):
@@ -249,6 +296,12 @@ REACHED: dict[str, tuple[Any, Callable[[Patch], None]]] = {
             "a class method with underscores": lambda x: Dunder[x],
             "a method that dispatches": lambda x: DISPATCHING.scaled(x),
             "a partial method": lambda x: DISPATCHING.partly(x),
+            "the setter of a property": _given,
+            "a property of an enumeration": lambda x: x * Level.LOW.scale,
+            "a generic class of another name": lambda x: BOX(x).item,
+            "a context manager that decorates": _scaling()(lambda x: x * 2),
+            "a class that dataclasses makes": lambda x: MADE(x).scale(),
+            "a class that is made anew": lambda x: x * NEW.scale(),
         }.items()
     },
     "item of a set that holds weakly": (
