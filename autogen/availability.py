@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.overrides import _get_current_function_mode_stack
+from torch.utils import _pytree as pytree
 from torch.utils._device import DeviceContext
 
 from autogen.errors import UnavailableError
@@ -101,6 +104,13 @@ def require(tensors: Sequence[torch.Tensor]) -> None:
         )
     if device.type not in ("cpu", "cuda"):
         raise UnavailableError(f"no kernels for the device {device.type}", remedy="Move the tensors to a GPU.")
+
+
+def is_traced(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call is given what stands for a tensor in a trace, as where the loss that is traced has it run in another
+    thread.
+    """
+    return any(isinstance(each, FakeTensor) for each in pytree.tree_leaves((args, kwargs)))
 
 
 is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # also one that has outlived its transform

@@ -126,6 +126,8 @@ class Dispatcher:
                         return self._eager(module, args, kwargs)
                 elif result is not MISSING:
                     return result
+        if replaced.begun != replaced.ended and availability.is_traced(args, kwargs):
+            return self._eager(module, args, kwargs)  # the trace waits for it, and could not be waited for
         try:
             binding, decision = self.prepare(module, args, kwargs, name or self.name)
         except ArgumentsError as fault:

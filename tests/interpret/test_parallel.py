@@ -109,6 +109,16 @@ def test_no_thread_sees_what_a_trace_has_put_in_a_module(is_short: bool, monkeyp
         torch.testing.assert_close([each.result() for each in found], [plain(x, y)])
 
 
+def test_a_trace_does_not_wait_for_a_thread_that_waits_for_it() -> None:
+    part = autogen_loss(lambda x, y: (x - y).abs().mean())
+    x, y = draw("real", 6, 5).detach(), draw("real", 6, 5, seed=1).detach()
+    with ThreadPoolExecutor(2) as threads:
+        total = autogen_loss(lambda x, y: sum(threads.map(part, (x, 2 * x), (y, y))))
+        for _ in range(3):
+            torch.testing.assert_close(total(x, y), (x - y).abs().mean() + (2 * x - y).abs().mean())
+        assert explain(total, x, y).path == "eager"
+
+
 def test_a_policy_is_that_of_its_thread() -> None:
     loss = autogen_loss(nn.MSELoss())
     x, y = draw("real", 6, 5), draw("real", 6, 5, seed=1).detach()
