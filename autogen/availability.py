@@ -107,9 +107,7 @@ def require(tensors: Sequence[torch.Tensor]) -> None:
 
 
 def is_traced(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call is given what stands for a tensor in a trace, as where the loss that is traced has it run in another
-    thread.
-    """
+    """Whether a call is given what stands for a tensor in a trace, as in a thread that works for the loss."""
     return any(isinstance(each, FakeTensor) for each in pytree.tree_leaves((args, kwargs)))
 
 

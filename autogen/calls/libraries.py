@@ -51,7 +51,8 @@ def is_of_library(owner: type) -> bool:
 
 def is_foreign(value: Any) -> bool:
     """Whether someone has put a function, or a property, of their own into a library."""
-    value = getattr(value, "fget", value)
+    if isinstance(value, property):  # others may import a library when they are asked for `fget`
+        value = value.fget
     return isinstance(value, types.FunctionType) and not is_library(value.__globals__.get("__name__"))
 
 

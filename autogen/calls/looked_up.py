@@ -29,6 +29,7 @@ class LookedUp:
         self.passed_on: set[str] = set()
         self._mentioned: set[str] = set()
         self._kept: dict[int, dict[str, Any]] = {}
+        self._is_guessing = False
         self._scopes: dict[int, tuple[dict[str, Any], frozenset[str]]] = {}
         self._given: dict[int, set[str]] = {}
         self._may_look_up = False
@@ -40,8 +41,10 @@ class LookedUp:
         self._scopes.setdefault(id(scope), (scope, attributes))
 
     def note_kept(self, module: types.ModuleType) -> None:
-        """Note a module of the user's that any code may have: an attribute, or an argument, is one."""
-        if not is_library(module.__name__):
+        """Note a module of the user's that any code may have: an attribute, or an argument, is one. Not what is found
+        because a name may be any: that reaches whole packages.
+        """
+        if not (self._is_guessing or is_library(module.__name__)):
             self._kept[id(module)] = vars(module)
 
     def note_code(self, code: types.CodeType, scope: dict[str, Any]) -> None:
@@ -75,6 +78,7 @@ class LookedUp:
         for scope in list(self._kept.values()):
             yield from self._new(scope, frozenset(self._mentioned), self._mentioned & scope.keys())
         for scope, attributes in list(self._scopes.values()) if self._may_look_up else ():
+            self._is_guessing |= self._computes
             words = self.words & scope.keys() - attributes
             yield from self._new(scope, attributes, words | _everything(scope) if self._computes else words)
 

@@ -48,7 +48,7 @@ class Opaque:
         parent, _, last = _unnumbered(name).rpartition(".")
         if name and not last:  # an item of defaults, or of the arguments of a partial function
             return ()
-        return (last, *self._mentions(value, parent)) if parent in self.dictionaries else (last,)
+        return (last, *self._mentions(value, parent)) if parent and parent in self.dictionaries else (last,)
 
     def mentioned_in(self, codes: Sequence[types.CodeType]) -> str | None:
         """One of those that cannot be put back, if code mentions it."""

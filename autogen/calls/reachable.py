@@ -57,6 +57,7 @@ _DEEPEST = 50  # levels that are looked at at once: each takes up to six of the 
 SHORTCUTS = "_autogen_shortcuts"  # an attribute of modules that keep their own
 
 _PLAIN = frozenset({bool, int, str, bytes, types.NoneType})
+_READ = object()  # where a Python module is that the code at hand only reads attributes of
 _CONSTANTS = (int, str, bytes, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
@@ -152,7 +153,7 @@ class Reachable:
             self._later.append((value, name, self._attributes))
             return "later", len(self._later)
         self._depth += 1
-        found = self._composite(value, name)
+        found = self._composite(value, name, is_read=container is _READ)
         self._depth -= 1
         return found
 
@@ -175,9 +176,10 @@ class Reachable:
         self.tensors.append(Kept(name or "tensor", tensor, container, key))
         return torch.Tensor
 
-    def _composite(self, value: Any, name: str) -> Hashable:
+    def _composite(self, value: Any, name: str, *, is_read: bool) -> Hashable:
         if isinstance(value, types.ModuleType):
-            self._looked_up.note_kept(value)
+            if not is_read:
+                self._looked_up.note_kept(value)
             return self._python_module(value)
         if isinstance(value, types.FunctionType) and self._is_idle(value):
             return Identity(value)
@@ -458,9 +460,8 @@ class Reachable:
         self.places.append(Name(scope, name, value))
         if value is MISSING and name not in BUILTINS and scope is not vars(builtins):
             return self._global(vars(builtins), name)
-        if isinstance(value, types.ModuleType) and name not in self._looked_up.passed_on:
-            return self._python_module(value)
-        return self.visit(value, name, scope, name)
+        is_read = isinstance(value, types.ModuleType) and name not in self._looked_up.passed_on
+        return self.visit(value, name, _READ if is_read else scope, name)
 
     def _python_module(self, module: types.ModuleType) -> Hashable:
         """What the function that is being looked at may read of a module."""
