@@ -67,6 +67,8 @@ def autogen_loss(
 
         huber = autogen_loss(nn.HuberLoss(), policy="mandatory")
 
+    It stands above `@dataclass`, which makes no constructor for a class that has one, as a decorated one does.
+
     The loss keeps its name, signature, `state_dict` and type. Where no kernel can be generated or run, it computes what
     it always did; `autogen.explain` says why.
 
