@@ -314,7 +314,7 @@ def _index_add(op: Any) -> Callable[..., Tensor]:
         if wanted and source.dim() == input.dim():
             wanted[dim] = given[dim]
         checks.refuse(wanted != given, f"a source of the shape {given} for rows of {wanted}")
-        result: Tensor = decomposition_table[op](input, dim, index, source, alpha=alpha)
+        result: Tensor = decomposition_table[op](input, dim, index.reshape(-1), source, alpha=alpha)
         return result
 
     return add
@@ -402,8 +402,8 @@ def _normal(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: tor
 def _all(*formulas: Callable[..., Any]) -> Callable[..., Any]:
     """Some formulas in turn, up to the first that applies."""
 
-    def apply(*args: Any) -> Any:
-        results = (formula(*args) for formula in formulas)
+    def apply(*args: Any, **kwargs: Any) -> Any:
+        results = (formula(*args, **kwargs) for formula in formulas)
         return next((result for result in results if result is not NotImplemented), NotImplemented)
 
     return apply
@@ -411,7 +411,7 @@ def _all(*formulas: Callable[..., Any]) -> Callable[..., Any]:
 
 _INTEGER_DIVISIONS = (
     *(aten.div.Tensor_mode, aten.div_.Tensor_mode, aten.fmod.Tensor, aten.fmod_.Tensor),
-    *(aten.floor_divide.default, aten.floor_divide_.Tensor),
+    aten.floor_divide.default,
     *(aten.remainder.Tensor, aten.remainder_.Tensor, aten.remainder.Scalar_Tensor),
 )
 _PRODUCTS = (aten.addmm.default, aten.addmv.default, aten.baddbmm.default)
@@ -434,9 +434,10 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.binary_cross_entropy_with_logits.default: _all(checks.within(1, 0, 2, 3), _in_dtype_of_target),
     aten.bucketize.Tensor: _bucketize,
     **dict.fromkeys(_INTEGER_DIVISIONS, checks.not_by_zero),
+    aten.floor_divide_.Tensor: functools.partial(aten.div_.Tensor_mode, rounding_mode="floor"),
     aten.constant_pad_nd.default: padding.constant_pad_nd,
     aten.diagonal_scatter.default: checks.of_part(aten.diagonal.default),
-    **dict.fromkeys(_PRODUCTS, checks.of_product),
+    **{op: _all(checks.of_product, decomposition_table[op]) for op in _PRODUCTS},
     **dict.fromkeys(_WRITES_AT_INDICES, checks.at_indices),
     aten.select_scatter.default: checks.of_part(aten.select.int),
     aten.slice_scatter.default: checks.of_part(aten.slice.Tensor),

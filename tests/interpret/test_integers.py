@@ -195,6 +195,7 @@ DIVISIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "fmod": torch.fmod,
     "div": lambda a, b: torch.div(a, b, rounding_mode="floor"),
     "in place": lambda a, b: a.clone().remainder_(b),
+    "// in place": lambda a, b: a.clone().floor_divide_(b),
 }
 
 
