@@ -16,6 +16,7 @@ from autogen import autogen_loss
 from autogen.losses import CosineEmbeddingLoss
 from tests.interpret.agreement import draw
 from tests.interpret.launches import Launches
+from tests.interpret.steps import Cuts
 
 Loss = Callable[..., Sequence[Tensor]]
 
@@ -232,18 +233,6 @@ def test_an_output_whose_gradient_is_none() -> None:
 
 def counted(x: Tensor) -> Tensor:
     return x.norm(p=0, dim=1).sum()
-
-
-class Cuts(torch.autograd.Function):
-    """No gradient goes on from here."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> None:
-        return None
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from torch import Tensor
 from autogen import autogen_loss, explain, policy
 from tests.interpret.launches import Launches
 from tests.interpret.stateful import C, Loss, Twins, assert_same, inputs, tensors_in
+from tests.interpret.steps import Cuts
 
 
 class Centre(Loss):
@@ -280,15 +281,6 @@ def test_what_is_kept_has_its_graph() -> None:
 
 
 def test_what_is_kept_may_be_given_no_gradient() -> None:
-    class Cuts(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, upstream: Tensor) -> None:
-            return None
-
     class Keeps(Loss):
         def change(self, x: Tensor, t: Tensor) -> Tensor:
             self.spread = (x**3).mean(0)
