@@ -1,4 +1,4 @@
-"""Steps of training: a loss of a prediction and a target, and its gradient, beside torch's."""
+"""Steps of training, beside torch's: a loss of a prediction and a target, its gradient, and what may follow it."""
 
 from __future__ import annotations
 
