@@ -181,6 +181,8 @@ class Recorder(TorchDispatchMode):
             with self:
                 return write_out(func, args, kwargs, self._origin()[0])
         if func in self._decompositions:
+            if func._schema.is_mutable and isinstance(args[0], torch.Tensor):
+                self._require_apart(func, args, kwargs)  # the formula would write what it has computed elsewhere
             self._formulas += 1
             try:
                 with self:
@@ -411,10 +413,13 @@ class Recorder(TorchDispatchMode):
             args = (*args, 0.5)[:2]
         if not func._schema.name.endswith("_") or functional is None or result is not written:
             raise UnsupportedOpError(str(func), where=self._origin()[0])
-        others = [each for each in pytree.tree_leaves((args[1:], kwargs)) if isinstance(each, torch.Tensor)]
-        if any(overlap_in_part(written, other) for other in others):
-            raise UnsupportedOpError(f"{func} on memory that it reads elsewhere", where=self._origin()[0])
+        self._require_apart(func, args, kwargs)
         self._write((functional, args, kwargs), written)
+
+    def _require_apart(self, func: Any, args: Any, kwargs: Any) -> None:
+        others = [each for each in pytree.tree_leaves((args[1:], kwargs)) if isinstance(each, torch.Tensor)]
+        if any(overlap_in_part(args[0], other) for other in others):
+            raise UnsupportedOpError(f"{func} on memory that it reads elsewhere", where=self._origin()[0])
 
     def _write(self, call: Call, written: torch.Tensor) -> None:
         """Note that a tensor has the result of an op as its new value."""

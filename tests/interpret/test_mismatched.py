@@ -1,4 +1,4 @@
-"""Sizes that torch refuses where its fake tensors do not are torch's error, in the first call and in later ones."""
+"""What torch refuses, and its fake tensors or formulas do not, is torch's error, in first calls and in later ones."""
 
 from __future__ import annotations
 
@@ -55,3 +55,19 @@ def test_torch_raises(name: str, is_warm: bool, launches: Launches) -> None:
             ours(x, torch.ones(shape))
         assert str(raised.value) == str(expected.value)
         assert launches.take() == 0
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: x[1:].add_(x[:-1]),
+        lambda x: x[1:].lerp_(x[:-1], 0.3),
+        lambda x: x[1:].addcmul_(x[:-1], x[:-1]),
+    ],
+)
+def test_a_write_that_reads_its_memory_elsewhere(write: Callable[[Tensor], Tensor], launches: Launches) -> None:
+    ours = autogen_loss(lambda x: write(x.clone()).sum())
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="refer to a single memory location"):
+            ours(torch.rand(5, 4))
+    assert launches.take() == 0
