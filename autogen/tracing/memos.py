@@ -39,9 +39,9 @@ def stand_in(memo: Any) -> Any:
                 kept = memo(*args, **kwargs)
             if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(kept)):
                 return kept
-        with recorder.remembering():
+        with recorder.recording.remembering():
             result = memo.__wrapped__(*args, **kwargs)
-        recorder.freeze(leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor))
+        recorder.recording.freeze(leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor))
         return result
 
     for name in ("cache_info", "cache_clear", "cache_parameters", "__wrapped__"):

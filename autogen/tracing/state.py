@@ -18,7 +18,7 @@ from autogen.calls.surroundings import Change
 from autogen.errors import StateChangeError
 from autogen.tracing.aliases import is_where
 from autogen.tracing.guards import Guards
-from autogen.tracing.recorder import Recorder
+from autogen.tracing.recording import Recording
 
 
 class _Refused(Exception):
@@ -29,17 +29,17 @@ class Collector:
     """Finds the state of one trace; `tensors` are the outputs that are made for it, by name.
 
     Args:
-        recorder: what has run.
+        recording: of what has run.
         fakes: the inputs.
         results: the outputs that the trace has in any case.
         is_once: whether the trace is for one call alone, so that numbers cannot have been others.
     """
 
     def __init__(
-        self, recorder: Recorder, fakes: Sequence[torch.Tensor], results: Sequence[torch.Tensor], is_once: bool
+        self, recording: Recording, fakes: Sequence[torch.Tensor], results: Sequence[torch.Tensor], is_once: bool
     ) -> None:
         self._is_once = is_once
-        self._recorder = recorder
+        self._recording = recording
         self._fakes = list(fakes)
         self._outputs = list(results)
         self._results = len(results)
@@ -58,8 +58,8 @@ class Collector:
                 self._state.assigned.append(Assigned(change.place, change.difference.key, self._value(change)))
             except _Refused:
                 refused.append(change.difference.name)
-        replaced = self._recorder.replaced
-        written = [*self._recorder.written.values(), *(tensor for tensor, _ in replaced.values())]
+        replaced = self._recording.replaced
+        written = [*self._recording.written.values(), *(tensor for tensor, _ in replaced.values())]
         given = _memory_of([data for _, data in replaced.values()])
         is_returned = bool(_memory_of(self._outputs) & (_memory_of(written) | given))
         if is_returned:
@@ -122,7 +122,7 @@ class Collector:
             if output is tensor:
                 return Output(position, inputs=inputs_of(tensor, self._fakes) if position >= self._results else ())
         memory = tensor.untyped_storage()._cdata
-        if memory in self._recorder.frozen:
+        if memory in self._recording.frozen:
             raise _Refused
         sharing = [each for each in (*self._fakes, *self._outputs) if each.untyped_storage()._cdata == memory]
         if sharing:

@@ -35,6 +35,7 @@ from autogen.tracing.drawn import DrawnChecks
 from autogen.tracing.entries import Found, Number, Reads
 from autogen.tracing.guards import Guards, Known, settle_factors
 from autogen.tracing.recorder import Recorder
+from autogen.tracing.recording import Recording
 from autogen.tracing.results import flattened, leaf_of
 from autogen.tracing.source import statement_that_raised
 from autogen.tracing.state import Collector, inputs_of
@@ -147,7 +148,7 @@ def trace(
                 *collector.tensors.values(),
                 *(each for each in recorded.gradients if each is not None),
             )
-            refuse_elsewhere(map(tracing.recorder.node_of, made_of))
+            refuse_elsewhere(map(tracing.recording.node_of, made_of))
             domain = tracing.domain()
             state = collector.state(domain.guards)
             others = [leaf_of(leaf, domain.guards) for leaf in leaves]
@@ -169,7 +170,7 @@ def trace(
         if not is_input and any(stride == 0 for size, stride in zip(shape, laid, strict=True) if size != 1):
             laid = _dense_strides(shape)
         strides = tuple(sympy.S.Zero if size == 1 else each for size, each in zip(shape, laid, strict=True))
-        node = tracing.placeholder_of(tensor) if is_input else tracing.recorder.node_of(tensor)
+        node = tracing.placeholder_of(tensor) if is_input else tracing.recording.node_of(tensor)
         is_known = all(each.free_symbols <= domain.guards.symbols.keys() for each in laid)
         return TracedTensor(name, tensor.dtype, shape, strides, node, laid if is_known and not is_input else None)
 
@@ -181,7 +182,7 @@ def trace(
     reached = frozenset[int]().union(*recorded.reached)
     unread = (k for k, each in enumerate(inputs) if not (each.node.users or k in reached or domain.ahead))
     return Trace(
-        graph=tracing.recorder.graph,
+        graph=tracing.recording.graph,
         domain=domain,
         inputs=inputs,
         constants=[
@@ -195,7 +196,7 @@ def trace(
         unread=tuple(unread),
         structure=recorded.structure,
         others=others,
-        numbers={symbol: tracing.recorder.node_of(each) for symbol, each in tracing.recorder.numbers.items()},
+        numbers={symbol: tracing.recording.node_of(each) for symbol, each in tracing.recorder.numbers.items()},
         unknown=tracing.recorder.unknown,
         state=state,
     )
@@ -241,15 +242,18 @@ class _Tracing:
         symbols = Symbols(static=static)
         self._shapes, self._mode = symbols.shapes, symbols.mode
         self._streams = Streams(tensors[0].device)
-        self.recorder = Recorder(symbols, {**decompositions, **CORRECTIONS}, reads, self._streams, made)
-        self._drawn = DrawnChecks(self.recorder.node_of)
+        self.recording = Recording(self._streams, made)
+        self.recorder = Recorder(self.recording, symbols, {**decompositions, **CORRECTIONS}, reads)
+        self._drawn = DrawnChecks(self.recording.node_of)
         self._floats = [(name, symbols.number(name, value)) for name, value in floats.items()]
         with torch.inference_mode(False):
             self.fakes = [
                 symbols.tensor(tensor, name, requires_grad=tensor.requires_grad)
                 for tensor, name in zip(tensors, names, strict=True)
             ]
-        self._placeholders = [self.recorder.placeholder(*each) for each in zip(names, self.fakes, tensors, strict=True)]
+        self._placeholders = [self.recording.placeholder(*each) for each in zip(names, self.fakes, strict=True)]
+        for node, tensor in zip(self._placeholders, tensors, strict=True):
+            self.recorder.ahead.know(node, tensor)
 
     def numbers(self) -> list[torch.Tensor]:
         """The tensors whose values the code took into Python, as results of the loss."""
@@ -263,7 +267,7 @@ class _Tracing:
                 raise StateChangeError(f"requires_grad of {name}")
             if fake.grad is not None:  # by a `backward` of its own
                 raise StateChangeError(f"the gradient of {name}")
-        collector = Collector(self.recorder, self.fakes, results, is_once)
+        collector = Collector(self.recording, self.fakes, results, is_once)
         with self._mode:
             collector.collect(changes)
         return collector
@@ -285,7 +289,7 @@ class _Tracing:
             elif isinstance(entry, Number):
                 floats.append(Known(entry.name, entry.symbolic, stage))
         guards = Guards.of(self._shapes, tensors, floats, is_wider=is_wider)
-        return Domain(guards, list(entries), self._placeholders, self.recorder.constants)
+        return Domain(guards, list(entries), self._placeholders, self.recording.constants)
 
     @property
     def fixed_floats(self) -> list[Number]:
@@ -325,7 +329,9 @@ class _Tracing:
             with disguised(self._refuse_zero), forward:
                 forward.enter_context(self._mode)
                 forward.enter_context(self.recorder)
-                forward.enter_context(FormulaMode(self.recorder.set_data, self.recorder.refuse_read, self._drawn.take))
+                forward.enter_context(
+                    FormulaMode(self.recording.set_data, self.recording.refuse_read, self._drawn.take)
+                )
                 recorded: _Recorded = run(self.fakes, [number for _, number in self._floats], then=then)
         except Exception as error:
             self._streams.put_back()
@@ -413,7 +419,7 @@ class _Tracing:
         for k in starts:
             with self._mode:
                 seeds.append(torch.empty_like(results[k]))
-            self.recorder.placeholder(f"grad_{names[k]}", seeds[-1])
+            self.recording.placeholder(f"grad_{names[k]}", seeds[-1], may_be_written=False)
             upstream[k] = seeds[-1]
         try:
             # In this thread, whatever the device: a trace looks at where it is.
