@@ -7,6 +7,7 @@ each step, may overflow, and may be nan: `(s + 1e16) - 1e16` is not `s`, nor is 
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -61,3 +62,35 @@ class FloatFloorDiv(Arithmetic):
     """`left // right`."""
 
     sign, python = "//", operator.floordiv
+
+
+class MathFunction(sympy.Function):  # type: ignore[misc]  # sympy is untyped
+    """A function of Python's `math`, named `name`, of one number."""
+
+    nargs = (1,)
+    is_extended_real = True
+    name: ClassVar[str]
+    _torch_handler_name = "tan"  # of whose range torch says nothing
+
+    @classmethod
+    def eval(cls, argument: Any) -> Any:
+        """A number, of a number."""
+        return sympy.Float(getattr(math, cls.name)(float(argument))) if argument.is_Number else None
+
+    def text(self, written: Callable[[sympy.Expr], str]) -> str:
+        """The call in Python, its argument as it is `written`."""
+        return f"math.{self.name}({written(self.args[0])})"
+
+
+def _function(name: str) -> type[MathFunction]:
+    return type(f"Math_{name}", (MathFunction,), {"name": name, "__module__": __name__})
+
+
+_NAMES = (
+    *("sqrt", "cbrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "erf", "erfc", "gamma", "lgamma"),
+    *("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
+    *("degrees", "radians", "fabs"),
+)
+
+MATH_FUNCTIONS = {name: _function(name) for name in _NAMES if hasattr(math, name)}  # some are of Python 3.11
+globals().update({each.__name__: each for each in MATH_FUNCTIONS.values()})  # where `pickle` looks for classes

@@ -37,6 +37,7 @@ from autogen.options import PLAIN, Options
 from autogen.runtime.compiled import CompiledLoss
 from autogen.runtime.launch import Launcher, Tuner
 from autogen.scheduling.schedule import schedule
+from autogen.tracing.conversions import converter
 from autogen.tracing.entries import Reads
 from autogen.tracing.memos import stand_in
 from autogen.tracing.strays import Made, remove
@@ -108,7 +109,7 @@ def _compile(
         for each in binding.state.answers.values():
             if each.has_changed():  # as a trace has modes of its own
                 raise UnsupportedOpError(f"a loss that reads {each.question} where that is {each.before}")
-        return binding.replay(tensors, floats, stand_in=stand_in, then=then)
+        return binding.replay(tensors, floats, stand_in=lambda each: converter(stand_in(each)), then=then)
 
     with _python_streams(binding.state.streams) as drawn:
         traced = trace(

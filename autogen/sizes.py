@@ -37,14 +37,14 @@ def python_printer() -> Any:
     """What writes expressions over sizes and floats as Python, which then computes what the loss would have."""
     from torch.utils._sympy.printers import PythonPrinter
 
-    from autogen.arithmetic import Arithmetic
+    from autogen.arithmetic import Arithmetic, MathFunction
 
     class Printer(PythonPrinter):
         def _print_Float(self, expr: sympy.Float) -> str:
             return repr(float(expr)).replace("inf", "math.inf")  # all digits, not sympy's fifteen
 
         def _print_Function(self, expr: sympy.Function) -> str:
-            if isinstance(expr, Arithmetic):
+            if isinstance(expr, (Arithmetic, MathFunction)):
                 return expr.text(self._print)
             raise NotImplementedError(f"the size expression {expr}")
 

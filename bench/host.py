@@ -140,7 +140,7 @@ def checked(input: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
 def refused(input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """A mean error that is scaled in Python, which is why torch runs it."""
     error = (input - target).abs()
-    return error.mean() / max(float(error.detach().amax()), 1e-6)
+    return error.mean() / max(math.hypot(error.detach().amax(), 0.0), 1e-6)
 
 
 class Dino(nn.Module):

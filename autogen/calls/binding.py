@@ -107,14 +107,14 @@ class Binding:
     ) -> Any:
         """Run the loss as torch would, on the given tensors, and floats, in the place of its own; see `run_again`.
 
-        In the place of a function that keeps what it returns, the loss finds its `stand_in`.
+        In the place of some functions (`autogen.calls.reachable`) the loss finds their `stand_in`.
         """
         values = [*tensors, *(self.floats.values() if floats is None else floats)]
         surroundings = self.state.surroundings
         if stand_in is not None:
-            memos = self.state.memos
-            values += [stand_in(each.value) for each in memos]
-            surroundings = Surroundings((*surroundings.kept, *memos), surroundings.places)
+            stood_in_for = self.state.stood_in_for
+            values += [stand_in(each.value) for each in stood_in_for]
+            surroundings = Surroundings((*surroundings.kept, *stood_in_for), surroundings.places)
         return self._run(surroundings, values, then)
 
     def remember(self) -> Replay:

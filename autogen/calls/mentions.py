@@ -56,6 +56,29 @@ def passed_on(code: types.CodeType) -> frozenset[str]:
 
 
 @functools.lru_cache(maxsize=4096)
+def only_called(code: types.CodeType, name: str) -> bool:
+    """Whether code, inner functions included, does nothing with a global name but call it, or ask what is an instance
+    of it. Before Python 3.11 that is not known.
+    """
+    steps = _steps(code)
+    here = [k for k, step in enumerate(steps) if step.argval == name and step.opname.endswith(("_GLOBAL", "_NAME"))]
+    if not all(_is_called_here(steps[k]) or _is_asked_about(steps, k) for k in here):
+        return False
+    return all(only_called(each, name) for each in code.co_consts if isinstance(each, types.CodeType))
+
+
+def _is_called_here(step: dis.Instruction) -> bool:
+    """Whether a step that reads a global name also makes room for a call of it."""
+    return sys.version_info >= (3, 11) and step.opname == "LOAD_GLOBAL" and bool((step.arg or 0) & 1)
+
+
+def _is_asked_about(steps: Sequence[dis.Instruction], k: int) -> bool:
+    """Whether what a step reads is given to `isinstance`, alone or in a tuple."""
+    end = next(j for j in range(k + 1, len(steps)) if steps[j].opname not in (*_NAMES, *_ATTRIBUTES, "BUILD_TUPLE"))
+    return _is_call(steps[end]) and steps[end].arg == 2 and any(each.argval == "isinstance" for each in steps[:k])
+
+
+@functools.lru_cache(maxsize=4096)
 def asks_for_types(code: types.CodeType) -> bool:
     """Whether code asks for the very type of something that may be a number, for which no symbol passes, as in
     `type(n) is int`, `n.__class__ in NUMBERS` and `case int():`; inner functions included.

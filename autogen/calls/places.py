@@ -41,6 +41,8 @@ class Kept:
         """What is there."""
         if isinstance(self.container, types.CellType):
             return self.container.cell_contents
+        if isinstance(self.container, dict):
+            return self.container.get(self.key, MISSING)
         if _has_items(self.container):
             return self.container[self.key]
         own = isinstance(self.container, type)  # where reading a method does more
@@ -50,6 +52,8 @@ class Kept:
         """Keep another value there."""
         if isinstance(self.container, types.CellType):
             self.container.cell_contents = value
+        elif value is MISSING:
+            self.container.pop(self.key, None)
         elif _has_items(self.container):
             self.container[self.key] = value
         else:

@@ -26,11 +26,13 @@ from autogen.calls import arrays
 from autogen.calls.answers import Answer, question_of, questions_in
 from autogen.calls.behind import behind
 from autogen.calls.classes import NUMBERS_AND_TEXTS, is_derived, is_derived_constant, keeps_more, pythons_own, slots
+from autogen.calls.conversions import Conversions, is_of_math
 from autogen.calls.identity import Identity
 from autogen.calls.libraries import BUILTINS, OPEN, is_foreign, is_library, is_of_library, is_open, is_replaced
 from autogen.calls.looked_up import LookedUp
 from autogen.calls.memos import MAY_KEEP, MEMO, OF_MEMOS, is_memo
 from autogen.calls.mentions import asks_for_types, attributes_in, calls_itself, globals_in, imports_in
+from autogen.calls.modules import HOOKS, HOOKS_OF_ALL, INTERNALS, scripted
 from autogen.calls.opaque import Opaque
 from autogen.calls.places import (
     MISSING,
@@ -54,8 +56,6 @@ MOST_VALUES = 20_000  # that a loss reaches
 MOST_AT_ONCE = 1_000_000  # the same, to be looked at a single time
 _DEEPEST = 50  # levels that are looked at at once: each takes up to six of the calls that Python has room for
 
-SHORTCUTS = "_autogen_shortcuts"  # an attribute of modules that keep their own
-
 _PLAIN = frozenset({bool, int, str, bytes, types.NoneType})
 _READ = object()  # where a Python module is that the code at hand only reads attributes of
 _CONSTANTS = (int, str, bytes, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -64,13 +64,13 @@ _CONSTANTS = (int, str, bytes, complex, torch.dtype, torch.device, torch.layout,
 class Reachable:
     """The walk over one call, whose `arguments` are kept in a list.
 
-    `tensors` are those that were found, in order, `memos` functions that keep what they return, and `floats` the
-    numbers that are known to vary, by the names in `varying`; `fixed` are all other floats by name. `places` are all
-    places where something was read that the loss may change, `spots` all others, `is_plain` says whether they tell of
-    every change, and `is_endless` that there is too much to look at; much more than usually if the walk `is_wide`.
-    `answers` are those of torch to the questions that the loss names, and the walk `comes_back` if the loss's module
-    keeps something that refers to it. The loss `asks_for_types` if it may look at the very type of a number, and then
-    none may be a symbol. If it is known which code is `executed`, no other function is looked into.
+    `tensors` are those that were found, in order, and `floats` the numbers that are known to vary, by the names in
+    `varying`; `fixed` are all other floats by name. `places` are all places where something was read that the loss may
+    change, `spots` all others, `is_plain` says whether they tell of every change, and `is_endless` that there is too
+    much to look at; much more than usually if the walk `is_wide`. `answers` are those of torch to the questions that
+    the loss names, and the walk `comes_back` if the loss's module keeps something that refers to it. The loss
+    `asks_for_types` if it may look at the very type of a number, and then none may be a symbol. If it is known which
+    code is `executed`, no other function is looked into.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Reachable:
         self.executed = executed
         self.is_wide = is_wide
         self.tensors: list[Kept] = []
-        self.memos: list[Kept] = []
+        self._functions: list[Kept] = []  # in whose place a trace has its own
         self.floats: list[Kept] = []
         self.fixed: dict[str, float] = {}
         self.places: list[Place] = []
@@ -108,11 +108,17 @@ class Reachable:
         self._depth = 0
         self._later: list[tuple[Any, str, frozenset[str]]] = []
         self._looked_up = LookedUp()
+        self._conversions = Conversions()
 
     @property
     def surroundings(self) -> Surroundings:
         """What is to be put in its place again for a replay: first the tensors, then the floats."""
         return Surroundings((*self.tensors, *self.floats), tuple(self.places))
+
+    @property
+    def stood_in_for(self) -> list[Kept]:
+        """The functions in whose place a trace has its own, some of which make symbols."""
+        return self._functions if self.asks_for_types else self._functions + self._conversions.kept()
 
     def visit_self(self, module: torch.nn.Module) -> Hashable:
         """`visit`, of the module whose method the loss is."""
@@ -141,8 +147,8 @@ class Reachable:
             return type(value), repr(value)  # nan equals itself here, and 0.0 differs from -0.0
         if value is MISSING or (isinstance(value, _CONSTANTS) and not has_more):
             return type(value), repr(value) if isinstance(value, complex) else value
-        if type(value) in MAY_KEEP and container is not None and is_memo(value):
-            self.memos.append(Kept(name, value, container, key))
+        if type(value) in _MAY_BE_STOOD_IN_FOR and container is not None and (is_memo(value) or is_of_math(value)):
+            self._functions.append(Kept(name, value, container, key))
         if id(value) in self._seen:
             self.comes_back |= value is self._outermost
             return "seen", self._seen[id(value)]
@@ -341,7 +347,7 @@ class Reachable:
         self.spots.append(Fixed(module, "__class__", owner))
         self.spots.append(Fixed(module, "__dict__", module.__dict__))
         stores = [self._entries(store, name, is_ordered=True) for store in (module._parameters, module._buffers)]
-        rest = self._entries(module.__dict__, name, _INTERNALS)
+        rest = self._entries(module.__dict__, name, INTERNALS)
         for store in ("_parameters", "_buffers", "_modules"):
             self.spots.append(Fixed(module, store, getattr(module, store)))
         # Those of the outermost module run around `forward`, outside what is traced, but where the loss calls it.
@@ -355,16 +361,12 @@ class Reachable:
 
     def _hooks(self, module: Any) -> tuple[Hashable, ...]:
         """The hooks that run where a module is called."""
-        stores = [(module.__dict__, _HOOKS), (vars(torch.nn.modules.module), _HOOKS_OF_ALL)]
+        stores = [(module.__dict__, HOOKS), (vars(torch.nn.modules.module), HOOKS_OF_ALL)]
         return tuple(self._entries(store[hook], hook) for store, hooks in stores for hook in hooks)
 
-    def _scripted(self, module: Any) -> tuple[Hashable, ...]:
-        """The attributes of a module of TorchScript, which gives them by name alone."""
+    def _scripted(self, module: torch.jit.ScriptModule) -> tuple[Hashable, ...]:
         self.is_plain = False
-        known = vars(module).get("_concrete_type")  # None of one that was loaded
-        names = () if known is None else sorted(known.get_attributes().keys() - module._parameters.keys())
-        values = [(name, getattr(module, name)) for name in names]
-        return tuple((name, self.visit(value)) for name, value in values if not isinstance(value, torch.Tensor))
+        return tuple((name, self.visit(value)) for name, value in scripted(module).items())
 
     def _class(self, owner: Any) -> Hashable:
         """What a class and its bases have; those of libraries do not change, but for what they may answer."""
@@ -399,6 +401,7 @@ class Reachable:
         if not of_library:
             self.asks_for_types |= asks_for_types(function.__code__)
             self._looked_up.note_code(function.__code__, scope)
+            self._conversions.note(function.__code__, scope)
         outside, self._attributes = self._attributes, attributes_in(function.__code__)
         for attribute in ("__code__", "__defaults__", "__kwdefaults__"):
             self.spots.append(Fixed(function, attribute, getattr(function, attribute)))
@@ -487,12 +490,5 @@ class Reachable:
 # What functions written in C are of; others are methods.
 _HOMES = (types.ModuleType, type, types.NoneType, type(datetime.datetime_CAPI))
 _VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()))
-
-# What every module keeps for torch's own use.
-_INTERNALS = frozenset({*vars(torch.nn.Module()), SHORTCUTS}) - {"training"}
 _OF_WRAPPERS = frozenset({"__autogen_dispatcher__", "__wrapped__"})
-_HOOKS_OF_ALL = (
-    *("_global_forward_pre_hooks", "_global_forward_hooks"),
-    *("_global_backward_pre_hooks", "_global_backward_hooks"),
-)
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+_MAY_BE_STOOD_IN_FOR = MAY_KEEP | {types.BuiltinFunctionType}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import math
 import operator
 import sys
 from collections.abc import Callable, Iterator
@@ -17,14 +18,12 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from autogen.arithmetic import FloatAdd, FloatFloorDiv, FloatMod, FloatMul
-from autogen.calls.libraries import is_library
 from autogen.errors import ValueBranchError
-from autogen.tracing.source import current_statement
+from autogen.tracing.conversions import OF_MATH
+from autogen.tracing.source import current_statement, is_asked_by_a_loss
 
 # What each kind of symbol stands for.
 _NUMBERS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
-# Code of libraries that is about losses as a user's is.
-_LOSSES = ("autogen.losses", "torch.nn.functional", "torch.nn.modules", "torch.distributions")
 
 # What Python asks of numbers that is true or false.
 _ASKED = {
@@ -32,6 +31,7 @@ _ASKED = {
     torch.SymFloat: ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "is_integer"),
 }
 
+_MISSING = object()
 _isinstance, _len = isinstance, len
 _shown: dict[type, Any] = {kind: kind.__repr__ for kind in _NUMBERS}
 _answers: dict[tuple[type, str], Any] = {
@@ -52,23 +52,18 @@ _divisions: dict[tuple[type, str], Any] = {
     for kind in (torch.SymInt, torch.SymFloat)
     for name in ("__floordiv__", "__rfloordiv__")
 }
+_hash: Any = torch.SymInt.__hash__
 _power: Any = torch.SymFloat.__pow__
 _infer_size = getattr(F, "_infer_size", None)
 _functional: Any = F  # which does not export all that it has
 _has_torch_function = _functional.has_torch_function_variadic
 
 
-def _is_asked_by_a_loss() -> bool:
-    """Whether what has called Python's function is code of a loss, not of torch, which tells symbols from numbers."""
-    asking = sys._getframe(2).f_globals.get("__name__")
-    return not is_library(asking) or str(asking).startswith(_LOSSES)
-
-
 def _is_instance(value: Any, kinds: Any) -> bool:
     if _isinstance(value, kinds):
         return True
     number = _NUMBERS.get(type(value))
-    return number is not None and _isinstance(number(), kinds) and _is_asked_by_a_loss()
+    return number is not None and _isinstance(number(), kinds) and is_asked_by_a_loss()
 
 
 def _length(value: Any) -> Any:
@@ -83,7 +78,7 @@ def _hears_of(*tensors: Any) -> bool:
 
 def _showing(kind: type) -> Callable[[Any], str]:
     def show(symbol: Any) -> str:
-        shown: str = repr(_NUMBERS[kind](symbol)) if _is_asked_by_a_loss() else _shown[kind](symbol)
+        shown: str = repr(_NUMBERS[kind](symbol)) if is_asked_by_a_loss() else _shown[kind](symbol)
         return shown
 
     return show
@@ -148,9 +143,45 @@ def _settling(answer: Callable[..., Any]) -> Callable[..., Any]:
             raise ValueBranchError("a comparison of a number", where=current_statement())
         found = answer(symbol, *others)
         is_known = type(found) is torch.SymBool and found.node.has_hint()
-        return bool(found) if is_known and _is_asked_by_a_loss() else found
+        return bool(found) if is_known and is_asked_by_a_loss() else found
 
     return settle
+
+
+def _hashed(symbol: Any) -> Any:
+    """The hash of a size, which is fixed then: the loss has it as a key. Some count on the error that torch raises."""
+    asking = str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0]
+    return _hash(symbol) if asking in ("torch", "sympy", "einops") else hash(int(symbol))
+
+
+def _as_array(symbol: Any, dtype: Any = None, copy: bool | None = None) -> Any:
+    """What functions of NumPy are given in the place of a symbol, which is fixed then."""
+    import numpy
+
+    return numpy.asarray(_NUMBERS[type(symbol)](symbol), dtype)
+
+
+_OF_SYMBOLS: dict[str, Callable[..., Any]] = {
+    "__array__": _as_array,
+    "__divmod__": lambda left, right: (left // right, left % right),
+    "__rdivmod__": lambda right, left: (left // right, left % right),
+}
+
+
+@contextlib.contextmanager
+def _swapped(values: dict[tuple[Any, str], Any]) -> Iterator[None]:
+    """Meanwhile, classes and modules have other attributes."""
+    former = {(owner, name): vars(owner).get(name, _MISSING) for owner, name in values}
+    for (owner, name), value in values.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for (owner, name), value in former.items():
+            if value is _MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
 
 
 @contextlib.contextmanager
@@ -165,33 +196,23 @@ def disguised(refuse_zero: Callable[[Any], None]) -> Iterator[None]:
     which may be nan, it is an error. What is computed with floats stays as it is written (`autogen.arithmetic`);
     `refuse_zero` hears of divisors, as expressions.
     """
-    _functional.has_torch_function_variadic = _hears_of
-    builtins.len, builtins.isinstance = _length, _is_instance
-    for kind in _NUMBERS:
-        kind.__repr__ = _showing(kind)  # type: ignore[method-assign, assignment]
-    for (kind, name), answer in _answers.items():
-        setattr(kind, name, _settling(answer))
-    for name in _operations:
-        setattr(SymNode, name, _computing(name, refuse_zero))
-    for (kind, name), division in _divisions.items():
-        setattr(kind, name, _dividing(name, division))
-    torch.SymFloat.__pow__ = _raising(refuse_zero)  # type: ignore[method-assign]
+    values: dict[tuple[Any, str], Any] = {
+        (_functional, "has_torch_function_variadic"): _hears_of,
+        (builtins, "len"): _length,
+        (builtins, "isinstance"): _is_instance,
+        (torch.SymFloat, "__pow__"): _raising(refuse_zero),
+        (torch.SymInt, "__hash__"): _hashed,
+    }
+    values |= {(math, name): function for name, function in OF_MATH.items()}
+    values |= {(kind, "__repr__"): _showing(kind) for kind in _NUMBERS}
+    values |= {(kind, name): method for kind in _ASKED for name, method in _OF_SYMBOLS.items()}
+    values |= {(kind, name): _settling(answer) for (kind, name), answer in _answers.items()}
+    values |= {(kind, name): _dividing(name, division) for (kind, name), division in _divisions.items()}
+    values |= {(SymNode, name): _computing(name, refuse_zero) for name in _operations}
     if _infer_size is not None:
-        _functional._infer_size = torch.broadcast_shapes
-    try:
+        values[_functional, "_infer_size"] = torch.broadcast_shapes
+    with _swapped(values):
         yield
-    finally:
-        _functional.has_torch_function_variadic = _has_torch_function
-        builtins.len, builtins.isinstance = _len, _isinstance
-        for kind, shown in _shown.items():
-            kind.__repr__ = shown  # type: ignore[method-assign]
-        for (kind, name), method in (_answers | _divisions).items():
-            setattr(kind, name, method)
-        for name, operation in _operations.items():
-            setattr(SymNode, name, operation)
-        torch.SymFloat.__pow__ = _power  # type: ignore[method-assign]
-        if _infer_size is not None:
-            _functional._infer_size = _infer_size
 
 
 @contextlib.contextmanager

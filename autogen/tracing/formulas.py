@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from autogen.errors import UnsupportedOpError
 from autogen.tracing import checks, padding, products
+from autogen.tracing.bindings import TAKING_SYMBOLS
 from autogen.tracing.source import current_statement
 
 aten = torch.ops.aten
@@ -259,6 +260,7 @@ def _rpow(input: Tensor, other: Any) -> Any:
 
 
 FORMULAS: dict[Any, Callable[..., Any]] = {
+    **TAKING_SYMBOLS,
     torch.pow: _pow,
     Tensor.__rpow__: _rpow,
     Tensor.retain_grad: _retain_grad,

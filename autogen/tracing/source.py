@@ -18,11 +18,14 @@ from types import CodeType, FrameType
 import torch
 import typing_extensions
 
+from autogen.calls.libraries import is_library
 from autogen.errors import SourceLine
 
 _TORCH = torch.__path__[0]
 _OWN = __file__.removesuffix("tracing/source.py")
 _TRACER = f"{_OWN}tracing/tracer.py"
+# Code of libraries that is about losses as a user's is.
+_LOSSES = ("autogen.losses", "torch.nn.functional", "torch.nn.modules", "torch.distributions")
 _WRAPPERS = frozenset({contextlib.__file__, typing_extensions.__file__})  # of functions of torch that are decorated
 
 
@@ -35,6 +38,12 @@ def is_users(filename: str) -> bool:
     """Whether a file is neither torch's nor a part of the compiler."""
     is_own = filename.startswith(_OWN) and not filename.startswith(f"{_OWN}losses/")
     return not is_own and not is_torchs(filename)
+
+
+def is_asked_by_a_loss() -> bool:
+    """Whether what has called the function that asks is a loss's, not torch's, which tells symbols from numbers."""
+    asking = sys._getframe(2).f_globals.get("__name__")
+    return not is_library(asking) or str(asking).startswith(_LOSSES)
 
 
 def current_statement() -> SourceLine | None:

@@ -44,6 +44,7 @@ from autogen.tracing.streams import Streams
 from autogen.tracing.symbols import Symbols
 from autogen.tracing.trace import Trace, TracedTensor
 
+_PLAIN_FUNCTIONS = "a function that takes Python's own numbers alone, such as math.hypot() or map(float, ...)"
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 # What Python or torch says of a symbol or a fake tensor where a value is needed, and what the user has done.
@@ -301,7 +302,7 @@ class _Tracing:
         """Raise if the trace holds for one value of a float that it has read: that would rarely come again."""
         fixed = self.fixed_floats
         if fixed:  # which of these it was is not known: Python asks a symbol for a float in all of them
-            raise ValueBranchError("float(), int() or a function of numbers such as math.log()", where=fixed[0].line)
+            raise ValueBranchError(_PLAIN_FUNCTIONS, where=fixed[0].line)
 
     def found(self, domain: Domain) -> list[TracedTensor]:
         """What is found ahead, as inputs of the kernels."""

@@ -6,6 +6,7 @@ and is compiled anew only where the code goes another way.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -389,7 +390,7 @@ def of_a_gradient(x: Tensor) -> Tensor:
 
 
 def as_a_float(x: Tensor) -> Tensor:
-    return x * float(x.detach().abs().max())
+    return x * math.hypot(x.detach().abs().max(), 0.0)
 
 
 def row_by_row(x: Tensor) -> Tensor:

@@ -115,16 +115,12 @@ def drawn_loss(x: Tensor, t: Tensor) -> Tensor:
 
 
 def number_loss(x: Tensor, t: Tensor) -> Tensor:
-    scale = math.sqrt(t.max().item())  # here
+    scale = math.hypot(t.max().item(), 1.0)  # here
     return (x * scale).mean()
 
 
-def whole_number_loss(x: Tensor, t: Tensor) -> Tensor:
-    return x.mean() * (1.0, 2.0, 3.0)[int(t.sum()) % 3]  # here
-
-
-def logarithm_loss(x: Tensor, t: Tensor) -> Tensor:
-    return x.mean() * math.log(t.sum())  # here
+def converted_loss(x: Tensor, t: Tensor) -> Tensor:
+    return x.mean() * sum(map(float, t.flatten()[:2]))  # here
 
 
 def formatting_loss(x: Tensor, t: Tensor) -> Tensor:
@@ -150,9 +146,8 @@ def numpy_loss(x: Tensor, t: Tensor) -> Tensor:
 HISTORY: list[Tensor] = []
 UNSUPPORTED = {
     drawn_loss: "a value that random draws decide",
-    number_loss: "by float(), int() or a function of numbers such as math.log()",
-    whole_number_loss: "by float(), int() or a function of numbers such as math.log()",
-    logarithm_loss: "by float(), int() or a function of numbers such as math.log()",
+    number_loss: "by a function that takes Python's own numbers alone, such as math.hypot() or map(float, ...)",
+    converted_loss: "by a function that takes Python's own numbers alone, such as math.hypot() or map(float, ...)",
     numpy_loss: "takes a tensor's value into Python by making a numpy array of a tensor",
     array_loss: "takes a tensor's value into Python by making a numpy array of a tensor",
     formatting_loss: 'takes a tensor\'s value into Python by formatting a number, as in f"{loss.item():.3f}"',
@@ -259,7 +254,7 @@ def test_a_raise_on_a_value_is_neither_forgotten_nor_kept(first: float, launches
 def by_size(x: Tensor) -> Tensor:
     """An unsupported op for large inputs only."""
     if x.shape[0] > 100:
-        return x.mean() * float(x.max())
+        return x.mean() * float(x.detach().max().numpy())
     return x.abs().mean()
 
 

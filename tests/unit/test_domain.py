@@ -122,7 +122,7 @@ class TestValueBranches:
         [
             lambda x: x * float(x.sum()),
             lambda x: x.sum() if x.sum() else x.mean(),
-            lambda x: torch.tensor(x.sum().tolist()) * x,
+            lambda x: torch.tensor(x.tolist()).prod() * math.hypot(*x.tolist()),
         ],
         ids=["float", "truth of a float", "tolist"],
     )

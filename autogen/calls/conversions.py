@@ -1,0 +1,44 @@
+"""Python's functions that make a number of a number: a trace has its own, as a symbol would not stay one."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import types
+from typing import Any
+
+from autogen.calls.mentions import globals_in, only_called
+from autogen.calls.places import Kept
+
+_CONVERTERS = {"float": float, "int": int}
+_OF_MATH = frozenset(each for each in vars(math).values() if isinstance(each, types.BuiltinFunctionType))
+
+
+def is_of_math(function: Any) -> bool:
+    """Whether something is a function of `math`."""
+    return isinstance(function, types.BuiltinFunctionType) and function in _OF_MATH
+
+
+class Conversions:
+    """Where code finds `float` and `int`, which are not only functions: `x.to(float)` wants the class itself."""
+
+    def __init__(self) -> None:
+        self._scopes: dict[int, dict[str, Any]] = {}
+        self._codes: dict[int, list[types.CodeType]] = {}
+
+    def note(self, code: types.CodeType, scope: dict[str, Any]) -> None:
+        """Note code that has these globals."""
+        self._scopes[id(scope)] = scope
+        self._codes.setdefault(id(scope), []).append(code)
+
+    def kept(self) -> list[Kept]:
+        """Those that all code of some globals only calls, as if they were kept there."""
+        found = []
+        for key, scope in self._scopes.items():
+            codes = self._codes[key]
+            for name, converter in _CONVERTERS.items():
+                is_mentioned = any(name in globals_in(code) for code in codes)
+                is_pythons = name not in scope and getattr(builtins, name) is converter
+                if is_mentioned and is_pythons and all(only_called(code, name) for code in codes):
+                    found.append(Kept(name, converter, scope, name))
+        return found

@@ -1,0 +1,24 @@
+"""What modules keep for torch's own use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+SHORTCUTS = "_autogen_shortcuts"  # an attribute of modules that keep their own
+
+INTERNALS = frozenset({*vars(torch.nn.Module()), SHORTCUTS}) - {"training"}
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+HOOKS_OF_ALL = (
+    *("_global_forward_pre_hooks", "_global_forward_hooks"),
+    *("_global_backward_pre_hooks", "_global_backward_hooks"),
+)
+
+
+def scripted(module: torch.jit.ScriptModule) -> dict[str, Any]:
+    """The attributes of a module of TorchScript, which gives them by name alone, but for its tensors."""
+    known = vars(module).get("_concrete_type")  # None of one that was loaded
+    names = () if known is None else sorted(known.get_attributes().keys() - module._parameters.keys())
+    values = {name: getattr(module, name) for name in names}
+    return {name: value for name, value in values.items() if not isinstance(value, torch.Tensor)}
