@@ -57,12 +57,12 @@ def passed_on(code: types.CodeType) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=4096)
 def only_called(code: types.CodeType, name: str) -> bool:
-    """Whether code, inner functions included, does nothing with a global name but call it, or ask what is an instance
-    of it. Before Python 3.11 that is not known.
+    """Whether code, inner functions included, does nothing with a global name but call it, give it to `map` first, or
+    ask what is an instance of it. Before Python 3.11 that is not known.
     """
     steps = _steps(code)
     here = [k for k, step in enumerate(steps) if step.argval == name and step.opname.endswith(("_GLOBAL", "_NAME"))]
-    if not all(_is_called_here(steps[k]) or _is_asked_about(steps, k) for k in here):
+    if not all(_is_called_here(steps[k]) or _is_mapped(steps, k) or _is_asked_about(steps, k) for k in here):
         return False
     return all(only_called(each, name) for each in code.co_consts if isinstance(each, types.CodeType))
 
@@ -70,6 +70,11 @@ def only_called(code: types.CodeType, name: str) -> bool:
 def _is_called_here(step: dis.Instruction) -> bool:
     """Whether a step that reads a global name also makes room for a call of it."""
     return sys.version_info >= (3, 11) and step.opname == "LOAD_GLOBAL" and bool((step.arg or 0) & 1)
+
+
+def _is_mapped(steps: Sequence[dis.Instruction], k: int) -> bool:
+    """Whether what a step reads is called by `map`."""
+    return k > 0 and steps[k - 1].argval == "map" and _is_called_here(steps[k - 1])
 
 
 def _is_asked_about(steps: Sequence[dis.Instruction], k: int) -> bool:

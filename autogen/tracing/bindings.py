@@ -23,11 +23,12 @@ def _has_symbols(values: list[Any], kinds: tuple[type, ...]) -> bool:
 def _tensor(data: Any, options: dict[str, Any]) -> Tensor | None:
     """A tensor of numbers, as `torch.tensor` makes it; None if no symbol is among them, or there is more to it."""
     numbers = pytree.tree_leaves(data)
+    options = {name: option for name, option in options.items() if name != "requires_grad" or option}
     if not _has_symbols(numbers, (int, float, *_SYMBOLS)) or not options.keys() <= {"dtype", "device"}:
         return None
     if options.get("dtype") is None:
         is_floating = any(isinstance(each, (float, torch.SymFloat)) for each in numbers)
-        options = {**options, "dtype": torch.get_default_dtype() if is_floating else torch.int64}
+        options["dtype"] = torch.get_default_dtype() if is_floating else torch.int64
     return _stacked(data, options)
 
 

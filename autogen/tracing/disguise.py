@@ -165,6 +165,7 @@ _OF_SYMBOLS: dict[str, Callable[..., Any]] = {
     "__array__": _as_array,
     "__divmod__": lambda left, right: (left // right, left % right),
     "__rdivmod__": lambda right, left: (left // right, left % right),
+    "__bool__": lambda symbol: bool(symbol != 0),
 }
 
 

@@ -31,6 +31,8 @@ CONVERTED: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "math.log(size, base)": lambda x, y: _squares(x, y).mean() * math.log(x.shape[0], 3) + log(x.numel()),
     "math.exp, math.pow": lambda x, y: _squares(x, y).mean() * math.exp(-x.shape[0] / 9) * math.pow(len(x), 0.7),
     "math.log2, math.ceil": lambda x, y: _squares(x, y).mean() * math.ceil(math.log2(x.shape[0] + 3)),
+    "map(int, sizes)": lambda x, y: _squares(x, y).sum() / math.prod(map(int, x.shape)),
+    "truth of a size": lambda x, y: _squares(x, y).sum() / (float(len(x)) or 1.0),
     "float(tensor)": lambda x, y: _squares(x, y).sum() / max(float((y > 0).sum()), 1.0),
     "int(tensor)": lambda x, y: _squares(x, y).sum() / max(int((y > 0).sum()), 1),
     "int(number)": lambda x, y: _squares(x, y).sum() / (int((y > 0).float().sum()) + 1),

@@ -120,7 +120,7 @@ def number_loss(x: Tensor, t: Tensor) -> Tensor:
 
 
 def converted_loss(x: Tensor, t: Tensor) -> Tensor:
-    return x.mean() * sum(map(float, t.flatten()[:2]))  # here
+    return x.mean() * sum(sorted(t.flatten()[:2], key=float))  # here
 
 
 def formatting_loss(x: Tensor, t: Tensor) -> Tensor:
@@ -146,8 +146,8 @@ def numpy_loss(x: Tensor, t: Tensor) -> Tensor:
 HISTORY: list[Tensor] = []
 UNSUPPORTED = {
     drawn_loss: "a value that random draws decide",
-    number_loss: "by a function that takes Python's own numbers alone, such as math.hypot() or map(float, ...)",
-    converted_loss: "by a function that takes Python's own numbers alone, such as math.hypot() or map(float, ...)",
+    number_loss: "by a function that takes Python's own numbers alone, such as math.hypot() or numpy.sqrt()",
+    converted_loss: "by a function that takes Python's own numbers alone, such as math.hypot() or numpy.sqrt()",
     numpy_loss: "takes a tensor's value into Python by making a numpy array of a tensor",
     array_loss: "takes a tensor's value into Python by making a numpy array of a tensor",
     formatting_loss: 'takes a tensor\'s value into Python by formatting a number, as in f"{loss.item():.3f}"',

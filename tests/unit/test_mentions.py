@@ -15,11 +15,13 @@ ONLY_CALLED: dict[str, Callable[..., Any]] = {
     "called": lambda x: float(x) + max(float(x.sum()), 1.0),
     "called within a call": lambda x: round(float(x[0]), int(x[1])),
     "called in a comprehension": lambda x: [float(each) for each in x],
+    "mapped": lambda x: list(map(float, x)),
     "asked about": lambda x: x if isinstance(x, float) else isinstance(x, (int, float)),
 }
 MORE: dict[str, Callable[..., Any]] = {
     "an argument": lambda x: x.to(float),
-    "an argument of what is called": lambda x: list(map(float, x)),
+    "an argument of what is called": lambda x: sorted(x, key=float),
+    "mapped over": lambda x: list(map(x, float)),
     "a keyword": lambda x: x.sum(dtype=float),
     "compared": lambda x: type(x) is float,
     "an attribute": lambda x: float.fromhex(x),
