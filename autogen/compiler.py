@@ -105,11 +105,11 @@ def _compile(
     if opaque is not None:
         raise UnsupportedOpError(f"{opaque}, of which nothing tells what it gives in the next call")
 
-    def run(tensors: Sequence[torch.Tensor], floats: Sequence[Any], then: Then) -> Any:
+    def run(tensors: Sequence[torch.Tensor], numbers: Sequence[Any], then: Then) -> Any:
         for each in binding.state.answers.values():
             if each.has_changed():  # as a trace has modes of its own
                 raise UnsupportedOpError(f"a loss that reads {each.question} where that is {each.before}")
-        return binding.replay(tensors, floats, stand_in=lambda each: converter(stand_in(each)), then=then)
+        return binding.replay(tensors, numbers, stand_in=lambda each: converter(stand_in(each)), then=then)
 
     with _python_streams(binding.state.streams) as drawn:
         traced = trace(
@@ -118,7 +118,7 @@ def _compile(
             binding.tensors,
             needs_gradient,
             decompositions(),
-            floats=binding.floats,
+            floats=binding.numbers,
             reads=reads,
             static=static or binding.state.asks_for_types,
             is_once=options.retraces,
@@ -126,7 +126,7 @@ def _compile(
         )
     if drawn:
         raise ValueBranchError(f"random numbers of {' and '.join(drawn)}")
-    hints = traced.domain.sizes(binding.tensors, tuple(binding.floats.values()))
+    hints = traced.domain.sizes(binding.tensors, tuple(binding.numbers.values()))
     assert hints is not None, "a trace holds for the call that it was made from"
     device = binding.tensors[0].device
     try:

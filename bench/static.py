@@ -148,7 +148,7 @@ def _directions(call: FusedCall) -> tuple[_Direction, _Direction]:
     compiled = compile_loss(
         dispatcher.name if module is None else type(module).__name__, binding, needs_gradient(binding)
     )
-    bound = compiled.bind(binding.tensors, tuple(binding.floats.values()))
+    bound = compiled.bind(binding.tensors, tuple(binding.numbers.values()))
     assert bound is not None
     return _generated(compiled.forward, bound.sizes), _generated(compiled.backward(), bound.sizes)
 

@@ -123,7 +123,7 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
             *(specialize_launch(launch, name, "backward", made_for) for launch in (after.launches if after else ())),
         )
     compiled = compile_loss(name, binding, needs, dispatcher.options)
-    bound = compiled.bind(binding.tensors, tuple(binding.floats.values()))
+    bound = compiled.bind(binding.tensors, tuple(binding.numbers.values()))
     assert bound is not None, "a trace holds for the call that it was made from"
     sizes = bound.sizes
     backward = kernels_in(compiled.backward()) if any(needs) else ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import inspect
+import itertools
 import threading
 import types
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -101,15 +102,15 @@ class Binding:
     def replay(
         self,
         tensors: Sequence[torch.Tensor],
-        floats: Sequence[Any] | None = None,
+        numbers: Sequence[Any] | None = None,
         stand_in: Callable[[Any], Any] | None = None,
         then: Then | None = None,
     ) -> Any:
-        """Run the loss as torch would, on the given tensors, and floats, in the place of its own; see `run_again`.
+        """Run the loss as torch would, on the given tensors, and numbers, in the place of its own; see `run_again`.
 
         In the place of some functions (`autogen.calls.reachable`) the loss finds their `stand_in`.
         """
-        values = [*tensors, *(self.floats.values() if floats is None else floats)]
+        values = [*tensors, *(self.numbers.values() if numbers is None else numbers)]
         surroundings = self.state.surroundings
         if stand_in is not None:
             stood_in_for = self.state.stood_in_for
@@ -119,17 +120,17 @@ class Binding:
 
     def remember(self) -> Replay:
         """`replay`, which then keeps none of the call's tensors alive."""
-        run, surroundings, floats = self._run, self.state.surroundings.released(), tuple(self.floats.values())
-        return lambda tensors, then=None: run(surroundings, (*tensors, *floats), then)
+        run, surroundings, numbers = self._run, self.state.surroundings.released(), tuple(self.numbers.values())
+        return lambda tensors, then=None: run(surroundings, (*tensors, *numbers), then)
 
     @property
-    def floats(self) -> dict[str, float]:
-        """The floats that vary, by name."""
-        return {each.name: each.value for each in self.state.floats}
+    def numbers(self) -> dict[str, float]:
+        """The numbers that vary, by name."""
+        return {each.name: each.value for each in self.state.numbers}
 
     @property
     def fixed(self) -> dict[str, float]:
-        """All other floats that the loss may read, by name."""
+        """All other numbers that the loss may read, by name."""
         return self.state.fixed
 
 
@@ -146,7 +147,7 @@ def bind(
 ) -> Binding:
     """Take a call of `function(*args, **kwargs)` apart; for a method of `module`, its state too.
 
-    `varying` names floats that are not to be part of the key. Of the functions that the loss reaches only those are
+    `varying` names numbers that are not to be part of the key. Of the functions that the loss reaches only those are
     looked into whose code is `executed`, if that is known. A walk that `is_wide` looks at much more, and takes seconds.
 
     Raises:
@@ -158,6 +159,7 @@ def bind(
     arguments = _arguments(function, signature, *given)
     labels = _labels(arguments, kwargs)
     names = [next(labels[id(leaves[k])]) for k in spots]
+    places = _places(signature, *given)
     state = Reachable(varying, leaves, executed, is_wide=is_wide)
     statics: list[Hashable] = [str(structure), tuple(spots)]
     statics += [state.visit(each) for each in _beside_leaves(structure)]
@@ -165,8 +167,7 @@ def bind(
         statics.append(state.visit_self(module))
     for position, leaf in enumerate(leaves):
         if (leaf is not module or leaf is None) and not isinstance(leaf, torch.Tensor):
-            name = next((each for each, value in arguments.items() if value is leaf), f"argument_{position}")
-            statics.append(state.visit(leaf, name, leaves, position))
+            statics.append(state.visit(leaf, places[position], leaves, position))
     statics.append(state.visit(function))
     statics.append(state.visit_rest())
     tensors = [*(leaves[k] for k in spots), *(each.value for each in state.tensors)]
@@ -208,6 +209,18 @@ def _arguments(
         with contextlib.suppress(TypeError):
             return inspect.signature(function, follow_wrapped=False).bind(*args, **kwargs).arguments
         raise ArgumentsError(str(fault)) from None
+
+
+def _places(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[str]:
+    """What the function calls each leaf of a call: its parameter, numbered inside lists."""
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    known = [name for name, each in signature.parameters.items() if each.kind in kinds]
+    named = itertools.zip_longest(known[: len(args)], args, fillvalue="argument")
+    places: list[str] = []
+    for name, value in (*named, *kwargs.items()):
+        count = 1 if isinstance(value, torch.Tensor) else len(pytree.tree_leaves(value))
+        places += [name] if count == 1 else [f"{name}_{k}" for k in range(count)]
+    return places
 
 
 def _beside_leaves(structure: pytree.TreeSpec) -> Iterator[Any]:

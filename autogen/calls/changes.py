@@ -38,14 +38,16 @@ class Input:
 
 
 @frozen
-class Size:
-    """An integer that sizes tell."""
+class Number:
+    """A number that sizes tell, and numbers that a call comes with, such as a counter."""
 
     expression: sympy.Expr
 
-    def value(self, sizes: Mapping[str, Any]) -> int:
+    def value(self, sizes: Mapping[str, Any]) -> float:
         """The number, in a call."""
-        return int(self.expression.xreplace({each: sizes[str(each)] for each in self.expression.free_symbols}))
+        from autogen.sizes import evaluator_of
+
+        return evaluator_of(self.expression)(sizes)[0]
 
 
 @frozen
@@ -54,7 +56,7 @@ class Assigned:
 
     place: int
     key: Any
-    value: Output | Input | Size | torch.SymInt | float | str | None
+    value: Output | Input | Number | torch.SymInt | torch.SymFloat | float | str | None
 
 
 @frozen

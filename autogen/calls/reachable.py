@@ -13,7 +13,6 @@ import datetime
 import functools
 import gc
 import importlib.util
-import math
 import sys
 import types
 import weakref
@@ -33,6 +32,7 @@ from autogen.calls.looked_up import LookedUp
 from autogen.calls.memos import MAY_KEEP, MEMO, OF_MEMOS, is_memo
 from autogen.calls.mentions import asks_for_types, attributes_in, calls_itself, globals_in, imports_in
 from autogen.calls.modules import HOOKS, HOOKS_OF_ALL, INTERNALS, scripted
+from autogen.calls.numbers import Numbers
 from autogen.calls.opaque import Opaque
 from autogen.calls.places import (
     MISSING,
@@ -50,7 +50,6 @@ from autogen.calls.places import (
     entries,
 )
 from autogen.calls.surroundings import Surroundings
-from autogen.names import unique
 
 MOST_VALUES = 20_000  # that a loss reaches
 MOST_AT_ONCE = 1_000_000  # the same, to be looked at a single time
@@ -64,8 +63,8 @@ _CONSTANTS = (int, str, bytes, complex, torch.dtype, torch.device, torch.layout,
 class Reachable:
     """The walk over one call, whose `arguments` are kept in a list.
 
-    `tensors` are those that were found, in order, and `floats` the numbers that are known to vary, by the names in
-    `varying`; `fixed` are all other floats by name. `places` are all places where something was read that the loss may
+    `tensors` are those that were found, in order, and `numbers` those that are known to vary, by the names in
+    `varying`; `fixed` are all others by name. `places` are all places where something was read that the loss may
     change, `spots` all others, `is_plain` says whether they tell of every change, and `is_endless` that there is too
     much to look at; much more than usually if the walk `is_wide`. `answers` are those of torch to the questions that
     the loss names, and the walk `comes_back` if the loss's module keeps something that refers to it. The loss
@@ -86,8 +85,9 @@ class Reachable:
         self.is_wide = is_wide
         self.tensors: list[Kept] = []
         self._functions: list[Kept] = []  # in whose place a trace has its own
-        self.floats: list[Kept] = []
-        self.fixed: dict[str, float] = {}
+        numbers = Numbers(varying)
+        self.numbers, self.fixed = numbers.kept, numbers.fixed
+        self._note_number = numbers.note
         self.places: list[Place] = []
         self.spots: list[Spot] = []
         self.answers: dict[str, Answer] = {}
@@ -97,7 +97,6 @@ class Reachable:
         self.is_endless = False
         self.asks_for_types = False
         self.comes_back = False
-        self._varying = varying
         self._seen: dict[int, int] = {}
         self._alive: list[Any] = []  # whose ids must not be given to others during the walk
         self._attributes: frozenset[str] = frozenset()
@@ -112,8 +111,8 @@ class Reachable:
 
     @property
     def surroundings(self) -> Surroundings:
-        """What is to be put in its place again for a replay: first the tensors, then the floats."""
-        return Surroundings((*self.tensors, *self.floats), tuple(self.places))
+        """What is to be put in its place again for a replay: first the tensors, then the numbers."""
+        return Surroundings((*self.tensors, *self.numbers), tuple(self.places))
 
     @property
     def stood_in_for(self) -> list[Kept]:
@@ -128,6 +127,12 @@ class Reachable:
     def visit(self, value: Any, name: str = "", container: Any = None, key: Any = None) -> Hashable:
         """A key for a value; the tensors below it are noted, if they are in a `container`."""
         self._count += 1
+        if (
+            type(value) is int
+            and container is not None
+            and (type(container) is not list or container is self.arguments)
+        ):
+            return self._note_number(value, name, container, key)
         if type(value) in _PLAIN:
             if type(value) is str:
                 self._looked_up.words.add(value)
@@ -136,15 +141,7 @@ class Reachable:
             return self._tensor(value, name, container, key)
         has_more = is_derived_constant(value)
         if isinstance(value, float) and not has_more:
-            if container is None:
-                return type(value), repr(value)
-            name = unique(name, self.fixed.keys() | {each.name for each in self.floats})
-            # A kernel's argument is one of Python's floats, and no special case: 0.0 may be an error, or have a sign.
-            if name in self._varying and type(value) is float and math.isfinite(value) and value != 0:
-                self.floats.append(Kept(name, value, container, key))
-                return float
-            self.fixed[name] = value
-            return type(value), repr(value)  # nan equals itself here, and 0.0 differs from -0.0
+            return (type(value), repr(value)) if container is None else self._note_number(value, name, container, key)
         if value is MISSING or (isinstance(value, _CONSTANTS) and not has_more):
             return type(value), repr(value) if isinstance(value, complex) else value
         if type(value) in _MAY_BE_STOOD_IN_FOR and container is not None and (is_memo(value) or is_of_math(value)):

@@ -107,13 +107,13 @@ class Compilations:
         """All that has been compiled."""
         return itertools.chain.from_iterable(self._compiled.values())
 
-    def refuses(self, key: Hashable, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> bool:
-        """Whether all calls of a kind, of the geometry of some tensors, run in torch where the floats are these."""
+    def refuses(self, key: Hashable, tensors: Sequence[torch.Tensor], numbers: Sequence[float]) -> bool:
+        """Whether all calls of a kind, of the geometry of some tensors, run in torch where the numbers are these."""
         if self._compiled.get(key):
             return False
         domains = [refused.domain for refused in self._refused.get(key, ())]
         return any(
-            domain is None or (not domain.is_by_values and domain.guards.read(tensors, floats) is not None)
+            domain is None or (not domain.is_by_values and domain.guards.read(tensors, numbers) is not None)
             for domain in domains
         )
 
@@ -135,13 +135,13 @@ class Compilations:
     def _known(self, binding: Binding, key: Hashable) -> Decision | None:
         """What was found before for calls like this one."""
         for compiled in self._compiled.get(key, ()):
-            bound = compiled.bind(binding.tensors, tuple(binding.floats.values()))
+            bound = compiled.bind(binding.tensors, tuple(binding.numbers.values()))
             if bound is not None:
                 self._unused = None, 0
                 return _decided(compiled, bound, binding)
-        floats = tuple(binding.floats.values())
+        numbers = tuple(binding.numbers.values())
         for refused in self._refused.get(key, ()):
-            if refused.domain is None or refused.domain.sizes(binding.tensors, floats) is not None:
+            if refused.domain is None or refused.domain.sizes(binding.tensors, numbers) is not None:
                 return Decision(error=refused)
         return None
 
@@ -256,7 +256,7 @@ def _attempt(
     try:
         with defects_of(name):
             compiled = compile_loss(name, binding, needs, options)
-            bound = compiled.bind(binding.tensors, tuple(binding.floats.values()))
+            bound = compiled.bind(binding.tensors, tuple(binding.numbers.values()))
             assert bound is not None, "kernels are made for the call that they were compiled from"
     except AutogenError as error:
         return error

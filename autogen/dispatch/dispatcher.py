@@ -251,20 +251,20 @@ class Dispatcher:
         *,
         is_call: bool = True,
     ) -> Binding:
-        """Take a call apart. A float that has changed twice is no part of the key any more: kernels are given it.
+        """Take a call apart. A number that has changed twice is no part of the key any more: kernels are given it.
 
         Raises:
             TypeError: the arguments do not fit the signature.
         """
         history = self._sites.of(module).history
-        is_call = is_call and not self.options.retraces
+        is_call = is_call and not self.options.retraces and not self.options.static_graph  # for which others are errors
         again = functools.partial(bind, self.function, self.signature, module, args, kwargs, executed=self._executed)
         binding = again(history.varying)
         if binding.state.is_endless and self._may_look_wide(binding):
             self._has_looked_wide = True
             return again(history.varying, is_wide=True)  # so that all that the loss changes is known, and put back
-        if any(tensor.dtype == torch.float64 for tensor in binding.tensors):  # Triton takes floats in single precision
-            return again() if binding.floats else binding
+        if any(tensor.dtype == torch.float64 for tensor in binding.tensors):  # Triton takes numbers in single precision
+            return again() if binding.numbers else binding
         if is_call and not binding.state.asks_for_types and history.note(binding.fixed):
             binding = again(history.varying)
         return binding

@@ -108,7 +108,7 @@ class Planner:
         elif self._handwritten is None:
             if cast("CompiledLoss", kernels).is_short:
                 site.learn(binding, module, args, kwargs)
-        elif kernels.path == "handwritten" and not binding.floats:
+        elif kernels.path == "handwritten" and not binding.numbers:
             bound = cast("BoundHandwritten", kernels)
             site.learn(binding, module, args, kwargs, bound.values)
             for each, key, _ in site.unplanned(module, args, kwargs):
@@ -130,7 +130,7 @@ class Planner:
 
     def _is_refused_for_good(self, binding: Binding) -> bool:
         """Whether handwritten kernels that have no call like this one have none of its geometry."""
-        if self._handwritten is None or binding.floats:
+        if self._handwritten is None or binding.numbers:
             return False
         return resolve(self._options.policy) is not Policy.AGGRESSIVE and not self._handwritten().looks_at_values
 
@@ -142,8 +142,8 @@ class Planner:
             return False
         if isinstance(error, UnavailableError):
             return True
-        key, floats = key_of(binding, binding.tensors), tuple(binding.floats.values())
-        return self._compilations.refuses(key, binding.tensors, floats)
+        key, numbers = key_of(binding, binding.tensors), tuple(binding.numbers.values())
+        return self._compilations.refuses(key, binding.tensors, numbers)
 
     def _family(
         self, shortcut: Shortcut, tensors: Sequence[torch.Tensor], needs: tuple[bool, ...] | None

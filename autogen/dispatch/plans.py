@@ -35,7 +35,7 @@ class InTorch:
 IN_TORCH = InTorch()
 
 Taken = tuple["Plan", "dict[str, Any] | None", tuple[torch.Tensor, ...]]
-"""How a call runs: its plan, its sizes if floats among them vary, and the tensors that were found ahead."""
+"""How a call runs: its plan, its sizes if numbers among them vary, and the tensors that were found ahead."""
 
 _MOST_FAMILIES = 256
 MOST_PLANS = 1024  # geometries of one shortcut, before the oldest is forgotten

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from autogen.availability import default_device
 from autogen.calls.binding import Binding, run_again
 from autogen.calls.libraries import is_of_library
+from autogen.calls.numbers import UNLIKE
 from autogen.calls.surroundings import Surroundings
 from autogen.dispatch.plans import InTorch, Key, Plan, Plans
 from autogen.frozen import frozen
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from autogen.runtime.handwritten import BoundHandwritten
 
 Reading = tuple[tuple[torch.Tensor, ...], Plan | InTorch | Key, tuple[Any, ...]]
-"""The tensors of a call, their plan, or a key of their geometry if there is none yet, and the values that vary: floats,
-or lists of which a handwritten loss makes what it finds ahead."""
+"""The tensors of a call, their plan, or a key of their geometry if there is none yet, and the values that vary:
+numbers, or lists of which a handwritten loss makes what it finds ahead."""
 
 Reader = Callable[[Any, tuple[Any, ...], dict[str, Any]], Reading | None]
 
@@ -83,9 +84,9 @@ class Shortcut:
         self.read = read
         self.plans = plans
         state = binding.state
-        holes = {each.key: each.name for each in state.floats if each.container is state.arguments}
-        self._around = [k for k, each in enumerate(state.floats) if each.container is not state.arguments]
-        kept = (*state.tensors, *(state.floats[k] for k in self._around))
+        holes = {each.key: each.name for each in state.numbers if each.container is state.arguments}
+        self._around = [k for k, each in enumerate(state.numbers) if each.container is not state.arguments]
+        kept = (*state.tensors, *(state.numbers[k] for k in self._around))
         self._surroundings = Surroundings(kept, tuple(state.places)).released()
         self.places = self._surroundings.places
         lists = {name: _Varying(name) for name in values}
@@ -93,12 +94,12 @@ class Shortcut:
         by_position = tuple(lists.get(names.get(k, ""), value) for k, value in enumerate(args))
         by_name = {name: lists.get(name, value) for name, value in kwargs.items()}
         given, self._structure = pytree.tree_flatten((by_position, by_name))
-        first = len(state.arguments or ()) - len(given)  # of a loss that has floats, and no lists
+        first = len(state.arguments or ()) - len(given)  # of a loss that has numbers, and no lists
         self._given = [
             _TENSOR if isinstance(value, torch.Tensor) else _Varying(holes[k]) if k in holes else value
             for k, value in enumerate(given, first)
         ]
-        self._varying = [*binding.floats, *values]
+        self._varying = [*binding.numbers, *values]
 
     def handwritten(self, key: Key, call: BoundHandwritten, tensors: Sequence[torch.Tensor]) -> Plan:
         """A plan for a `call` on handwritten kernels, which is kept for calls of its geometry if that comes again."""
@@ -193,7 +194,7 @@ class _Writer:
         spots = [*_leaves("args", args, lists, conditions), *_leaves("kwargs", kwargs, lists, conditions)]
         tensors: list[str] = []
         first = 0 if self._module is None else 1  # where the arguments begin among the leaves of the binding
-        varying = {each.key - first for each in state.floats if each.container is state.arguments}
+        varying = {each.key - first for each in state.numbers if each.container is state.arguments}
         for position, (text, value) in enumerate(spots):
             if isinstance(value, torch.Tensor):
                 tensors.append(text)
@@ -205,17 +206,17 @@ class _Writer:
                 conditions.append(self._equals(text, value))
             else:
                 return None
-        kept = {(id(each.container), each.key) for each in (*state.tensors, *state.floats)}
+        kept = {(id(each.container), each.key) for each in (*state.tensors, *state.numbers)}
         for spot in (*state.spots, *state.places):
             conditions += spot.conditions(self._name, kept)
         if len(conditions) > _MOST_CONDITIONS:
             return None
         tensors += [each.text(self._name) for each in state.tensors]
-        floats = [
+        numbers = [
             spots[each.key - first][0] if each.container is state.arguments else each.text(self._name)
-            for each in state.floats
+            for each in state.numbers
         ]
-        return "\n".join(self._lines(dict.fromkeys(conditions), tensors, floats, lists))
+        return "\n".join(self._lines(dict.fromkeys(conditions), tensors, numbers, lists))
 
     def _equals(self, text: str, value: Any) -> str:
         """That an argument is a number or a string that equals `value` in all."""
@@ -226,7 +227,7 @@ class _Writer:
         return f"({text} is {self._name(value)} or type({text}) is {kind} and {text} == {self._name(value)})"
 
     def _lines(
-        self, conditions: dict[str, None], tensors: Sequence[str], floats: Sequence[str], lists: Sequence[str]
+        self, conditions: dict[str, None], tensors: Sequence[str], numbers: Sequence[str], lists: Sequence[str]
     ) -> Iterator[str]:
         yield "def read(module, args, kwargs):"
         yield "    try:"
@@ -234,12 +235,12 @@ class _Writer:
         yield from (f"            {'and ' if k else ''}{condition}" for k, condition in enumerate(conditions))
         yield "        ):"
         yield "            return None"
-        for k, text in enumerate(floats):
-            yield f"        f{k} = {text}"
-            # Of these, 0, inf and nan are in the key.
-            yield f"        if type(f{k}) is not float or not f{k} or f{k} - f{k} != 0.0:"
+        for k, text in enumerate(numbers):
+            kind = type(self._state.numbers[k].value)
+            yield f"        n{k} = {text}"
+            yield f"        if type(n{k}) is not {kind.__name__} or {UNLIKE[kind].format(f'n{k}')}:"
             yield "            return None"
-        values = [f"f{k}" for k in range(len(floats))]
+        values = [f"n{k}" for k in range(len(numbers))]
         for k, text in enumerate(lists):
             yield f"        v{k} = {text}[:]"  # which may be changed before backward
             values.append(f"v{k}")

@@ -1,4 +1,4 @@
-"""Sites: what a decorated loss remembers of each module, or of itself as a function: its floats, and its shortcuts."""
+"""Sites: what a decorated loss remembers of each module, or of itself as a function: its numbers, and its shortcuts."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def _nothing() -> None:
 
 @dataclass
 class History:
-    """The floats of the calls of one module, or of a function: last values and changes by name, and those that vary."""
+    """The numbers in calls of one module, or of a function: last values and changes by name, and those that vary."""
 
-    floats: dict[str, tuple[str, int]] = field(default_factory=dict)
+    numbers: dict[str, tuple[float, int]] = field(default_factory=dict)
     varying: set[str] = field(default_factory=set)
 
-    def note(self, floats: Mapping[str, float]) -> bool:
-        """Note the floats of a call; returns whether more vary than before."""
+    def note(self, numbers: Mapping[str, float]) -> bool:
+        """Note the numbers of a call; returns whether more vary than before."""
         before = len(self.varying)
-        for name, value in floats.items():
-            last, changes = self.floats.get(name, (repr(value), 0))
-            changes += repr(value) != last
-            self.floats[name] = repr(value), changes
+        for name, value in numbers.items():
+            last, changes = self.numbers.get(name, (value, 0))
+            changes += value is not last and repr(value) != repr(last)  # nan is nan, and -0.0 is not 0.0
+            self.numbers[name] = value, changes
             if changes >= 2:
                 self.varying.add(name)
         return len(self.varying) > before

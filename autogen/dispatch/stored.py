@@ -70,7 +70,7 @@ class Shelf:
                 logger.debug("the plan %s is of no use here: %r", file, error)
                 continue
             found.kept_as = self._name_of(content)
-            bound = found.bind(binding.tensors, tuple(binding.floats.values()))
+            bound = found.bind(binding.tensors, tuple(binding.numbers.values()))
             if bound is not None:
                 return found, bound
         return None
@@ -123,7 +123,7 @@ def shelf_of(name: str, key: tuple[Hashable, ...], binding: Binding, options: Op
         return Shelf(None)
     try:
         process = versions(), torch.get_default_device()
-        found = digest((process, name, key, tuple(binding.floats), options.gradient, options.tuning))
+        found = digest((process, name, key, tuple(binding.numbers), options.gradient, options.tuning))
     except UnstableKeyError:
         return Shelf(None)
     return Shelf(build.cache_folder() / build.PLANS / found[:32])

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import sympy
 import torch
+from torch.utils._sympy.functions import ToFloat
 
 
 class Sizes:
@@ -54,6 +55,14 @@ class Sizes:
         self.arguments[name] = size
         return name
 
+    def _computed(self, expression: sympy.Expr) -> str:
+        """The argument that an integer is which is computed before the launch. One that floats decide is a number, too:
+        Triton would look whether an integer is 1, and another call may have another.
+        """
+        if all(symbol.is_integer for symbol in expression.free_symbols):
+            return self._argument(self._unnamed(expression), expression)
+        return f"tl.cast({self.number(ToFloat(expression), torch.float64)}, tl.int64)"
+
     def _print(self, expression: sympy.Expr) -> tuple[str, bool]:
         if expression.is_Integer:
             return str(expression), expression >= 0
@@ -72,7 +81,7 @@ class Sizes:
                 text += f" {'-' if negative else '+'} {part}"
             return text, False
         if (expression.is_Mul or expression.is_Pow) and not expression.free_symbols & self._variables.keys():
-            return self._argument(self._unnamed(expression), expression), True  # 32 bits may not hold it here
+            return self._computed(expression), True  # 32 bits may not hold it here
         if expression.is_Mul:
             return " * ".join(self.factor(each) for each in self._factors(expression)), True
         name = type(expression).__name__
@@ -81,7 +90,7 @@ class Sizes:
             left, right = expression.args
             is_of_sizes = not expression.free_symbols & self._variables.keys()
             if is_of_sizes and not (left.is_nonnegative and right.is_positive):  # Triton rounds to 0, Python down
-                return self._argument(self._unnamed(expression), expression), True
+                return self._computed(expression), True
             left_text, right_text = self.factor(left), self.divisor(right)
             if left.is_nonnegative or not _may_be_below_0(left):
                 return f"({left_text} {sign} {right_text})", True
@@ -96,7 +105,7 @@ class Sizes:
             return first, True
         if any(symbol in self._variables for symbol in expression.free_symbols):
             raise NotImplementedError(f"the size {expression}")
-        return self._argument(self._unnamed(expression), expression), True  # computed before the launch
+        return self._computed(expression), True  # computed before the launch
 
     def _unnamed(self, expression: sympy.Expr, kind: str = "size") -> str:
         """The name of an argument that is no size of a tensor; the same for the same expression."""

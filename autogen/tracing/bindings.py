@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 _SYMBOLS = (torch.SymInt, torch.SymFloat)
+_MOST_NUMBERS = 8  # of a tensor: each is an operation
 _BASIC = (int, torch.SymInt, slice, type(None), type(...))  # indices, but for booleans
 
 
@@ -24,7 +25,8 @@ def _tensor(data: Any, options: dict[str, Any]) -> Tensor | None:
     """A tensor of numbers, as `torch.tensor` makes it; None if no symbol is among them, or there is more to it."""
     numbers = pytree.tree_leaves(data)
     options = {name: option for name, option in options.items() if name != "requires_grad" or option}
-    if not _has_symbols(numbers, (int, float, *_SYMBOLS)) or not options.keys() <= {"dtype", "device"}:
+    is_plain = options.keys() <= {"dtype", "device"} and len(numbers) <= _MOST_NUMBERS
+    if not is_plain or not _has_symbols(numbers, (int, float, *_SYMBOLS)):
         return None
     if options.get("dtype") is None:
         is_floating = any(isinstance(each, (float, torch.SymFloat)) for each in numbers)

@@ -26,6 +26,8 @@ from autogen.tracing.source import current_statement
 
 aten = torch.ops.aten
 
+_SYMBOLS = (torch.SymInt, torch.SymFloat)
+
 
 class FormulaMode(TorchFunctionMode):
     """Replaces the functions of `FORMULAS` by their formula; `set_data` hears of new data in a tensor, and `read` of a
@@ -248,11 +250,19 @@ def _retain_grad(input: Tensor) -> None:
 
 
 def _pow(input: Any, exponent: Any, **options: Any) -> Any:
-    """`torch.pow`. A float that varies is made a tensor, as torch cannot take the logarithm of its symbol."""
-    if isinstance(input, torch.SymFloat):
-        number: Any = input
-        input = exponent.new_full((), number, dtype=torch.get_default_dtype())
+    """`torch.pow`. A number that varies is made a tensor: torch fixes exponents, and takes no logarithm of a symbol."""
+    if isinstance(input, torch.SymFloat) or (isinstance(input, torch.SymInt) and exponent.is_floating_point()):
+        input = _as_tensor(input, exponent)
+    elif isinstance(exponent, _SYMBOLS) and isinstance(input, Tensor) and input.is_floating_point():
+        exponent = _as_tensor(exponent, input)
     return torch.pow(input, exponent, **options)
+
+
+def _as_tensor(number: Any, beside: Tensor) -> Tensor:
+    """A number beside a tensor, of whose dtype the result is."""
+    is_floating = beside.is_floating_point()
+    dtype = torch.promote_types(beside.dtype, torch.float32) if is_floating else torch.get_default_dtype()
+    return beside.new_full((), number, dtype=dtype)
 
 
 def _rpow(input: Tensor, other: Any) -> Any:
@@ -262,6 +272,8 @@ def _rpow(input: Tensor, other: Any) -> Any:
 FORMULAS: dict[Any, Callable[..., Any]] = {
     **TAKING_SYMBOLS,
     torch.pow: _pow,
+    Tensor.pow: _pow,
+    Tensor.__pow__: _pow,
     Tensor.__rpow__: _rpow,
     Tensor.retain_grad: _retain_grad,
     torch.masked_select: _masked_select,

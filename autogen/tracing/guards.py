@@ -243,7 +243,8 @@ def _reader(symbols: Mapping[sympy.Symbol, Place], relations: Sequence[sympy.Bas
     again: list[str] = []
     for symbol, (position, dim, kind) in symbols.items():
         if kind == "float":
-            lines.append(f"    {symbol} = floats[{position}]")
+            number = f"floats[{position}]"  # an integer that varies is a float to the trace
+            lines.append(f"    {symbol} = {number if symbol.is_integer else f'float({number})'}")
             continue
         names = dims.setdefault(f"tensors[{position}].{_ATTRIBUTES[kind]}", {})
         if names.setdefault(dim, str(symbol)) != str(symbol):

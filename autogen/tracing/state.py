@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from autogen.calls.changes import Assigned, Input, Output, Size, State, Written
+from autogen.calls.changes import Assigned, Input, Number, Output, State, Written
 from autogen.calls.places import MISSING
 from autogen.calls.surroundings import Change
 from autogen.errors import StateChangeError
@@ -79,14 +79,14 @@ class Collector:
         """The state, with the names that the trace has for sizes.
 
         Raises:
-            StateChangeError: a number is assigned that no size tells.
+            StateChangeError: a number is assigned that neither sizes nor numbers of the call tell.
         """
         for k, each in enumerate(self._state.assigned):
-            if isinstance(each.value, torch.SymInt):
+            if isinstance(each.value, (torch.SymInt, torch.SymFloat)):
                 expression = guards.expression(each.value)
                 if not expression.free_symbols <= guards.symbols.keys():
                     raise StateChangeError("a number")
-                self._state.assigned[k] = replace(each, value=Size(expression))
+                self._state.assigned[k] = replace(each, value=Number(expression))
         return self._state
 
     def _position(self, tensor: torch.Tensor) -> int:
@@ -97,11 +97,11 @@ class Collector:
         self.tensors[f"new_{len(self.tensors)}_{name}"] = tensor
         return len(self._outputs) - 1
 
-    def _value(self, change: Change) -> Output | Input | torch.SymInt | float | str | None:
+    def _value(self, change: Change) -> Output | Input | torch.SymInt | torch.SymFloat | float | str | None:
         key, before, now = change.difference.key, change.difference.before, change.difference.now
         if key is MISSING:
             raise _Refused
-        if isinstance(now, torch.SymInt):
+        if isinstance(now, (torch.SymInt, torch.SymFloat)):
             return now
         if now is None or type(now) is bool or (self._is_once and type(now) in (int, float, str)):
             return now

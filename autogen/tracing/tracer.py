@@ -240,13 +240,15 @@ class _Tracing:
         self._names = names
         self._tensors = tensors
         self._needs_gradient = needs_gradient
+        self._is_static = static
         symbols = Symbols(static=static)
         self._shapes, self._mode = symbols.shapes, symbols.mode
         self._streams = Streams(tensors[0].device)
         self.recording = Recording(self._streams, made)
         self.recorder = Recorder(self.recording, symbols, {**decompositions, **CORRECTIONS}, reads)
         self._drawn = DrawnChecks(self.recording.node_of)
-        self._floats = [(name, symbols.number(name, value)) for name, value in floats.items()]
+        self._floats = [(name, symbols.number(name, float(value))) for name, value in floats.items()]
+        self._are_integers = [type(value) is int for value in floats.values()]
         with torch.inference_mode(False):
             self.fakes = [
                 symbols.tensor(tensor, name, requires_grad=tensor.requires_grad)
@@ -255,6 +257,14 @@ class _Tracing:
         self._placeholders = [self.recording.placeholder(*each) for each in zip(names, self.fakes, strict=True)]
         for node, tensor in zip(self._placeholders, tensors, strict=True):
             self.recorder.ahead.know(node, tensor)
+
+    def _given(self) -> list[Any]:
+        """The numbers that differ from call to call. An integer is a float that is known to be one: as a symbol of its
+        own it would be taken for a size, of which each value is prepared for. It is fixed where sizes are.
+        """
+        convert: Any = int if self._is_static else torch.sym_int
+        with_kinds = zip(self._floats, self._are_integers, strict=True)
+        return [convert(number) if is_integer else number for (_, number), is_integer in with_kinds]
 
     def numbers(self) -> list[torch.Tensor]:
         """The tensors whose values the code took into Python, as results of the loss."""
@@ -333,7 +343,7 @@ class _Tracing:
                 forward.enter_context(
                     FormulaMode(self.recording.set_data, self.recording.refuse_read, self._drawn.take)
                 )
-                recorded: _Recorded = run(self.fakes, [number for _, number in self._floats], then=then)
+                recorded: _Recorded = run(self.fakes, self._given(), then=then)
         except Exception as error:
             self._streams.put_back()
             refused = self._reason(error)

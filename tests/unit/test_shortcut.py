@@ -261,7 +261,7 @@ def test_floats_that_vary_are_read_and_must_be_floats() -> None:
     module.margin = 0.75
     reading = short.read(module, (T, 3.0), {})
     assert reading is not None and set(reading[2]) == {1.0, 0.75, 3.0}
-    assert dict(zip(binding.floats, reading[2], strict=True))["scale"] == 3.0
+    assert dict(zip(binding.numbers, reading[2], strict=True))["scale"] == 3.0
     assert short.call(reading[0], reading[2]) == ((T, 3.0), {})
     for odd in (1, None, T, float("inf"), float("nan")):
         assert short.read(module, (T, odd), {}) is None
