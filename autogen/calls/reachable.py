@@ -127,11 +127,7 @@ class Reachable:
     def visit(self, value: Any, name: str = "", container: Any = None, key: Any = None) -> Hashable:
         """A key for a value; the tensors below it are noted, if they are in a `container`."""
         self._count += 1
-        if (
-            type(value) is int
-            and container is not None
-            and (type(container) is not list or container is self.arguments)
-        ):
+        if type(value) is int and container is not None and (container is self.arguments or not _is_long(container)):
             return self._note_number(value, name, container, key)
         if type(value) in _PLAIN:
             if type(value) is str:
@@ -482,6 +478,11 @@ class Reachable:
             if not names:
                 return self._of_library(module)
         return self._of_library(module), tuple(self._global(scope, each) for each in names)
+
+
+def _is_long(container: Any) -> bool:
+    """Whether a list is data, whose integers nobody varies one by one."""
+    return type(container) is list and len(container) > 16
 
 
 # What functions written in C are of; others are methods.

@@ -265,7 +265,10 @@ class Dispatcher:
             return again(history.varying, is_wide=True)  # so that all that the loss changes is known, and put back
         if any(tensor.dtype == torch.float64 for tensor in binding.tensors):  # Triton takes numbers in single precision
             return again() if binding.numbers else binding
-        if is_call and not binding.state.asks_for_types and history.note(binding.fixed):
+        numbers = binding.fixed
+        if self._handwritten is not None:  # which takes integers as they are
+            numbers = {name: number for name, number in numbers.items() if isinstance(number, float)}
+        if is_call and not binding.state.asks_for_types and history.note(numbers):
             binding = again(history.varying)
         return binding
 

@@ -91,6 +91,7 @@ class Plan:
     by_values: bool = False  # whether values decide if a call runs on the plan
     settings: Settings = field(default_factory=Settings)
     is_found: bool = False  # the loss is given what is found ahead; there is a plan for each of its sizes
+    is_cut: bool = False  # numbers that vary decide sizes; there is a plan for each, too
     alike: dict[Key, Plan] = field(default_factory=dict, repr=False)  # those plans
     branches: list[Plan] = field(default_factory=list, repr=False)  # of all traces for the geometry
 
@@ -122,6 +123,7 @@ class Plan:
                 "copied": tuple(each.position for each in loss.state.written) if any(needs) else (),
                 "state": loss.state or None,
                 "is_found": loss.is_found,
+                "is_cut": loss.is_cut,
             }
             common["only_first"] = common["constant"] == tuple(range(1, common["outputs"]))
             is_more = any(common[each] for each in ("is_early", "is_random", "constant", "cut", "unread"))
@@ -163,11 +165,11 @@ class Plan:
         if bound is None:
             return None
         sizes = bound.sizes
-        integers = tuple([size for size in sizes.values() if not isinstance(size, float)])
-        varying = sizes if len(integers) < len(sizes) else None
-        if not self.is_found:
+        known = tuple([size for size in sizes.values() if self.is_cut or not isinstance(size, float)])
+        varying = sizes if len(known) < len(sizes) else None
+        if not self.is_found and not self.is_cut:
             return self, varying, ()
-        plan = self.alike.get(integers)
+        plan = self.alike.get(known)
         if plan is None or plan.prepared.is_for_once:
             if plan is None and not self.loss.holds(sizes):
                 return None
@@ -175,7 +177,7 @@ class Plan:
             if plan is None:
                 geometry.make_room(_MOST_ALIKE, self.alike)
             plan = replace(self, prepared=prepared)
-            self.alike[integers] = plan
+            self.alike[known] = plan
         return plan, varying, bound.found
 
     def given(self, tensors: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:

@@ -89,15 +89,14 @@ class CompiledLoss:
     def is_short(self) -> bool:
         """Whether a call need not be taken apart if it is like an earlier one (`autogen.dispatch.shortcut`).
 
-        Then sizes, strides, floats and what is known ahead decide if it can run on the plan. That is all there is to
-        it, but for what it changes; a tensor that is assigned with its graph would need a replay of its own. Sizes
-        that floats decide would be those of the plan.
+        Then sizes, strides, numbers and what is known ahead decide if it can run on the plan. That is all there is to
+        it, but for what it changes; a tensor that is assigned with its graph would need a replay of its own.
         """
-        return not self.state.is_connected and not self._is_cut_by_floats
+        return not self.state.is_connected
 
-    @property
-    def _is_cut_by_floats(self) -> bool:
-        """Whether floats that vary decide sizes, as in `x[: int(share * len(x))]`."""
+    @functools.cached_property
+    def is_cut(self) -> bool:
+        """Whether numbers that vary decide sizes, as in `x[: int(share * len(x))]`: a plan holds for one of them."""
         kernels = [part for each in self.launchers for part in (each.kernel, *each.kernel.parts)]
         sizes = {axis.size for kernel in kernels for axis in (*kernel.rows, *kernel.columns)}
         sizes.update(size for buffer in self.plan.outputs for size in buffer.shape)
