@@ -99,6 +99,10 @@ class Dispatcher:
         self._executed: frozenset[CodeType] = frozenset()  # once the loss has been seen to reach too much
         self._has_looked_wide = False
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What pickles functions by value (cloudpickle) pickles this with them: what was compiled stays behind."""
+        return Dispatcher, (self.function, self.name, self.options)
+
     def __call__(
         self,
         module: torch.nn.Module | None,
