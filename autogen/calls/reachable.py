@@ -31,6 +31,7 @@ from autogen.calls.libraries import BUILTINS, OPEN, is_foreign, is_library, is_o
 from autogen.calls.looked_up import LookedUp
 from autogen.calls.memos import MAY_KEEP, MEMO, OF_MEMOS, is_memo
 from autogen.calls.mentions import asks_for_types, attributes_in, calls_itself, globals_in, imports_in
+from autogen.calls.modules import HOOKS, HOOKS_OF_ALL, torchs_own
 from autogen.calls.opaque import Opaque
 from autogen.calls.places import (
     MISSING,
@@ -53,8 +54,6 @@ from autogen.names import unique
 MOST_VALUES = 20_000  # that a loss reaches
 MOST_AT_ONCE = 1_000_000  # the same, to be looked at a single time
 _DEEPEST = 50  # levels that are looked at at once: each takes up to six of the calls that Python has room for
-
-SHORTCUTS = "_autogen_shortcuts"  # an attribute of modules that keep their own
 
 _PLAIN = frozenset({bool, int, str, bytes, types.NoneType})
 _READ = object()  # where a Python module is that the code at hand only reads attributes of
@@ -341,7 +340,7 @@ class Reachable:
         self.spots.append(Fixed(module, "__class__", owner))
         self.spots.append(Fixed(module, "__dict__", module.__dict__))
         stores = [self._entries(store, name, is_ordered=True) for store in (module._parameters, module._buffers)]
-        rest = self._entries(module.__dict__, name, _INTERNALS)
+        rest = self._entries(module.__dict__, name, torchs_own(module))
         for store in ("_parameters", "_buffers", "_modules"):
             self.spots.append(Fixed(module, store, getattr(module, store)))
         # Those of the outermost module run around `forward`, outside what is traced, but where the loss calls it.
@@ -355,7 +354,7 @@ class Reachable:
 
     def _hooks(self, module: Any) -> tuple[Hashable, ...]:
         """The hooks that run where a module is called."""
-        stores = [(module.__dict__, _HOOKS), (vars(torch.nn.modules.module), _HOOKS_OF_ALL)]
+        stores = [(module.__dict__, HOOKS), (vars(torch.nn.modules.module), HOOKS_OF_ALL)]
         return tuple(self._entries(store[hook], hook) for store, hooks in stores for hook in hooks)
 
     def _scripted(self, module: Any) -> tuple[Hashable, ...]:
@@ -488,11 +487,4 @@ class Reachable:
 _HOMES = (types.ModuleType, type, types.NoneType, type(datetime.datetime_CAPI))
 _VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()))
 
-# What every module keeps for torch's own use.
-_INTERNALS = frozenset({*vars(torch.nn.Module()), SHORTCUTS}) - {"training"}
 _OF_WRAPPERS = frozenset({"__autogen_dispatcher__", "__wrapped__"})
-_HOOKS_OF_ALL = (
-    *("_global_forward_pre_hooks", "_global_forward_hooks"),
-    *("_global_backward_pre_hooks", "_global_backward_hooks"),
-)
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from autogen.calls.binding import Binding
-from autogen.calls.reachable import SHORTCUTS
+from autogen.calls.modules import SHORTCUTS
 from autogen.dispatch.plans import Key
 from autogen.dispatch.shortcut import Shortcut, shortcut
 from autogen.tracing.static_graph import Graph
