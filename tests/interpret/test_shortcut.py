@@ -200,6 +200,21 @@ def test_modules_are_not_kept_alive(binds: list[str]) -> None:
     assert gone() is None
 
 
+def test_classes_are_not_kept_alive() -> None:
+    """Nor is what they close over."""
+
+    def make() -> list[weakref.ref[Any]]:
+        held = X.clone()
+        loss = autogen_loss(type("Local", (nn.Module,), {"forward": lambda self, x: (x - held).abs().mean()}))
+        for _ in range(3):
+            loss()(Y)
+        return [weakref.ref(loss), weakref.ref(held)]
+
+    gone = make()
+    gc.collect()
+    assert [each() for each in gone] == [None, None]
+
+
 def test_a_random_loss_is_random() -> None:
     ours = autogen_loss(lambda x: (x * torch.rand_like(x)).sum())
     assert len({float(ours(X)) for _ in range(5)}) == 5
