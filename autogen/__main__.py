@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 from autogen.runtime import build
@@ -17,11 +18,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cache.add_argument("--clear", action="store_true", help="delete everything in it")
     options = parser.parse_args(arguments)
     if options.clear:
-        print(f"{build.clear_cache()} files deleted from {build.cache_folder()}")
+        _say(f"{build.clear_cache()} files deleted from {build.cache_folder()}")
     else:
-        print(describe(build.cache_content()))
+        _say(describe(build.cache_content()))
         for key, tuned in store.entries():
-            print(describe_tuned(key, tuned))
+            _say(describe_tuned(key, tuned))
+
+
+def _say(text: str) -> None:
+    """Print a text, of which the output may not have all characters."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def describe(content: build.CacheContent) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 import torch
 
-from autogen import ir
+from autogen import availability, ir
 from autogen.calls.binding import Binding
 from autogen.decorator import call_of
 from autogen.dispatch.compilations import Decision, needs_gradient
@@ -114,6 +114,8 @@ def explain(loss: Any, *args: Any, **kwargs: Any) -> Report:
         return Report(name, "eager", "the policy is disabled")
     if module is not None and not getattr(module, "use_autogen", True):
         return Report(name, "eager", "the loss was made with use_autogen=False")
+    if availability.is_transformed():
+        return Report(name, "eager", "torch transforms, traces or watches the call, which needs the loss's own formula")
     try:
         binding, decision = dispatcher.prepare(module, args, kwargs, name, is_call=False)
     except UnknownCallError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import enum
-import functools
 import types
 from typing import Any
 
@@ -64,7 +63,6 @@ def _is_about_class(key: str, item: Any) -> bool:
     return key in _ABOUT_CLASSES or isinstance(item, _FIELDS)
 
 
-@functools.lru_cache(maxsize=4096)
 def slots(owner: Any) -> tuple[str, ...]:
     """The attributes of an object that are not in its `__dict__`."""
     found: list[str] = []

@@ -31,7 +31,7 @@ from autogen.calls.libraries import BUILTINS, OPEN, is_foreign, is_library, is_o
 from autogen.calls.looked_up import LookedUp
 from autogen.calls.memos import MAY_KEEP, MEMO, OF_MEMOS, is_memo
 from autogen.calls.mentions import asks_for_types, attributes_in, calls_itself, globals_in, imports_in
-from autogen.calls.modules import HOOKS, HOOKS_OF_ALL, INTERNALS, scripted
+from autogen.calls.modules import HOOKS, HOOKS_OF_ALL, scripted, torchs_own
 from autogen.calls.numbers import Numbers
 from autogen.calls.opaque import Opaque
 from autogen.calls.places import (
@@ -340,7 +340,7 @@ class Reachable:
         self.spots.append(Fixed(module, "__class__", owner))
         self.spots.append(Fixed(module, "__dict__", module.__dict__))
         stores = [self._entries(store, name, is_ordered=True) for store in (module._parameters, module._buffers)]
-        rest = self._entries(module.__dict__, name, INTERNALS)
+        rest = self._entries(module.__dict__, name, torchs_own(module))
         for store in ("_parameters", "_buffers", "_modules"):
             self.spots.append(Fixed(module, store, getattr(module, store)))
         # Those of the outermost module run around `forward`, outside what is traced, but where the loss calls it.

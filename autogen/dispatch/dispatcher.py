@@ -99,6 +99,10 @@ class Dispatcher:
         self._executed: frozenset[CodeType] = frozenset()  # once the loss has been seen to reach too much
         self._has_looked_wide = False
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What pickles functions by value (cloudpickle) pickles this with them: what was compiled stays behind."""
+        return Dispatcher, (self.function, self.name, self.options)
+
     def __call__(
         self,
         module: torch.nn.Module | None,
@@ -230,15 +234,15 @@ class Dispatcher:
             GraphChangedError: it is another one, or there is none any more.
         """
         kernels, error = decision.kernels or decision.unused, decision.error
-        known, key = self._sites.of(module).graphs, tuple(needs_gradient(binding))
-        if kernels is None and key in known and isinstance(error, _UNTRACED):
+        known = self._sites.of(module).graphs
+        if kernels is None and isinstance(error, _UNTRACED) and tuple(needs_gradient(binding)) in known:
             if isinstance(error, TraceError):
                 self._eager(module, args, kwargs)  # a fault of the call itself is torch's to report
             raise GraphChangedError(name, f"it cannot be traced any more: {error.reason}")
         graph = kernels.graph if kernels is not None else None
         if graph is None:
             return
-        first = known.setdefault(key, graph)
+        first = known.setdefault(tuple(needs_gradient(binding)), graph)
         difference = first.difference(graph) if first is not graph else None
         if difference is not None:
             raise GraphChangedError(name, difference)
@@ -263,7 +267,9 @@ class Dispatcher:
         if binding.state.is_endless and self._may_look_wide(binding):
             self._has_looked_wide = True
             return again(history.varying, is_wide=True)  # so that all that the loss changes is known, and put back
-        if any(tensor.dtype == torch.float64 for tensor in binding.tensors):  # Triton takes numbers in single precision
+        with torch._C.DisableTorchFunctionSubclass():  # a class of the user's may refuse to be asked
+            is_double = any(tensor.dtype == torch.float64 for tensor in binding.tensors)
+        if is_double:  # Triton takes numbers in single precision
             return again() if binding.numbers else binding
         numbers = binding.fixed
         if self._handwritten is not None:  # which takes integers as they are

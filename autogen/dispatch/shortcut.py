@@ -35,11 +35,6 @@ Reader = Callable[[Any, tuple[Any, ...], dict[str, Any]], Reading | None]
 
 _MOST_CONDITIONS = 20_000  # which together take less than a ms; to look at as much otherwise takes 100 times as long
 
-# What the generated function may meet where something has changed: an item, an attribute or a variable that is gone, or
-# something that is no tensor, or one without strides.
-_CHANGES = (KeyError, IndexError, AttributeError, ValueError, TypeError, RuntimeError)
-
-
 # What the text calls, to know of what holds for all tensors.
 _CALLED = {
     "is_grad_enabled": torch.is_grad_enabled,
@@ -139,7 +134,7 @@ def shortcut(
     if text is None:
         return None
     plans = Plans()
-    scope: dict[str, Any] = {**writer.objects, **_CALLED, "CHANGES": _CHANGES, "plans": plans}
+    scope: dict[str, Any] = {**writer.objects, **_CALLED, "plans": plans}
     exec(compile(text, "<shortcut>", "exec"), scope)
     return Shortcut(binding, args, kwargs, values, scope["read"], plans)
 
@@ -257,6 +252,8 @@ class _Writer:
         yield f"            if not ({' and '.join(f'isinstance(t{k}, Tensor)' for k in range(len(tensors)))}):"
         yield "                return None"
         yield f"            plan = plans.find((state, {key}), ({tensors_text}))"
-        yield "    except CHANGES:"
+        # Something has changed: an item, an attribute or a variable is gone, or is no tensor, or one without strides. A
+        # tensor's class may also raise what it likes.
+        yield "    except Exception:"
         yield "        return None"
         yield f"    return ({tensors_text}), plan, ({''.join(f'{each}, ' for each in values)})"

@@ -70,7 +70,7 @@ def _innermost(frames: Iterable[tuple[FrameType, int]]) -> SourceLine | None:
         elif filename == _TRACER:  # what called the loss is none of it
             break
         elif is_users(filename) and filename not in _WRAPPERS and not filename.startswith("<frozen "):
-            if linecache.getline(filename, lineno):
+            if linecache.getline(filename, lineno, frame.f_globals):  # by which a text in an archive is found
                 return statement_at(frame.f_code, lineno)
             without_text = without_text or (frame.f_code, lineno)
     found = without_text or inside_torch
@@ -94,6 +94,7 @@ def _statement_at(filename: str, code: CodeType, lineno: int) -> SourceLine:
 def _statements(filename: str, code: CodeType) -> dict[int, ast.stmt]:
     """The simple statements of a function by every line that they extend over."""
     first = code.co_firstlineno
+    linecache.checkcache(filename)  # the module may have been loaded again
     lines = linecache.getlines(filename)[first - 1 :]
     try:
         if code.co_name != "<module>":

@@ -17,12 +17,14 @@ class Symbols:
 
     def __init__(self, *, static: bool) -> None:
         # Importing these pulls in torch._dynamo, about a second: only when a loss is really traced.
+        from torch._functorch import config
         from torch._subclasses.fake_tensor import FakeTensorMode
         from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
         self.static = static
         self.shapes = ShapeEnv(duck_shape=False)
-        self.mode = FakeTensorMode(shape_env=self.shapes, allow_non_fake_inputs=True)
+        with config.patch(fake_tensor_propagate_real_tensors=False):  # with which a trace would draw, too
+            self.mode = FakeTensorMode(shape_env=self.shapes, allow_non_fake_inputs=True)
         self.mode.cache_enabled = False  # every trace has symbols of its own: never a hit, and half of a trace's time
 
     def number(self, name: str, value: float) -> Any:

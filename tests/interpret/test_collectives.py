@@ -1,4 +1,6 @@
-"""Losses that communicate with other processes: never by a trace, and in each call exactly as torch does."""
+"""Losses that communicate with other processes: never by a trace, and in each call exactly as torch does. Those whose
+parameters are sharded over processes, which come together around a call, have kernels.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from autogen import CollectiveError, autogen_loss, explain
+from tests.interpret.launches import Launches
 from tests.interpret.processes import result_of, start
 
 pytestmark = [
@@ -242,3 +245,36 @@ def test_two_processes_agree(tmp_path: Path) -> None:
     assert of_second == (
         "[0.625, 0.625, 0.625, 1.1428571939468384, 2.0, 2.0, 1.0] 2 a collective (c10d::send) is made by every process"
     )
+
+
+class Proxies(nn.Module):
+    """A loss with parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proxies = nn.Parameter(torch.arange(12.0).view(3, 4).sin())
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        """Cross entropy of distances."""
+        return nn.functional.cross_entropy(-(x[:, None] - self.proxies).square().sum(-1), labels)
+
+
+@pytest.mark.parametrize(
+    "decorate", [lambda: autogen_loss(type("Own", (Proxies,), {}))(), lambda: autogen_loss(Proxies())]
+)
+def test_a_loss_whose_parameters_are_sharded(decorate: Callable[[], nn.Module], launches: Launches) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = dist.init_device_mesh("cpu", (1,))
+    found = []
+    for loss in (decorate(), Proxies()):
+        fully_shard(loss, mesh=mesh)
+        optimizer = torch.optim.SGD(loss.parameters(), lr=0.1)
+        for step in range(4):
+            x = torch.linspace(-1, 1, 4 * (5 - step % 2)).view(-1, 4).requires_grad_()
+            loss(x, torch.arange(len(x)) % 3).backward()
+            optimizer.step()
+            found.append(x.grad)
+        found += [each.full_tensor() for each in loss.parameters()]
+    assert launches.take() == 8
+    torch.testing.assert_close(found[: len(found) // 2], found[len(found) // 2 :])

@@ -169,6 +169,28 @@ def test_functions_pickle_by_name() -> None:
     assert pickle.loads(pickle.dumps(autogen.functional.mse_loss)) is autogen.functional.mse_loss
 
 
+@pytest.mark.parametrize("name", ["loss", "Loss"])
+def test_what_has_been_called_pickles_by_value(name: str) -> None:
+    """As joblib and ray send what is in `__main__` to other processes."""
+    cloudpickle = pytest.importorskip("cloudpickle")
+    scope = {"__name__": "__main__", "nn": nn, "autogen_loss": autogen_loss}
+    exec(
+        "@autogen_loss\n"
+        "def loss(x, y, scale=2.0): return (x - y).abs().mean() * scale\n"
+        "@autogen_loss\n"
+        "class Loss(nn.Module):\n"
+        "    def __init__(self): super().__init__()\n"
+        "    def forward(self, x, y): return (x - y).abs().mean() * 2\n",
+        scope,
+    )
+    found: Any = scope[name]
+    for _ in range(3):
+        loss = found() if name == "Loss" else found
+        torch.testing.assert_close(loss(X, T), (X - T).abs().mean() * 2)
+        assert explain(loss, X, T).path == "generated"
+        found = pickle.loads(cloudpickle.dumps(found))
+
+
 @pytest.mark.parametrize("function", [F.cosine_similarity, F.pairwise_distance, F.softplus], ids=lambda f: f.__name__)
 def test_a_function_that_is_written_in_c(function: Any) -> None:
     loss = autogen_loss(function, policy="mandatory")

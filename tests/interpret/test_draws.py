@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+import torch._functorch.config
 import torch.distributions as D
 import torch.nn.functional as F
 from torch import Tensor
@@ -59,6 +60,15 @@ def test_each_element_has_the_draw_that_torch_gives_it(name: str) -> None:
             (again,) = torch.autograd.grad(value, x, create_graph=True)
             found.append([value, gradient, again, torch.get_rng_state()])
         torch.testing.assert_close(*found)
+
+
+def test_a_trace_draws_nothing_where_fake_tensors_are_to_have_values() -> None:
+    found = []
+    with torch._functorch.config.patch(fake_tensor_propagate_real_tensors=True):
+        for loss in (autogen_loss(DRAWS["dropout"]), DRAWS["dropout"]):
+            torch.manual_seed(3)
+            found.append((loss(X), torch.get_rng_state()))
+    torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize("name", ["uniform_", "exponential_", "bernoulli_ of a number", "normal_ of other moments"])

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import autogen.losses
-from autogen import CompileError, autogen_loss, policy
+from autogen import CompileError, autogen_loss, explain, policy
 from autogen.runtime.prepared import Direction, Prepared
 from tests.interpret.samples import Samples
 from tests.interpret.table import ROWS, Row
@@ -200,6 +200,21 @@ def test_modules_are_not_kept_alive(binds: list[str]) -> None:
     assert gone() is None
 
 
+def test_classes_are_not_kept_alive() -> None:
+    """Nor is what they close over."""
+
+    def make() -> list[weakref.ref[Any]]:
+        held = X.clone()
+        loss = autogen_loss(type("Local", (nn.Module,), {"forward": lambda self, x: (x - held).abs().mean()}))
+        for _ in range(3):
+            loss()(Y)
+        return [weakref.ref(loss), weakref.ref(held)]
+
+    gone = make()
+    gc.collect()
+    assert [each() for each in gone] == [None, None]
+
+
 def test_a_random_loss_is_random() -> None:
     ours = autogen_loss(lambda x: (x * torch.rand_like(x)).sum())
     assert len({float(ours(X)) for _ in range(5)}) == 5
@@ -287,6 +302,25 @@ def test_tensors_that_no_kernel_may_be_given_are_torchs_also_once_there_is_a_pla
         assert type(found) is type(expected)
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(torch.autograd.grad(found, x), torch.autograd.grad(expected, x))
+
+
+class Strict(Tensor):
+    """A tensor of a class that has one function, and refuses even to say its dtype."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func is nn.functional.mse_loss, func
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs)
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_a_class_of_tensors_that_refuses_what_it_does_not_know(static: bool) -> None:
+    x, strict = X.clone(), torch.Tensor._make_subclass(Strict, X.clone())
+    ours = autogen_loss(nn.MSELoss(), static_graph=static)
+    for each in (strict, strict, x, x, x, strict, strict, x):
+        assert float(ours(each, Y)) == pytest.approx(float(nn.MSELoss()(x, Y)))
+    assert "Strict" in explain(ours, strict, Y).reason
 
 
 def detection(outputs: dict[str, Any], targets: Any, weight: float = 1.0) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import time
 from pathlib import Path
@@ -54,6 +55,15 @@ def test_the_command_lists_and_clears_the_cache(folder: Path, capsys: pytest.Cap
     assert "files deleted" in capsys.readouterr().out
     assert not [path for path in folder.rglob("*") if path.is_file()]
     assert build.load_function("answer", TEXT)() == 42
+
+
+def test_the_command_names_a_folder_that_the_output_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(build.CACHE_VARIABLE, str(tmp_path / "ö"))
+    output = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(output, "ascii", write_through=True))
+    main(["cache"])
+    main(["cache", "--clear"])
+    assert output.getvalue().count(rb"\xf6") == 2
 
 
 OTHERS = ("train.py", "results.tmp", "tuned/mine.json", "plans/mine/best.plan", "__pycache__/train.cpython-311.pyc")

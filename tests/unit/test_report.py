@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.overrides import BaseTorchFunctionMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import autogen
 from autogen import autogen_loss, explain, losses
@@ -171,6 +176,13 @@ class TestReasons:
 
     def test_a_tensor_that_no_kernel_reads(self) -> None:
         assert "complex" in self.reason(autogen_loss(lambda x: x.abs().sum()), torch.rand(N, dtype=torch.complex64))
+
+    @pytest.mark.parametrize(
+        "mode", [forward_ad.dual_level, BaseTorchFunctionMode, lambda: FlopCounterMode(display=False)]
+    )
+    def test_a_call_that_torch_transforms(self, mode: Callable[[], AbstractContextManager[Any]]) -> None:
+        with mode():
+            assert "transforms, traces or watches" in self.reason(losses.MSELoss(), *torch.rand(2, N))
 
     @staticmethod
     def reason(loss: Any, *args: Tensor) -> str:

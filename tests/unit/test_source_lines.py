@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 import torch
@@ -46,6 +48,24 @@ def test_a_file_that_was_edited_since_it_was_imported(above: str, tmp_path: Path
     file.write_text(ABOVE[above] + TEXT)
     where = where_of(scope["loss"], positive(3), positive(3))
     assert where is not None and (where.filename, where.lineno) == (str(file), 4)
+
+
+def test_a_module_that_is_loaded_again_has_the_lines_of_its_new_text(tmp_path: Path) -> None:
+    file = tmp_path / "loss.py"
+    for above in ("", "# more\n\n", "\n\n\n"):
+        file.write_text(above + TEXT)
+        scope: dict[str, Any] = {}
+        exec(compile(above + TEXT, str(file), "exec"), scope)
+        where = where_of(scope["loss"], positive(3), positive(3))
+        assert where is not None and where.code == "return error.no_such_method()"
+
+
+def test_a_module_in_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ZipFile(tmp_path / "archive.zip", "w") as archive:
+        archive.writestr("loss_in_archive.py", TEXT)
+    monkeypatch.syspath_prepend(str(tmp_path / "archive.zip"))
+    where = where_of(importlib.import_module("loss_in_archive").loss, positive(3), positive(3))
+    assert where is not None and where.code == "return error.no_such_method()"
 
 
 @pytest.mark.parametrize("filename", ["<string>", "<stdin>", "/deleted/loss.py"])
