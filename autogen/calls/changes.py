@@ -39,7 +39,7 @@ class Input:
 
 @frozen
 class Number:
-    """A number that sizes tell, and numbers that a call comes with, such as a counter."""
+    """A number that sizes tell, numbers that a call comes with, such as a counter, and those that the loss reads."""
 
     expression: sympy.Expr
 
@@ -74,11 +74,14 @@ class Written:
 
 @dataclass
 class State:
-    """All that a loss changes; `outputs` is how many are made for it."""
+    """All that a loss changes; `outputs` is how many are made for it, and `read` are those by name whose numbers decide
+    what is assigned.
+    """
 
     assigned: list[Assigned] = field(default_factory=list)
     written: list[Written] = field(default_factory=list)
     outputs: int = 0
+    read: dict[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.assigned or self.written)

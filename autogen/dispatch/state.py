@@ -77,6 +77,8 @@ def keep(
     `connect` gives a tensor its graph, which none has without.
     """
     connected: dict[int, torch.Tensor] = {}
+    if state.read:
+        sizes = {**sizes, **{name: outputs[position].item() for name, position in state.read.items()}}
     values: list[Any] = []
     for each in state.assigned:
         value = each.value

@@ -5,7 +5,7 @@ An attribute that is assigned a tensor, and a tensor that is written in place, b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -75,17 +75,20 @@ class Collector:
             self._state.written.append(Written(position, output, id(tensor) in replaced, is_unseen))
         self._state.outputs = len(self.tensors)
 
-    def state(self, guards: Guards) -> State:
-        """The state, with the names that the trace has for sizes.
+    def state(self, guards: Guards, numbers: Mapping[str, int]) -> State:
+        """The state, with the names that the trace has for sizes. Of the `numbers` that the loss reads, outputs tell.
 
         Raises:
-            StateChangeError: a number is assigned that neither sizes nor numbers of the call tell.
+            StateChangeError: a number is assigned that none of these tells.
         """
+        known = {str(symbol) for symbol in guards.symbols}.union(numbers)
         for k, each in enumerate(self._state.assigned):
             if isinstance(each.value, (torch.SymInt, torch.SymFloat)):
                 expression = guards.expression(each.value)
-                if not expression.free_symbols <= guards.symbols.keys():
+                names = set(map(str, expression.free_symbols))
+                if not names <= known:
                     raise StateChangeError("a number")
+                self._state.read |= {name: numbers[name] for name in names & numbers.keys()}
                 self._state.assigned[k] = replace(each, value=Number(expression))
         return self._state
 

@@ -138,7 +138,10 @@ def trace(
         ):
             recorded = tracing.record(run)
             leaves, results, outputs, upstream = recorded.leaves, recorded.results, recorded.names, recorded.upstream
-            if any(isinstance(leaf, _SYMBOLS) for leaf in leaves):
+            numbers: dict[str, int] = {}  # that are read, and the outputs that tell of them
+            assigned = [change.difference.now for change in recorded.changes]
+            if any(isinstance(each, _SYMBOLS) for each in (*leaves, *assigned)):
+                numbers = {str(symbol): k for k, symbol in enumerate(tracing.recorder.numbers, len(results))}
                 results += tracing.numbers()
                 outputs += [f"number_{k}" for k in range(len(results) - len(outputs))]
                 upstream += [None] * (len(results) - len(upstream))
@@ -151,7 +154,7 @@ def trace(
             )
             refuse_elsewhere(map(tracing.recording.node_of, made_of))
             domain = tracing.domain()
-            state = collector.state(domain.guards)
+            state = collector.state(domain.guards, numbers)
             others = [leaf_of(leaf, domain.guards) for leaf in leaves]
     except AutogenError as error:
         error.domain = tracing.domain()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autogen import autogen_loss, explain, trace_count
-from tests.interpret.launches import Launches
 
 
 def _squares(x: Tensor, y: Tensor) -> Tensor:
@@ -84,37 +82,6 @@ def test_numbers_that_are_the_same_now_and_then() -> None:
     for numbers in ((1, 1, 1, 2), (1, 2, 2, 2), (2, 2, 1, 3), (3, 1, 3, 3), (1, 2, 3, 1), (4, 4, 4, 4), (5, 4, 3, 5)):
         torch.testing.assert_close(ours(x, *numbers, c=numbers[0]), loss(x, *numbers, c=numbers[0]))
     assert trace_count(ours) <= 5
-
-
-class Counting(nn.Module):
-    """Warms up, and keeps a weight that decays."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.step = 0
-        self.seen = {"rows": 0, "share": 1.0}
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        self.step += 1
-        self.seen["rows"] += x.shape[0]
-        self.seen["share"] *= 0.9
-        return _squares(x, y).mean() * min(1.0, self.step / 6) + self.seen["share"]
-
-
-def test_a_loss_that_counts_its_calls(launches: Launches) -> None:
-    theirs = Counting()
-    ours = autogen_loss(copy.deepcopy(theirs))
-    for rows in (5, 5, 5, 5, 4, 3, 6, 5, 5, 2):
-        x, y = torch.randn(rows, 3, requires_grad=True), torch.randn(rows, 3)
-        launches.take()
-        found = ours(x, y)
-        is_generated = launches.take() == 1
-        torch.testing.assert_close(found, theirs(x, y))
-        assert (ours.step, ours.seen) == (theirs.step, theirs.seen)
-        assert type(ours.step) is int
-    assert is_generated
-    assert explain(ours, x, y).path == "generated"
-    assert (ours.step, trace_count(ours)) == (10, 4)
 
 
 def test_a_module_whose_counter_others_set() -> None:
