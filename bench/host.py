@@ -10,7 +10,7 @@ is no op of torch's own. What torch runs between kernels (the product of InfoNCE
 Wasserstein) and ahead of them (the check of Checked) does run, in every column. CTC is of one label in two steps. Its
 lengths are on the device, and so it is planned once; those of CTC lists are lists, looked at in every call. In
 "new sizes" no call has the sizes of an earlier one; tensors have up to 100,000 elements, most of them few, and are cut
-in every column. Refused is torch's: how much a call loses by being decorated.
+in every column. Counted has another number of its calls in each. Refused is torch's: how much a call loses by being decorated.
 
 Times are CPU time of the process, the median of many rounds, in each of which all columns take their turn. Ratios to
 eager are the median of those of the rounds: a machine may be faster in one than in the next. It fails if one is above
@@ -58,6 +58,7 @@ BOUNDS = {
     "LinearCrossEntropy": (1.05, 1.25),
     "Checked": (1.4, 1.2),
     "Refused": (1.75, 1.5),
+    "Counted": (1.7, 1.1),
     "DINO": (0.45, 0.55),
     "DINO, assigned": (0.3, 0.4),
     "BCE, new sizes": (2.4, 1.9),
@@ -67,6 +68,7 @@ BOUNDS = {
 RATIO = "/ eager"
 CHECKED = ("Checked",)  # what these check, they check on every device
 REFUSED = "Refused"
+COUNTED = "Counted"  # of which the first calls are torch's
 NEW_SIZES = "new sizes"
 SIDE = 28  # as many sizes of each dimension
 
@@ -141,6 +143,18 @@ def refused(input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """A mean error that is scaled in Python, which is why torch runs it."""
     error = (input - target).abs()
     return error.mean() / max(math.hypot(error.detach().amax(), 0.0), 1e-6)
+
+
+class Counted(nn.Module):
+    """A mean error whose weight decays from call to call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = 0
+
+    def forward(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        self.step += 1
+        return (input - target).abs().mean() * math.exp(-self.step / 10_000)
 
 
 class Dino(nn.Module):
@@ -224,6 +238,7 @@ def cases() -> dict[str, tuple[Any, Any, tuple[Any, ...]]]:
         "Wasserstein": (autogen_loss(wasserstein), wasserstein, (torch.randn(64, 10), torch.randn(64, 10))),
         "Checked": (autogen_loss(checked), checked, (torch.randn(64, 10), torch.rand(64, 10) + 0.1)),
         "Refused": (autogen_loss(refused), refused, (torch.randn(64, 10), torch.randn(64, 10))),
+        "Counted": (autogen_loss(Counted()), Counted(), (torch.randn(64, 10), torch.randn(64, 10))),
         "DINO": (autogen_loss(Dino()), Dino(), (torch.randn(64, 10), torch.randn(64, 10))),
         "DINO, assigned": (autogen_loss(DinoAssigned()), DinoAssigned(), (torch.randn(64, 10), torch.randn(64, 10))),
     }
@@ -270,9 +285,9 @@ def measure(seconds: float, *, compiled: bool = True) -> dict[str, dict[str, dic
         if compiled:
             torch.compiler.reset()  # modules of torch.nn share a limit of recompilations
             columns["compile"] = torch.compile(eager)
-        with policy("default" if name == REFUSED else "mandatory"):
-            ours(first, *rest)
-            ours(first * 2, *rest)  # in training, too, what a loss reads of its tensors differs
+        with policy("default" if name in (REFUSED, COUNTED) else "mandatory"):
+            for factor in (1, 2, 3, 4):  # in training, too, what a loss reads of its tensors differs
+                ours(first * factor, *rest)
         if name not in CHECKED:
             without_checks(ours)
         if name.endswith(NEW_SIZES):

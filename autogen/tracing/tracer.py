@@ -10,7 +10,7 @@ from typing import Any
 
 import sympy
 import torch
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, free_unbacked_symbols
 from torch.utils._sympy.functions import ToFloat
 
 from autogen.calls.binding import Replay
@@ -139,8 +139,8 @@ def trace(
             recorded = tracing.record(run)
             leaves, results, outputs, upstream = recorded.leaves, recorded.results, recorded.names, recorded.upstream
             numbers: dict[str, int] = {}  # that are read, and the outputs that tell of them
-            assigned = [change.difference.now for change in recorded.changes]
-            if any(isinstance(each, _SYMBOLS) for each in (*leaves, *assigned)):
+            assigned = [each.difference.now for each in recorded.changes if isinstance(each.difference.now, _SYMBOLS)]
+            if any(isinstance(leaf, _SYMBOLS) for leaf in leaves) or any(map(free_unbacked_symbols, assigned)):
                 numbers = {str(symbol): k for k, symbol in enumerate(tracing.recorder.numbers, len(results))}
                 results += tracing.numbers()
                 outputs += [f"number_{k}" for k in range(len(results) - len(outputs))]
