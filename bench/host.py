@@ -10,7 +10,8 @@ is no op of torch's own. What torch runs between kernels (the product of InfoNCE
 Wasserstein) and ahead of them (the check of Checked) does run, in every column. CTC is of one label in two steps. Its
 lengths are on the device, and so it is planned once; those of CTC lists are lists, looked at in every call. In
 "new sizes" no call has the sizes of an earlier one; tensors have up to 100,000 elements, most of them few, and are cut
-in every column. Counted has another number of its calls in each. Refused is torch's: how much a call loses by being decorated.
+in every column. Counted has another number of calls behind it in each. Refused is torch's: how much a call loses by
+being decorated.
 
 Times are CPU time of the process, the median of many rounds, in each of which all columns take their turn. Ratios to
 eager are the median of those of the rounds: a machine may be faster in one than in the next. It fails if one is above
@@ -286,7 +287,7 @@ def measure(seconds: float, *, compiled: bool = True) -> dict[str, dict[str, dic
             torch.compiler.reset()  # modules of torch.nn share a limit of recompilations
             columns["compile"] = torch.compile(eager)
         with policy("default" if name in (REFUSED, COUNTED) else "mandatory"):
-            for factor in (1, 2, 3, 4):  # in training, too, what a loss reads of its tensors differs
+            for factor in range(1, 5 if name == COUNTED else 3):  # in training, too, what a loss reads of them differs
                 ours(first * factor, *rest)
         if name not in CHECKED:
             without_checks(ours)
