@@ -138,7 +138,8 @@ def _directions(decision: Decision, binding: Binding) -> tuple[DirectionReport |
         return None, None
     if isinstance(kernels, BoundHandwritten):
         planned = kernels.planned((*binding.tensors, *decision.found), decision.sizes)
-        return describe_handwritten(*planned, binding.tensors)
+        read = [tensor for k, tensor in enumerate(binding.tensors) if k not in kernels.unread]
+        return describe_handwritten(*planned, read)
     steps = kernels.backward() if any(needs_gradient(binding)) else ()
     report = describe(kernels.forward, decision.sizes)
     before = tuple(_with_line(TorchStep.name_of(node.target), node.meta["origin"]) for node in kernels.ahead)

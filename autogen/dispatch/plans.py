@@ -142,6 +142,7 @@ class Plan:
     @classmethod
     def of_handwritten(cls, call: BoundHandwritten, tensors: Sequence[torch.Tensor], *, is_again: bool) -> Plan:
         """Prepare a handwritten loss for calls like one, if such have come before: that takes a while."""
+        unread = call.unread if call.wanted else ()
         return cls(
             call,
             _prepared(call, tensors, {}, is_again=is_again and not call.is_found),
@@ -152,7 +153,9 @@ class Plan:
             constant=(),
             only_first=True,
             returns_tensor=True,
-            is_simple=True,  # what asks for a gradient has one
+            is_simple=not unread,  # then what asks for a gradient has one
+            cut=tuple([k for k in unread if tensors[k].requires_grad]),
+            unread=unread,
             by_values=call.is_found,
             is_found=call.is_found,
         )

@@ -235,7 +235,6 @@ class BoundHandwritten:
 
     path = "handwritten"
     is_random = False
-    unread: tuple[int, ...] = ()
     state = State()  # nothing that outlives a call
 
     @property
@@ -260,6 +259,11 @@ class BoundHandwritten:
         call = sorted(self.options.items()), self.names, self.found, self.wanted
         content = repr((kind.__module__, kind.__qualname__, call, versions()))
         return f"{kind.__name__}-{hashlib.sha256(content.encode()).hexdigest()[:32]}"
+
+    @functools.cached_property
+    def unread(self) -> tuple[int, ...]:
+        """Inputs that no kernel is given: what else the module keeps, such as what a hook has put there."""
+        return tuple(k for k, name in enumerate(self.names) if name not in self.loss.defaults)
 
     @property
     def unconnected(self) -> tuple[bool, ...]:
@@ -304,7 +308,7 @@ class BoundHandwritten:
 
     def like(self, tensors: Sequence[torch.Tensor], needs_gradient: Sequence[bool]) -> BoundHandwritten | None:
         """Calls on tensors of another geometry, if there are kernels for them."""
-        wanted = tuple([name for name, needs in zip(self.names, needs_gradient, strict=True) if needs])
+        wanted = _wanted(self.loss, self.names, needs_gradient)
         arguments = {**self.options, **dict(zip(self.names, tensors, strict=True)), **dict.fromkeys(self.values, ())}
         if self.loss.refuse(arguments, wanted) is not None:
             return None
@@ -361,7 +365,7 @@ def bind_handwritten(
     )
     if ("hip" if torch.version.hip else "cuda") not in loss.backends:
         return "the GPUs that torch is built for"
-    wanted = tuple(name for name, needs in zip(binding.names, needs_gradient, strict=True) if needs)
+    wanted = _wanted(loss, binding.names, needs_gradient)
     refusal = _overridden(module) or loss.refuse(arguments, wanted)
     if refusal is not None:
         return refusal
@@ -375,6 +379,11 @@ def bind_handwritten(
     values = values_among(given, loss.on_host)
     options = {name: each for name, each in arguments.items() if name not in values and name not in binding.names}
     return BoundHandwritten(loss, options, binding.names, values, found, wanted), read
+
+
+def _wanted(loss: Handwritten, names: Sequence[str], needs_gradient: Sequence[bool]) -> tuple[str, ...]:
+    """The arguments of a loss, among the tensors of a call, that are to be differentiated."""
+    return tuple([name for name, needs in zip(names, needs_gradient, strict=True) if needs and name in loss.defaults])
 
 
 def _is_autocast(device: torch.device) -> bool:

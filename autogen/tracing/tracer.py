@@ -184,7 +184,9 @@ def trace(
 
     inputs = all_of(names, tracing.fakes, is_input=True) + tracing.found(domain)
     reached = frozenset[int]().union(*recorded.reached)
-    unread = (k for k, each in enumerate(inputs) if not (each.node.users or k in reached or domain.ahead))
+    steps = (node for entry in domain.ahead for node in (entry.node, *entry.order))
+    ahead = {node for step in steps for node in (step, *step.all_input_nodes)}
+    unread = (k for k, each in enumerate(inputs) if not (each.node.users or k in reached or each.node in ahead))
     return Trace(
         graph=tracing.recording.graph,
         domain=domain,

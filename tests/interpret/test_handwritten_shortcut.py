@@ -56,6 +56,32 @@ def test_cosine_is_taken_apart_twice(
     assert launches.take() == 10
 
 
+@pytest.mark.parametrize("name", ["CosineEmbeddingLoss", "MultiLabelMarginLoss"])
+@pytest.mark.parametrize("needs", [True, False])
+def test_what_else_a_module_keeps_has_no_part_in_its_loss(name: str, needs: bool, launches: Launches) -> None:
+    """A parameter that it does not use, a buffer that is changed before backward, and what a hook has put there."""
+
+    def keep(module: nn.Module, inputs: tuple[Tensor, ...], result: Tensor) -> None:
+        module.kept = [*inputs, result]
+
+    found: list[list[Any]] = []
+    for loss in (getattr(autogen.losses, name)(), getattr(nn, name)()):
+        loss.extra = nn.Parameter(torch.ones(2))
+        loss.register_buffer("steps", torch.zeros(()))
+        loss.register_forward_hook(keep)
+        found.append([])
+        for call in range(5):
+            x, y = (each * (call + 1) for each in pairs())
+            x, y = x.detach().requires_grad_(needs), y.detach()
+            value = loss(x * 2, LABELS) if name == "MultiLabelMarginLoss" else loss(x * 2, y, SIGNS)
+            loss.steps += 1
+            if needs:
+                value.backward()
+            found[-1] += [value.detach(), value.requires_grad, x.grad, loss.extra.grad]
+    torch.testing.assert_close(*found)
+    assert launches.take() == 5 * (1 + needs)
+
+
 def test_sizes_that_keep_changing(binds: list[str], launches: Launches) -> None:
     """Nothing is taken apart for them, whether they come once or again, nor where other inputs ask for gradients."""
     ours, theirs = autogen.losses.CosineEmbeddingLoss(), nn.CosineEmbeddingLoss()

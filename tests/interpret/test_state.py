@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -436,4 +437,39 @@ def test_what_is_only_assigned_is_no_input_of_a_checkpoint() -> None:
         for loss in autogen_loss(Logs()), Logs():
             value = torch.utils.checkpoint.checkpoint(loss, x, y, use_reentrant=False)
             found.append([value, *torch.autograd.grad(value, [x, loss.weight])])
+        torch.testing.assert_close(*found)
+
+
+class Counted(torch.nn.Module):
+    """A loss that looks at values before its kernels, and does not read how often it was called."""
+
+    def __init__(self, formula: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.formula = formula
+        self.register_buffer("flag", torch.tensor(True))
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.formula(x, y) * (2 if self.flag else 3)
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        lambda x, y: torch.nn.functional.cross_entropy(x, y.argmax(1)),
+        lambda x, y: x[(x > y).nonzero(as_tuple=True)].square().sum(),
+        lambda x, y: (x - y).square().sum(),
+    ],
+    ids=["labels", "places", "flag"],
+)
+def test_what_is_not_read_may_change_before_backward(formula: Callable[[Tensor, Tensor], Tensor]) -> None:
+    ours, theirs = autogen_loss(Counted(formula)), Counted(formula)
+    for k in range(4):
+        x, y = inputs(k)
+        found = []
+        for loss in ours, theirs:
+            value = loss(x, y)
+            loss.steps.add_(1)
+            (first,) = torch.autograd.grad(value, x, create_graph=True)
+            found.append([value, first, *torch.autograd.grad(first.square().sum() + value, x)])
         torch.testing.assert_close(*found)
