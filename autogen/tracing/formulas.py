@@ -463,6 +463,7 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.rrelu_with_noise_.default: _rrelu_,
     aten.smooth_l1_loss.default: checks.positive_beta,
     aten.soft_margin_loss.default: _all(checks.within(0, 1), _in_dtype_of_first(aten.soft_margin_loss.default, 1)),
+    aten._softmax.default: checks.along_dimension,
     aten.softshrink_backward.default: _shrink_backward,
     aten.std.correction: _with_degrees_of_freedom,
     aten.std_mean.correction: _with_degrees_of_freedom,

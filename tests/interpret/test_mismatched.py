@@ -71,3 +71,19 @@ def test_a_write_that_reads_its_memory_elsewhere(write: Callable[[Tensor], Tenso
         with pytest.raises(RuntimeError, match="refer to a single memory location"):
             ours(torch.rand(5, 4))
     assert launches.take() == 0
+
+
+def test_a_dimension_of_a_softmax_that_is_none(launches: Launches) -> None:
+    def loss(x: Tensor, dim: int) -> Tensor:
+        return F.softmax(x, dim).square().sum()
+
+    ours, x = autogen_loss(loss), torch.randn(3, 4)
+    for dim in (1, 0, -1, 2, -2, -3, 1, 5):
+        if -x.dim() <= dim < x.dim():
+            torch.testing.assert_close(ours(x, dim), loss(x, dim))
+            assert launches.take()
+        else:
+            with pytest.raises(IndexError, match=f"but got {dim}"):
+                ours(x, dim)
+            assert not launches.take()
+    torch.testing.assert_close(ours(x[0, 0], -1), torch.tensor(1.0))
