@@ -20,7 +20,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.overrides import TorchFunctionMode
 
 from autogen.errors import UnsupportedOpError
-from autogen.tracing import checks, padding, products
+from autogen.tracing import checks, padding, products, resizing
 from autogen.tracing.source import current_statement
 
 aten = torch.ops.aten
@@ -470,3 +470,4 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.var.correction: _with_degrees_of_freedom,
     aten.var_mean.correction: _with_degrees_of_freedom,
 }
+    **{op: resizing.resized(op) for op in resizing.COPYING},
