@@ -197,6 +197,7 @@ class Recorder(TorchDispatchMode):
         if func in OF_UNKNOWN_SIZE:
             return self._find(func, args, kwargs)
         if masks.reads(func) or masks.writes(func):
+            masks.require_fit(*args[:2])
             found = masks.mask_of(args[1])
             if found is None and masks.writes(func):
                 written = self._nonzeros.written(args[0], args[1])
@@ -291,10 +292,6 @@ class Recorder(TorchDispatchMode):
 
     def _record_mask(self, func: Any, args: Any, mask: torch.Tensor, before: int) -> torch.Tensor:
         tensor = args[0]
-        rest = tensor.shape[before : before + mask.dim()]
-        for size, own in zip(mask.shape, rest, strict=True):
-            if size != own:
-                raise IndexError(f"a mask of shape {tuple(mask.shape)} for dimensions of {tuple(rest)}")
         known = self._places(mask) if self._reads.masks else None
         chosen = (
             self._choices.size(self.node_of(mask), tensor.fake_mode.shape_env) if known is None else known[0].shape[0]

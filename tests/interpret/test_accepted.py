@@ -64,6 +64,7 @@ REFUSED: dict[str, Loss] = {
     "beyond halves, in place": lambda x, mask, count: x.half().masked_fill_(mask, -1e9).float().mean(),
     "clamped beyond halves": lambda x, mask, count: x.half().clamp(max=1e5).float().mean(),
     "filled beyond halves": lambda x, mask, count: (x + torch.full_like(x.half(), 1e5)).mean(),
+    "chosen by integers": lambda x, mask, count: x.masked_select(count - 1).mean(),
     "padded beyond halves": lambda x, mask, count: functional.pad(x.half(), (1, 1), value=1e5).float().mean(),
 }
 TAKEN: dict[str, Loss] = {

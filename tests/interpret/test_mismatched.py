@@ -24,6 +24,7 @@ LOSSES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], tuple[int, ...], lis
     "in place": (lambda x, y: _set(x.clone(), y).sum(), (2, 5, 4), [(3, 5, 4), (2, 5, 3)]),
     "a product": (lambda x, y: torch.addmm(y, x[0, 0, :1], x[0, 0, :4, :4]).sum(), (1, 4), [(2, 4), (1, 1, 4)]),
     "of a vector": (lambda x, y: torch.addmv(y, x[0, 0], x[0, 0, 0]).sum(), (5,), [(1, 5)]),
+    "masks": (lambda x, y: x[x[:, 0, 0, 0] < 9, y.cumsum(0) < 3].sum(), (3,), [(2,), (5,)]),
     "of several": (lambda x, y: torch.baddbmm(y, x[0], x[0].mT).sum(), (3, 5, 5), [(1, 3, 5, 5)]),
 }  # fmt: skip
 
