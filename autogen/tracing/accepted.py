@@ -19,6 +19,7 @@ aten = torch.ops.aten
 # Ops that keep the number of dimensions in mind, and not the sizes, beside those that torch calls pointwise.
 _LIKE_POINTWISE = {
     aten._log_softmax.default,
+    aten._prelu_kernel.default,
     aten._softmax.default,
     aten.binary_cross_entropy.default,
     aten.binary_cross_entropy_with_logits.default,
@@ -40,6 +41,15 @@ _LIKE_POINTWISE = {
     aten.var_mean.correction,
 }
 
+# Ops that make images of another size, of floats and, some of them, of bytes.
+_RESIZING = {
+    *(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default),
+    *(aten.upsample_nearest1d.default, aten.upsample_nearest2d.default, aten.upsample_nearest3d.default),
+    *(aten._upsample_nearest_exact1d.default, aten._upsample_nearest_exact2d.default),
+    *(aten._upsample_nearest_exact3d.default, aten.upsample_linear1d.default, aten.upsample_bilinear2d.default),
+    *(aten.upsample_trilinear3d.default, aten.upsample_bicubic2d.default),
+}
+
 # Ops whose formulas would take tensors of several dtypes, which they do not, beside those of indices.
 _OF_ONE_DTYPE = {
     *(aten.addmm.default, aten.addmv.default, aten.baddbmm.default, aten.mv.default, aten.linalg_cross.default),
@@ -48,6 +58,8 @@ _OF_ONE_DTYPE = {
     *(aten.lerp.Scalar, aten.lerp.Tensor, aten.lerp_.Scalar, aten.lerp_.Tensor),
     *(aten.native_batch_norm.default, aten.native_group_norm.default, aten.native_layer_norm.default),
 }
+
+_TRIED = (_LIKE_POINTWISE, _RESIZING, _OF_ONE_DTYPE)
 
 
 def _put(x: torch.Tensor, indices: Any, values: torch.Tensor, *rest: Any) -> tuple[Any, ...]:
@@ -92,7 +104,7 @@ def require_accepted(func: Any, args: Any, kwargs: Any) -> None:
         dtype = kwargs.get("dtype") or (args[0].dtype if isinstance(args[0], torch.Tensor) else None)
         shape = [] if func is aten.scalar_tensor.default else [2]
         args, kwargs, func = (shape, number), {"dtype": dtype}, aten.full.default
-    elif torch.Tag.pointwise not in func.tags and func not in _LIKE_POINTWISE and func not in _OF_ONE_DTYPE:
+    elif torch.Tag.pointwise not in func.tags and not any(func in ops for ops in _TRIED):
         return
     leaves, spec = pytree.tree_flatten((args, kwargs))
     if func in (aten.index_put.default, aten.index_put_.default) and _is_filling(*args):

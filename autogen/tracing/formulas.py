@@ -470,5 +470,5 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.std_mean.correction: _with_degrees_of_freedom,
     aten.var.correction: _with_degrees_of_freedom,
     aten.var_mean.correction: _with_degrees_of_freedom,
-    **{op: resizing.resized(op) for op in resizing.COPYING},
+    **{op: resizing.resized(op) for op in resizing.RESIZING},
 }

@@ -1,4 +1,6 @@
-"""Resizing: torch's kernels copy along a dimension that keeps its size, whatever the factor; its formulas do not."""
+"""Resizing: torch's kernels copy along a dimension that keeps its size, whatever the factor, and round bytes in a way
+of their own; its formulas do neither.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +13,27 @@ from torch._decomp import decomposition_table
 
 aten = torch.ops.aten
 
-# The ops whose kernels do so, and how many of their arguments are between the sizes and the factors.
-COPYING = {
+# How many arguments an op has between the sizes and the factors.
+RESIZING = {
     aten.upsample_nearest2d.default: 0,
     aten.upsample_linear1d.default: 1,
     aten.upsample_bilinear2d.default: 1,
     aten.upsample_trilinear3d.default: 1,
+    aten.upsample_bicubic2d.default: 1,
 }
 
 
-def resized(op: Any) -> Callable[..., Tensor]:
-    """torch's formula for one of these, by a factor of 1 along the dimensions that keep their size."""
-    flags = COPYING[op]
+def resized(op: Any) -> Callable[..., Any]:
+    """torch's formula for one of these; bytes are resized by torch itself."""
+    flags = RESIZING[op]
+    is_copying = op is not aten.upsample_bicubic2d.default
 
-    def resize(input: Tensor, sizes: Sequence[Any], *options: Any) -> Tensor:
+    def resize(input: Tensor, sizes: Sequence[Any], *options: Any) -> Any:
+        if input.dtype == torch.uint8:
+            return NotImplemented
         along = zip(input.shape[2:], sizes, options[flags:], strict=False)
-        factors = (1.0 if _keeps(*each) else each[-1] for each in along)
-        result: Tensor = decomposition_table[op](input, sizes, *options[:flags], *factors)
-        return result
+        factors = (1.0 if is_copying and _keeps(*each) else each[-1] for each in along)
+        return decomposition_table[op](input, sizes, *options[:flags], *factors)
 
     return resize
 

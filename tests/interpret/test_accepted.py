@@ -67,6 +67,11 @@ REFUSED: dict[str, Loss] = {
     "chosen by integers": lambda x, mask, count: x.masked_select(count - 1).mean(),
     "a cross product": lambda x, mask, count: torch.linalg.cross(x[:3], x[3:].double()).mean(),
     "beyond bytes": lambda x, mask, count: (x * count.to(torch.uint8).masked_fill(mask, 300)).mean(),
+    "labels resized": lambda x, mask, count: (x[:4] * functional.interpolate(count[None, None], 4)).mean(),
+    "labels between": lambda x, mask, count: (
+        x[:4] * functional.interpolate(count.view(1, 1, 2, 3), (2, 2), mode="bilinear").flatten()
+    ).mean(),
+    "labels pooled": lambda x, mask, count: functional.adaptive_avg_pool2d(count.view(1, 1, 2, 3), 4).sum() * x.mean(),
     "bytes filled": lambda x, mask, count: (x * count.to(torch.int8).fill_(200)).mean(),
     "bytes made": lambda x, mask, count: (x * torch.full((6,), 300, dtype=torch.uint8)).mean(),
     "bytes chosen": lambda x, mask, count: (x * torch.where(mask, count.to(torch.int8), 1000)).mean(),

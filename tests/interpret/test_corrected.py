@@ -70,3 +70,14 @@ def test_a_dimension_that_keeps_its_size_is_copied(mode: str, rank: int) -> None
             value = each(x, factor)
             found.append((value.detach(), *torch.autograd.grad(value.square().sum(), x)))
         torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_bytes_that_are_resized(mode: str) -> None:
+    def resized(x: Tensor) -> Tensor:
+        return functional.interpolate(x, scale_factor=1.7, mode=mode).float().mean((0, 2, 3))
+
+    loss = autogen_loss(resized)
+    for rows in (7, 9):
+        x = torch.randint(0, 256, (2, 3, rows, 8), dtype=torch.uint8)
+        torch.testing.assert_close(loss(x), resized(x))
