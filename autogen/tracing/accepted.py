@@ -87,7 +87,7 @@ _FILLED_WITH = {
 }
 
 _SAMPLES = {torch.SymBool: True, torch.SymInt: 1}
-_COMPUTED_WITH = ("number", "Optional[number]", "float", "Optional[float]")
+_COMPUTED_WITH = ("number", "Optional[number]", "float", "Optional[float]", "Tensor")  # which may be a number, too
 
 
 def require_accepted(func: Any, args: Any, kwargs: Any) -> None:

@@ -21,6 +21,8 @@ REFUSED: dict[str, Loss] = {
     "from a mask": lambda x, mask, count: (mask - x).mean(),
     "one less a mask": lambda x, mask, count: (x * (1 - mask)).mean(),
     "a truth less": lambda x, mask, count: ((x.shape[0] > 4) - x).mean(),
+    "less a truth": lambda x, mask, count: (x - (x.shape[0] > 4)).mean(),
+    "less what is read": lambda x, mask, count: (x - mask.any().item()).mean(),
     "in place": lambda x, mask, count: x.clone().sub_(mask).mean(),
     "a mask negated": lambda x, mask, count: (x * -mask).mean(),
     "l1 of a mask": lambda x, mask, count: functional.l1_loss(x, mask),
