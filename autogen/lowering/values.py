@@ -263,6 +263,8 @@ def reduction(kind: str, value: Value, dims: Sequence[int], keepdim: bool) -> Va
         body = value.at(full)
         for dim in dims:
             body = _counted(kind, body, value.shape[dim], full[dim])
+        if kind == "sum" and body.dtype == torch.int32:  # one that wraps is an error of Triton's interpreter
+            return ir.cast(ir.reduce(kind, taken - before, ir.cast(body, torch.int64)), torch.int32)
         return ir.reduce(kind, taken - before, body)
 
     return Value(shape, value.dtype, at, factors)

@@ -19,20 +19,35 @@ aten = torch.ops.aten
 # Ops that keep the number of dimensions in mind, and not the sizes, beside those that torch calls pointwise.
 _LIKE_POINTWISE = {
     aten._log_softmax.default,
+    aten._prelu_kernel.default,
     aten._softmax.default,
     aten.binary_cross_entropy.default,
     aten.binary_cross_entropy_with_logits.default,
     aten.huber_loss.default,
     aten.log_sigmoid_forward.default,
+    aten.logcumsumexp.default,
     aten.logsumexp.default,
     aten.masked_fill_.Scalar,
     aten.mean.default,
     aten.mean.dim,
     aten.mse_loss.default,
+    aten.rsub.Tensor,
     aten.smooth_l1_loss.default,
     aten.soft_margin_loss.default,
     aten.soft_margin_loss_backward.default,
+    aten.std.correction,
+    aten.std_mean.correction,
     aten.var.correction,
+    aten.var_mean.correction,
+}
+
+# Ops that make images of another size, of floats and, some of them, of bytes.
+_RESIZING = {
+    *(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default),
+    *(aten.upsample_nearest1d.default, aten.upsample_nearest2d.default, aten.upsample_nearest3d.default),
+    *(aten._upsample_nearest_exact1d.default, aten._upsample_nearest_exact2d.default),
+    *(aten._upsample_nearest_exact3d.default, aten.upsample_linear1d.default, aten.upsample_bilinear2d.default),
+    *(aten.upsample_trilinear3d.default, aten.upsample_bicubic2d.default),
 }
 
 # Ops whose formulas would take tensors of several dtypes, which they do not, beside those of indices.
@@ -43,6 +58,8 @@ _OF_ONE_DTYPE = {
     *(aten.lerp.Scalar, aten.lerp.Tensor, aten.lerp_.Scalar, aten.lerp_.Tensor),
     *(aten.native_batch_norm.default, aten.native_group_norm.default, aten.native_layer_norm.default),
 }
+
+_TRIED = (_LIKE_POINTWISE, _RESIZING, _OF_ONE_DTYPE)
 
 
 def _put(x: torch.Tensor, indices: Any, values: torch.Tensor, *rest: Any) -> tuple[Any, ...]:
@@ -66,16 +83,17 @@ _FILLED_WITH = {
     aten.full.default: 1,
     aten.full_like.default: 1,
     aten.new_full.default: 2,
+    aten.scalar_tensor.default: 0,
 }
 
 _SAMPLES = {torch.SymBool: True, torch.SymInt: 1}
-_COMPUTED_WITH = ("number", "Optional[number]", "float", "Optional[float]")
+_COMPUTED_WITH = ("number", "Optional[number]", "float", "Optional[float]", "Tensor")  # which may be a number, too
 
 
 def require_accepted(func: Any, args: Any, kwargs: Any) -> None:
     """Run an op on tensors of one element, if it may not take their dtypes or its numbers.
 
-    Filling is tried on two elements, as a single one takes numbers that it cannot hold.
+    Filling is tried on two elements, as a single one, which a scalar is, takes numbers that halves cannot hold.
 
     Raises:
         Exception: what torch raises.
@@ -84,18 +102,20 @@ def require_accepted(func: Any, args: Any, kwargs: Any) -> None:
         place = _FILLED_WITH[func]
         number = args[place] if len(args) > place else 0
         dtype = kwargs.get("dtype") or (args[0].dtype if isinstance(args[0], torch.Tensor) else None)
-        args, kwargs, func = ([2], number), {"dtype": dtype}, aten.full.default
-    elif torch.Tag.pointwise not in func.tags and func not in _LIKE_POINTWISE and func not in _OF_ONE_DTYPE:
+        shape = [] if func is aten.scalar_tensor.default else [2]
+        args, kwargs, func = (shape, number), {"dtype": dtype}, aten.full.default
+    elif torch.Tag.pointwise not in func.tags and not any(func in ops for ops in _TRIED):
         return
     leaves, spec = pytree.tree_flatten((args, kwargs))
     if func in (aten.index_put.default, aten.index_put_.default) and _is_filling(*args):
         return
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    dtypes = {kwargs.get("dtype"), *(tensor.dtype for tensor in tensors)}
+    dtypes = {kwargs.get("dtype"), *(tensor.dtype for tensor in tensors)} - {None}
     leaves = [_as_large(leaf, dtypes) if isinstance(leaf, torch.SymFloat) else leaf for leaf in leaves]
     args, kwargs = pytree.tree_unflatten(leaves, spec)
     is_mixed = func in _OF_ONE_DTYPE and len({tensor.dtype for tensor in tensors}) > 1
-    if not is_mixed and all(map(_is_taken, (*tensors, *_numbers(func, args, kwargs)))):
+    is_of_floats = all(dtype.is_floating_point for dtype in dtypes)
+    if is_of_floats and not is_mixed and all(map(_is_taken, _numbers(func, args, kwargs))):
         return
     size = 3 if func is aten.linalg_cross.default else 1
     value = 0 if func in _OF_ONE_DTYPE else 1  # which is an index
@@ -117,7 +137,7 @@ def _is_filling(x: Any, indices: Any, values: torch.Tensor, *rest: Any) -> bool:
     return has_mask and all(isinstance(size, int) and size == 1 for size in values.shape)
 
 
-def _as_large(number: torch.SymFloat, dtypes: set[torch.dtype | None]) -> float:
+def _as_large(number: torch.SymFloat, dtypes: set[torch.dtype]) -> float:
     """A float that halves can hold if they can hold one that varies, which is what the trace is for; else one that they
     cannot.
     """
@@ -137,9 +157,7 @@ def _numbers(func: Any, args: Any, kwargs: Any) -> list[Any]:
 
 
 def _is_taken(leaf: Any) -> bool:
-    """Whether every op takes an argument: a float tensor, or a number that all floats can hold, and that is not 0."""
-    if isinstance(leaf, torch.Tensor):
-        return leaf.is_floating_point()
+    """Whether every op of floats takes a number, as all of them can hold it, and it is not 0."""
     if isinstance(leaf, (bool, torch.SymBool)):  # which no tensor can be subtracted from
         return False
     return not isinstance(leaf, (int, float)) or 0 < abs(leaf) <= torch.finfo(torch.half).max

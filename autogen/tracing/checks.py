@@ -77,6 +77,14 @@ def positive_beta(input: Tensor, target: Tensor, reduction: int = 1, beta: float
     return NotImplemented
 
 
+def along_dimension(input: Tensor, dim: int, *_: Any) -> Any:
+    """A check that a dimension is one of a tensor's; a single number has its dimensions 0 and -1 in words only."""
+    rank = max(1, input.dim())
+    message = f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})"
+    refuse(not -rank <= dim < rank, message, IndexError)
+    return NotImplemented
+
+
 def of_some_elements(input: Tensor, dim: int | None = None, *_: Any) -> Any:
     """A check that there are elements, over a dimension or all, of which one is the largest or smallest."""
     count = input.numel() if dim is None or not input.dim() else input.shape[dim]

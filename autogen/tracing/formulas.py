@@ -20,7 +20,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.overrides import TorchFunctionMode
 
 from autogen.errors import UnsupportedOpError
-from autogen.tracing import checks, padding, products
+from autogen.tracing import checks, padding, products, resizing
 from autogen.tracing.bindings import TAKING_SYMBOLS
 from autogen.tracing.source import current_statement
 
@@ -203,6 +203,7 @@ def _widened(tensor: Tensor) -> Tensor:
 def _masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """`torch.masked_select` by an index, of which more is known."""
     input, mask = torch.broadcast_tensors(input, mask)
+    checks.refuse(mask.dtype != torch.bool, f"expected a boolean mask but found {mask.dtype}")
     return input[mask]
 
 
@@ -476,10 +477,12 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.rrelu_with_noise.default: _rrelu,
     aten.rrelu_with_noise_.default: _rrelu_,
     aten.smooth_l1_loss.default: checks.positive_beta,
+    aten._softmax.default: checks.along_dimension,
     aten.soft_margin_loss.default: _all(checks.within(0, 1), _in_dtype_of_first(aten.soft_margin_loss.default, 1)),
     aten.softshrink_backward.default: _shrink_backward,
     aten.std.correction: _with_degrees_of_freedom,
     aten.std_mean.correction: _with_degrees_of_freedom,
     aten.var.correction: _with_degrees_of_freedom,
     aten.var_mean.correction: _with_degrees_of_freedom,
+    **{op: resizing.resized(op) for op in resizing.RESIZING},
 }

@@ -8,6 +8,7 @@ places where a mask holds are known ahead.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,6 +60,19 @@ def mask_of(indices: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, int] 
 def are_none(indices: Sequence[torch.Tensor | None]) -> bool:
     """Whether no index is a mask."""
     return all(index is None or index.dtype not in DTYPES for index in indices)
+
+
+def require_fit(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> None:
+    """Raise if a mask among the indices of an op has not the sizes of the dimensions that it is for."""
+    dim = 0
+    for index in indices:
+        if index is None or index.dtype not in DTYPES:
+            dim += 1
+            continue
+        sizes = tensor.shape[dim : dim + index.dim()]
+        if len(sizes) < index.dim() or any(map(operator.ne, index.shape, sizes)):
+            raise IndexError(f"a mask of shape {tuple(index.shape)} for dimensions of {tuple(sizes)}")
+        dim += index.dim()
 
 
 def require_broadcast(shape: Sequence[Any], wanted: Sequence[Any]) -> None:

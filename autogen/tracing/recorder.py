@@ -178,6 +178,7 @@ class Recorder(TorchDispatchMode):
 
     def _at_masks(self, func: Any, args: Any, kwargs: Any) -> Any:
         """An op that reads or writes at indices, if masks are among them, or tell where it writes."""
+        masks.require_fit(*args[:2])
         found = masks.mask_of(args[1])
         if found is not None:
             return self._record_mask(func, args, *found)
@@ -194,10 +195,6 @@ class Recorder(TorchDispatchMode):
 
     def _record_mask(self, func: Any, args: Any, mask: torch.Tensor, before: int) -> torch.Tensor:
         tensor = args[0]
-        rest = tensor.shape[before : before + mask.dim()]
-        for size, own in zip(mask.shape, rest, strict=True):
-            if size != own:
-                raise IndexError(f"a mask of shape {tuple(mask.shape)} for dimensions of {tuple(rest)}")
         known = self._places(mask) if self._reads.masks else None
         chosen = (
             self._choices.size(self.recording.node_of(mask), tensor.fake_mode.shape_env)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 
@@ -20,6 +21,8 @@ REFUSED: dict[str, Loss] = {
     "from a mask": lambda x, mask, count: (mask - x).mean(),
     "one less a mask": lambda x, mask, count: (x * (1 - mask)).mean(),
     "a truth less": lambda x, mask, count: ((x.shape[0] > 4) - x).mean(),
+    "less a truth": lambda x, mask, count: (x - (x.shape[0] > 4)).mean(),
+    "less what is read": lambda x, mask, count: (x - mask.any().item()).mean(),
     "in place": lambda x, mask, count: x.clone().sub_(mask).mean(),
     "a mask negated": lambda x, mask, count: (x * -mask).mean(),
     "l1 of a mask": lambda x, mask, count: functional.l1_loss(x, mask),
@@ -36,6 +39,11 @@ REFUSED: dict[str, Loss] = {
     "gelu of integers": lambda x, mask, count: (x + functional.gelu(count)).mean(),
     "softmax of integers": lambda x, mask, count: (x * count.softmax(-1)).mean(),
     "mean of integers": lambda x, mask, count: x.mean() * count.mean(),
+    "deviation of integers": lambda x, mask, count: x.mean() * count.std(),
+    "moments of integers": lambda x, mask, count: x.mean() * torch.var_mean(count)[0],
+    "logarithms of integers": lambda x, mask, count: (x * count.logcumsumexp(0)).mean(),
+    "logarithms of a mask": lambda x, mask, count: (x * mask.logcumsumexp(0)).mean(),
+    "from a multiple of a mask": lambda x, mask, count: torch.rsub(mask, x, alpha=2).mean(),
     "floor of a mask": lambda x, mask, count: (x + mask.floor()).mean(),
     "integers divided": lambda x, mask, count: torch.addcdiv(count, count, count).sum() + x.mean(),
     "a layer of doubles": lambda x, mask, count: functional.linear(x[None].double(), x.new_ones(2, 6), x[:2]).mean(),
@@ -58,8 +66,18 @@ REFUSED: dict[str, Loss] = {
     "an instance's weights": lambda x, mask, count: (
         functional.instance_norm(x.view(1, 2, 3), weight=x[:2].double()).square().mean()
     ),
+    "chosen by integers": lambda x, mask, count: x.masked_select(count - 1).mean(),
     "a cross product": lambda x, mask, count: torch.linalg.cross(x[:3], x[3:].double()).mean(),
     "beyond bytes": lambda x, mask, count: (x * count.to(torch.uint8).masked_fill(mask, 300)).mean(),
+    "labels resized": lambda x, mask, count: (x[:4] * functional.interpolate(count[None, None], 4)).mean(),
+    "labels between": lambda x, mask, count: (
+        x[:4] * functional.interpolate(count.view(1, 1, 2, 3), (2, 2), mode="bilinear").flatten()
+    ).mean(),
+    "labels pooled": lambda x, mask, count: functional.adaptive_avg_pool2d(count.view(1, 1, 2, 3), 4).sum() * x.mean(),
+    "bytes filled": lambda x, mask, count: (x * count.to(torch.int8).fill_(200)).mean(),
+    "bytes made": lambda x, mask, count: (x * torch.full((6,), 300, dtype=torch.uint8)).mean(),
+    "bytes chosen": lambda x, mask, count: (x * torch.where(mask, count.to(torch.int8), 1000)).mean(),
+    "no integer": lambda x, mask, count: (x * torch.full_like(count, math.nan)).mean(),
     "beyond halves": lambda x, mask, count: x.half().masked_fill(mask, -1e9).float().mean(),
     "beyond halves, in place": lambda x, mask, count: x.half().masked_fill_(mask, -1e9).float().mean(),
     "clamped beyond halves": lambda x, mask, count: x.half().clamp(max=1e5).float().mean(),
@@ -78,6 +96,8 @@ TAKEN: dict[str, Loss] = {
     "integers subtracted": lambda x, mask, count: (x - count).mean(),
     "less the greatest float": lambda x, mask, count: x.masked_fill(mask, -3e38).clamp(min=-2.0).mean(),
     "a sum beyond halves": lambda x, mask, count: (x.half() + 1e5).clamp(max=1.0).float().mean(),
+    "halves chosen": lambda x, mask, count: torch.where(mask, x.half(), 1e9).clamp(max=1.0).float().mean(),
+    "bytes chosen": lambda x, mask, count: (x * torch.where(mask, count.to(torch.uint8), 200)).mean(),
     "halves compared": lambda x, mask, count: (x * (x.half() < 1e5)).mean(),
     "sigmoid of integers": lambda x, mask, count: (x * count.sigmoid()).mean(),
 }
@@ -98,7 +118,9 @@ def test_errors_are_torchs(case: str) -> None:
             each(*arguments()).backward()
         raised.append((type(caught.value), str(caught.value)))
     assert raised[0] == raised[1]
-    assert explain(autogen_loss(loss), *arguments()).path == "eager"
+    report = explain(autogen_loss(loss), *arguments())
+    assert report.path == "eager"
+    assert "autogen failed" not in report.reason
 
 
 @pytest.mark.parametrize("case", TAKEN)

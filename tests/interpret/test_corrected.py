@@ -53,3 +53,31 @@ def test_variances_without_a_degree_of_freedom(of: Callable[..., Tensor], correc
                 value = each(x)
                 found.append((value.detach(), *torch.autograd.grad(value, x)))
         torch.testing.assert_close(*found, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("mode", "rank"), [("nearest", 1), ("nearest", 2), ("nearest", 3), ("linear", 1), ("bilinear", 2), ("trilinear", 3)]
+)
+def test_a_dimension_that_keeps_its_size_is_copied(mode: str, rank: int) -> None:
+    def resized(x: Tensor, factor: float) -> Tensor:
+        return functional.interpolate(x, scale_factor=factor, mode=mode)
+
+    loss = autogen_loss(resized)
+    for factor, size in ((1.2, 4), (1.2, 6), (1.3, 3), (2.0, 4), (0.7, 4)):
+        x = torch.randn(2, 3, *range(size, size + rank), requires_grad=True)
+        found = []
+        for each in (loss, resized):
+            value = each(x, factor)
+            found.append((value.detach(), *torch.autograd.grad(value.square().sum(), x)))
+        torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_bytes_that_are_resized(mode: str) -> None:
+    def resized(x: Tensor) -> Tensor:
+        return functional.interpolate(x, scale_factor=1.7, mode=mode).float().mean((0, 2, 3))
+
+    loss = autogen_loss(resized)
+    for rows in (7, 9):
+        x = torch.randint(0, 256, (2, 3, rows, 8), dtype=torch.uint8)
+        torch.testing.assert_close(loss(x), resized(x))

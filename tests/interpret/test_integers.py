@@ -211,3 +211,10 @@ def test_a_division_by_zero_is_torchs_error(name: str) -> None:
         else:
             torch.testing.assert_close(ours(a, b), DIVISIONS[name](a, b).float().sum())
             assert explain(ours, a, b).path == "generated"
+
+
+@pytest.mark.parametrize("size", [12, 40_000])
+def test_a_sum_that_wraps(size: int) -> None:
+    x = torch.full((size,), 2**31 - 1, dtype=torch.int32)
+    found = autogen_loss(lambda x: x.sum(dtype=torch.int32), policy="mandatory")(x)
+    torch.testing.assert_close(found, torch.tensor(-size, dtype=torch.int32))

@@ -24,6 +24,7 @@ LOSSES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], tuple[int, ...], lis
     "in place": (lambda x, y: _set(x.clone(), y).sum(), (2, 5, 4), [(3, 5, 4), (2, 5, 3)]),
     "a product": (lambda x, y: torch.addmm(y, x[0, 0, :1], x[0, 0, :4, :4]).sum(), (1, 4), [(2, 4), (1, 1, 4)]),
     "of a vector": (lambda x, y: torch.addmv(y, x[0, 0], x[0, 0, 0]).sum(), (5,), [(1, 5)]),
+    "masks": (lambda x, y: x[x[:, 0, 0, 0] < 9, y.cumsum(0) < 3].sum(), (3,), [(2,), (5,)]),
     "of several": (lambda x, y: torch.baddbmm(y, x[0], x[0].mT).sum(), (3, 5, 5), [(1, 3, 5, 5)]),
 }  # fmt: skip
 
@@ -71,3 +72,19 @@ def test_a_write_that_reads_its_memory_elsewhere(write: Callable[[Tensor], Tenso
         with pytest.raises(RuntimeError, match="refer to a single memory location"):
             ours(torch.rand(5, 4))
     assert launches.take() == 0
+
+
+def test_a_dimension_of_a_softmax_that_is_none(launches: Launches) -> None:
+    def loss(x: Tensor, dim: int) -> Tensor:
+        return F.softmax(x, dim).square().sum()
+
+    ours, x = autogen_loss(loss), torch.randn(3, 4)
+    for dim in (1, 0, -1, 2, -2, -3, 1, 5):
+        if -x.dim() <= dim < x.dim():
+            torch.testing.assert_close(ours(x, dim), loss(x, dim))
+            assert launches.take()
+        else:
+            with pytest.raises(IndexError, match=f"but got {dim}"):
+                ours(x, dim)
+            assert not launches.take()
+    torch.testing.assert_close(ours(x[0, 0], -1), torch.tensor(1.0))
