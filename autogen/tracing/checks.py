@@ -85,6 +85,12 @@ def along_dimension(input: Tensor, dim: int, *_: Any) -> Any:
     return NotImplemented
 
 
+def of_mask(input: Tensor, mask: Tensor, *_: Any) -> Any:
+    """A check that what tells where a tensor is filled are truth values."""
+    refuse(mask.dtype != torch.bool, f"expected a boolean mask but found {mask.dtype}")
+    return NotImplemented
+
+
 def of_some_elements(input: Tensor, dim: int | None = None, *_: Any) -> Any:
     """A check that there are elements, over a dimension or all, of which one is the largest or smallest."""
     count = input.numel() if dim is None or not input.dim() else input.shape[dim]
@@ -100,6 +106,11 @@ def within(place: int, *others: int) -> Callable[..., Any]:
         return NotImplemented
 
     return check
+
+
+def within_first(first: Tensor, *others: Any) -> None:
+    """Raise if tensors are broadcast to more than the first, to which an op writes."""
+    _fit(first.shape, *(each.shape for each in others if isinstance(each, Tensor)))
 
 
 def _fit(room: Sequence[Any], *shapes: Sequence[Any]) -> None:
@@ -127,6 +138,7 @@ def at_indices(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, 
     """A check that what is written at indices is broadcast to no more than their places; masks are not indices."""
     places = [k for k, each in enumerate(indices) if each is not None]
     given = [each for each in indices if each is not None]
+    refuse(any(each.is_floating_point() for each in given), "an index that is no integer", IndexError)
     if places and not any(each.dtype in (torch.bool, torch.uint8) for each in given):
         found = torch.broadcast_shapes(*(each.shape for each in given))
         rest = [size for k, size in enumerate(input.shape) if k not in places]

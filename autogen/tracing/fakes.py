@@ -14,8 +14,10 @@ from torch._subclasses.fake_tensor import (
 )
 
 from autogen.errors import SourceLine, UnsupportedOpError, ValueBranchError
+from autogen.tracing.checks import within_first
 from autogen.tracing.disguise import undisguised
 from autogen.tracing.probes import probed
+from autogen.tracing.twins import writes_each_element
 
 aten = torch.ops.aten
 
@@ -43,6 +45,8 @@ def result_of(func: Any, args: Any, kwargs: Any, where: Callable[[], SourceLine 
     try:
         # What a user's own op returns for fake tensors, the user's code says.
         with undisguised() if func.namespace == "aten" else contextlib.nullcontext():
+            if writes_each_element(func):
+                within_first(*args)  # a fake tensor would be resized
             found = probed(func, args, kwargs)
             return func(*args, **kwargs) if found is None else found
     except (DataDependentOutputException, DynamicOutputShapeException) as error:

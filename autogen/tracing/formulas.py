@@ -203,7 +203,7 @@ def _widened(tensor: Tensor) -> Tensor:
 def _masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """`torch.masked_select` by an index, of which more is known."""
     input, mask = torch.broadcast_tensors(input, mask)
-    checks.refuse(mask.dtype != torch.bool, f"expected a boolean mask but found {mask.dtype}")
+    checks.of_mask(input, mask)
     return input[mask]
 
 
@@ -414,6 +414,11 @@ def _normal(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: tor
     return self.copy_(torch.randn(self.shape, dtype=self.dtype, device=self.device))
 
 
+def _polygamma_(input: Tensor, order: int) -> Tensor:
+    """`polygamma_`, whose arguments have another order than those of `polygamma`."""
+    return input.copy_(torch.polygamma(order, input))
+
+
 def _all(*formulas: Callable[..., Any]) -> Callable[..., Any]:
     """Some formulas in turn, up to the first that applies."""
 
@@ -484,5 +489,7 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.std_mean.correction: _with_degrees_of_freedom,
     aten.var.correction: _with_degrees_of_freedom,
     aten.var_mean.correction: _with_degrees_of_freedom,
+    **dict.fromkeys((aten.masked_fill_.Scalar, aten.masked_fill_.Tensor), checks.of_mask),
+    aten.polygamma_.default: _polygamma_,
     **{op: resizing.resized(op) for op in resizing.RESIZING},
 }

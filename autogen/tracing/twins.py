@@ -40,6 +40,13 @@ def functional_twin(func: Any) -> Any:
 
 
 @functools.cache
+def writes_each_element(func: Any) -> bool:
+    """Whether an op writes each element of its first argument, as computed from what is at the same place of others."""
+    twin = functional_twin(func) if func._schema.is_mutable else None
+    return twin is not None and torch.Tag.pointwise in twin.tags
+
+
+@functools.cache
 def writes_out(func: Any) -> bool:
     """Whether an op writes to its argument `out`."""
     return any(each.is_out for each in func._schema.arguments)

@@ -81,3 +81,10 @@ def test_bytes_that_are_resized(mode: str) -> None:
     for rows in (7, 9):
         x = torch.randint(0, 256, (2, 3, rows, 8), dtype=torch.uint8)
         torch.testing.assert_close(loss(x), resized(x))
+
+
+@pytest.mark.parametrize("order", [1, 5])
+def test_a_derivative_of_digamma_in_place(order: int) -> None:
+    x = torch.tensor([0.5, 2.0, 7.0])
+    loss = autogen_loss(lambda x: x.clone().polygamma_(order).sum(), policy="mandatory")
+    torch.testing.assert_close(loss(x), torch.polygamma(order, x).sum())

@@ -24,6 +24,10 @@ LOSSES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], tuple[int, ...], lis
     "in place": (lambda x, y: _set(x.clone(), y).sum(), (2, 5, 4), [(3, 5, 4), (2, 5, 3)]),
     "a product": (lambda x, y: torch.addmm(y, x[0, 0, :1], x[0, 0, :4, :4]).sum(), (1, 4), [(2, 4), (1, 1, 4)]),
     "of a vector": (lambda x, y: torch.addmv(y, x[0, 0], x[0, 0, 0]).sum(), (5,), [(1, 5)]),
+    "compared": (lambda x, y: x[:, :1].clone().eq_(y).sum(), (5, 4), [(2, 3, 5, 4), (5, 1, 5, 4), (1, 2, 1, 5, 4)]),
+    "clamped": (lambda x, y: x[:, :1].clone().clamp_(-y, y).sum(), (1, 4), [(2, 3, 5, 4)]),
+    "divided": (lambda x, y: x[..., :1].clone().remainder_(y).sum(), (5, 1), [(4,), (3, 5, 4)]),
+    "bits": (lambda x, y: x[..., :1].long().bitwise_and_(y.long()).sum(), (5, 1), [(4,), (3, 5, 4)]),
     "masks": (lambda x, y: x[x[:, 0, 0, 0] < 9, y.cumsum(0) < 3].sum(), (3,), [(2,), (5,)]),
     "of several": (lambda x, y: torch.baddbmm(y, x[0], x[0].mT).sum(), (3, 5, 5), [(1, 3, 5, 5)]),
 }  # fmt: skip
