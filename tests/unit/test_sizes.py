@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._sympy.functions import FloorDiv, Mod
 
+from autogen.arithmetic import MATH_FUNCTIONS, math_function
 from autogen.sizes import Evaluator
 
 N, C, D1 = sympy.symbols("N C D1", integer=True, positive=True)
@@ -67,3 +68,13 @@ def test_is_compiled_when_it_is_first_run() -> None:
     assert pickle.dumps(evaluator) == kept
     found = pickle.loads(kept)
     assert "run" not in vars(found) and found({"N": 3, "C": 5}) == (15,)
+
+
+@pytest.mark.parametrize("name", sorted(MATH_FUNCTIONS))
+def test_functions_of_math(name: str) -> None:
+    n = sympy.Symbol("n", integer=True, positive=True)
+    expression = pickle.loads(pickle.dumps(math_function(name)(n) / 2))
+    assert expression == math_function(name)(n) / 2
+    value = {"acosh": 3, "atanh": 0.5}.get(name, 1)
+    assert Evaluator([math_function(name)(n)])({"n": value}) == (getattr(math, name)(value),)
+    assert math_function(name)(sympy.Float(value)) == getattr(math, name)(value)
