@@ -55,7 +55,7 @@ class Collector:
         refused = []
         for change in changes:
             try:
-                self._state.assigned.append(Assigned(change.place, change.difference.key, self._value(change)))
+                self._state.assigned.append(Assigned(change.place, _fixed(change.difference.key), self._value(change)))
             except _Refused:
                 refused.append(change.difference.name)
         replaced = self._recording.replaced
@@ -143,6 +143,13 @@ class Collector:
         if tensor.is_neg() or tensor.is_conj():
             raise _Refused
         return Output(self._add(name, tensor), inputs=inputs)
+
+
+def _fixed(key: Any) -> Any:
+    """A key, with the sizes in it as they are in this call: they were fixed when it was looked for."""
+    if type(key) is tuple:
+        return tuple(map(_fixed, key))
+    return int(key) if isinstance(key, torch.SymInt) else key
 
 
 def inputs_of(tensor: torch.Tensor, fakes: Sequence[torch.Tensor]) -> tuple[int, ...]:

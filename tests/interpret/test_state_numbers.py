@@ -46,6 +46,24 @@ def test_a_loss_that_counts_its_calls(launches: Launches) -> None:
     assert (ours.step, trace_count(ours)) == (10, 4)
 
 
+def test_sizes_as_keys() -> None:
+    kept: dict[str, dict[object, float]] = {"theirs": {}, "ours": {}}
+
+    def loss(x: Tensor, name: str) -> Tensor:
+        scales, key = kept[name], (x.shape[0], int(x.shape[1]))
+        if key not in scales:
+            scales[key] = 1.0 / key[0]
+        scales[x.shape[0]] = scales.get(x.shape[0], 0) + 1
+        return x.square().sum() * scales[key]
+
+    ours = autogen_loss(loss)
+    for rows in (4, 5, 4, 6, 4, 5, 4):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(ours(x, "ours"), loss(x, "theirs"))
+        assert kept["ours"] == kept["theirs"]
+    assert {type(each) for key in kept["ours"] for each in (key if isinstance(key, tuple) else (key,))} == {int}
+
+
 class Balanced(nn.Module):
     """Divides by a moving average, and keeps metrics."""
 
