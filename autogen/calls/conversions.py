@@ -27,7 +27,9 @@ class Conversions:
         self._codes: dict[int, list[types.CodeType]] = {}
 
     def note(self, code: types.CodeType, scope: dict[str, Any]) -> None:
-        """Note code that has these globals."""
+        """Note code that has these globals, but for what ran when objects were made."""
+        if code.co_name == "__init__":
+            return
         self._scopes[id(scope)] = scope
         self._codes.setdefault(id(scope), []).append(code)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 
 import torch
@@ -70,7 +71,7 @@ class Balanced(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.average, self.positives, self.last = 1.0, 0, 0.0
-        self.logs: dict[str, float] = {}
+        self.logs: dict[str, float] = collections.defaultdict(float)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         error = _squares(x, y).mean()
