@@ -99,7 +99,8 @@ class CompiledLoss:
         """Whether numbers that vary decide sizes, as in `x[: int(share * len(x))]`: a plan holds for one of them."""
         kernels = [part for each in self.launchers for part in (each.kernel, *each.kernel.parts)]
         sizes = {axis.size for kernel in kernels for axis in (*kernel.rows, *kernel.columns)}
-        sizes.update(size for buffer in self.plan.outputs for size in buffer.shape)
+        made = (buffer for step in self._between for buffer in step.results if buffer is not None)
+        sizes.update(size for buffer in (*self.plan.outputs, *made) for size in buffer.shape)
         return any(not symbol.is_integer for size in sizes for symbol in size.free_symbols)
 
     @property

@@ -55,6 +55,21 @@ def test_one_trace_for_all_values(case: str) -> None:
     assert trace_count(ours) == traces
 
 
+def test_sizes_of_what_torch_makes_alone() -> None:
+    def loss(x: Tensor, w: Tensor, n: int) -> Tensor:
+        return (x.topk(n, 1).values @ w[:n]).square().mean()
+
+    ours = autogen_loss(loss)
+    for n in (2, 3, 4, 5, 6, 4, 7, 5, 6):
+        x, w = (torch.randn(*shape, requires_grad=True) for shape in ((6, 8), (8, 5)))
+        expected, found = loss(x, w, n), ours(x, w, n)
+        torch.testing.assert_close(found, expected)
+        gradients = [torch.autograd.grad(each, (x, w)) for each in (found, expected)]
+        torch.testing.assert_close(*gradients)
+    assert explain(ours, x, w, n).path == "partial"
+    assert trace_count(ours) == 3
+
+
 @pytest.mark.parametrize("number", [0, -3, True, 2.5, 2**31, 2**53 + 1], ids=str)
 def test_numbers_of_another_kind(number: Any) -> None:
     def loss(x: Tensor, n: int) -> Tensor:
