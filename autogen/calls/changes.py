@@ -38,16 +38,17 @@ class Input:
 
 
 @frozen
-class Number:
-    """A number that sizes tell, numbers that a call comes with, such as a counter, and those that the loss reads."""
+class Computed:
+    """A number that a loss returns or keeps, of sizes, of numbers that a call comes with, and those that it reads."""
 
     expression: sympy.Expr
 
-    def value(self, sizes: Mapping[str, Any]) -> float:
-        """The number, in a call."""
+    def value(self, known: Mapping[str, Any]) -> Any:
+        """The number, given those of a call by name; of symbols of torch's, a symbol."""
         from autogen.sizes import evaluator_of
 
-        return evaluator_of(self.expression)(sizes)[0]
+        (number,) = evaluator_of(self.expression)(known)
+        return number
 
 
 @frozen
@@ -56,7 +57,7 @@ class Assigned:
 
     place: int
     key: Any
-    value: Output | Input | Number | torch.SymInt | torch.SymFloat | float | str | None
+    value: Output | Input | Computed | torch.SymInt | torch.SymFloat | float | str | None
 
 
 @frozen

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Any
 
 from autogen.calls.places import Kept
@@ -18,10 +17,9 @@ UNLIKE: dict[type, str] = {
 """Which numbers of a kind are part of the key in any case, as text: 0, as it may be an error, nan and infinities."""
 
 
-def _may_vary(number: float) -> bool:
-    if type(number) is int:
-        return number != 0 and abs(number) < _MOST_EXACT
-    return type(number) is float and number != 0 and math.isfinite(number)
+_is_unlike: dict[type, Callable[[float], bool]] = {
+    kind: eval(f"lambda number: {text.format('number')}") for kind, text in UNLIKE.items()
+}
 
 
 class Numbers:
@@ -38,7 +36,7 @@ class Numbers:
         kind: Any = type(number)
         name = unique(name, self._named)
         self._named.add(name)
-        if name in self._varying and _may_vary(number):
+        if name in self._varying and kind in _is_unlike and not _is_unlike[kind](number):
             self.kept.append(Kept(name, number, container, key))
             return kind
         self.fixed[name] = number

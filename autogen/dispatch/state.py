@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from autogen.calls.binding import Replay
-from autogen.calls.changes import Assigned, Input, Number, Output, State
+from autogen.calls.changes import Assigned, Computed, Input, Output, State
 from autogen.calls.places import Place
 from autogen.calls.surroundings import Change
 from autogen.dynamo import graphs
@@ -91,7 +91,7 @@ def keep(
                 tensor = connected[value.position] = connect(each, tensor)
             values.append(tensor.detach() if value.is_detached else tensor)
         else:
-            values.append(value.value(sizes) if isinstance(value, Number) else value)
+            values.append(value.value(sizes) if isinstance(value, Computed) else value)
     for write in state.written:
         tensor, new = tensors[write.position], outputs[write.output]
         if write.is_replaced:

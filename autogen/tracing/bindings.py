@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-_SYMBOLS = (torch.SymInt, torch.SymFloat)
+from autogen.tracing.symbols import NUMBERS
+
 _MOST_NUMBERS = 8  # of a tensor: each is an operation
 _BASIC = (int, torch.SymInt, slice, type(None), type(...))  # indices, but for booleans
 
 
 def _has_symbols(values: list[Any], kinds: tuple[type, ...]) -> bool:
     """Whether values are of some kinds alone, and symbols are among them."""
-    return any(isinstance(each, _SYMBOLS) for each in values) and all(isinstance(each, kinds) for each in values)
+    return any(isinstance(each, NUMBERS) for each in values) and all(isinstance(each, kinds) for each in values)
 
 
 def _tensor(data: Any, options: dict[str, Any]) -> Tensor | None:
@@ -26,7 +27,7 @@ def _tensor(data: Any, options: dict[str, Any]) -> Tensor | None:
     numbers = pytree.tree_leaves(data)
     options = {name: option for name, option in options.items() if name != "requires_grad" or option}
     is_plain = options.keys() <= {"dtype", "device"} and len(numbers) <= _MOST_NUMBERS
-    if not is_plain or not _has_symbols(numbers, (int, float, *_SYMBOLS)):
+    if not is_plain or not _has_symbols(numbers, (int, float, *NUMBERS)):
         return None
     if options.get("dtype") is None:
         is_floating = any(isinstance(each, (float, torch.SymFloat)) for each in numbers)
@@ -73,7 +74,7 @@ def _getitem(input: Tensor, index: Any) -> Tensor:
     return found
 
 
-TAKING_SYMBOLS: dict[Any, Callable[..., Any]] = {
+TAKINGNUMBERS: dict[Any, Callable[..., Any]] = {
     torch.tensor: _of_numbers(torch.tensor),
     torch.as_tensor: _of_numbers(torch.as_tensor),
     Tensor.new_tensor: _new_tensor,

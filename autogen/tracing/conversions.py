@@ -18,8 +18,8 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from autogen.arithmetic import MATH_FUNCTIONS, math_function
 from autogen.errors import ValueBranchError
 from autogen.tracing.source import current_statement, is_asked_by_a_loss
+from autogen.tracing.symbols import NUMBERS
 
-_SYMBOLS = (torch.SymInt, torch.SymFloat)
 _QUESTIONS = ("isnan", "isinf", "isfinite")
 
 _functions: dict[str, Callable[..., Any]] = {
@@ -49,7 +49,7 @@ class _Float(metaclass=_Converter):
 
     def __new__(cls, *args: Any) -> Any:
         value = _read(args[0]) if len(args) == 1 else None
-        return torch.sym_float(value) if isinstance(value, _SYMBOLS) else float(*args)
+        return torch.sym_float(value) if isinstance(value, NUMBERS) else float(*args)
 
 
 class _Int(metaclass=_Converter):
@@ -79,10 +79,10 @@ def _of_math(name: str, python: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(python)
     def call(*args: Any) -> Any:
-        if not any(isinstance(each, (*_SYMBOLS, FakeTensor)) for each in args) or not is_asked_by_a_loss():
+        if not any(isinstance(each, (*NUMBERS, FakeTensor)) for each in args) or not is_asked_by_a_loss():
             return python(*args)
         values = list(map(_read, args))
-        if any(free_unbacked_symbols(each) for each in values if isinstance(each, _SYMBOLS)):
+        if any(free_unbacked_symbols(each) for each in values if isinstance(each, NUMBERS)):
             raise ValueBranchError(f"math.{name}() of a number", where=current_statement())
         if name == "log" and len(values) == 2:
             return _computed("log", values[0]) / _computed("log", values[1])
@@ -99,7 +99,7 @@ def _of_math(name: str, python: Callable[..., Any]) -> Callable[..., Any]:
 
 def _computed(name: str, value: Any) -> Any:
     """A function of a number, which is a symbol for that of one."""
-    if not isinstance(value, _SYMBOLS):
+    if not isinstance(value, NUMBERS):
         return _functions[name](value)
     node = torch.sym_float(value).node
     hint = _functions[name](node.hint)  # which raises what it raises

@@ -21,6 +21,7 @@ from autogen.arithmetic import FloatAdd, FloatFloorDiv, FloatMod, FloatMul
 from autogen.errors import ValueBranchError
 from autogen.tracing.conversions import OF_MATH
 from autogen.tracing.source import current_statement, is_asked_by_a_loss
+from autogen.tracing.symbols import NUMBERS
 
 # What each kind of symbol stands for.
 _NUMBERS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
@@ -48,9 +49,7 @@ _WRITTEN: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]]
 _DIVISIONS = ("mod", "int_floordiv", "int_truediv", "float_truediv")
 _operations: dict[str, Any] = {name: getattr(SymNode, name) for name in dict.fromkeys((*_WRITTEN, *_DIVISIONS))}
 _divisions: dict[tuple[type, str], Any] = {
-    (kind, name): getattr(kind, name)
-    for kind in (torch.SymInt, torch.SymFloat)
-    for name in ("__floordiv__", "__rfloordiv__")
+    (kind, name): getattr(kind, name) for kind in NUMBERS for name in ("__floordiv__", "__rfloordiv__")
 }
 _hash: Any = torch.SymInt.__hash__
 _power: Any = torch.SymFloat.__pow__
@@ -105,7 +104,7 @@ def _dividing(name: str, plain: Callable[[Any, Any], Any]) -> Callable[[Any, Any
     """`//` of numbers, one of them a symbol; with floats, torch's is the floor of a rounded quotient."""
 
     def divide(symbol: Any, other: Any) -> Any:
-        if not _isinstance(other, (int, float, torch.SymInt, torch.SymFloat)):
+        if not _isinstance(other, (int, float, *NUMBERS)):
             return NotImplemented
         if not any(_isinstance(each, (float, torch.SymFloat)) for each in (symbol, other)):
             return plain(symbol, other)

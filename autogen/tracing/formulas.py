@@ -21,12 +21,11 @@ from torch.overrides import TorchFunctionMode
 
 from autogen.errors import UnsupportedOpError
 from autogen.tracing import checks, padding, products, resizing
-from autogen.tracing.bindings import TAKING_SYMBOLS
+from autogen.tracing.bindings import TAKINGNUMBERS
 from autogen.tracing.source import current_statement
+from autogen.tracing.symbols import NUMBERS
 
 aten = torch.ops.aten
-
-_SYMBOLS = (torch.SymInt, torch.SymFloat)
 
 
 class FormulaMode(TorchFunctionMode):
@@ -254,7 +253,7 @@ def _pow(input: Any, exponent: Any, **options: Any) -> Any:
     """`torch.pow`. A number that varies is made a tensor: torch fixes exponents, and takes no logarithm of a symbol."""
     if isinstance(input, torch.SymFloat) or (isinstance(input, torch.SymInt) and exponent.is_floating_point()):
         input = _as_tensor(input, exponent)
-    elif isinstance(exponent, _SYMBOLS) and isinstance(input, Tensor) and input.is_floating_point():
+    elif isinstance(exponent, NUMBERS) and isinstance(input, Tensor) and input.is_floating_point():
         exponent = _as_tensor(exponent, input)
     return torch.pow(input, exponent, **options)
 
@@ -271,7 +270,7 @@ def _rpow(input: Tensor, other: Any) -> Any:
 
 
 FORMULAS: dict[Any, Callable[..., Any]] = {
-    **TAKING_SYMBOLS,
+    **TAKINGNUMBERS,
     torch.pow: _pow,
     Tensor.pow: _pow,
     Tensor.__pow__: _pow,

@@ -12,8 +12,9 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 from autogen.calls.memos import MEMO
 from autogen.calls.reachable import Reachable
 from autogen.tracing.recorder import Recorder
+from autogen.tracing.symbols import SYMBOLS
 
-_TRACED = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+_TRACED = (torch.Tensor, *SYMBOLS)
 
 
 def stand_in(memo: Any) -> Any:
@@ -39,7 +40,7 @@ def stand_in(memo: Any) -> Any:
                 kept = memo(*args, **kwargs)
             if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(kept)):
                 return kept
-        with recorder.recording.remembering():
+        with recorder.recording.remembering:
             result = memo.__wrapped__(*args, **kwargs)
         recorder.recording.freeze(leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor))
         return result

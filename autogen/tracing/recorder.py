@@ -86,7 +86,7 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         if func in _VALUE_READS:
             return self._read_value(func, args[0])
-        if not self.recording.is_in_formula:
+        if not self.recording.formulas:
             require_accepted(func, args, kwargs)
         if writes_out(func):
             with self:
@@ -94,7 +94,7 @@ class Recorder(TorchDispatchMode):
         if func in self._decompositions:
             if func._schema.is_mutable and isinstance(args[0], torch.Tensor):  # what the formula computes elsewhere
                 self.recording.require_apart(func, args, kwargs)
-            with self.recording.formula(), self:
+            with self.recording.formulas, self:
                 result = self._decompositions[func](*args, **kwargs)
             if result is not NotImplemented:
                 return result

@@ -6,11 +6,10 @@ read; a view that cannot be is refused, never guessed.
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import re
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -27,13 +26,28 @@ from autogen.tracing.fakes import result_of
 from autogen.tracing.source import current_statement
 from autogen.tracing.strays import Made
 from autogen.tracing.streams import Streams
+from autogen.tracing.symbols import SYMBOLS
 from autogen.tracing.twins import TURNED, functional_twin
 
 aten = torch.ops.aten
 
 MOST_OPERATIONS = 2500  # of 303 real losses the largest has 1278
 
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+class Depth:
+    """How many of a kind of functions are being run, one within another: true if any is."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __enter__(self) -> None:
+        self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._count -= 1
+
+    def __bool__(self) -> bool:
+        return self._count > 0
 
 
 class Recording:
@@ -43,7 +57,8 @@ class Recording:
     each part of the result, None for what is no tensor), `is_tuple`, `origin` (the user's source line or None),
     `backward` (whether autograd made the call) and `of_formula` (whether torch's formula for another op did).
 
-    `constants` are the tensors that the code built from numbers.
+    `constants` are the tensors that the code built from numbers, `formulas` those of torch for an op, and functions in
+    `remembering` keep what they return: only the first call counts, and a later one would draw other numbers.
 
     Args:
         streams: where torch's random streams were before.
@@ -56,9 +71,9 @@ class Recording:
     def __init__(self, streams: Streams, made: Made) -> None:
         self._streams = streams
         self._made = made
-        self._remembering = 0
+        self.remembering = Depth()
+        self.formulas = Depth()
         self._operations = 0
-        self._formulas = 0  # that are being run, one within another
         self.graph = torch.fx.Graph()
         self.constants: dict[torch.fx.Node, torch.Tensor] = {}
         self._nodes: dict[int, torch.fx.Node] = {}
@@ -107,29 +122,6 @@ class Recording:
             raise UnsupportedOpError("a view of a tensor that was changed in place", where=current_statement())
         self._nodes[id(tensor)] = self.call(view.func, (view.base, *view.args), view.kwargs, tensor)
         self._aliases.refreshed(tensor)
-
-    @contextlib.contextmanager
-    def remembering(self) -> Iterator[None]:
-        """While a function runs of which only the first call counts: a later one would draw other numbers."""
-        self._remembering += 1
-        try:
-            yield
-        finally:
-            self._remembering -= 1
-
-    @contextlib.contextmanager
-    def formula(self) -> Iterator[None]:
-        """While torch's formula for an op runs."""
-        self._formulas += 1
-        try:
-            yield
-        finally:
-            self._formulas -= 1
-
-    @property
-    def is_in_formula(self) -> bool:
-        """Whether torch's formula for an op runs."""
-        return self._formulas > 0
 
     def freeze(self, tensors: Iterable[torch.Tensor]) -> None:
         """Refuse writes to tensors that others have, too, but for inputs."""
@@ -210,7 +202,7 @@ class Recording:
         """A node for an op whose result has the given shape."""
         if is_random(func):
             self._refuse_other_streams(func, args, kwargs)
-        args, kwargs = pytree.tree_map_only(_SYMBOLIC, Size.of, (args, kwargs))
+        args, kwargs = pytree.tree_map_only(SYMBOLS, Size.of, (args, kwargs))
         graph_args, graph_kwargs = pytree.tree_map_only(torch.Tensor, self.node_of, (args, kwargs))
         if func is aten._neg_view.default:  # a view that only torch knows how to read
             func = aten.neg.default
@@ -223,13 +215,13 @@ class Recording:
         node.meta["geometry"] = [(tuple(p.shape), p.dtype) for p in parts if isinstance(p, torch.Tensor)]
         node.meta["strides"] = [p.stride() if isinstance(p, torch.Tensor) else None for p in parts]
         node.meta["is_tuple"] = not isinstance(result, torch.Tensor)
-        node.meta["of_formula"] = self.is_in_formula
+        node.meta["of_formula"] = bool(self.formulas)
         return node
 
     def _refuse_other_streams(self, func: Any, args: Any, kwargs: Any) -> None:
         """Raise if an op does not draw from where torch's stream is in each call."""
         where = self.where
-        if self._remembering:
+        if self.remembering:
             raise UnsupportedOpError("random numbers that functools.lru_cache keeps", where=where)
         if any(isinstance(leaf, torch.Generator) for leaf in pytree.tree_leaves((args, kwargs))):
             raise UnsupportedOpError(f"{func} with a generator", where=where)

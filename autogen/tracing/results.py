@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from types import NoneType
 from typing import Any
 
-import sympy
 import torch
 from torch.utils import _pytree as pytree
 
+from autogen.calls.changes import Computed
 from autogen.errors import ResultError, ValueBranchError
-from autogen.frozen import frozen
-from autogen.sizes import evaluator_of
 from autogen.tracing.guards import Guards
 
 # What one trace may give to all calls, as nobody can change it.
@@ -28,18 +26,6 @@ _PLAIN = frozenset(
 
 class TensorLeaf:
     """Stands for a tensor in the result of a loss."""
-
-
-@frozen
-class NumberLeaf:
-    """A number in the result of a loss: what it took from tensors, or their sizes."""
-
-    expression: sympy.Expr
-
-    def value(self, known: Mapping[str, Any]) -> Any:
-        """The number, given those of the tensors by name; of symbols of torch's, a symbol."""
-        (number,) = evaluator_of(self.expression)(known)
-        return number
 
 
 class _Opened:
@@ -101,7 +87,7 @@ def leaf_of(leaf: Any, guards: Guards) -> Any:
     if isinstance(leaf, torch.SymBool):
         raise ValueBranchError("a number in its result")
     if isinstance(leaf, (torch.SymInt, torch.SymFloat)):
-        return NumberLeaf(guards.expression(leaf))
+        return Computed(guards.expression(leaf))
     if not _is_plain(leaf):
         raise ResultError(type(leaf).__name__)
     return leaf

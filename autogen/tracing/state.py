@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from autogen.calls.changes import Assigned, Input, Number, Output, State, Written
+from autogen.calls.changes import Assigned, Computed, Input, Output, State, Written
 from autogen.calls.places import MISSING
 from autogen.calls.surroundings import Change
 from autogen.errors import StateChangeError
 from autogen.tracing.aliases import is_where
 from autogen.tracing.guards import Guards
 from autogen.tracing.recording import Recording
+from autogen.tracing.symbols import NUMBERS
 
 
 class _Refused(Exception):
@@ -83,13 +84,13 @@ class Collector:
         """
         known = {str(symbol) for symbol in guards.symbols}.union(numbers)
         for k, each in enumerate(self._state.assigned):
-            if isinstance(each.value, (torch.SymInt, torch.SymFloat)):
+            if isinstance(each.value, NUMBERS):
                 expression = guards.expression(each.value)
                 names = set(map(str, expression.free_symbols))
                 if not names <= known:
                     raise StateChangeError("a number")
                 self._state.read |= {name: numbers[name] for name in names & numbers.keys()}
-                self._state.assigned[k] = replace(each, value=Number(expression))
+                self._state.assigned[k] = replace(each, value=Computed(expression))
         return self._state
 
     def _position(self, tensor: torch.Tensor) -> int:
@@ -104,7 +105,7 @@ class Collector:
         key, before, now = change.difference.key, change.difference.before, change.difference.now
         if key is MISSING:
             raise _Refused
-        if isinstance(now, (torch.SymInt, torch.SymFloat)):
+        if isinstance(now, NUMBERS):
             return now
         if now is None or type(now) is bool or (self._is_once and type(now) in (int, float, str)):
             return now

@@ -7,6 +7,12 @@ from typing import Any
 import torch
 import torch._dynamo.source  # not later: an import that fails in there keeps the frames below it, tensors and all
 
+NUMBERS = (torch.SymInt, torch.SymFloat)
+"""What stands for the numbers of a call."""
+
+SYMBOLS = (*NUMBERS, torch.SymBool)
+"""The same, and what stands for a condition on these."""
+
 
 class Symbols:
     """The symbols of one trace.

@@ -9,11 +9,11 @@ import sympy
 import torch
 from torch.utils import _pytree as pytree
 
-from autogen.calls.changes import State
+from autogen.calls.changes import Computed, State
 from autogen.frozen import frozen
 from autogen.tracing.domain import Domain
 from autogen.tracing.entries import Reads
-from autogen.tracing.results import NumberLeaf, TensorLeaf
+from autogen.tracing.results import TensorLeaf
 
 
 @frozen
@@ -61,8 +61,8 @@ class Trace:
         """The loss's own return value around the given outputs, but for those of the state."""
         rest = iter(tensors[: len(tensors) - self.state.outputs])
         leaves = [next(rest) if leaf is TensorLeaf else leaf for leaf in self.others]
-        if any(isinstance(leaf, NumberLeaf) for leaf in leaves):
+        if any(isinstance(leaf, Computed) for leaf in leaves):
             read = {str(number): tensor.item() for number, tensor in zip(self.numbers, rest, strict=True)}
             known = {**read, **sizes}
-            leaves = [leaf.value(known) if isinstance(leaf, NumberLeaf) else leaf for leaf in leaves]
+            leaves = [leaf.value(known) if isinstance(leaf, Computed) else leaf for leaf in leaves]
         return pytree.tree_unflatten(leaves, self.structure)

@@ -41,11 +41,10 @@ from autogen.tracing.source import statement_that_raised
 from autogen.tracing.state import Collector, inputs_of
 from autogen.tracing.strays import Made
 from autogen.tracing.streams import Streams
-from autogen.tracing.symbols import Symbols
+from autogen.tracing.symbols import SYMBOLS, Symbols
 from autogen.tracing.trace import Trace, TracedTensor
 
 _PLAIN_FUNCTIONS = "a function that takes Python's own numbers alone, such as math.hypot() or numpy.sqrt()"
-_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 # What Python or torch says of a symbol or a fake tensor where a value is needed, and what the user has done.
 _OPERATIONS = {
@@ -139,8 +138,8 @@ def trace(
             recorded = tracing.record(run)
             leaves, results, outputs, upstream = recorded.leaves, recorded.results, recorded.names, recorded.upstream
             numbers: dict[str, int] = {}  # that are read, and the outputs that tell of them
-            assigned = [each.difference.now for each in recorded.changes if isinstance(each.difference.now, _SYMBOLS)]
-            if any(isinstance(leaf, _SYMBOLS) for leaf in leaves) or any(map(free_unbacked_symbols, assigned)):
+            assigned = [each.difference.now for each in recorded.changes if isinstance(each.difference.now, SYMBOLS)]
+            if any(isinstance(leaf, SYMBOLS) for leaf in leaves) or any(map(free_unbacked_symbols, assigned)):
                 numbers = {str(symbol): k for k, symbol in enumerate(tracing.recorder.numbers, len(results))}
                 results += tracing.numbers()
                 outputs += [f"number_{k}" for k in range(len(results) - len(outputs))]
