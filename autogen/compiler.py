@@ -106,7 +106,7 @@ def _compile(
         raise UnsupportedOpError(f"{opaque}, of which nothing tells what it gives in the next call")
 
     def run(tensors: Sequence[torch.Tensor], numbers: Sequence[Any], then: Then) -> Any:
-        for each in binding.state.answers.values():
+        for each in binding.state.answers.known():
             if each.has_changed():  # as a trace has modes of its own
                 raise UnsupportedOpError(f"a loss that reads {each.question} where that is {each.before}")
         return binding.replay(tensors, numbers, stand_in=lambda each: converter(stand_in(each)), then=then)

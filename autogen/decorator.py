@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 
-from autogen.calls.places import MISSING
+from autogen.calls.spots import MISSING
 from autogen.dispatch.dispatcher import Dispatcher
 from autogen.options import PLAIN, Gradient, Options, Retrace, Tune
 from autogen.policies import Policy

@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
 import torch
 
-from autogen.calls.places import Namer, Spot
+from autogen.calls.spots import Namer, Spot
 from autogen.frozen import frozen
 
 _HOMES = ("backends", "distributions")  # of torch, where all that there is asks the question of that name
@@ -129,3 +129,23 @@ class Answer(Spot):
 
     def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
         yield f"{name(QUESTIONS[self.question])}() == {name(self.before)}"
+
+
+class Answers:
+    """Those to the questions that a loss names, each among the `spots` of a walk."""
+
+    def __init__(self, spots: list[Spot]) -> None:
+        self._spots = spots
+        self._known: dict[str, Answer] = {}
+
+    def to(self, questions: Sequence[str]) -> tuple[Hashable, ...]:
+        """What torch answers to what code may ask."""
+        for question in questions:
+            if question not in self._known:
+                self._known[question] = Answer.to(question)
+                self._spots.append(self._known[question])
+        return tuple((question, self._known[question].before) for question in questions)
+
+    def known(self) -> list[Answer]:
+        """All that have been asked for."""
+        return list(self._known.values())

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from autogen.calls.identity import Identity
-from autogen.calls.places import MISSING, Difference, Namer, Place
+from autogen.calls.spots import MISSING, Difference, Namer, Place
 from autogen.frozen import frozen
 
 MOST_BYTES = 4096  # of an array whose content is part of the key

@@ -21,7 +21,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from autogen.calls import settings
-from autogen.calls.places import Entries, Items, entries
+from autogen.calls.places import Entries, Items, containers_in, entries
 from autogen.calls.reachable import Reachable
 from autogen.calls.surroundings import Change, Surroundings, make_parameter
 from autogen.errors import StateChangeError
@@ -116,7 +116,7 @@ class Binding:
             stood_in_for = self.state.stood_in_for
             values += [stand_in(each.value) for each in stood_in_for]
             surroundings = Surroundings((*surroundings.kept, *stood_in_for), surroundings.places)
-        return self._run(surroundings, values, then)
+        return self._run(surroundings, values, _unless_known(then, self.state.knows))
 
     def remember(self) -> Replay:
         """`replay`, which then keeps none of the call's tensors alive."""
@@ -144,11 +144,13 @@ def bind(
     executed: frozenset[types.CodeType] = frozenset(),
     *,
     is_wide: bool = False,
+    read: frozenset[str] = frozenset(),
 ) -> Binding:
     """Take a call of `function(*args, **kwargs)` apart; for a method of `module`, its state too.
 
     `varying` names numbers that are not to be part of the key. Of the functions that the loss reaches only those are
     looked into whose code is `executed`, if that is known. A walk that `is_wide` looks at much more, and takes seconds.
+    `read` are names that are known to be read, whatever it seems.
 
     Raises:
         ArgumentsError: the arguments do not fit the signature.
@@ -160,7 +162,7 @@ def bind(
     labels = _labels(arguments, kwargs)
     names = [next(labels[id(leaves[k])]) for k in spots]
     places = _places(signature, *given)
-    state = Reachable(varying, leaves, executed, is_wide=is_wide)
+    state = Reachable(varying, leaves, executed, is_wide=is_wide, read=read)
     statics: list[Hashable] = [str(structure), tuple(spots)]
     statics += [state.visit(each) for each in _beside_leaves(structure)]
     if module is not None:
@@ -170,6 +172,11 @@ def bind(
             statics.append(state.visit(leaf, places[position], leaves, position))
     statics.append(state.visit(function))
     statics.append(state.visit_rest())
+    misjudged = state.unread.misjudged
+    if misjudged:
+        return bind(
+            function, signature, module, args, kwargs, varying, executed, is_wide=is_wide, read=read | misjudged
+        )
     tensors = [*(leaves[k] for k in spots), *(each.value for each in state.tensors)]
     names += [each.name for each in state.tensors]
     parameters = {k for k in spots if isinstance(leaves[k], torch.nn.Parameter)}
@@ -177,6 +184,8 @@ def bind(
         leaves[spot] = None
 
     def run(surroundings: Surroundings, values: Sequence[Any], then: Then | None = None) -> Any:
+        given: list[Items | Entries] = []
+
         def call() -> Any:
             filled = list(leaves)
             for spot, tensor in zip(spots, values, strict=False):
@@ -184,7 +193,7 @@ def bind(
                     make_parameter(tensor)
                 filled[spot] = tensor
             new_args, new_kwargs = pytree.tree_unflatten(filled, structure)
-            given = list(_containers((*new_args, *new_kwargs.values())))
+            given.extend(_containers((*new_args, *new_kwargs.values())))
             with settings.unchanged():
                 returned = function(*new_args, **new_kwargs)
             for place in given:  # which are not the user's own
@@ -192,11 +201,34 @@ def bind(
                     raise StateChangeError(f"a {type(place.container).__name__} that it is given")
             return returned
 
-        return run_again(surroundings, values[len(spots) :], call, then)
+        def is_given(container: Any) -> bool:
+            return any(place.container is container for place in given)
+
+        return run_again(surroundings, values[len(spots) :], call, _unless_known(then, is_given))
 
     if module is not None:
         arguments = dict(list(arguments.items())[1:])
     return Binding(tuple(_unique(names)), tuple(tensors), tuple(statics), arguments, run, state)
+
+
+def _unless_known(then: Then | None, is_known: Callable[[Any], bool]) -> Then | None:
+    """The same as `then`, but an error where a list or a dictionary is assigned that was there before: what is kept for
+    later calls makes a new one in each.
+    """
+    if then is None:
+        return None
+
+    def checked(returned: Any, changed: Callable[[], list[Change]]) -> Any:
+        def refused() -> list[Change]:
+            changes = changed()
+            for each in changes:
+                if any(map(is_known, containers_in(each.difference.now))):
+                    raise StateChangeError(each.difference.name)
+            return changes
+
+        return then(returned, refused)
+
+    return checked
 
 
 def _arguments(

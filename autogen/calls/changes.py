@@ -1,16 +1,17 @@
 """What a loss changes that outlives its call, as its trace says and dispatch does it.
 
-An attribute that is assigned a tensor, and a tensor that is written in place, are further outputs of the kernels. When
-these have run, what was assigned is assigned, and what was written is copied to where it belongs.
+An attribute that is assigned a tensor, or a dictionary of some, and a tensor that is written in place, are further
+outputs of the kernels. When these have run, what was assigned is assigned, what was added to a list is added, and what
+was written is copied to where it belongs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import torch
+from torch.utils import _pytree as pytree
 
 from autogen.frozen import frozen
 
@@ -38,6 +39,13 @@ class Input:
 
 
 @frozen
+class Returned:
+    """A part of what the loss returns: a list or a dictionary, by the keys that lead to it."""
+
+    path: tuple[Any, ...]
+
+
+@frozen
 class Computed:
     """A number that a loss returns or keeps, of sizes, of numbers that a call comes with, and those that it reads."""
 
@@ -53,11 +61,16 @@ class Computed:
 
 @frozen
 class Assigned:
-    """`value` is assigned to the `key` of a place of the binding."""
+    """What is assigned to the `key` of a place of the binding: the one leaf, or a new `structure` around some."""
 
     place: int
     key: Any
-    value: Output | Input | Computed | torch.SymInt | torch.SymFloat | float | str | None
+    leaves: tuple[Any, ...]
+    structure: pytree.TreeSpec | None = None
+
+    def value(self, leaves: Sequence[Any]) -> Any:
+        """What is assigned in a call, given what its leaves are there."""
+        return leaves[0] if self.structure is None else pytree.tree_unflatten(leaves, self.structure)
 
 
 @frozen
@@ -90,4 +103,5 @@ class State:
     @property
     def is_connected(self) -> bool:
         """Whether a tensor is assigned that has a graph of its own."""
-        return any(isinstance(each.value, Output) and each.value.inputs for each in self.assigned)
+        leaves = (leaf for each in self.assigned for leaf in each.leaves)
+        return any(isinstance(leaf, Output) and leaf.inputs for leaf in leaves)

@@ -7,7 +7,13 @@ import enum
 import types
 from typing import Any
 
+import torch
+
 from autogen.calls.libraries import is_of_library
+
+# What cannot be changed, and holds nothing else: of these classes alone, and of them or derived from them.
+PLAIN = frozenset({bool, int, str, bytes, types.NoneType})
+CONSTANTS = (int, str, bytes, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 # Of which there are classes with attributes, and what is always the library's.
 NUMBERS_AND_TEXTS: Any = (int, float, str, bytes, complex)

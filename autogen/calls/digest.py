@@ -28,7 +28,7 @@ import torch
 from autogen.calls.answers import QUESTIONS
 from autogen.calls.identity import Identity
 from autogen.calls.libraries import is_library
-from autogen.calls.places import MISSING
+from autogen.calls.spots import MISSING
 
 _PLAIN = (str, bytes, int, float, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
 _CODE = (

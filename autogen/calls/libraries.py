@@ -56,6 +56,12 @@ def is_foreign(value: Any) -> bool:
     return isinstance(value, types.FunctionType) and not is_library(value.__globals__.get("__name__"))
 
 
+def rules_of_divergence() -> dict[Any, Any]:
+    """Those of `torch.distributions.kl_divergence`, to which anybody may add some; none while it is not imported."""
+    module: Any = sys.modules.get("torch.distributions.kl")
+    return {} if module is None else module._KL_REGISTRY
+
+
 def is_replaced(module: types.ModuleType, name: str) -> bool:
     """Whether something in a library is the user's, or not what it was."""
     value = vars(module)[name]

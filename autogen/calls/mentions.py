@@ -5,18 +5,27 @@ from __future__ import annotations
 import dis
 import functools
 import itertools
+import operator
 import sys
 import types
 from collections.abc import Sequence
 
+from autogen.frozen import frozen
+
 _NAMES = ("LOAD_GLOBAL", "LOAD_NAME")
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
+_OF_CELLS = ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
+_READS = (*_NAMES, *_ATTRIBUTES, *_OF_CELLS, "LOAD_FROM_DICT_OR_GLOBALS", "LOAD_SUPER_ATTR")
+_OF_KEYS = ("LOAD_CONST", "LOAD_FAST", "LOAD_SMALL_INT")
+_BEGINNINGS = ("FOR_ITER", "SETUP_", "SEND", "YIELD")  # after which code may be left out, beside jumps
 _SELF = ("self", "cls")  # whose type is that of a module, or of another object of the user's
 # In code that may find names, and modules, by strings.
 _LOOKS_UP = frozenset({
     "getattr", "__getattribute__", "attrgetter", "methodcaller", "getmembers", "__dict__", "vars", "dir", "globals",
     "eval", "exec", "__import__", "import_module",
 })  # fmt: skip
+_BY_STRINGS = frozenset({"getattr", "hasattr", "setattr", "delattr"})
+ANY = "*"  # in the place of a name
 _CALLS = frozenset({"__call__", "_call_impl", "_wrapped_call_impl"})  # of a module
 _OF_MODULES = frozenset({"__import__", "import_module", "modules"})
 _TENSORS = ("Tensor", "Parameter")  # which no number is
@@ -53,6 +62,78 @@ def passed_on(code: types.CodeType) -> frozenset[str]:
     ends = itertools.pairwise(steps)
     found = {a.argval for a, b in ends if a.opname in (*_NAMES, *_ATTRIBUTES) and b.opname not in _ATTRIBUTES}
     return frozenset(found).union(*(passed_on(each) for each in code.co_consts if isinstance(each, types.CodeType)))
+
+
+@frozen
+class Uses:
+    """What code does with names: of attributes, global ones, and those of enclosing functions.
+
+    What is `read` may be looked at as it was before, all names if `ANY` is among them. Of others only `append` is
+    called, or of their items, as in `logs["loss"].append(x)`; and attributes are `assigned` a new value.
+    """
+
+    read: frozenset[str] = frozenset()
+    appended: frozenset[str] = frozenset()
+    with_appended: frozenset[str] = frozenset()
+    assigned: frozenset[str] = frozenset()
+
+    def __or__(self, other: Uses) -> Uses:
+        return Uses(
+            self.read | other.read,
+            self.appended | other.appended,
+            self.with_appended | other.with_appended,
+            self.assigned | other.assigned,
+        )
+
+    def without(self, names: frozenset[str]) -> Uses:
+        """Those of what is not read, nor among some names; what is assigned and nothing else."""
+        read = self.read | names
+        appended, with_appended = self.appended - read, self.with_appended - read
+        return Uses(read, appended, with_appended, self.assigned - read - appended - with_appended)
+
+
+@functools.lru_cache(maxsize=4096)
+def uses_in(code: types.CodeType) -> Uses:
+    """What code does with names; inner functions included."""
+    steps = _steps(code)
+    read, appended, with_appended, assigned = set[str](), set[str](), set[str](), set[str]()
+    first = set[str]()  # assigned to `self` before anything else can have happened
+    is_straight = not getattr(code, "co_exceptiontable", b"")
+    for k, step in enumerate(steps):
+        is_of_self = k > 0 and steps[k - 1].argval == "self"
+        is_straight &= "JUMP" not in step.opname and not step.opname.startswith(_BEGINNINGS)
+        if step.opname == "STORE_ATTR":
+            assigned.add(step.argval)
+            if is_straight and is_of_self:
+                first.add(step.argval)
+        elif step.opname in _READS and step.argval in _LOOKS_UP | _BY_STRINGS:
+            read.add(_named_by(steps, k))
+        elif step.opname in _READS and not (is_of_self and step.argval in first):
+            after = steps[k + 1 : k + 4]
+            is_item = len(after) == 3 and after[0].opname.startswith(_OF_KEYS) and after[1].opname.startswith("BINARY_")
+            found = appended if _is_append(after[0]) else read
+            (with_appended if is_item and _is_append(after[2]) else found).add(step.argval)
+        elif step.opname.startswith("DELETE_"):
+            read.add(step.argval)
+        elif step.opname == "MATCH_CLASS":
+            read.update(steps[k - 1].argval)
+    uses = Uses(*map(frozenset, (read, appended, with_appended, assigned)))
+    inner = (uses_in(each) for each in code.co_consts if isinstance(each, types.CodeType))
+    return functools.reduce(operator.or_, inner, uses)
+
+
+def _named_by(steps: Sequence[dis.Instruction], k: int) -> str:
+    """What a step asks for that finds names: of torch, nothing; `ANY` if it may be anything."""
+    if steps[k].argval not in _BY_STRINGS or k + 2 >= len(steps):
+        return ANY
+    if steps[k + 1].argval in _LIBRARIES:
+        return ""
+    name = next(each for each in steps[k + 2 :] if each.opname not in _ATTRIBUTES)
+    return name.argval if name.opname == "LOAD_CONST" and isinstance(name.argval, str) else ANY
+
+
+def _is_append(step: dis.Instruction) -> bool:
+    return step.opname in _ATTRIBUTES and step.argval == "append"
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,8 +1,6 @@
 """Places that a loss reads or may write to, as they were when they were looked at.
 
-What the loss has changed there is told, and put back. And whatever was looked at tells, as Python text, how to see that
-it has not changed: `autogen.dispatch.shortcut` makes one function of that, which is much cheaper than looking at
-everything again.
+What the loss has changed there is told, and put back.
 """
 
 from __future__ import annotations
@@ -10,22 +8,28 @@ from __future__ import annotations
 import collections
 import operator
 import types
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
+from autogen.calls.spots import (
+    HELD,
+    HIDDEN,
+    MISSING,
+    Difference,
+    Key,
+    Namer,
+    Place,
+    is_same,
+    literal,
+    reads_as,
+)
 from autogen.frozen import frozen
 
-MISSING = object()
-HELD = object()  # stands for a tensor of the call, which is put there by itself
 _FEW = 8  # items that are compared one by one
-_BY_VALUE = (int, float, str)  # an equal one of these is the same, but for zeros and nan
-
-Namer = Callable[[Any], str]
-"""Gives an object a name in the text."""
 
 
 @frozen
@@ -64,7 +68,7 @@ class Kept:
         container = name(self.container)
         if isinstance(self.container, types.CellType):
             return f"{container}.cell_contents"
-        return f"{container}[{_literal(self.key, name)}]" if _has_items(self.container) else f"{container}.{self.key}"
+        return f"{container}[{literal(self.key, name)}]" if _has_items(self.container) else f"{container}.{self.key}"
 
 
 def entries(container: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -72,6 +76,19 @@ def entries(container: Mapping[Any, Any]) -> dict[Any, Any]:
     if isinstance(container, collections.OrderedDict):
         return dict(collections.OrderedDict.items(container))
     return dict(dict.items(container)) if isinstance(container, dict) else dict(container)
+
+
+def containers_in(value: Any) -> list[Any]:
+    """The lists and dictionaries in a value, itself first."""
+    found: list[Any] = []
+
+    def note(each: Any) -> bool:
+        if isinstance(each, (list, collections.deque, dict)):
+            found.append(each)
+        return type(each) is torch.Size
+
+    pytree.tree_flatten(value, is_leaf=note)
+    return found
 
 
 def _assign(owner: Any, name: str, value: Any) -> None:
@@ -97,48 +114,6 @@ def _has_items(container: Any) -> bool:
 
 
 @frozen
-class Difference:
-    """What a place holds under a key now, and held `before`; `key` is `MISSING` where that cannot be assigned."""
-
-    name: str
-    key: Any
-    before: Any
-    now: Any
-
-
-class Spot(ABC):
-    """What was looked at. `kept`, where it is asked for, are the (container's id, key) of what may change freely."""
-
-    @abstractmethod
-    def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
-        """Python expressions that are true while nothing has changed."""
-
-
-class Place(Spot):
-    """A spot where the loss may change something."""
-
-    @abstractmethod
-    def look(self) -> Place:
-        """The same place, as it is now."""
-
-    @abstractmethod
-    def differences(self) -> Iterator[Difference]:
-        """What has changed since it was looked at."""
-
-    @abstractmethod
-    def put_back(self) -> None:
-        """Put back what was there."""
-
-    @abstractmethod
-    def without(self, kept: Collection[tuple[int, Any]]) -> Place:
-        """The same without the values of `kept`, so as not to keep them alive."""
-
-    def assign(self, key: Any, value: Any) -> None:
-        """Assign what a call of the loss has made to the key of a difference."""
-        raise NotImplementedError
-
-
-@frozen
 class Cell(Place):
     """A variable of an enclosing function."""
 
@@ -150,7 +125,7 @@ class Cell(Place):
 
     def differences(self) -> Iterator[Difference]:
         now = contents(self.cell)
-        if not _is_same(now, self.before):
+        if not is_same(now, self.before):
             yield Difference("a variable of an enclosing function", None, self.before, now)
 
     def put_back(self) -> None:
@@ -166,7 +141,7 @@ class Cell(Place):
     def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
         if (id(self.cell), None) not in kept:
             # An empty cell raises, which is a change; one that was empty is never taken for unchanged.
-            yield _is(f"{name(self.cell)}.cell_contents", self.before, name)
+            yield reads_as(f"{name(self.cell)}.cell_contents", self.before, name)
 
 
 @frozen
@@ -212,18 +187,57 @@ class Items(Place):
             return
         for k, (value, is_free) in enumerate(zip(self.before, free, strict=True)):
             if not is_free:
-                yield _is(f"{container}[{k}]", value, name)
+                yield reads_as(f"{container}[{k}]", value, name)
+
+
+@frozen
+class Appended(Place):
+    """A list or a deque that a loss only appends to; what is in it already, if it has to be put back, is `before`."""
+
+    container: Any
+    before: list[Any] | None
+
+    def look(self) -> Appended:
+        return Appended(self.container, list(self.container))
+
+    def differences(self) -> Iterator[Difference]:
+        before, now = self.before or [], list(self.container)
+        longest = getattr(self.container, "maxlen", None)
+        for kept in range(min(len(before), len(now)), -1, -1):
+            is_full = kept == len(before) or len(now) == longest
+            if is_full and all(map(operator.is_, before[len(before) - kept :], now)):
+                break
+        else:
+            yield Difference(f"a {type(self.container).__name__}", MISSING, before, now)
+            return
+        if kept < len(now):
+            yield Difference(f"a {type(self.container).__name__}", Key.ADDED, before, now[kept:])
+
+    def put_back(self) -> None:
+        if self.before is not None and any(self.differences()):
+            self.container.clear()
+            self.container.extend(self.before)
+
+    def without(self, kept: Collection[tuple[int, Any]]) -> Appended:
+        return replace(self, before=None)
+
+    def assign(self, key: Any, value: Any) -> None:
+        self.container.extend(value)
+
+    def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
+        yield from ()
 
 
 @frozen
 class Entries(Place):
-    """The entries of a dictionary, or of a class; all but those whose keys are `skipped`."""
+    """The entries of a dictionary, or of a class; all but those whose keys are `skipped`, or that are `unread`."""
 
     container: Mapping[Any, Any]
     before: dict[Any, Any]
     skipped: Collection[Any] = ()
     owner: Any = None  # of a class's entries, which are changed through it
     is_ordered: bool = False  # whether a loss may go through them; attributes are read by their names
+    unread: Collection[str] = ()
 
     def look(self) -> Entries:
         return replace(self, before=entries(self.container))
@@ -234,7 +248,7 @@ class Entries(Place):
             yield self._difference(key, MISSING, held[key])
         for key, value in self.before.items():
             now = held.get(key, MISSING)
-            if not _is_same(now, value):
+            if not is_same(now, value):
                 yield self._difference(key, value, now)
         if self._is_reordered(held):
             yield Difference(f"the order of a {type(self.container).__name__}", MISSING, list(self.before), list(held))
@@ -261,11 +275,14 @@ class Entries(Place):
             for key in self.before:
                 _move_to_end(self.container, key)
 
+    def hide(self) -> None:
+        for key in self.unread:
+            self._put(key, HIDDEN)
+
     def without(self, kept: Collection[tuple[int, Any]]) -> Entries:
         place = id(self.container if self.owner is None else self.owner)
-        return replace(
-            self, before={key: HELD if (place, key) in kept else value for key, value in self.before.items()}
-        )
+        held = {key for key in self.before if (place, key) in kept or key in self.unread}
+        return replace(self, before={key: HELD if key in held else value for key, value in self.before.items()})
 
     def assign(self, key: Any, value: Any) -> None:
         self._put(key, value)
@@ -297,13 +314,13 @@ class Entries(Place):
         else:
             yield f"len({container}) == {len(self.before)}" if self.before else f"not {container}"
         place = id(self.container if self.owner is None else self.owner)
-        free = {key for key in self.before if (place, key) in kept or key in self.skipped}
+        free = {key for key in self.before if (place, key) in kept or key in self.skipped or key in self.unread}
         if len(self.before) > 4 * _FEW and not free:
             yield f"all(map({name(operator.is_)}, {container}.values(), {name(list(self.before.values()))}))"
             return
         for key, value in self.before.items():
             if key not in free:
-                yield _is(f"{container}[{_literal(key, name)}]", value, name)
+                yield reads_as(f"{container}[{literal(key, name)}]", value, name)
 
 
 @frozen
@@ -319,7 +336,7 @@ class Name(Place):
 
     def differences(self) -> Iterator[Difference]:
         now = self.scope.get(self.name, MISSING)
-        if not _is_same(now, self.before):
+        if not is_same(now, self.before):
             yield Difference(self.name, MISSING if now is MISSING else self.name, self.before, now)
 
     def put_back(self) -> None:
@@ -339,40 +356,7 @@ class Name(Place):
 
     def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
         if (id(self.scope), self.name) not in kept:
-            yield _is(f"{name(self.scope)}.get({self.name!r}, {name(MISSING)})", self.before, name)
-
-
-@frozen
-class Fixed(Spot):
-    """An attribute of an object that a loss does not assign, such as its class."""
-
-    owner: Any
-    name: str
-    before: Any
-
-    def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
-        owner = name(self.owner)
-        is_class = self.name == "__class__"
-        yield _is(f"type({owner})" if is_class else f"{owner}.{self.name}", self.before, name)
-
-
-@frozen
-class Names(Spot):
-    """Names of a module or class that no loss assigns, such as the functions of a library; there are at least two."""
-
-    scope: Mapping[str, Any]
-    names: tuple[str, ...]
-    before: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, scope: Mapping[str, Any], names: Sequence[str]) -> Names:
-        """What they are now."""
-        names = tuple(names) * (2 if len(names) == 1 else 1)
-        return cls(scope, names, operator.itemgetter(*names)(scope))
-
-    def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
-        # At once, as there are many: tuples of the same objects are equal without a look at these.
-        yield f"{name(operator.itemgetter(*self.names))}({name(self.scope)}) == {name(self.before)}"
+            yield reads_as(f"{name(self.scope)}.get({self.name!r}, {name(MISSING)})", self.before, name)
 
 
 @frozen
@@ -388,7 +372,7 @@ class Attribute(Place):
 
     def differences(self) -> Iterator[Difference]:
         now = getattr(self.owner, self.name, MISSING)
-        if not _is_same(now, self.before):
+        if not is_same(now, self.before):
             yield Difference(self.name, MISSING if now is MISSING else self.name, self.before, now)
 
     def put_back(self) -> None:
@@ -413,7 +397,7 @@ class Attribute(Place):
         if self.before is MISSING:
             yield f"not hasattr({owner}, {self.name!r})"
         else:
-            yield _is(f"{owner}.{self.name}", self.before, name)
+            yield reads_as(f"{owner}.{self.name}", self.before, name)
 
 
 def contents(cell: types.CellType) -> Any:
@@ -422,13 +406,6 @@ def contents(cell: types.CellType) -> Any:
         return cell.cell_contents
     except ValueError:
         return None
-
-
-def _is_same(now: Any, before: Any) -> bool:
-    """Whether nothing was assigned, or a number or string that equals what was there in all."""
-    if now is before:
-        return True
-    return type(now) is type(before) and type(now) in _BY_VALUE and repr(now) == repr(before)
 
 
 def _move_to_end(container: Any, key: Any) -> None:
@@ -444,15 +421,3 @@ def _has_keys(container: str, keys: list[Any], name: Namer) -> str:
     if all(type(key) is str for key in keys):  # 1 equals True
         return f"[*{container}] == {name(keys)}"
     return f"len({container}) == {len(keys)} and all(map({name(operator.is_)}, {container}, {name(keys)}))"
-
-
-def _literal(key: Any, name: Namer) -> str:
-    return repr(key) if type(key) in (int, str) else name(key)
-
-
-def _is(text: str, value: Any, name: Namer) -> str:
-    """That what `text` reads is `value`, or a number or string that equals it in all."""
-    if type(value) in _BY_VALUE and value and value == value:
-        kind = type(value).__name__
-        return f"((v := {text}) is {name(value)} or type(v) is {kind} and v == {name(value)})"
-    return f"{text} is {name(value)}"

@@ -11,53 +11,37 @@ import collections
 import contextlib
 import datetime
 import functools
-import gc
 import importlib.util
 import sys
 import types
 import weakref
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable
 from typing import Any
 
 import torch
 
-from autogen.calls import arrays
-from autogen.calls.answers import Answer, question_of, questions_in
+from autogen.calls import arrays, classes, libraries
+from autogen.calls.answers import Answers, question_of, questions_in
 from autogen.calls.behind import behind
-from autogen.calls.classes import NUMBERS_AND_TEXTS, is_derived, is_derived_constant, keeps_more, pythons_own, slots
 from autogen.calls.conversions import Conversions, is_of_math
 from autogen.calls.identity import Identity
-from autogen.calls.libraries import BUILTINS, OPEN, is_foreign, is_library, is_of_library, is_open, is_replaced
+from autogen.calls.libraries import is_library, is_of_library
 from autogen.calls.looked_up import LookedUp
 from autogen.calls.memos import MAY_KEEP, MEMO, OF_MEMOS, is_memo
-from autogen.calls.mentions import asks_for_types, attributes_in, calls_itself, globals_in, imports_in
+from autogen.calls.mentions import Uses, asks_for_types, attributes_in, calls_itself, globals_in, imports_in
 from autogen.calls.modules import HOOKS, HOOKS_OF_ALL, scripted, torchs_own
 from autogen.calls.numbers import Numbers
 from autogen.calls.opaque import Opaque
-from autogen.calls.places import (
-    MISSING,
-    Attribute,
-    Cell,
-    Entries,
-    Fixed,
-    Items,
-    Kept,
-    Name,
-    Names,
-    Place,
-    Spot,
-    contents,
-    entries,
-)
+from autogen.calls.places import Appended, Attribute, Cell, Entries, Items, Kept, Name, contents, entries
+from autogen.calls.spots import MISSING, Fixed, Names, Place, Spot
 from autogen.calls.surroundings import Surroundings
+from autogen.calls.unread import NONE, Unread, may_be_hidden, only_appended
 
 MOST_VALUES = 20_000  # that a loss reaches
 MOST_AT_ONCE = 1_000_000  # the same, to be looked at a single time
 _DEEPEST = 50  # levels that are looked at at once: each takes up to six of the calls that Python has room for
 
-_PLAIN = frozenset({bool, int, str, bytes, types.NoneType})
 _READ = object()  # where a Python module is that the code at hand only reads attributes of
-_CONSTANTS = (int, str, bytes, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 class Reachable:
@@ -69,7 +53,7 @@ class Reachable:
     much to look at; much more than usually if the walk `is_wide`. `answers` are those of torch to the questions that
     the loss names, and the walk `comes_back` if the loss's module keeps something that refers to it. The loss
     `asks_for_types` if it may look at the very type of a number, and then none may be a symbol. If it is known which
-    code is `executed`, no other function is looked into.
+    code is `executed`, no other function is looked into; `read` are names that are known to be read.
     """
 
     def __init__(
@@ -79,6 +63,7 @@ class Reachable:
         executed: frozenset[types.CodeType] = frozenset(),
         *,
         is_wide: bool = False,
+        read: frozenset[str] = frozenset(),
     ) -> None:
         self.arguments = arguments
         self.executed = executed
@@ -90,7 +75,7 @@ class Reachable:
         self._note_number = numbers.note
         self.places: list[Place] = []
         self.spots: list[Spot] = []
-        self.answers: dict[str, Answer] = {}
+        self.answers = Answers(self.spots)
         self.is_plain = True
         self._opaque = Opaque(arguments or ())
         self._codes: list[types.CodeType] = []
@@ -102,12 +87,14 @@ class Reachable:
         self._attributes: frozenset[str] = frozenset()
         self._modules_seen: set[tuple[int, frozenset[str]]] = set()
         self._noted: dict[int, set[str]] = {}  # names of libraries, which somebody may replace
+        self._of_lists: dict[int, Uses] = {}  # of dictionaries
         self._outermost: torch.nn.Module | None = None
         self._count = 0
         self._depth = 0
         self._later: list[tuple[Any, str, frozenset[str]]] = []
         self._looked_up = LookedUp()
         self._conversions = Conversions()
+        self.unread = Unread(read)
 
     @property
     def surroundings(self) -> Surroundings:
@@ -129,16 +116,16 @@ class Reachable:
         self._count += 1
         if type(value) is int and container is not None and (container is self.arguments or not _is_long(container)):
             return self._note_number(value, name, container, key)
-        if type(value) in _PLAIN:
+        if type(value) in classes.PLAIN:
             if type(value) is str:
                 self._looked_up.words.add(value)
             return type(value), value
         if isinstance(value, torch.Tensor):
             return self._tensor(value, name, container, key)
-        has_more = is_derived_constant(value)
+        has_more = classes.is_derived_constant(value)
         if isinstance(value, float) and not has_more:
             return (type(value), repr(value)) if container is None else self._note_number(value, name, container, key)
-        if value is MISSING or (isinstance(value, _CONSTANTS) and not has_more):
+        if value is MISSING or (isinstance(value, classes.CONSTANTS) and not has_more):
             return type(value), repr(value) if isinstance(value, complex) else value
         if type(value) in _MAY_BE_STOOD_IN_FOR and container is not None and (is_memo(value) or is_of_math(value)):
             self._functions.append(Kept(name, value, container, key))
@@ -182,12 +169,11 @@ class Reachable:
             return self._python_module(value)
         if isinstance(value, types.FunctionType) and self._is_idle(value):
             return Identity(value)
-        if isinstance(value, tuple) and not is_derived(type(value)):
+        if isinstance(value, tuple) and not classes.is_derived(type(value)):
             return type(value), tuple(self.visit(item, f"{name}_{k}") for k, item in enumerate(value))
-        self._seen[id(value)] = len(self._seen)
-        self._alive.append(value)
-        if isinstance(value, NUMBERS_AND_TEXTS):
-            content = next(each for each in NUMBERS_AND_TEXTS if isinstance(value, each)).__repr__(value)
+        self._see(value)
+        if isinstance(value, classes.NUMBERS_AND_TEXTS):
+            content = next(each for each in classes.NUMBERS_AND_TEXTS if isinstance(value, each)).__repr__(value)
             return content, *self._beside(value, name)
         if isinstance(value, tuple):
             items = tuple(self.visit(item, f"{name}_{k}") for k, item in enumerate(value))
@@ -209,15 +195,14 @@ class Reachable:
             if isinstance(value, collections.defaultdict):
                 self.spots.append(Fixed(value, "default_factory", value.default_factory))
                 made = self.visit(value.default_factory)
-            return type(value), self._entries(value, name, is_ordered=True), self._object(value, name), made
+            uses = self._of_lists.get(id(value), NONE)
+            return type(value), self._entries(value, name, is_ordered=True, uses=uses), self._object(value, name), made
         if isinstance(value, torch.nn.Module) and type(value) not in weakref.ProxyTypes:
             return self._module(value, name)
         if isinstance(value, types.FunctionType):
             return self._function(value)
         if isinstance(value, types.BuiltinMethodType) and not isinstance(value.__self__, _HOMES):
             return value.__name__, self.visit(value.__self__, name)
-        if isinstance(value, _VIEWS):
-            return type(value), self.visit(gc.get_referents(value)[0], name)
         if isinstance(value, functools.partial):
             called = self.visit(value.func, name), self.visit(value.args, name), self.visit(value.keywords, name)
             is_own = type(value) is not functools.partial
@@ -234,6 +219,10 @@ class Reachable:
         if arrays.is_array(value):
             return self._array(value)
         return self._object(value, name)
+
+    def _see(self, value: Any) -> None:
+        self._seen[id(value)] = len(self._seen)
+        self._alive.append(value)
 
     def _of_memo(self, memo: Any) -> tuple[Hashable, ...]:
         """The attributes of a function that keeps what it returns: no others can be put there, as it has a stand-in."""
@@ -265,18 +254,19 @@ class Reachable:
             is_torchs = str(kind.__module__).partition(".")[0] == "torch"
             is_plain = is_torchs and not callable(value) and question_of(value) is None
             # Transforms of distributions can be called.
-            if not (is_open(kind) or is_plain or str(kind.__module__).startswith("torch.distributions")):
+            if not (libraries.is_open(kind) or is_plain or str(kind.__module__).startswith("torch.distributions")):
                 self._opaque.note(value, name)
                 return kind if isinstance(value, dict) else self._of_library(value)
         parts = self._own(value, name)
         is_empty = attributes is None and len(parts) == 2
-        if (is_empty or (keeps_more(kind) and not isinstance(value, OPEN))) and not isinstance(value, dict):
+        keeps_more = classes.keeps_more(kind) and not isinstance(value, libraries.OPEN)
+        if (is_empty or keeps_more) and not isinstance(value, dict):
             return Identity(value), *parts
         return parts
 
     def _beside(self, value: Any, name: str) -> tuple[Hashable, ...]:
         """What an object has beside its content, whose class may be Python's, or the user's and derived from it."""
-        return self._own(value, name) if is_derived(type(value)) else ()
+        return self._own(value, name) if classes.is_derived(type(value)) else ()
 
     def _own(self, value: Any, name: str) -> tuple[Hashable, ...]:
         """The class of an object, and its attributes."""
@@ -294,11 +284,15 @@ class Reachable:
         """The attributes of an object that are not in its `__dict__`."""
         found: list[Hashable] = []
         kind: Any = type(value)
-        for slot in slots(kind):
+        for slot in classes.slots(kind):
             item = getattr(value, slot, MISSING)
             self.places.append(Attribute(value, slot, item))
             found.append((slot, self.visit(item, f"{name}.{slot}" if name else slot, value, slot)))
         return tuple(found)
+
+    def knows(self, value: Any) -> bool:
+        """Whether an object was there before the loss ran."""
+        return id(value) in self._seen
 
     @property
     def opaque(self) -> str | None:
@@ -318,16 +312,34 @@ class Reachable:
         owner: Any = None,
         *,
         is_ordered: bool = False,
+        uses: Uses = NONE,
     ) -> tuple[Hashable, ...]:
         held = entries(items)
-        self.places.append(Entries(items, held, skipped, owner, is_ordered))
+        unread, appended = uses.assigned, frozenset[str]()
+        if uses is not NONE:
+            unread = frozenset(key for key in uses.assigned if may_be_hidden(held.get(key)))
+            appended = frozenset(key for key, value in held.items() if only_appended(key, value, uses))
+        self.places.append(Entries(items, held, skipped, owner, is_ordered, unread))
         prefix = f"{name}." if name else ""
         owner = owner or (items if isinstance(items, dict) else None)
         return tuple(
-            (key if type(key) is str else self._key(key), self.visit(item, f"{prefix}{key}", owner, key))
+            (
+                key if type(key) is str else self._key(key),
+                (self._appended if key in appended else self.visit)(item, f"{prefix}{key}", owner, key),
+            )
             for key, item in held.items()
-            if key not in skipped
+            if key not in skipped and key not in unread
         )
+
+    def _appended(self, value: Any, name: str, container: Any = None, key: Any = None) -> Hashable:
+        """A list that is only appended to, or what holds such lists, whatever is in them."""
+        if isinstance(value, dict):
+            self._of_lists[id(value)] = Uses(appended=frozenset(entries(value)))
+        if isinstance(value, dict) or id(value) in self._seen:
+            return self.visit(value, name, container, key)
+        self._see(value)
+        self.places.append(Appended(value, list(value)))
+        return type(value).__name__
 
     def _key(self, key: Any) -> Hashable:
         """What something is asked by. A class or a function is only that there: nothing is called of it."""
@@ -340,7 +352,7 @@ class Reachable:
         self.spots.append(Fixed(module, "__class__", owner))
         self.spots.append(Fixed(module, "__dict__", module.__dict__))
         stores = [self._entries(store, name, is_ordered=True) for store in (module._parameters, module._buffers)]
-        rest = self._entries(module.__dict__, name, torchs_own(module))
+        rest = self._entries(module.__dict__, name, torchs_own(module), uses=self.unread.uses(module))
         for store in ("_parameters", "_buffers", "_modules"):
             self.spots.append(Fixed(module, store, getattr(module, store)))
         # Those of the outermost module run around `forward`, outside what is traced, but where the loss calls it.
@@ -363,14 +375,14 @@ class Reachable:
 
     def _class(self, owner: Any) -> Hashable:
         """What a class and its bases have; those of libraries do not change, but for what they may answer."""
-        parts: list[Hashable] = [Identity(owner), self._answers([*filter(None, map(question_of, owner.__mro__))])]
+        parts: list[Hashable] = [Identity(owner), self.answers.to([*filter(None, map(question_of, owner.__mro__))])]
         if not is_of_library(type(owner)):
             parts.append(self.visit(type(owner)))
         if not is_of_library(owner):
             self.spots.append(Fixed(owner, "__mro__", owner.__mro__))
         for base in owner.__mro__:
             if not is_of_library(base):
-                parts.append(self._entries(vars(base), "", pythons_own(base), base))
+                parts.append(self._entries(vars(base), "", classes.pythons_own(base), base))
         return tuple(parts)
 
     def _is_idle(self, function: types.FunctionType) -> bool:
@@ -395,6 +407,7 @@ class Reachable:
             self.asks_for_types |= asks_for_types(function.__code__)
             self._looked_up.note_code(function.__code__, scope)
             self._conversions.note(function.__code__, scope)
+            self.unread.note(function.__code__)
         outside, self._attributes = self._attributes, attributes_in(function.__code__)
         for attribute in ("__code__", "__defaults__", "__kwdefaults__"):
             self.spots.append(Fixed(function, attribute, getattr(function, attribute)))
@@ -402,13 +415,14 @@ class Reachable:
         for cell, name in zip(function.__closure__ or (), function.__code__.co_freevars, strict=True):
             held = contents(cell)
             self.places.append(Cell(cell, held))
-            closure.append(self.visit(held, name, cell))
+            is_appended = self.unread.is_appended(name, held, function.__code__)
+            closure.append(self._appended(held, name) if is_appended else self.visit(held, name, cell))
         defaults = self.visit(function.__defaults__), self.visit(function.__kwdefaults__)
         names = () if of_library else globals_in(function.__code__)
-        found = tuple(self._global(scope, name) for name in names)
+        found = tuple(self._global(scope, name, function.__code__) for name in names)
         imported = () if of_library else tuple(self._imported(scope, each) for each in imports_in(function.__code__))
         self._attributes = outside
-        answers = () if of_library else self._answers(questions_in(function.__code__))
+        answers = () if of_library else self.answers.to(questions_in(function.__code__))
         rules = self._rules() if "kl_divergence" in attributes_in(function.__code__) and not of_library else ()
         own = () if of_library else self._entries(function.__dict__, function.__name__, _OF_WRAPPERS)
         own += () if of_library else self._put_on_classes(attributes_in(function.__code__))
@@ -418,7 +432,7 @@ class Reachable:
         """The user's own functions among these attributes of torch's classes."""
         found: list[Hashable] = []
         for scope in (vars(torch.Tensor), vars(torch.nn.Module)):
-            names = sorted(name for name in attributes if is_foreign(scope.get(name)))
+            names = sorted(name for name in attributes if libraries.is_foreign(scope.get(name)))
             if names:
                 self.spots.append(Names.of(scope, names))
                 found += [(name, self.visit(scope[name])) for name in names]
@@ -426,11 +440,9 @@ class Reachable:
 
     def _rules(self) -> tuple[Hashable, ...]:
         """The user's own rules of `torch.distributions.kl_divergence`."""
-        module: Any = sys.modules.get("torch.distributions.kl")
-        if module is None:
-            return ()
-        self.places.append(Entries(module._KL_REGISTRY, dict(module._KL_REGISTRY)))
-        return tuple(self.visit(rule) for rule in module._KL_REGISTRY.values() if is_foreign(rule))
+        rules = libraries.rules_of_divergence()
+        self.places.append(Entries(rules, dict(rules)))
+        return tuple(self.visit(rule) for rule in rules.values() if libraries.is_foreign(rule))
 
     def _imported(self, scope: dict[str, Any], name: str) -> Hashable:
         """What a function may read of a module that it imports itself."""
@@ -438,24 +450,18 @@ class Reachable:
             name = importlib.util.resolve_name(name, scope.get("__package__"))
         return self.visit(sys.modules.get(name))
 
-    def _answers(self, questions: Sequence[str]) -> tuple[Hashable, ...]:
-        """What torch answers to what code may ask."""
-        for question in questions:
-            if question not in self.answers:
-                self.answers[question] = Answer.to(question)
-                self.spots.append(self.answers[question])
-        return tuple((question, self.answers[question].before) for question in questions)
-
     def _of_library(self, value: Any) -> Hashable:
         """What does not change, but for what it may answer."""
         question = question_of(value)
-        return Identity(value) if question is None else (Identity(value), self._answers((question,)))
+        return Identity(value) if question is None else (Identity(value), self.answers.to((question,)))
 
-    def _global(self, scope: dict[str, Any], name: str) -> Hashable:
+    def _global(self, scope: dict[str, Any], name: str, code: types.CodeType | None = None) -> Hashable:
         value = scope.get(name, MISSING)
         self.places.append(Name(scope, name, value))
-        if value is MISSING and name not in BUILTINS and scope is not vars(builtins):
+        if value is MISSING and name not in libraries.BUILTINS and scope is not vars(builtins):
             return self._global(vars(builtins), name)
+        if code is not None and self.unread.is_appended(name, value, code):
+            return self._appended(value, name)
         is_read = isinstance(value, types.ModuleType) and name not in self._looked_up.passed_on
         return self.visit(value, name, _READ if is_read else scope, name)
 
@@ -474,7 +480,7 @@ class Reachable:
             if not noted.issuperset(names):
                 self.spots.append(Names.of(scope, [name for name in names if name not in noted]))
                 noted.update(names)
-            names = [name for name in names if is_replaced(module, name)]
+            names = [name for name in names if libraries.is_replaced(module, name)]
             if not names:
                 return self._of_library(module)
         return self._of_library(module), tuple(self._global(scope, each) for each in names)
@@ -487,6 +493,5 @@ def _is_long(container: Any) -> bool:
 
 # What functions written in C are of; others are methods.
 _HOMES = (types.ModuleType, type, types.NoneType, type(datetime.datetime_CAPI))
-_VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()))
 _OF_WRAPPERS = frozenset({"__autogen_dispatcher__", "__wrapped__"})
 _MAY_BE_STOOD_IN_FOR = MAY_KEEP | {types.BuiltinFunctionType}

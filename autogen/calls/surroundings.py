@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from autogen.calls.places import Difference, Kept, Place
+from autogen.calls.places import Kept
+from autogen.calls.spots import Difference, Place
 from autogen.frozen import frozen
 
 
@@ -51,6 +52,7 @@ class Surroundings:
                 undoing.callback(place.put_back)
             for place in self.places:
                 place.put_back()
+                place.hide()
             for each, value in zip(self.kept, values, strict=True):
                 former = each.now()
                 undoing.callback(each.put, former)

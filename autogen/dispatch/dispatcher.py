@@ -19,7 +19,7 @@ import torch
 from autogen import availability
 from autogen.calls.binding import ArgumentsError, Binding, Bound, bind, is_replaying
 from autogen.calls.executed import is_profiled
-from autogen.calls.places import MISSING
+from autogen.calls.spots import MISSING
 from autogen.calls.surroundings import make_parameter
 from autogen.dispatch.autograd import apply_short, run, run_short
 from autogen.dispatch.compilations import Compilations, Decision, key_of, needs_gradient
@@ -315,9 +315,11 @@ class Dispatcher:
                 return MISSING
             given = plan.given(tensors, found) if found or plan.copied or plan.cut else tensors
             returned = run_short((plan, sizes, values, each, module, self), given)
+            own = sizes or plan.prepared.sizes
+            result = returned if plan.returns_tensor else plan.loss.result(returned, own)
             if plan.state is not None:
-                keep(plan.state, each.places, tensors, returned, sizes or plan.prepared.sizes)
-            return returned if plan.returns_tensor else plan.loss.result(returned, sizes or plan.prepared.sizes)
+                keep(plan.state, each.places, tensors, returned, own, result)
+            return result
         return MISSING
 
     def replay_again(

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from autogen.calls.binding import Replay
-from autogen.calls.changes import Assigned, Computed, Input, Output, State
-from autogen.calls.places import Place
+from autogen.calls.changes import Assigned, Computed, Input, Output, Returned, State
+from autogen.calls.spots import Place
 from autogen.calls.surroundings import Change
 from autogen.dynamo import graphs
 from autogen.locks import replaced
@@ -70,28 +71,32 @@ def keep(
     tensors: Sequence[torch.Tensor],
     outputs: Sequence[torch.Tensor],
     sizes: Mapping[str, Any],
-    connect: Callable[[Assigned, torch.Tensor], torch.Tensor] | None = None,
+    result: Any,
+    connect: Callable[[Assigned, int, torch.Tensor], torch.Tensor] | None = None,
 ) -> None:
-    """Make the changes of one call, to its `tensors` and `places`.
+    """Make the changes of one call that gives a `result`, to its `tensors` and `places`.
 
-    `connect` gives a tensor its graph, which none has without.
+    `connect` gives a tensor, a leaf of what is assigned, its graph, which none has without.
     """
     connected: dict[int, torch.Tensor] = {}
     if state.read:
         sizes = {**sizes, **{name: outputs[position].item() for name, position in state.read.items()}}
-    values: list[Any] = []
-    for each in state.assigned:
-        value = each.value
-        if isinstance(value, Input):
-            tensor = tensors[value.position]
-            values.append(tensor.detach() if value.is_detached else tensor)
-        elif isinstance(value, Output):
-            tensor = connected.get(value.position, outputs[value.position])
-            if value.inputs and connect is not None and value.position not in connected:
-                tensor = connected[value.position] = connect(each, tensor)
-            values.append(tensor.detach() if value.is_detached else tensor)
+
+    def made(each: Assigned, k: int) -> Any:
+        leaf = each.leaves[k]
+        if isinstance(leaf, Returned):
+            return pytree.key_get(result, leaf.path)
+        if isinstance(leaf, Input):
+            tensor = tensors[leaf.position]
+        elif isinstance(leaf, Output):
+            tensor = connected.get(leaf.position, outputs[leaf.position])
+            if leaf.inputs and connect is not None and leaf.position not in connected:
+                tensor = connected[leaf.position] = connect(each, k, tensor)
         else:
-            values.append(value.value(sizes) if isinstance(value, Computed) else value)
+            return leaf.value(sizes) if isinstance(leaf, Computed) else leaf
+        return tensor.detach() if leaf.is_detached else tensor
+
+    values = [each.value([made(each, k) for k in range(len(each.leaves))]) for each in state.assigned]
     for write in state.written:
         tensor, new = tensors[write.position], outputs[write.output]
         if write.is_replaced:
@@ -117,14 +122,16 @@ class Connector:
     def __init__(self, replay: Replay, stream: torch.Tensor | None, tensors: Sequence[torch.Tensor]) -> None:
         self._replay, self._stream, self._tensors = replay, stream, tensors
 
-    def __call__(self, each: Assigned, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor that was assigned, with its graph."""
-        assert isinstance(each.value, Output)
-        inputs, replay = each.value.inputs, self._replay
+    def __call__(self, each: Assigned, leaf: int, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor that is a leaf of what was assigned, with its graph."""
+        from autogen.tracing.results import flattened
+
+        inputs, replay = each.leaves[leaf].inputs, self._replay
 
         def assigned(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             def then(returned: Any, changed: Callable[[], list[Change]]) -> list[torch.Tensor]:
-                return [c.difference.now for c in changed() if (c.place, c.difference.key) == (each.place, each.key)]
+                now = (c.difference.now for c in changed() if (c.place, c.difference.key) == (each.place, each.key))
+                return [flattened(value)[0][leaf] for value in now]
 
             found: list[torch.Tensor] = replay(tensors, then)
             return found

@@ -1,6 +1,7 @@
 """Finding what a loss changes that outlives its call, when its trace has been recorded.
 
-An attribute that is assigned a tensor, and a tensor that is written in place, become further outputs of the trace.
+An attribute that is assigned a tensor, or a structure of some, and a tensor that is written in place, become further
+outputs of the trace.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
 
-from autogen.calls.changes import Assigned, Computed, Input, Output, State, Written
-from autogen.calls.places import MISSING
+from autogen.calls.changes import Assigned, Computed, Input, Output, Returned, State, Written
+from autogen.calls.places import containers_in
+from autogen.calls.spots import HIDDEN, MISSING
 from autogen.calls.surroundings import Change
 from autogen.errors import StateChangeError
 from autogen.tracing.aliases import is_where
 from autogen.tracing.guards import Guards
 from autogen.tracing.recording import Recording
+from autogen.tracing.results import flattened, is_plain
 from autogen.tracing.symbols import NUMBERS
 
 
@@ -33,11 +37,17 @@ class Collector:
         recording: of what has run.
         fakes: the inputs.
         results: the outputs that the trace has in any case.
+        returned: what the loss returns.
         is_once: whether the trace is for one call alone, so that numbers cannot have been others.
     """
 
     def __init__(
-        self, recording: Recording, fakes: Sequence[torch.Tensor], results: Sequence[torch.Tensor], is_once: bool
+        self,
+        recording: Recording,
+        fakes: Sequence[torch.Tensor],
+        results: Sequence[torch.Tensor],
+        returned: Any,
+        is_once: bool,
     ) -> None:
         self._is_once = is_once
         self._recording = recording
@@ -46,6 +56,9 @@ class Collector:
         self._results = len(results)
         self.tensors: dict[str, torch.Tensor] = {}
         self._state = State()
+        self._returned = returned
+        self._shared = list(map(id, containers_in(returned)))
+        self._kept: set[int] = set()
 
     def collect(self, changes: Sequence[Change]) -> None:
         """Note what is to be done after the kernels.
@@ -56,7 +69,7 @@ class Collector:
         refused = []
         for change in changes:
             try:
-                self._state.assigned.append(Assigned(change.place, _fixed(change.difference.key), self._value(change)))
+                self._state.assigned.append(self._assigned(change))
             except _Refused:
                 refused.append(change.difference.name)
         replaced = self._recording.replaced
@@ -83,14 +96,18 @@ class Collector:
             StateChangeError: a number is assigned that none of these tells.
         """
         known = {str(symbol) for symbol in guards.symbols}.union(numbers)
-        for k, each in enumerate(self._state.assigned):
-            if isinstance(each.value, NUMBERS):
-                expression = guards.expression(each.value)
-                names = set(map(str, expression.free_symbols))
-                if not names <= known:
-                    raise StateChangeError("a number")
-                self._state.read |= {name: numbers[name] for name in names & numbers.keys()}
-                self._state.assigned[k] = replace(each, value=Computed(expression))
+
+        def named(leaf: Any) -> Any:
+            if not isinstance(leaf, NUMBERS):
+                return leaf
+            expression = guards.expression(leaf)
+            names = set(map(str, expression.free_symbols))
+            if not names <= known:
+                raise StateChangeError("a number")
+            self._state.read |= {name: numbers[name] for name in names & numbers.keys()}
+            return Computed(expression)
+
+        self._state.assigned = [replace(each, leaves=tuple(map(named, each.leaves))) for each in self._state.assigned]
         return self._state
 
     def _position(self, tensor: torch.Tensor) -> int:
@@ -101,21 +118,47 @@ class Collector:
         self.tensors[f"new_{len(self.tensors)}_{name}"] = tensor
         return len(self._outputs) - 1
 
-    def _value(self, change: Change) -> Output | Input | torch.SymInt | torch.SymFloat | float | str | None:
-        key, before, now = change.difference.key, change.difference.before, change.difference.now
+    def _assigned(self, change: Change) -> Assigned:
+        key, now = change.difference.key, change.difference.now
         if key is MISSING:
             raise _Refused
-        if isinstance(now, NUMBERS):
-            return now
+        kept = containers_in(now)
+        if not kept and not isinstance(now, tuple):
+            return Assigned(change.place, _fixed(key), (self._value(change),))
+        ids = list(map(id, kept))
+        if kept and kept[0] is now and self._shared.count(id(now)) == 1:
+            return Assigned(change.place, _fixed(key), (self._part(now),))
+        is_seen_elsewhere = len(set(ids)) < len(ids) or not {*self._kept, *self._shared}.isdisjoint(ids)
+        if is_seen_elsewhere or any(map(_has_more, kept)):
+            raise _Refused
+        self._kept.update(ids)
+        leaves, structure = flattened(now)
+        name = change.difference.name
+        return Assigned(change.place, _fixed(key), tuple([self._leaf(name, leaf) for leaf in leaves]), structure)
+
+    def _part(self, container: Any) -> Returned:
+        """Where a list or a dictionary is in what the loss returns."""
+        found, _ = pytree.tree_flatten_with_path(self._returned, is_leaf=lambda each: each is container)
+        return Returned(next(path for path, each in found if each is container))
+
+    def _value(self, change: Change) -> Any:
+        before, now = change.difference.before, change.difference.now
+        if isinstance(now, (torch.Tensor, *NUMBERS)) or before is HIDDEN:
+            return self._leaf(change.difference.name, now)
         if now is None or type(now) is bool or (self._is_once and type(now) in (int, float, str)):
             return now
-        if (
-            type(now) is int and type(before) is not int and now in (0, 1)
-        ):  # a size that is no symbol; no counter, no clock
+        if type(now) is int and type(before) is not int and now in (0, 1):  # a size that is no symbol; no counter
             return now
-        if type(now) is not FakeTensor or isinstance(now, torch.nn.Parameter):
-            raise _Refused
-        return self._tensor(change.difference.name, now)
+        raise _Refused
+
+    def _leaf(self, name: str, leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            if type(leaf) is not FakeTensor or isinstance(leaf, torch.nn.Parameter):
+                raise _Refused
+            return self._tensor(name, leaf)
+        if isinstance(leaf, NUMBERS) or is_plain(leaf):
+            return leaf
+        raise _Refused
 
     def _tensor(self, name: str, tensor: torch.Tensor) -> Output | Input:
         """Where a tensor is to be found after the kernels."""
@@ -144,6 +187,12 @@ class Collector:
         if tensor.is_neg() or tensor.is_conj():
             raise _Refused
         return Output(self._add(name, tensor), inputs=inputs)
+
+
+def _has_more(container: Any) -> bool:
+    """Whether a list or a dictionary has attributes, or keys that are sizes."""
+    is_by_sizes = isinstance(container, dict) and not all(map(is_plain, map(_fixed, container)))
+    return bool(getattr(container, "__dict__", None)) or is_by_sizes
 
 
 def _fixed(key: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import operator
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, f
 from torch.utils._sympy.functions import ToFloat
 
 from autogen.calls.binding import Replay
+from autogen.calls.spots import Key
 from autogen.calls.surroundings import Change
 from autogen.errors import (
     AutogenError,
@@ -138,14 +140,15 @@ def trace(
             recorded = tracing.record(run)
             leaves, results, outputs, upstream = recorded.leaves, recorded.results, recorded.names, recorded.upstream
             numbers: dict[str, int] = {}  # that are read, and the outputs that tell of them
-            assigned = [each.difference.now for each in recorded.changes if isinstance(each.difference.now, SYMBOLS)]
+            kept = (leaf for each in recorded.changes for leaf in flattened(each.difference.now)[0])
+            assigned = [leaf for leaf in kept if isinstance(leaf, SYMBOLS)]
             if any(isinstance(leaf, SYMBOLS) for leaf in leaves) or any(map(free_unbacked_symbols, assigned)):
                 numbers = {str(symbol): k for k, symbol in enumerate(tracing.recorder.numbers, len(results))}
                 results += tracing.numbers()
                 outputs += [f"number_{k}" for k in range(len(results) - len(outputs))]
                 upstream += [None] * (len(results) - len(upstream))
             tracing.refuse_fixed_floats()
-            collector = tracing.collect(results, recorded.changes, is_once)
+            collector = tracing.collect(results, recorded, is_once)
             made_of = (
                 *results,
                 *collector.tensors.values(),
@@ -209,11 +212,12 @@ def trace(
 
 @frozen
 class _Recorded:
-    """What a loss returned: its `leaves`, and the `results` among them, by `names`; and what it has changed.
+    """What a loss `returned`: its `leaves`, and the `results` among them, by `names`; and what it has changed.
 
     `reached` are the inputs that each result is connected with, `upstream` its own gradient.
     """
 
+    returned: Any
     leaves: list[Any]
     structure: Any
     results: list[torch.Tensor]
@@ -275,16 +279,16 @@ class _Tracing:
         with self._mode, self.recorder:
             return [tensor.detach().reshape(()) for tensor in self.recorder.numbers.values()]
 
-    def collect(self, results: Sequence[torch.Tensor], changes: Sequence[Change], is_once: bool) -> Collector:
+    def collect(self, results: Sequence[torch.Tensor], recorded: _Recorded, is_once: bool) -> Collector:
         """What the loss has changed that outlives the call."""
         for name, fake, tensor in zip(self._names, self.fakes, self._tensors, strict=True):
             if fake.requires_grad != tensor.requires_grad:
                 raise StateChangeError(f"requires_grad of {name}")
             if fake.grad is not None:  # by a `backward` of its own
                 raise StateChangeError(f"the gradient of {name}")
-        collector = Collector(self.recording, self.fakes, results, is_once)
+        collector = Collector(self.recording, self.fakes, results, recorded.returned, is_once)
         with self._mode:
-            collector.collect(changes)
+            collector.collect(recorded.changes)
         return collector
 
     def placeholder_of(self, fake: torch.Tensor) -> torch.fx.Node:
@@ -388,7 +392,7 @@ class _Tracing:
         if any(result.requires_grad and not inputs for result, inputs in zip(results, reached, strict=True)):
             raise UnsupportedOpError("a result that requires a gradient, but of no input")
         upstream, gradients = self.backward(names, results)
-        return _Recorded(leaves, structure, results, names, reached, upstream, gradients, changes)
+        return _Recorded(returned, leaves, structure, results, names, reached, upstream, gradients, changes)
 
     def _memory(self) -> list[Any]:
         """Where the values of the inputs are."""
@@ -455,6 +459,8 @@ class _Tracing:
 
 def _is_same(change: Change, other: Change) -> bool:
     a, b = change.difference, other.difference
+    if a.key is b.key is Key.ADDED:
+        return change.place == other.place and len(a.now) == len(b.now) and all(map(operator.is_, a.now, b.now))
     return change.place == other.place and a.key is b.key and a.now is b.now
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autogen.calls.mentions import only_called
+from autogen.calls.mentions import ANY, Uses, only_called, uses_in
 
 ONLY_CALLED: dict[str, Callable[..., Any]] = {
     "not at all": lambda x: x.float(),
@@ -41,3 +41,80 @@ def test_a_name_that_is_only_called(case: str) -> None:
 @pytest.mark.parametrize("case", MORE)
 def test_a_name_that_is_more_than_called(case: str) -> None:
     assert not only_called(MORE[case].__code__, "float")
+
+
+class _Keeping:
+    """What its methods do with `kept`, which is told by their names."""
+
+    kept: Any
+    other: Any
+
+    def assigned(self, x: Any) -> None:
+        self.kept = {"kept": x}
+
+    def assigned_and_then_read(self, x: Any) -> Any:
+        self.kept = {}
+        self.kept["x"] = x
+        return self.kept if x else None
+
+    def appended(self, x: Any) -> None:
+        self.kept.append(x)
+
+    def with_appended(self, x: Any) -> None:
+        self.kept["x"].append(x)
+
+    def read_by_another_name(self, x: Any) -> Any:
+        return getattr(self.other, "kept", x)
+
+    def read_first(self, x: Any) -> None:
+        self.kept = [self.kept, x]
+
+    def read_where_it_may_not_be_assigned(self, x: Any) -> Any:
+        if x:
+            self.kept = x
+        return self.kept
+
+    def read_after_what_may_fail(self, x: Any) -> Any:
+        with x:
+            self.kept = x
+        return self.kept
+
+    def read_in_an_inner_function(self, x: Any) -> Any:
+        self.kept = x
+        return lambda: self.kept
+
+    def read_of_another_object(self, x: Any) -> Any:
+        self.kept = x
+        return self.other.kept
+
+    def read_by_its_length(self, x: Any) -> Any:
+        self.kept.append(x)
+        return len(self.kept)
+
+    def deleted(self, x: Any) -> None:
+        del self.kept
+
+    def added_to(self, x: Any) -> None:
+        self.kept += x
+
+    def any_by_a_name(self, x: Any) -> Any:
+        return getattr(self, x)
+
+    def any_by_all(self, x: Any) -> Any:
+        return {**vars(self), **x.__dict__}
+
+
+@pytest.mark.parametrize("name", [name for name, each in vars(_Keeping).items() if callable(each)])
+def test_what_code_does_with_a_name(name: str) -> None:
+    uses = uses_in(getattr(_Keeping, name).__code__)
+    if name.startswith("any"):
+        assert ANY in uses.read
+        return
+    assert ANY not in uses.read
+    left = uses.without(frozenset())
+    first = name.partition("_and")[0]
+    expected = {"assigned": left.assigned, "appended": left.appended, "with_appended": left.with_appended}
+    assert [key for key, found in expected.items() if "kept" in found] == [each for each in expected if each == first]
+    assert ("kept" in uses.read) == (first not in expected)
+    assert uses.without(frozenset({"kept"})).read >= {"kept"}
+    assert (uses | Uses()) == uses

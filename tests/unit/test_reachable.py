@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from autogen import autogen_loss
-from autogen.calls.places import MISSING
 from autogen.calls.reachable import MOST_VALUES, Reachable
+from autogen.calls.spots import MISSING
 from autogen.calls.surroundings import Change
 from tests.unit.pipeline import binding_of
 

@@ -1,0 +1,121 @@
+"""What a loss keeps and never looks at: attributes that it only assigns, and lists that it only appends to.
+
+Nothing there can change what the loss computes. So it is no part of the key of a call, where each call would be of
+another kind, and need not be as it was for a call to be like an earlier one.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import operator
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from autogen.calls.libraries import is_of_library
+from autogen.calls.mentions import ANY, Uses, attributes_in, uses_in
+
+_CONTAINERS = (tuple, list, collections.deque, dict)
+_MAY_GROW = (list, collections.deque, dict, collections.defaultdict)
+NONE = Uses()  # known of a name: all may be read
+_Method = tuple[str, types.CodeType]
+_GIVES_ATTRIBUTES = frozenset({"__getattribute__", "__setattr__", "__delattr__", "__dict__"})
+
+
+class Unread:
+    """What is taken to be unread in one walk over a call, but for names that are `known` to be read.
+
+    That a module does not read an attribute says nothing of other code that the walk comes to: `misjudged` tells.
+    """
+
+    def __init__(self, known: frozenset[str] = frozenset()) -> None:
+        self._known = known
+        self._assumed: set[str] = set()
+        self._methods: list[_Method] = []
+        self._others: list[types.CodeType] = []
+
+    def note(self, code: types.CodeType) -> None:
+        """Hear of a function that the loss may run."""
+        self._others.append(code)
+
+    def uses(self, module: torch.nn.Module) -> Uses:
+        """The attributes of a module that it only assigns, and those that it only appends to, as far as it tells."""
+        owners = [owner for owner in type(module).__mro__ if not is_of_library(owner)]
+        if not owners or any(not _GIVES_ATTRIBUTES.isdisjoint(vars(owner)) for owner in owners):
+            return NONE
+        methods = tuple(
+            [
+                (name, code)
+                for owner in owners
+                for name, each in vars(owner).items()
+                if isinstance(each, types.FunctionType) and name != "__init__"  # which runs for other objects
+                for code in _codes_of(each)
+            ]
+        )
+        self._methods += methods
+        uses = _uses(methods)
+        if ANY in uses.read or not (uses.assigned or uses.appended or uses.with_appended):
+            return NONE
+        stores = module._buffers, module._parameters, module._modules  # where what is assigned goes instead
+        found = uses.without(self._known.union(*stores))
+        self._assumed |= found.appended | found.with_appended | found.assigned
+        return found
+
+    def is_appended(self, name: str, value: Any, code: types.CodeType) -> bool:
+        """Whether a variable is a list, or holds lists, that some code only appends to."""
+        if type(value) not in _MAY_GROW or not only_appended(name, value, uses_in(code).without(self._known)):
+            return False
+        self._assumed.add(name)
+        return True
+
+    @property
+    def misjudged(self) -> frozenset[str]:
+        """The names that are read after all."""
+        if not self._assumed:
+            return frozenset()
+        others = set(self._others).difference(code for _, code in self._methods)
+        read = _uses(tuple(self._methods), tuple(others)).read
+        return frozenset(self._assumed if ANY in read else self._assumed & read)
+
+
+def only_appended(name: str, value: Any, uses: Uses) -> bool:
+    """Whether a value is a list that is only appended to, or holds such lists, where `uses` are all of its name."""
+    if type(value) in _MAY_GROW[:2]:
+        return name in uses.appended and name not in uses.with_appended
+    return type(value) in _MAY_GROW and name in uses.with_appended
+
+
+def may_be_hidden(value: Any) -> bool:
+    """Whether a value is of a kind that a trace knows how to make in each call."""
+    return value is None or isinstance(value, (bool, int, float, str, torch.Tensor, *_CONTAINERS))
+
+
+def _codes_of(value: Any) -> Iterator[types.CodeType]:
+    """The code of a method, and of what it wraps."""
+    while isinstance(value, types.FunctionType):
+        yield value.__code__
+        value = value.__dict__.get("__wrapped__")
+
+
+@functools.lru_cache(maxsize=1024)
+def _uses(methods: tuple[_Method, ...], others: tuple[types.CodeType, ...] = ()) -> Uses:
+    """What is done by all code that may run of a module's methods, and by others."""
+    return functools.reduce(operator.or_, map(uses_in, _running(methods, others)), NONE)
+
+
+def _running(methods: Iterable[_Method], others: Iterable[types.CodeType]) -> list[types.CodeType]:
+    """The code that may run: that of others, of the methods that torch calls, and of those that all these mention."""
+    rest = list(methods)
+    todo = [*others, *(code for name, code in rest if hasattr(torch.nn.Module, name))]
+    found = list(todo)
+    rest = [each for each in rest if each[1] not in found]
+    while todo and rest:
+        mentioned = attributes_in(todo.pop())
+        called = [each for each in rest if each[0] in mentioned]
+        rest = [each for each in rest if each[0] not in mentioned]
+        todo += [code for _, code in called]
+        found += [code for _, code in called]
+    return found
