@@ -7,7 +7,7 @@ was written is copied to where it belongs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,23 @@ class Computed:
         return number
 
 
+class Formatted:
+    """A text: parts of it, and numbers with how they are formatted. No dataclass, which would be a structure."""
+
+    def __init__(self, parts: tuple[str | tuple[Any, str], ...]) -> None:
+        self.parts = parts
+
+    def each(self, function: Callable[[Any], Any]) -> Formatted:
+        """The same of what a function makes of the numbers."""
+        return Formatted(
+            tuple([part if isinstance(part, str) else (function(part[0]), part[1]) for part in self.parts])
+        )
+
+    def text(self) -> str:
+        """The text, where the numbers are those of a call."""
+        return "".join([part if isinstance(part, str) else format(*part) for part in self.parts])
+
+
 @frozen
 class Assigned:
     """What is assigned to the `key` of a place of the binding: the one leaf, or a new `structure` around some."""
@@ -71,6 +88,25 @@ class Assigned:
     def value(self, leaves: Sequence[Any]) -> Any:
         """What is assigned in a call, given what its leaves are there."""
         return leaves[0] if self.structure is None else pytree.tree_unflatten(leaves, self.structure)
+
+
+@frozen
+class Said:
+    """What is printed or logged: a function, and the leaves and the structure of all its arguments."""
+
+    function: Callable[..., None]
+    leaves: tuple[Any, ...]
+    structure: pytree.TreeSpec
+
+    def is_wanted(self) -> bool:
+        """Whether anybody would hear of it in this call."""
+        is_wanted = getattr(self.function, "is_wanted", None)
+        return is_wanted is None or bool(is_wanted())
+
+    def say(self, leaves: Sequence[Any]) -> None:
+        """Say it, given what the leaves are in a call."""
+        args, kwargs = pytree.tree_unflatten(leaves, self.structure)
+        self.function(*args, **kwargs)
 
 
 @frozen
@@ -88,17 +124,18 @@ class Written:
 
 @dataclass
 class State:
-    """All that a loss changes; `outputs` is how many are made for it, and `read` are those by name whose numbers decide
-    what is assigned.
+    """All that a loss changes, and what it has `said`; `outputs` is how many are made for it, and `read` are those by
+    name whose numbers decide what is assigned.
     """
 
     assigned: list[Assigned] = field(default_factory=list)
     written: list[Written] = field(default_factory=list)
+    said: list[Said] = field(default_factory=list)
     outputs: int = 0
     read: dict[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.assigned or self.written)
+        return bool(self.assigned or self.written or self.said)
 
     @property
     def is_connected(self) -> bool:

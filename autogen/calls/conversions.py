@@ -1,10 +1,13 @@
-"""Python's functions that make a number of a number: a trace has its own, as a symbol would not stay one."""
+"""Python's functions of which a trace has its own: those that make a number of a number, as a symbol would not stay
+one, and those that say something.
+"""
 
 from __future__ import annotations
 
 import builtins
 import math
 import types
+import warnings
 from typing import Any
 
 from autogen.calls.mentions import globals_in, only_called
@@ -12,11 +15,12 @@ from autogen.calls.places import Kept
 
 _CONVERTERS = {"float": float, "int": int}
 _OF_MATH = frozenset(each for each in vars(math).values() if isinstance(each, types.BuiltinFunctionType))
+SAYING: dict[Any, tuple[types.ModuleType, str]] = {print: (builtins, "print"), warnings.warn: (warnings, "warn")}
 
 
-def is_of_math(function: Any) -> bool:
-    """Whether something is a function of `math`."""
-    return isinstance(function, types.BuiltinFunctionType) and function in _OF_MATH
+def is_stood_in_for(function: Any) -> bool:
+    """Whether something is a function of `math`, or one that says something."""
+    return isinstance(function, types.BuiltinFunctionType) and (function in _OF_MATH or function in SAYING)
 
 
 class Conversions:

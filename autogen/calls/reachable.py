@@ -23,7 +23,7 @@ import torch
 from autogen.calls import arrays, classes, libraries
 from autogen.calls.answers import Answers, question_of, questions_in
 from autogen.calls.behind import behind
-from autogen.calls.conversions import Conversions, is_of_math
+from autogen.calls.conversions import Conversions, is_stood_in_for
 from autogen.calls.identity import Identity
 from autogen.calls.libraries import is_library, is_of_library
 from autogen.calls.looked_up import LookedUp
@@ -127,7 +127,7 @@ class Reachable:
             return (type(value), repr(value)) if container is None else self._note_number(value, name, container, key)
         if value is MISSING or (isinstance(value, classes.CONSTANTS) and not has_more):
             return type(value), repr(value) if isinstance(value, complex) else value
-        if type(value) in _MAY_BE_STOOD_IN_FOR and container is not None and (is_memo(value) or is_of_math(value)):
+        if type(value) in _MAY_BE_STOOD_IN_FOR and container is not None and (is_memo(value) or is_stood_in_for(value)):
             self._functions.append(Kept(name, value, container, key))
         if id(value) in self._seen:
             self.comes_back |= value is self._outermost

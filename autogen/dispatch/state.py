@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from autogen.calls.binding import Replay
-from autogen.calls.changes import Assigned, Computed, Input, Output, Returned, State
+from autogen.calls.changes import Assigned, Computed, Formatted, Input, Output, Returned, Said, State
 from autogen.calls.spots import Place
 from autogen.calls.surroundings import Change
 from autogen.dynamo import graphs
@@ -80,17 +80,19 @@ def keep(
     """
     connected: dict[int, torch.Tensor] = {}
     if state.read:
-        sizes = {**sizes, **{name: outputs[position].item() for name, position in state.read.items()}}
+        sizes = _Numbers(sizes, state, outputs)
 
-    def made(each: Assigned, k: int) -> Any:
+    def made(each: Assigned | Said, k: int) -> Any:
         leaf = each.leaves[k]
         if isinstance(leaf, Returned):
             return pytree.key_get(result, leaf.path)
+        if isinstance(leaf, Formatted):
+            return leaf.each(lambda number: number.value(sizes)).text()
         if isinstance(leaf, Input):
             tensor = tensors[leaf.position]
         elif isinstance(leaf, Output):
             tensor = connected.get(leaf.position, outputs[leaf.position])
-            if leaf.inputs and connect is not None and leaf.position not in connected:
+            if leaf.inputs and connect is not None and leaf.position not in connected and isinstance(each, Assigned):
                 tensor = connected[leaf.position] = connect(each, k, tensor)
         else:
             return leaf.value(sizes) if isinstance(leaf, Computed) else leaf
@@ -108,6 +110,21 @@ def keep(
     replaced.settled()  # what is assigned while another thread replays would be taken out again
     for each, value in zip(state.assigned, values, strict=True):
         places[each.place].assign(each.key, value)
+    for said in state.said:
+        if said.is_wanted():
+            said.say([made(said, k) for k in range(len(said.leaves))])
+
+
+class _Numbers(dict[str, Any]):
+    """The sizes of a call, and the numbers that the loss has read, of which none is waited for that nobody asks for."""
+
+    def __init__(self, sizes: Mapping[str, Any], state: State, outputs: Sequence[torch.Tensor]) -> None:
+        super().__init__(sizes)
+        self._read, self._outputs = state.read, outputs
+
+    def __missing__(self, name: str) -> Any:
+        self[name] = number = self._outputs[self._read[name]].item()
+        return number
 
 
 class Connector:

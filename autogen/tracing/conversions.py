@@ -16,6 +16,7 @@ from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from autogen.arithmetic import MATH_FUNCTIONS, math_function
+from autogen.calls.conversions import SAYING
 from autogen.errors import ValueBranchError
 from autogen.tracing.source import current_statement, is_asked_by_a_loss
 from autogen.tracing.symbols import NUMBERS
@@ -118,5 +119,7 @@ _STAND_INS: dict[Any, Any] = {float: _Float, int: _Int, **{_functions[name]: eac
 
 
 def converter(function: Any) -> Any:
-    """What a trace calls in the place of one of Python's functions of a number; what is none stays."""
+    """What a trace calls in the place of one of Python's functions, once it has begun; of others, these."""
+    if function in SAYING:
+        return getattr(*SAYING[function])
     return _STAND_INS.get(function, function)

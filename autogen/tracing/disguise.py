@@ -185,7 +185,7 @@ def _swapped(values: dict[tuple[Any, str], Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def disguised(refuse_zero: Callable[[Any], None]) -> Iterator[None]:
+def disguised(refuse_zero: Callable[[Any], None], others: dict[tuple[Any, str], Any]) -> Iterator[None]:
     """Have Python take symbols for the numbers that they stand for.
 
     `len(tensor)` is the symbol that `tensor.shape[0]` is, which Python's own would fix, as it gives an int; so would
@@ -194,7 +194,7 @@ def disguised(refuse_zero: Callable[[Any], None]) -> Iterator[None]:
     Whether one is greater than another is settled where it is asked, as a bool can be more than a symbol: `is True`, a
     place in a list, 1 more than False. What depends on integers and sizes that are not known stays a symbol; of floats,
     which may be nan, it is an error. What is computed with floats stays as it is written (`autogen.arithmetic`);
-    `refuse_zero` hears of divisors, as expressions.
+    `refuse_zero` hears of divisors, as expressions. Where `others` say so, there is something else, too.
     """
     values: dict[tuple[Any, str], Any] = {
         (_functional, "has_torch_function_variadic"): _hears_of,
@@ -211,7 +211,7 @@ def disguised(refuse_zero: Callable[[Any], None]) -> Iterator[None]:
     values |= {(SymNode, name): _computing(name, refuse_zero) for name in _operations}
     if _infer_size is not None:
         values[_functional, "_infer_size"] = torch.broadcast_shapes
-    with _swapped(values):
+    with _swapped(values | others):
         yield
 
 

@@ -14,15 +14,16 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from autogen.calls.changes import Assigned, Computed, Input, Output, Returned, State, Written
+from autogen.calls.changes import Assigned, Computed, Formatted, Input, Output, Returned, Said, State, Written
 from autogen.calls.places import containers_in
 from autogen.calls.spots import HIDDEN, MISSING
 from autogen.calls.surroundings import Change
-from autogen.errors import StateChangeError
+from autogen.errors import StateChangeError, UnsupportedOpError
 from autogen.tracing.aliases import is_where
 from autogen.tracing.guards import Guards
 from autogen.tracing.recording import Recording
 from autogen.tracing.results import flattened, is_plain
+from autogen.tracing.said import Saying
 from autogen.tracing.symbols import NUMBERS
 
 
@@ -60,11 +61,12 @@ class Collector:
         self._shared = list(map(id, containers_in(returned)))
         self._kept: set[int] = set()
 
-    def collect(self, changes: Sequence[Change]) -> None:
+    def collect(self, changes: Sequence[Change], heard: Sequence[Saying]) -> None:
         """Note what is to be done after the kernels.
 
         Raises:
             StateChangeError: some of the changes cannot be made again.
+            UnsupportedOpError: what the loss has said cannot be said again.
         """
         refused = []
         for change in changes:
@@ -87,6 +89,7 @@ class Collector:
             position = self._position(tensor)
             output, is_unseen = self._add("data", tensor), tensor._version == 0
             self._state.written.append(Written(position, output, id(tensor) in replaced, is_unseen))
+        self._state.said = list(map(self._said, heard))
         self._state.outputs = len(self.tensors)
 
     def state(self, guards: Guards, numbers: Mapping[str, int]) -> State:
@@ -98,6 +101,8 @@ class Collector:
         known = {str(symbol) for symbol in guards.symbols}.union(numbers)
 
         def named(leaf: Any) -> Any:
+            if isinstance(leaf, Formatted):
+                return leaf.each(named)
             if not isinstance(leaf, NUMBERS):
                 return leaf
             expression = guards.expression(leaf)
@@ -107,8 +112,10 @@ class Collector:
             self._state.read |= {name: numbers[name] for name in names & numbers.keys()}
             return Computed(expression)
 
-        self._state.assigned = [replace(each, leaves=tuple(map(named, each.leaves))) for each in self._state.assigned]
-        return self._state
+        state = self._state
+        state.assigned = [replace(each, leaves=tuple(map(named, each.leaves))) for each in state.assigned]
+        state.said = [replace(each, leaves=tuple(map(named, each.leaves))) for each in state.said]
+        return state
 
     def _position(self, tensor: torch.Tensor) -> int:
         return next(k for k, fake in enumerate(self._fakes) if fake is tensor)
@@ -136,6 +143,17 @@ class Collector:
         name = change.difference.name
         return Assigned(change.place, _fixed(key), tuple([self._leaf(name, leaf) for leaf in leaves]), structure)
 
+    def _said(self, saying: Saying) -> Said:
+        leaves, structure = flattened((saying.args, saying.kwargs))
+        if any(
+            isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves
+        ):  # whose text tells of its graph
+            raise UnsupportedOpError("what is printed or logged of a tensor with a graph", where=saying.where)
+        try:
+            return Said(saying.function, tuple([self._leaf("what it prints", leaf) for leaf in leaves]), structure)
+        except _Refused:
+            raise UnsupportedOpError("what is printed or logged here", where=saying.where) from None
+
     def _part(self, container: Any) -> Returned:
         """Where a list or a dictionary is in what the loss returns."""
         found, _ = pytree.tree_flatten_with_path(self._returned, is_leaf=lambda each: each is container)
@@ -156,7 +174,7 @@ class Collector:
             if type(leaf) is not FakeTensor or isinstance(leaf, torch.nn.Parameter):
                 raise _Refused
             return self._tensor(name, leaf)
-        if isinstance(leaf, NUMBERS) or is_plain(leaf):
+        if isinstance(leaf, (Formatted, *NUMBERS)) or is_plain(leaf):
             return leaf
         raise _Refused
 

@@ -39,6 +39,7 @@ from autogen.tracing.guards import Guards, Known, settle_factors
 from autogen.tracing.recorder import Recorder
 from autogen.tracing.recording import Recording
 from autogen.tracing.results import flattened, leaf_of
+from autogen.tracing.said import Listener
 from autogen.tracing.source import statement_that_raised
 from autogen.tracing.state import Collector, inputs_of
 from autogen.tracing.strays import Made
@@ -140,8 +141,8 @@ def trace(
             recorded = tracing.record(run)
             leaves, results, outputs, upstream = recorded.leaves, recorded.results, recorded.names, recorded.upstream
             numbers: dict[str, int] = {}  # that are read, and the outputs that tell of them
-            kept = (leaf for each in recorded.changes for leaf in flattened(each.difference.now)[0])
-            assigned = [leaf for leaf in kept if isinstance(leaf, SYMBOLS)]
+            kept = [leaf for each in recorded.changes for leaf in flattened(each.difference.now)[0]]
+            assigned = [leaf for leaf in (*kept, *tracing.said()) if isinstance(leaf, SYMBOLS)]
             if any(isinstance(leaf, SYMBOLS) for leaf in leaves) or any(map(free_unbacked_symbols, assigned)):
                 numbers = {str(symbol): k for k, symbol in enumerate(tracing.recorder.numbers, len(results))}
                 results += tracing.numbers()
@@ -255,6 +256,7 @@ class _Tracing:
         self.recording = Recording(self._streams, made)
         self.recorder = Recorder(self.recording, symbols, {**decompositions, **CORRECTIONS}, reads)
         self._drawn = DrawnChecks(self.recording.node_of)
+        self._said = Listener()
         self._floats = [(name, symbols.number(name, float(value))) for name, value in floats.items()]
         self._are_integers = [type(value) is int for value in floats.values()]
         with torch.inference_mode(False):
@@ -279,6 +281,10 @@ class _Tracing:
         with self._mode, self.recorder:
             return [tensor.detach().reshape(()) for tensor in self.recorder.numbers.values()]
 
+    def said(self) -> list[Any]:
+        """All that is in what the loss has printed or logged."""
+        return [leaf for each in self._said.heard for leaf in each.leaves()]
+
     def collect(self, results: Sequence[torch.Tensor], recorded: _Recorded, is_once: bool) -> Collector:
         """What the loss has changed that outlives the call."""
         for name, fake, tensor in zip(self._names, self.fakes, self._tensors, strict=True):
@@ -288,7 +294,7 @@ class _Tracing:
                 raise StateChangeError(f"the gradient of {name}")
         collector = Collector(self.recording, self.fakes, results, recorded.returned, is_once)
         with self._mode:
-            collector.collect(recorded.changes)
+            collector.collect(recorded.changes, self._said.heard)
         return collector
 
     def placeholder_of(self, fake: torch.Tensor) -> torch.fx.Node:
@@ -339,13 +345,14 @@ class _Tracing:
 
         def then(returned: Any, changed: Callable[[], list[Change]]) -> _Recorded:
             forward.close()
+            self._said.end()
             changes, memory = changed(), self._memory()
             recorded = self._differentiated(returned, changes)
             self._refuse_changes(changes, changed(), memory)
             return recorded
 
         try:
-            with disguised(self._refuse_zero), forward:
+            with disguised(self._refuse_zero, self._said.replacements()), forward:
                 forward.enter_context(self._mode)
                 forward.enter_context(self.recorder)
                 forward.enter_context(

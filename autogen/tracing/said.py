@@ -1,0 +1,205 @@
+"""What a loss says: what it prints, logs and warns of. It is noted while the loss is traced, and said after the kernels
+of each call.
+
+A record of a log is of the line that wrote it, and made only if its logger wants it in that call.
+"""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from autogen.calls.changes import Formatted
+from autogen.calls.libraries import is_library
+from autogen.errors import SourceLine, UnsupportedOpError, ValueBranchError
+from autogen.frozen import frozen
+from autogen.tracing.results import flattened
+from autogen.tracing.source import statement_at
+from autogen.tracing.symbols import NUMBERS
+from autogen.tracing.texts import Texts
+
+
+@frozen
+class Logged:
+    """Writes a record to a log."""
+
+    logger: logging.Logger
+    level: int
+    line: tuple[str, int, str]  # the file, the number, and the function
+
+    def is_wanted(self) -> bool:
+        """Whether anybody is to hear of it."""
+        return self.logger.isEnabledFor(self.level)
+
+    def __call__(self, message: Any, args: Any, extra: Any) -> None:
+        file, number, function = self.line
+        logger, level = self.logger, self.level
+        logger.handle(logger.makeRecord(logger.name, level, file, number, message, args, None, function, extra))
+
+
+@frozen
+class Warned:
+    """Gives a warning, as from a line of a module with these globals."""
+
+    file: str
+    number: int
+    scope: dict[str, Any]
+
+    def __call__(self, message: Any, category: type[Warning] | None, source: Any) -> None:
+        kind, module = category or UserWarning, self.scope.get("__name__") or "<string>"
+        registry = self.scope.setdefault("__warningregistry__", {})
+        warnings.warn_explicit(message, kind, self.file, self.number, module, registry, self.scope, source)
+
+
+def _print_as_an_error(*values: Any, **options: Any) -> None:
+    print(*values, file=sys.stderr, **options)
+
+
+@frozen
+class Saying:
+    """A call of a function that says something, from a line of the loss."""
+
+    function: Callable[..., None]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    where: SourceLine
+
+    def leaves(self) -> list[Any]:
+        """All that is in its arguments, and in their texts."""
+        leaves, _ = flattened((self.args, self.kwargs))
+        texts = [part for leaf in leaves if isinstance(leaf, Formatted) for part in leaf.parts]
+        return [*leaves, *(part[0] for part in texts if not isinstance(part, str))]
+
+
+class Listener:
+    """Notes what the loss says that this thread traces; what others say meanwhile is said."""
+
+    def __init__(self) -> None:
+        self.heard: list[Saying] = []
+        self._thread = threading.get_ident()
+        self._is_backward = False
+        self._texts = Texts()
+        self._print, self._warn = builtins.print, warnings.warn
+        self._log, self._is_enabled = logging.Logger._log, logging.Logger.isEnabledFor
+
+    def replacements(self) -> dict[tuple[Any, str], Any]:
+        """What Python's functions are meanwhile, by where they are."""
+        return {
+            (builtins, "print"): self._note_print,
+            (warnings, "warn"): self._note_warning,
+            (logging.Logger, "_log"): lambda *args, **kwargs: self._note_record(*args, **kwargs),
+            (logging.Logger, "isEnabledFor"): lambda *args: self._would_log(*args),
+            **{
+                (kind, "__format__"): lambda number, how: self._format(number, how, sys._getframe(1))
+                for kind in NUMBERS
+            },
+            (FakeTensor, "__repr__"): lambda tensor, **_: self._show_tensor(tensor, sys._getframe(1)),
+            (FakeTensor, "__format__"): lambda tensor, how: self._format_tensor(tensor, how, sys._getframe(1)),
+        }
+
+    def end(self) -> None:
+        """Take what comes now for backward's, in which nothing can be said.
+
+        Raises:
+            ValueBranchError: a text of a number has gone elsewhere.
+        """
+        self._texts.refuse_waiting()
+        self._is_backward = True
+
+    def _hears(self, frame: types.FrameType) -> bool:
+        return threading.get_ident() == self._thread and not is_library(frame.f_globals.get("__name__"))
+
+    def _note(self, frame: types.FrameType, function: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        where = statement_at(frame.f_code, frame.f_lineno)
+        if self._is_backward:
+            raise UnsupportedOpError("what is printed or logged in backward", where=where)
+        args, kwargs = self._texts.settled((args, kwargs), frame)
+        self.heard.append(Saying(function, args, kwargs, where))
+
+    def _format(self, number: Any, how: str, frame: types.FrameType) -> str:
+        written = self._texts.write(number, how, frame) if self._hears(frame) else None
+        return object.__format__(number, how) if written is None else written
+
+    def _format_tensor(self, tensor: Any, how: str, frame: types.FrameType) -> str:
+        if tensor.dim() or not self._hears(frame):
+            return self._show_tensor(tensor, frame) if not how else object.__format__(tensor, how)
+        return self._format(tensor.item(), how, frame)
+
+    def _show_tensor(self, tensor: Any, frame: types.FrameType) -> str:
+        if self._hears(frame):
+            raise ValueBranchError("the text of a tensor", where=statement_at(frame.f_code, frame.f_lineno))
+        return torch.Tensor.__repr__(tensor)
+
+    def _note_print(self, *values: Any, **options: Any) -> None:
+        frame, file = sys._getframe(1), options.get("file")
+        if not self._hears(frame):
+            self._print(*values, **options)
+            return
+        if file not in (None, sys.stdout, sys.stderr):
+            raise UnsupportedOpError("print to a file", where=statement_at(frame.f_code, frame.f_lineno))
+        function = self._print if file is not sys.stderr else _print_as_an_error
+        self._note(frame, function, *values, **{name: each for name, each in options.items() if name != "file"})
+
+    def _note_warning(
+        self, message: Any, category: Any = None, stacklevel: int = 1, source: Any = None, **options: Any
+    ) -> None:
+        frame = sys._getframe(1)
+        if not self._hears(frame):
+            self._warn(message, category, stacklevel + 1, source, **options)
+            return
+        of = _outside(frame, stacklevel)
+        self._note(frame, Warned(of.f_code.co_filename, of.f_lineno, of.f_globals), message, category, source)
+
+    def _note_record(
+        self,
+        logger: logging.Logger,
+        level: int,
+        message: Any,
+        args: Any,
+        exc_info: Any = None,
+        extra: Any = None,
+        stack_info: bool = False,
+        stacklevel: int = 1,
+    ) -> None:
+        frame = _behind_logging(sys._getframe(2))
+        if not self._hears(frame):
+            self._log(logger, level, message, args, exc_info, extra, stack_info, stacklevel)
+            return
+        if exc_info or stack_info:
+            raise UnsupportedOpError("a record with a traceback", where=statement_at(frame.f_code, frame.f_lineno))
+        of = _outside(frame, stacklevel)
+        line = of.f_code.co_filename, of.f_lineno, of.f_code.co_name
+        self._note(frame, Logged(logger, level, line), message, args, extra)
+
+    def _would_log(self, logger: logging.Logger, level: int) -> bool:
+        """Whether a logger is asked for a level, which is so for a loss's record until it is to be written."""
+        asking = sys._getframe(2)
+        frame = _behind_logging(asking)
+        if not self._hears(frame):
+            return self._is_enabled(logger, level)
+        if frame is asking:  # by the loss itself, which may do something else if it is not
+            raise UnsupportedOpError("Logger.isEnabledFor", where=statement_at(frame.f_code, frame.f_lineno))
+        return True
+
+
+def _behind_logging(frame: types.FrameType) -> types.FrameType:
+    """The frame of what has called a function of Python's own `logging`."""
+    while frame.f_globals.get("__name__") == "logging" and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def _outside(frame: types.FrameType, stacklevel: int) -> types.FrameType:
+    """The frame that a warning or a record is of, as its `stacklevel` says."""
+    for _ in range(stacklevel - 1):
+        frame = frame.f_back or frame
+    return frame
