@@ -12,7 +12,7 @@ import torch
 from autogen.availability import has_no_memory, is_functional
 from autogen.calls.binding import Binding, Then
 from autogen.dispatch.compilations import key_of
-from autogen.dispatch.state import Connector, apart, keep
+from autogen.dispatch.state import Connector, apart, keep, unheard
 from autogen.dynamo import graphs
 from autogen.errors import CompileError, InternalError
 from autogen.policies import resolve
@@ -47,7 +47,8 @@ def run(
     again = binding.remember()
 
     def replay(tensors: Sequence[torch.Tensor], then: Then | None = None) -> Any:
-        return again(apart(state, tensors[:own], own), then=then)
+        with unheard(state):
+            return again(apart(state, tensors[:own], own), then=then)
 
     replayed = Replayed(functools.partial(_tensors_of, replay), stream)
     # What the loss has not read may have a graph that is not its own.

@@ -27,7 +27,7 @@ from autogen.dispatch.planning import Planner
 from autogen.dispatch.plans import IN_TORCH, Plan
 from autogen.dispatch.shortcut import Shortcut
 from autogen.dispatch.sites import Site, Sites
-from autogen.dispatch.state import apart, keep, shared_memory
+from autogen.dispatch.state import apart, keep, shared_memory, unheard
 from autogen.dynamo import graphs
 from autogen.dynamo.marked import arguments_of
 from autogen.errors import (
@@ -335,7 +335,8 @@ class Dispatcher:
         given = apart(plan.loss.state, own, len(own))
         for k in plan.parameters:
             make_parameter(given[k])
-        return shortcut.replay(given, values, functools.partial(self._eager, module))
+        with unheard(plan.loss.state):
+            return shortcut.replay(given, values, functools.partial(self._eager, module))
 
     def decide(self, binding: Binding, module: torch.nn.Module | None, name: str) -> Decision:
         """How a call is to run; compiles what is not compiled yet."""

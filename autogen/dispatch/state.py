@@ -6,6 +6,7 @@ and a tensor that is saved for backward has to stay as it was: kernels, and repl
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -54,6 +55,15 @@ def apart(state: State, tensors: Sequence[torch.Tensor], own: int) -> list[torch
         return list(tensors)
     positions = {each.position for each in state.written}
     return [copy_of(tensor) if k in positions or k >= own else tensor for k, tensor in enumerate(tensors)]
+
+
+def unheard(state: State) -> contextlib.AbstractContextManager[None]:
+    """For a replay: what the loss says has been said."""
+    if not state.said:
+        return contextlib.nullcontext()
+    from autogen.tracing import said
+
+    return said.unheard()
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -169,7 +169,7 @@ _OF_SYMBOLS: dict[str, Callable[..., Any]] = {
 
 
 @contextlib.contextmanager
-def _swapped(values: dict[tuple[Any, str], Any]) -> Iterator[None]:
+def swapped(values: dict[tuple[Any, str], Any]) -> Iterator[None]:
     """Meanwhile, classes and modules have other attributes."""
     former = {(owner, name): vars(owner).get(name, _MISSING) for owner, name in values}
     for (owner, name), value in values.items():
@@ -211,7 +211,7 @@ def disguised(refuse_zero: Callable[[Any], None], others: dict[tuple[Any, str], 
     values |= {(SymNode, name): _computing(name, refuse_zero) for name in _operations}
     if _infer_size is not None:
         values[_functional, "_infer_size"] = torch.broadcast_shapes
-    with _swapped(values | others):
+    with swapped(values | others):
         yield
 
 

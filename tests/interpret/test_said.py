@@ -292,6 +292,15 @@ def test_each_trace_says_it_once() -> None:
         assert heard(ours, 3, 1)[:2] == heard(theirs, 3, 1)[:2]
 
 
+def test_what_is_computed_again_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> None:
+    ours = autogen_loss(loss_that(formats))
+    for seed in range(4):
+        x, y = given(seed)
+        (gradient,) = torch.autograd.grad(ours(x, y, 1), x, create_graph=True)
+        gradient.square().sum().backward()
+        assert len(capsys.readouterr().out.splitlines()) == 2
+
+
 def test_others_are_not_listened_to(capsys: pytest.CaptureFixture[str]) -> None:
     listener = Listener()
     said = {name: function for (_, name), function in listener.replacements().items()}
