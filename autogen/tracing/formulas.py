@@ -22,6 +22,8 @@ from torch.overrides import TorchFunctionMode
 from autogen.errors import UnsupportedOpError
 from autogen.tracing import checks, padding, products, resizing
 from autogen.tracing.bindings import TAKINGNUMBERS
+from autogen.tracing.by_numbers import BY_NUMBERS
+from autogen.tracing.cross_entropy import cross_entropy, widened
 from autogen.tracing.source import current_statement
 from autogen.tracing.symbols import NUMBERS
 
@@ -83,7 +85,7 @@ def multi_margin_loss(
     if weight is not None and weight.dim() != 1:
         raise ValueError("weight must be one-dimensional")
     if torch.is_autocast_enabled(input.device.type):  # in full precision, as torch's own
-        input, weight = _widened(input), None if weight is None else _widened(weight)
+        input, weight = widened(input), None if weight is None else widened(weight)
     scores = input.reshape(1, -1) if input.dim() < 2 else input
     labels = target.reshape(-1)
     if scores.dim() != 2 or scores.shape[1] == 0:
@@ -147,56 +149,6 @@ def _unchecked_gaussian_nll_loss(
     if full:
         loss = loss + 0.5 * math.log(2 * math.pi)
     return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
-
-
-_cross_entropy = F.cross_entropy
-_ASKS_FOR_SIZES = torch.__version__ < "2.12"  # of probabilities, so that each size would be a trace of its own
-
-
-def cross_entropy(
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    size_average: bool | None = None,
-    ignore_index: int = -100,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Tensor:
-    """torch's own, but for probabilities as target where it does not know symbolic sizes, as before torch 2.12."""
-    is_soft = _ASKS_FOR_SIZES and target.is_floating_point() and input.dim() > 0 and input.shape == target.shape
-    # Where torch refuses a call, it says so.
-    has_weights = weight is None or weight.shape == (input.shape[0 if input.dim() == 1 else 1],)
-    is_reduced = reduction in ("none", "mean", "sum")
-    if not (is_soft and has_weights and is_reduced and ignore_index < 0 and 0.0 <= label_smoothing <= 1.0):
-        return _cross_entropy(
-            input, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing=label_smoothing
-        )
-    if size_average is not None or reduce is not None:
-        reduction = torch.nn._reduction.legacy_get_string(size_average, reduce)
-    return _cross_entropy_of_probabilities(input, target, weight, reduction, label_smoothing)
-
-
-def _cross_entropy_of_probabilities(
-    input: Tensor, target: Tensor, weight: Tensor | None, reduction: str, label_smoothing: float
-) -> Tensor:
-    """`-sum_c w_c q_c log softmax(x)_c`, where `q` is the smoothed target, and its mean over all samples."""
-    if input.device.type == "cpu" and torch.is_autocast_enabled("cpu"):  # in full precision, as torch's own on the CPU
-        input, target, weight = _widened(input), _widened(target), None if weight is None else _widened(weight)
-    axis = 0 if input.dim() == 1 else 1
-    classes = input.shape[axis]
-    if label_smoothing > 0:
-        target = target * (1 - label_smoothing) + label_smoothing / classes
-    terms = input.log_softmax(axis) * target
-    if weight is not None:
-        terms = terms * weight.reshape([-1 if dim == axis else 1 for dim in range(input.dim())])
-    if reduction == "none":
-        return -terms.sum(axis)
-    return -terms.sum() / (input.numel() / classes) if reduction == "mean" else -terms.sum()
-
-
-def _widened(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def _masked_select(input: Tensor, mask: Tensor) -> Tensor:
@@ -271,6 +223,7 @@ def _rpow(input: Tensor, other: Any) -> Any:
 
 FORMULAS: dict[Any, Callable[..., Any]] = {
     **TAKINGNUMBERS,
+    **BY_NUMBERS,
     torch.pow: _pow,
     Tensor.pow: _pow,
     Tensor.__pow__: _pow,

@@ -1,0 +1,211 @@
+"""torch's functions that take a number as it is, by formulas where that is a symbol: margins that grow, schedules.
+
+torch would fix the number, and each would be a trace of its own. Definitions are those of ATen's `Loss.cpp` and
+`LossNLL.cpp`, whose order of operations the formulas keep.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn import _reduction as legacy
+
+from autogen.tracing.symbols import NUMBERS
+
+_TINY = 1e-12  # beside the squares of `cosine_embedding_loss`
+
+
+def _reduced(loss: Tensor, reduction: str, size_average: bool | None = None, reduce: bool | None = None) -> Tensor:
+    if size_average is not None or reduce is not None:
+        reduction = legacy.legacy_get_string(size_average, reduce)
+    legacy.get_enum(reduction)  # which refuses what is none
+    return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
+
+
+def margin_ranking_loss(
+    input1: Tensor,
+    input2: Tensor,
+    target: Tensor,
+    margin: Any = 0,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """`max(0, -y (x1 - x2) + margin)`."""
+    if input1.dim() != input2.dim() or input1.dim() != target.dim():
+        raise RuntimeError("inputs of other dimensions")
+    return _reduced((-target * (input1 - input2) + margin).clamp_min(0), reduction, size_average, reduce)
+
+
+def hinge_embedding_loss(
+    input: Tensor,
+    target: Tensor,
+    margin: Any = 1.0,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """`x` where `y = 1`, `max(0, margin - x)` where `y = -1`, and their sum elsewhere."""
+    of_others = (margin - input).clamp_min(0).where(target != 1, 0.0)
+    return _reduced(of_others + input.where(target != -1, 0.0), reduction, size_average, reduce)
+
+
+def cosine_embedding_loss(
+    input1: Tensor,
+    input2: Tensor,
+    target: Tensor,
+    margin: Any = 0,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """`1 - cos(x1, x2)` where `y = 1`, `max(0, cos(x1, x2) - margin)` where `y = -1`."""
+    dim = target.dim()
+    if dim > 1 or input1.dim() != dim + 1 or input2.dim() != dim + 1:
+        raise RuntimeError("inputs of other dimensions")
+    squares = ((input1 * input1).sum(dim) + _TINY) * ((input2 * input2).sum(dim) + _TINY)
+    cosine = (input1 * input2).sum(dim) / squares.sqrt()
+    alike, others = (1 - cosine).where(target == 1, 0.0), (cosine - margin).clamp_min(0).where(target == -1, 0.0)
+    return _reduced(alike + others, reduction, size_average, reduce)
+
+
+def triplet_margin_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    margin: Any = 1.0,
+    p: float = 2,
+    eps: float = 1e-6,
+    swap: bool = False,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """`max(0, margin + d(a, p) - d(a, n))`; with `swap`, the smaller of `d(a, n)` and `d(p, n)`."""
+    if not anchor.dim() == positive.dim() == negative.dim():
+        raise RuntimeError("inputs of other dimensions")
+    if margin <= 0:
+        raise ValueError("margin must be greater than 0")
+    near, far = (F.pairwise_distance(anchor, each, p, eps) for each in (positive, negative))
+    if swap:
+        far = torch.minimum(far, F.pairwise_distance(positive, negative, p, eps))
+    return _reduced((margin + near - far).clamp_min(0), reduction, size_average, reduce)
+
+
+def huber_loss(
+    input: Tensor, target: Tensor, reduction: str = "mean", delta: Any = 1.0, weight: Tensor | None = None
+) -> Tensor:
+    """`d^2 / 2` of differences up to `delta`, beyond that `delta (d - delta / 2)`."""
+    if delta <= 0:
+        raise RuntimeError("huber_loss does not support non-positive values for delta")
+    if weight is not None and weight.shape != input.shape:
+        raise ValueError("Weights and input must have the same size.")
+    if input.shape != target.shape:
+        return NotImplemented  # torch warns of it
+    distance, near = _distances(input, target, delta)
+    loss = 0.5 * near * near + delta * (distance - near)
+    return _reduced(loss if weight is None else loss * weight, reduction)
+
+
+def smooth_l1_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    beta: Any = 1.0,
+) -> Tensor:
+    """`d^2 / (2 beta)` of differences up to `beta`, beyond that `d - beta / 2`."""
+    if beta == 0:
+        return F.l1_loss(input, target, size_average, reduce, reduction)
+    if beta < 0:
+        raise RuntimeError("smooth_l1_loss does not support negative values for beta")
+    if input.shape != target.shape:
+        return NotImplemented
+    distance, near = _distances(input, target, beta)
+    return _reduced(0.5 * near * near / beta + (distance - near), reduction, size_average, reduce)
+
+
+def _distances(input: Tensor, target: Tensor, most: Any) -> tuple[Tensor, Tensor]:
+    distance = (input - target).abs()
+    return distance, distance.clamp(max=most)
+
+
+def lerp(input: Tensor, end: Tensor, weight: Any, **options: Any) -> Tensor:
+    """`x + w (y - x)`."""
+    return torch.lerp(input, end, input.new_full((), weight), **options)
+
+
+def lerp_(input: Tensor, end: Tensor, weight: Any) -> Tensor:
+    """`lerp` in place."""
+    return input.lerp_(end, input.new_full((), weight))
+
+
+def _quantile(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def quantile(input: Tensor, q: Any, *args: Any, **options: Any) -> Tensor:
+        if not 0 <= q <= 1:
+            raise RuntimeError("quantile() q must be in the range [0, 1]")
+        return function(input, input.new_full((), q), *args, **options)
+
+    return quantile
+
+
+def linspace(start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
+    """`steps` numbers, as far from `start` as from `end`."""
+    dtype = dtype or torch.get_default_dtype()
+    place, step = torch.arange(steps, dtype=dtype, **options), (end - start) / (steps - 1)
+    return torch.where(place < steps // 2, start + step * place, end - step * (steps - 1 - place))
+
+
+def _where_it_varies(function: Callable[..., Any], formula: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A function, by its formula where one of its arguments is a symbol, and all numbers are of one precision."""
+    signature = inspect.signature(formula)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = (*args, *kwargs.values())
+        if not any(isinstance(each, NUMBERS) for each in given) or not _is_of_one_precision(given):
+            return function(*args, **kwargs)
+        try:
+            varies = isinstance(signature.bind(*args, **kwargs).arguments.get(name), NUMBERS)
+        except TypeError:  # which the function itself is to say
+            varies = False
+        result = formula(*args, **kwargs) if varies else NotImplemented
+        return function(*args, **kwargs) if result is NotImplemented else result
+
+    return call
+
+
+def _is_of_one_precision(given: Iterable[Any]) -> bool:
+    """Whether tensors are floating-point ones of one dtype, which autocast leaves as it is, beside integers."""
+    tensors = [each for each in given if isinstance(each, Tensor)]
+    if not tensors:
+        return True
+    dtypes = {each.dtype for each in tensors if each.is_floating_point()}
+    is_cast = torch.is_autocast_enabled(tensors[0].device.type) and not dtypes <= {torch.float32, torch.float64}
+    return tensors[0].is_floating_point() and len(dtypes) == 1 and not is_cast
+
+
+_FORMULAS: list[tuple[Callable[..., Any], Callable[..., Any], str]] = [
+    (F.margin_ranking_loss, margin_ranking_loss, "margin"),
+    (F.hinge_embedding_loss, hinge_embedding_loss, "margin"),
+    (F.cosine_embedding_loss, cosine_embedding_loss, "margin"),
+    (F.triplet_margin_loss, triplet_margin_loss, "margin"),
+    (F.huber_loss, huber_loss, "delta"),
+    (F.smooth_l1_loss, smooth_l1_loss, "beta"),
+    (torch.lerp, lerp, "weight"),
+    (Tensor.lerp, lerp, "weight"),
+    (Tensor.lerp_, lerp_, "weight"),
+    *((each, _quantile(torch.quantile), "q") for each in (torch.quantile, Tensor.quantile)),
+    *((each, _quantile(torch.nanquantile), "q") for each in (torch.nanquantile, Tensor.nanquantile)),
+    (torch.linspace, linspace, "steps"),
+]
+
+BY_NUMBERS = {function: _where_it_varies(function, formula, name) for function, formula, name in _FORMULAS}
+"""The functions, as they are called while a loss is traced."""
