@@ -245,7 +245,7 @@ class Entries(Place):
     def differences(self) -> Iterator[Difference]:
         held = entries(self.container)
         for key in self._added(held):
-            yield self._difference(key, MISSING, held[key])
+            yield self._difference(key, HIDDEN if key in self.unread else MISSING, held[key])
         for key, value in self.before.items():
             now = held.get(key, MISSING)
             if not is_same(now, value):
@@ -277,7 +277,8 @@ class Entries(Place):
 
     def hide(self) -> None:
         for key in self.unread:
-            self._put(key, HIDDEN)
+            if key in self.before:  # what is new comes in the order in which it is assigned
+                self._put(key, HIDDEN)
 
     def without(self, kept: Collection[tuple[int, Any]]) -> Entries:
         place = id(self.container if self.owner is None else self.owner)
