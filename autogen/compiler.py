@@ -219,6 +219,6 @@ def _access(stream: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
 
 
 def kernel_name(name: str) -> str:
-    """A loss's name as a kernel's: `BCEWithLogitsLoss` → `bce_with_logits_loss`."""
+    """A loss's name as a kernel's: `BCEWithLogitsLoss` → `bce_with_logits_loss`; ASCII, as Triton wants it."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
-    return spelled(re.sub(r"\W+", "_", words).strip("_").lower()) or "loss"
+    return spelled(re.sub(r"\W+", "_", words, flags=re.ASCII).strip("_").lower()) or "loss"

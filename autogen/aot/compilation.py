@@ -98,7 +98,7 @@ def triton_kernel(kernel: SpecializedKernel, target: Target) -> tuple[Any, Any]:
         return function, triton.compile(
             source,
             target=GPUTarget(target.backend, target.arch, target.warp_size),
-            options={"num_warps": kernel.num_warps, **build.OPTIONS},
+            options={"num_warps": build.warps_within(kernel.num_warps, target.warp_size), **build.OPTIONS},
         )
     except Exception as error:
         raise CompileError(kernel.name, cause=error) from error

@@ -34,6 +34,8 @@ OPTIONS: dict[str, Any] = {"enable_fp_fusion": False}
 another is not the same number: what is compared with its own largest would find none.
 """
 
+_MOST_THREADS = 1024  # of a program, on every GPU
+
 CACHE_VARIABLE = "AUTOGEN_CACHE_DIR"
 
 PLANS, PLAN = "plans", ".plan"  # the folder below, and the suffix of what is in folders there
@@ -249,6 +251,11 @@ def clear_cache() -> int:
         with contextlib.suppress(OSError):  # one that a process is writing to is not empty
             shelf.rmdir()
     return cleared
+
+
+def warps_within(num_warps: int, warp_size: int) -> int:
+    """The warps of a program: as many as there is room for, where they have 64 threads, as on some of AMD's GPUs."""
+    return min(num_warps, _MOST_THREADS // warp_size)
 
 
 def load_function(name: str, text: str, key: str = "") -> Any:

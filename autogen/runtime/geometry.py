@@ -57,24 +57,25 @@ def _guard(tensors: Sequence[torch.Tensor]) -> Alike:
 @functools.cache
 def _is_thorough() -> bool:
     """Whether this torch's test finds every difference."""
-    like = torch.zeros(2, 3)
-    with torch.inference_mode(not torch.is_inference_mode_enabled()):
-        made_elsewhere = torch.zeros(2, 3)
-    others: list[Any] = [
-        torch.nn.Parameter(torch.zeros(2, 3), requires_grad=False),
-        torch.zeros(3, 2),
-        torch.zeros(3, 2).t(),
-        torch.zeros(2, 3, dtype=torch.int32),
-        torch.zeros(2, 3, device="meta"),
-        torch.zeros(2, 3, requires_grad=True),
-        torch._neg_view(like),
-        torch._efficientzerotensor(2, 3),
-        like.to_sparse(),
-        made_elsewhere,
-    ]
+    with torch.device("cpu"):  # whichever is the default
+        like = torch.zeros(2, 3)
+        with torch.inference_mode(not torch.is_inference_mode_enabled()):
+            made_elsewhere = torch.zeros(2, 3)
+        others: list[Any] = [
+            torch.nn.Parameter(torch.zeros(2, 3), requires_grad=False),
+            torch.zeros(3, 2),
+            torch.zeros(3, 2).t(),
+            torch.zeros(2, 3, dtype=torch.int32),
+            torch.zeros(2, 3, device="meta"),
+            torch.zeros(2, 3, requires_grad=True),
+            torch._neg_view(like),
+            torch._efficientzerotensor(2, 3),
+            like.to_sparse(),
+            made_elsewhere,
+        ]
     try:
         check = _guard([like])
-        return check(like) and check(torch.ones(2, 3)) and not any(map(check, others))
+        return check(like) and check(like + 1) and not any(map(check, others))
     except (ImportError, TypeError):
         return False
 

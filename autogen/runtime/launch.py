@@ -184,7 +184,7 @@ class Launch:
         self.offsets, self.room = scratch.lay_out([count * each.dtype.itemsize for each, count in self._partials])
         self._source = written.source
         self._device = device
-        self._warps = tiling.num_warps
+        self._warps = build.warps_within(tiling.num_warps, _warp_size(device))
         self._evaluate = written.arguments
         tiles = dict(tiling.tiles)
         self._tiles = tuple(map(tiles.__getitem__, self._source.tiles))
@@ -252,6 +252,12 @@ def triton_around(device: torch.device, name: str) -> Iterator[None]:
             if isinstance(error, Exception) and _is_refusal(error):
                 raise CompileError(name, cause=error) from error
             raise
+
+
+def _warp_size(device: torch.device) -> int:
+    """How many threads a warp has."""
+    is_amd = device.type == "cuda" and torch.version.hip is not None
+    return torch.cuda.get_device_properties(device).warp_size if is_amd else 32
 
 
 def _is_refusal(error: Exception) -> bool:

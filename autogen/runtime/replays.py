@@ -16,8 +16,12 @@ from autogen.frozen import frozen
 
 
 def stream_of(device: torch.device) -> torch.Tensor:
-    """Where torch's random stream on a device is."""
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+    """Where torch's random stream on a device is; empty while a CUDA graph is captured, as nobody may ask then."""
+    if device.type != "cuda":
+        return torch.get_rng_state()
+    if torch.cuda.is_current_stream_capturing():
+        return torch.empty(0, device="cpu")
+    return torch.cuda.get_rng_state(device)
 
 
 @functools.cache
@@ -29,10 +33,16 @@ def _map_modes() -> torch._C.DispatchKeySet:
 
 @contextlib.contextmanager
 def _at(stream: torch.Tensor | None, device: torch.device) -> Iterator[None]:
-    """Draw random numbers from where a stream was, and leave the stream where it is."""
+    """Draw random numbers from where a stream was, and leave the stream where it is.
+
+    Raises:
+        RuntimeError: that was in a CUDA graph.
+    """
     if stream is None:
         yield
         return
+    if not stream.numel():
+        raise RuntimeError("what a loss has drawn in a CUDA graph cannot be drawn again, as second derivatives need it")
     on_gpu = device.type == "cuda"
     with torch.random.fork_rng([device] if on_gpu else []), torch._C._ExcludeDispatchKeyGuard(_map_modes()):
         if on_gpu:

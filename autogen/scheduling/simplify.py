@@ -96,7 +96,8 @@ def fold(node: Node) -> Node:
             return args[0]
     if node.op in OPS and None not in numbers:
         # Rounded as the kernel would round it.
-        values = [torch.tensor(number, dtype=arg.dtype) for number, arg in zip(numbers, args, strict=True)]
+        given = zip(numbers, args, strict=True)
+        values = [torch.tensor(number, dtype=arg.dtype, device="cpu") for number, arg in given]
         return const(OPS[node.op].twin(*values).item(), node.dtype)
     return node
 
@@ -115,7 +116,7 @@ def _fits(node: Node, rounding: str) -> bool:
     while node.op == "cast" and node.args[0].dtype not in ir.HELD_BY_HALVES:
         node = node.args[0]
     if node.op == "const":
-        value = torch.tensor(float(node.attrs[0]))
+        value = torch.tensor(float(node.attrs[0]), device="cpu")
         return bool(OPS[rounding].twin(value) == value)
     is_stored_so = node.op == "load" and ir.ROUNDINGS.get(node.attrs[0].dtype) == rounding
     return is_stored_so or node.op == rounding or node.op == "cast"

@@ -23,6 +23,7 @@
 
 A tile that needs more than 32 values per thread and tensor spills on real devices, which bounds what "fits" means;
 double precision halves every tile. Flat kernels and tiles with a `lgamma`, or a derivative of it, have twice the warps.
+Where warps have 64 threads, a launch has 16 of them at most (`autogen.runtime.build.warps_within`).
 """
 
 from __future__ import annotations

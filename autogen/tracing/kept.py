@@ -17,8 +17,9 @@ _MOST = 8  # latest sizes
 class Kept:
     """The results of one entry for the sizes that it has come with of late.
 
-    A result is used on the stream that has computed it, so that nothing has to wait for it, and never captured: a graph
-    would keep its address. What somebody has written to, as a loss may return it, is computed anew.
+    A result is used on the stream that has computed it, so that nothing has to wait for it. While a CUDA graph is
+    captured none is used, as the graph would keep its address, or kept, as nothing is computed yet. What somebody has
+    written to, as a loss may return it, is computed anew.
     """
 
     def __init__(self) -> None:
@@ -32,8 +33,10 @@ class Kept:
     def put(self, values: tuple[Any, ...], *sizes: int) -> tuple[Any, ...]:
         """Keep a result, which may hold tensors and lists of them; returns it."""
         tensors = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-        if sum(each.nbytes for each in tensors) <= MOST_BYTES and not any(each.is_inference() for each in tensors):
-            result = _Result(values, tuple((each, each._version) for each in tensors), _streams(tensors))
+        streams = _streams(tensors)
+        is_lasting = not (_is_captured(streams) or any(each.is_inference() for each in tensors))
+        if is_lasting and sum(each.nbytes for each in tensors) <= MOST_BYTES:
+            result = _Result(values, tuple((each, each._version) for each in tensors), streams)
             if len(self._results) >= _MOST and sizes not in self._results:
                 self._results.clear()
             self._results[sizes] = result
@@ -52,8 +55,12 @@ class _Result:
             return False
         if not self.streams:
             return True
-        tensors = [each for each, _ in self.versions]
-        return not torch.cuda.is_current_stream_capturing() and self.streams == _streams(tensors)
+        return not _is_captured(self.streams) and self.streams == _streams([each for each, _ in self.versions])
+
+
+def _is_captured(streams: tuple[tuple[torch.device, torch.Stream], ...]) -> bool:
+    """Whether what runs on some streams of GPUs becomes part of a CUDA graph."""
+    return bool(streams) and torch.cuda.is_current_stream_capturing()
 
 
 def _streams(tensors: list[torch.Tensor]) -> tuple[tuple[torch.device, torch.Stream], ...]:

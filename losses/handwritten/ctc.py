@@ -103,7 +103,8 @@ class CTC(Handwritten):
         if self.checks_values and device.type == targets.device.type == "cpu":
             used = targets.long()
             if targets.dim() == 2:
-                used = used[torch.arange(targets.shape[1]) < torch.as_tensor(given[1]).reshape(-1, 1)]
+                places = torch.arange(targets.shape[1], device=device)
+                used = used[places < torch.as_tensor(given[1], device=device).reshape(-1, 1)]
             if ((used < 0) | (used >= log_probs.shape[-1]) | (used == arguments["blank"])).any():
                 return "a label that is the blank or none of the classes"
         found = []

@@ -129,6 +129,24 @@ def test_random_draws_are_eagers() -> None:
 
 
 @pytest.mark.hardware
+def test_random_draws_in_a_cuda_graph() -> None:
+    """Others in each replay, and the same forward and backward."""
+    loss = autogen_loss(lambda a: F.dropout(a.exp(), 0.5).sum(), policy="mandatory")
+    (a,) = moved(loss, (x(64, 32),), device=DEVICE)[1]
+    for _ in range(3):
+        outcome(loss, [a])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        value, gradient = outcome(loss, [a])
+    values = set()
+    for _ in range(3):
+        graph.replay()
+        torch.testing.assert_close(value, 2 * gradient.sum())  # of an upstream gradient of 0.5
+        values.add(value.item())
+    assert len(values) == 3
+
+
+@pytest.mark.hardware
 def test_steps_of_torch_do_not_synchronise() -> None:
     loss, (a, b) = moved(autogen_loss(clip), (x(700, 64), x(700, 64, seed=1)), device=DEVICE)
     outcome(loss, [a, b])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,8 +13,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 import autogen.losses
-from autogen import autogen_loss, explain
+from autogen import autogen_loss, explain, policy
 from autogen.errors import AutogenError
+from autogen.runtime import geometry
 from tests.interpret.launches import Launches
 
 X, Y = torch.linspace(-1, 1, 12).reshape(3, 4), torch.linspace(0, 1, 12).reshape(3, 4)
@@ -55,6 +57,27 @@ def test_handwritten_kernels_run(launches: Launches) -> None:
         for _ in range(3):
             torch.testing.assert_close(loss(X, target), F.multilabel_margin_loss(X, target))
     assert launches.take() == 3
+
+
+def test_what_a_trace_computes_is_on_the_cpu(launches: Launches) -> None:
+    """On a GPU it would be waited for."""
+    loss = autogen_loss(lambda x: x.sum() * torch.full((), 3.0, device=x.device).exp(), policy="mandatory")
+    with torch.device("meta"):
+        torch.testing.assert_close(loss(Y), Y.sum() * math.exp(3.0))
+    assert launches.take() == 1
+
+
+def test_labels_are_checked_where_they_are(launches: Launches) -> None:
+    scores, labels, lengths = torch.randn(5, 2, 4).log_softmax(2), torch.tensor([[1, 2], [3, 1]]), ([5, 4], [2, 1])
+    expected = F.ctc_loss(scores, labels, *lengths)
+    with torch.device("meta"), policy("mandatory"):
+        torch.testing.assert_close(autogen.losses.CTCLoss()(scores, labels, *lengths), expected)
+    assert launches.take() == 1
+
+
+def test_how_tensors_are_told_apart_is_tried_on_the_cpu() -> None:
+    with torch.device("meta"):
+        assert geometry._is_thorough.__wrapped__() == geometry._is_thorough()
 
 
 def test_another_device_is_another_call(launches: Launches) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import autogen.functional
 from autogen import autogen_loss, policy
+from autogen.runtime.replays import Replayed, stream_of
 
 X = torch.linspace(-1, 2, 12).view(4, 3)
 
@@ -205,6 +206,17 @@ def test_a_replay_has_the_default_dtype_of_its_call() -> None:
         finally:
             torch.set_default_dtype(torch.float32)
         assert torch.equal(gradient, torch.ones_like(x))
+
+
+def test_where_a_cuda_graph_draws_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(device: torch.device) -> Tensor:
+        raise RuntimeError("Cannot call CUDAGeneratorImpl::current_seed during CUDA graph capture")
+
+    monkeypatch.setattr(torch.cuda, "get_rng_state", refuse)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    replayed = Replayed(lambda tensors: [F.dropout(each) for each in tensors], stream_of(torch.device("cuda")))
+    with pytest.raises(RuntimeError, match="in a CUDA graph"):
+        replayed.gradients([X], [True], [X])
 
 
 @pytest.mark.parametrize("retrace", ["changes", "every"])

@@ -16,6 +16,7 @@ from triton.backends.amd.compiler import HIPBackend
 
 from autogen.aot import TARGETS, CompiledKernel, Parameter, SpecializedKernel, compile_all, compile_kernel, kernels_of
 from autogen.aot.assembly import accesses
+from autogen.aot.compilation import triton_kernel
 from autogen.aot.kernels import _number, _pointer
 from autogen.errors import CompileError, RefusedError
 from autogen.losses import AdaptiveLogSoftmaxWithLoss, InfoNCELoss, MSELoss
@@ -41,6 +42,12 @@ def as_triton(value: object) -> Parameter:
     if kind == "constexpr":
         return Parameter(kind, found)
     return Parameter(kind, divisible="D" in (found or ""), short="S" in (found or ""))
+
+
+@pytest.mark.parametrize("target", ["sm_80", "gfx942"])
+def test_a_program_has_no_more_threads_than_it_may(kernel: SpecializedKernel, target: str) -> None:
+    _, many = triton_kernel(replace(kernel, num_warps=32), TARGETS[target])
+    assert many.metadata.num_warps * TARGETS[target].warp_size == 1024
 
 
 @pytest.mark.parametrize("number", NUMBERS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from autogen.tracing import kept
@@ -33,6 +34,16 @@ def test_what_autograd_does_not_know_is_not_kept() -> None:
     with torch.inference_mode():
         results.put(([torch.arange(3)],), 3)
     assert results.get(3) is None
+
+
+def test_what_a_cuda_graph_will_compute_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    results, places = Kept(), torch.arange(3)
+    monkeypatch.setattr(kept, "_streams", lambda tensors: ((torch.device("cuda"), "a stream"),))
+    for is_captured in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda found=is_captured: found)
+        assert results.get(3) is None
+        assert results.put(([places],), 3) == ([places],)
+    assert results.get(3) == ([places],)
 
 
 def test_little_is_kept() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,10 +63,12 @@ class Kernel:
     def __init__(self) -> None:
         self.run: Any = CudaLauncher()
         self.through_triton: list[tuple[Any, ...]] = []
+        self.warps: list[int] = []
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
         def launched(*args: Any, num_warps: int, enable_fp_fusion: bool) -> Any:
             self.through_triton.append(args)
+            self.warps.append(num_warps)
             return self
 
         return launched
@@ -141,6 +145,20 @@ def test_what_triton_does_not_tell_apart_is_launched_directly(kernel: Kernel) ->
         prepared([launch_of(n=n, num_warps=num_warps, written=written)])(tensors(0, 0))
     assert len(kernel.through_triton) == 5
     assert [call[-2] for call in kernel.run.calls] == [176, 0, 3]
+
+
+def test_a_program_has_no_more_threads_than_it_may(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warps of AMD's GPUs may have 64."""
+    device = torch.device("cuda", 0)
+    tilings = [Tiling(Variant(wide=False), (("BLOCK", 64),), 3, num_warps) for num_warps in (8, 32)]
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    monkeypatch.setattr("autogen.runtime.launch.device_context", lambda device: contextlib.nullcontext())
+    for warp_size in (32, 64):
+        properties = SimpleNamespace(warp_size=warp_size)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, found=properties: found)
+        for tiling in tilings:
+            Launch(written_of(), tiling, {"N": 160}, device)(tensors(0, 0))
+    assert kernel.warps == [8, 32, 8, 16]
 
 
 def test_code_is_written_for_what_comes_again(kernel: Kernel) -> None:
