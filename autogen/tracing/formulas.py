@@ -490,5 +490,6 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.var_mean.correction: _with_degrees_of_freedom,
     **dict.fromkeys((aten.masked_fill_.Scalar, aten.masked_fill_.Tensor), checks.of_mask),
     aten.polygamma_.default: _polygamma_,
+    aten._linalg_check_errors.default: checks.were_factorised,
     **{op: resizing.resized(op) for op in resizing.RESIZING},
 }
