@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import io
 import itertools
 import multiprocessing
 import sys
 import threading
 import types
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,17 +95,27 @@ class Scripted(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.scale = 2.0
+        self.parts = [1.0, 2.0]
+        self.named = {"weight": 1.0}
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * self.scale
+        return x * self.scale * self.parts[0] * self.named["weight"]
 
 
-def test_a_module_of_torchscript() -> None:
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_a_module_of_torchscript(is_loaded: bool) -> None:
     scripted = torch.jit.script(Scripted())
+    if is_loaded:
+        file = io.BytesIO()
+        torch.jit.save(scripted, file)
+        scripted = torch.jit.load(io.BytesIO(file.getvalue()))
     loss = autogen_loss(lambda x: scripted(x).sum())
-    for scale in (2.0, 2.0, 2.0, 5.0, 7.0):
-        scripted.scale = scale
-        torch.testing.assert_close(loss(Y), Y.sum() * scale)
+    changes: list[tuple[str, Callable[[float], Any]]]
+    changes = [("scale", float), ("parts", lambda s: [s, 1.0]), ("named", lambda s: {"weight": s})]
+    for attribute, made in changes:
+        for scale in (2.0, 2.0, 2.0, 5.0, 7.0, 3.0, 4.0):
+            setattr(scripted, attribute, made(scale))
+            torch.testing.assert_close(loss(Y), scripted(Y).sum())
 
 
 _PROGRAM = """
