@@ -183,12 +183,13 @@ class StateChangeError(AutogenError):
 
 
 class ResultError(AutogenError):
-    """The loss returns an object that only running it can make; `kind` is the name of its class."""
+    """The loss returns an object that only running it can make, of the class `kind`, or no tensor (None)."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str | None) -> None:
         self.kind = kind
+        what = "no tensor" if kind is None else f"an object of the class {kind}, which only running it can make"
         super().__init__(
-            f"the loss returns an object of the class {kind}, which only running it can make",
+            f"the loss returns {what}",
             remedy="Return tensors, numbers and strings, in tuples, lists, dictionaries, named tuples and dataclasses. "
             f"{_USE_DEFAULT_POLICY}",
         )

@@ -88,14 +88,15 @@ def leaf_of(leaf: Any, guards: Guards) -> Any:
         raise ValueBranchError("a number in its result")
     if isinstance(leaf, (torch.SymInt, torch.SymFloat)):
         return Computed(guards.expression(leaf))
-    if not _is_plain(leaf):
+    if not is_plain(leaf):
         raise ResultError(type(leaf).__name__)
     return leaf
 
 
-def _is_plain(leaf: Any) -> bool:
+def is_plain(leaf: Any) -> bool:
+    """Whether one trace may give a leaf to all calls."""
     if isinstance(leaf, slice):
-        return all(map(_is_plain, (leaf.start, leaf.stop, leaf.step)))
+        return all(map(is_plain, (leaf.start, leaf.stop, leaf.step)))
     if type(leaf) is frozenset:
-        return all(map(_is_plain, leaf))
+        return all(map(is_plain, leaf))
     return type(leaf) in _PLAIN or isinstance(leaf, (enum.Enum, type))

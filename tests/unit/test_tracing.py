@@ -155,7 +155,7 @@ class TestResult:
         assert traced.result([total, double], {}) == {"loss": total, "parts": (double, "note", 3)}
 
     def test_that_is_no_tensor_is_refused(self) -> None:
-        with pytest.raises(ResultError, match="of the class float"):
+        with pytest.raises(ResultError, match="returns no tensor"):
             trace_of(lambda x: 1.0, positive(3))
 
     def test_an_error_of_the_loss_is_chained(self) -> None:
