@@ -79,6 +79,12 @@ def were_factorised(info: Tensor, name: str, *, is_matrix: bool) -> None:
             torch.ops.aten._linalg_check_errors(torch.ones(1, dtype=torch.int32), name, is_matrix=is_matrix)
 
 
+def is_asserted(condition: Tensor, *_: str) -> None:
+    """A check of what `torch._assert_async` is told, where it does not wait for a device."""
+    if condition.device.type == "cpu":
+        refuse(not condition, "an assertion has failed")
+
+
 def positive_beta(input: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0) -> Any:
     """A check of the threshold of `smooth_l1_loss`."""
     refuse(beta < 0, "smooth_l1_loss does not support negative values for beta.")

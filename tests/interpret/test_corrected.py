@@ -90,6 +90,22 @@ def test_a_derivative_of_digamma_in_place(order: int) -> None:
     torch.testing.assert_close(loss(x), torch.polygamma(order, x).sum())
 
 
+def test_what_is_asserted_of_values() -> None:
+    def plain(x: Tensor) -> Tensor:
+        torch._assert_async((x > 0).all(), "x is positive")
+        torch._assert_async(x.sum() > 0)
+        return x.log().sum()
+
+    loss = autogen_loss(plain)
+    for x in (torch.ones(3), -torch.ones(3), torch.ones(4), torch.ones(3), -torch.ones(3)):
+        if x.sum() > 0:
+            with policy("mandatory"):
+                torch.testing.assert_close(loss(x), plain(x))
+        else:
+            with pytest.raises(RuntimeError, match="x is positive"):
+                loss(x)
+
+
 SINGULAR = torch.tensor([[1.0, 2.0], [2.0, 1.0]]).expand(3, 2, 2) * torch.tensor([1.0, 0.0, 1.0])[:, None, None]
 FACTORISATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "cholesky": torch.linalg.cholesky,
