@@ -80,13 +80,13 @@ def without_frames(error: AutogenError) -> AutogenError:
 class UnsupportedOpError(AutogenError):
     """No kernel can be generated for `op`, a torch op or a use of one; `node` is its name in the graph."""
 
-    def __init__(self, op: str, *, node: str | None = None, where: SourceLine | None = None) -> None:
+    def __init__(self, op: str, *, node: str | None = None, remedy: str = "", where: SourceLine | None = None) -> None:
         self.op = op
         self.node = node
         place = f" (graph node {node})" if node else ""
         super().__init__(
             f"no kernel can be generated for {op}{place}",
-            remedy=f"Write this line with other operations. {_USE_DEFAULT_POLICY}",
+            remedy=f"{remedy or 'Write this line with other operations.'} {_USE_DEFAULT_POLICY}",
             where=where,
         )
 
