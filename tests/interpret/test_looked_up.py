@@ -185,19 +185,27 @@ def test_an_event() -> None:
 
 
 class Shared(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, lock: bool) -> None:
         super().__init__()
-        self.step = multiprocessing.Value("i", 1)
+        self.step = multiprocessing.Value("i", 1, lock=lock)
+        self.scales = multiprocessing.Array("d", [1.0, 2.0], lock=lock)
 
     def forward(self, x: Tensor) -> Tensor:
         return x.sum() * self.step.value
 
 
-def test_a_number_that_processes_share() -> None:
+class SharedArray(Shared):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sum() * self.scales[0]
+
+
+@pytest.mark.parametrize("kind", [Shared, SharedArray])
+@pytest.mark.parametrize("lock", [False, True])
+def test_a_number_that_processes_share(kind: type[Shared], lock: bool) -> None:
     """Another process may change it at any time."""
-    loss = autogen_loss(Shared())
+    loss = autogen_loss(kind(lock))
     for step in (1, 1, 2, 3):
-        loss.step.value = step
+        loss.step.value = loss.scales[0] = step
         torch.testing.assert_close(loss(Y), Y.sum() * step)
     assert explain(loss, Y).path == "eager"
 
