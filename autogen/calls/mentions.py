@@ -194,6 +194,13 @@ def names_in(code: types.CodeType) -> list[str]:
     return [each for each in code.co_consts if isinstance(each, str) and each.replace(".", "_").isidentifier()]
 
 
+@functools.lru_cache(maxsize=4096)
+def words_in(code: types.CodeType) -> frozenset[str]:
+    """The names in the strings in code, inner functions included."""
+    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
+    return frozenset(_words_in(code)).union(*map(words_in, inner))
+
+
 def _words_in(code: types.CodeType) -> list[str]:
     """The names in the strings in code: one each, or several with dots between."""
     return [part for text in names_in(code) for part in text.split(".") if part]

@@ -376,6 +376,17 @@ class Names(Spot):
 
 
 @frozen
+class Absent(Spot):
+    """Names that are not in a module."""
+
+    scope: Mapping[str, Any]
+    names: tuple[str, ...]
+
+    def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
+        yield f"{name(self.scope)}.keys().isdisjoint({name(self.names)})"
+
+
+@frozen
 class Attribute(Place):
     """An attribute of an object, as it is found from outside."""
 

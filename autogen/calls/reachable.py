@@ -165,6 +165,7 @@ class Reachable:
         for scope, attributes, names in self._looked_up.names():
             self._attributes = attributes
             found += [self._global(scope, name) for name in names]
+        self.spots += self._looked_up.absent()
         if self._outermost is not None and any(map(calls_itself, self._codes)):
             found += self._hooks(self._outermost)
         return tuple(found)

@@ -91,6 +91,35 @@ def test_a_name_that_is_computed(how: str, monkeypatch: pytest.MonkeyPatch, laun
     assert launches.take() == 9
 
 
+class OfConfig(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.config, self.name = CONFIG, "MARGIN"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean() * getattr(self.config, self.name, 1.0)
+
+
+ABSENT: dict[str, Callable[[Tensor], Tensor]] = {
+    "getattr": lambda x: x.mean() * getattr(CONFIG, "MARGIN", 1.0),
+    "hasattr": lambda x: x.mean() * (CONFIG.MARGIN if hasattr(CONFIG, "MARGIN") else 1.0),
+    "vars": lambda x: x.mean() * vars(CONFIG).get("MARGIN", 1.0),
+    "an attribute": OfConfig(),
+}
+
+
+@pytest.mark.parametrize("how", ABSENT)
+def test_a_name_that_is_not_there_at_first(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = autogen_loss(ABSENT[how])
+    for _ in range(3):
+        torch.testing.assert_close(loss(Y), Y.mean())
+    for margin in (2.0, 3.0, 4.0):
+        monkeypatch.setattr(CONFIG, "MARGIN", margin, raising=False)
+        torch.testing.assert_close(loss(Y), Y.mean() * margin)
+    monkeypatch.undo()
+    torch.testing.assert_close(loss(Y), Y.mean())
+
+
 class Scripted(nn.Module):
     def __init__(self) -> None:
         super().__init__()
