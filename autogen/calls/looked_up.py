@@ -85,8 +85,7 @@ class LookedUp:
         words = self._in_code | self.words if self._may_look_up else self._in_code
         scopes = [*self._kept.values(), *(scope for scope, _ in self._scopes.values())]
         for scope in {id(each): each for each in scopes}.values():
-            if names := words - scope.keys():
-                yield Absent(scope, tuple(sorted(names)))
+            yield Absent(scope, tuple(sorted(words - scope.keys())), len(scope) if self._computes else None)
 
     def _found(self) -> Iterator[tuple[dict[str, Any], frozenset[str], list[str]]]:
         for word in sorted(self.words) if self._finds_modules else ():

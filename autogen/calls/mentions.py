@@ -17,6 +17,8 @@ _LOOKS_UP = frozenset({
     "getattr", "__getattribute__", "attrgetter", "methodcaller", "getmembers", "__dict__", "vars", "dir", "globals",
     "eval", "exec", "__import__", "import_module",
 })  # fmt: skip
+_WITH_ARGUMENTS = ("PRECALL", "CALL", "CALL_FUNCTION", "CALL_METHOD")
+_IDLE = ("CACHE", "EXTENDED_ARG", "KW_NAMES", "NOP")
 _CALLS = frozenset({"__call__", "_call_impl", "_wrapped_call_impl"})  # of a module
 _OF_MODULES = frozenset({"__import__", "import_module", "modules"})
 _TENSORS = ("Tensor", "Parameter")  # which no number is
@@ -164,12 +166,12 @@ def computes_names(code: types.CodeType) -> bool:
     functions included.
     """
     steps = _steps(code)
-    if any(_computes_name(steps, k) for k in range(len(steps))):
+    if any(_computes_name(code, steps, k) for k in range(len(steps))):
         return True
     return any(computes_names(each) for each in code.co_consts if isinstance(each, types.CodeType))
 
 
-def _computes_name(steps: Sequence[dis.Instruction], k: int) -> bool:
+def _computes_name(code: types.CodeType, steps: Sequence[dis.Instruction], k: int) -> bool:
     step = steps[k]
     if step.opname not in (*_NAMES, *_ATTRIBUTES) or step.argval not in _LOOKS_UP | _OF_MODULES:
         return False
@@ -177,10 +179,34 @@ def _computes_name(steps: Sequence[dis.Instruction], k: int) -> bool:
         first = k + 1 if step.argval == "getattr" else k
         name = next(j for j in range(first + 1, len(steps)) if steps[j].opname not in _ATTRIBUTES)
         is_of_ours = first > k and steps[first].argval in _SELF + _LIBRARIES and name == first + 1
-        return not is_of_ours and not (steps[name].opname == "LOAD_CONST" and isinstance(steps[name].argval, str))
+        is_text = steps[name].opname == "LOAD_CONST" and isinstance(steps[name].argval, str)
+        return not is_of_ours and not (is_text and _is_given(code, steps[name].offset, first - k))
     if step.argval == "modules":  # of a module of torch's otherwise
         return steps[k - 1].argval == "sys"
     return not _is_of_self(steps, k)
+
+
+def _is_given(code: types.CodeType, offset: int, position: int) -> bool:
+    """Whether the constant that a step loads is the argument of a call at this position as it is, and not a part of it
+    (`"weight_" + kind`, f"weight_{kind}"). What lies above it on Python's stack is followed until something takes it.
+    """
+    above = 0
+    for step in dis.get_instructions(code):
+        if step.offset <= offset or step.opname in _IDLE:
+            continue
+        if "JUMP" in step.opname:
+            return False
+        effect, count = dis.stack_effect(step.opcode, step.arg), step.arg or 0
+        if step.opname == "PRECALL":  # which Python 3.11 has before CALL
+            taken = count + 2
+        elif step.opname in _ATTRIBUTES:
+            taken = 1
+        else:
+            taken = 0 if step.opname.startswith(("LOAD_", "PUSH_")) else 1 - effect
+        if taken > above:
+            return step.opname in _WITH_ARGUMENTS and above == count - 1 - position
+        above += effect
+    return False
 
 
 @functools.lru_cache(maxsize=4096)

@@ -377,13 +377,17 @@ class Names(Spot):
 
 @frozen
 class Absent(Spot):
-    """Names that are not in a module."""
+    """Names that a module has not; where a loss may ask for any name, how many it has."""
 
     scope: Mapping[str, Any]
     names: tuple[str, ...]
+    count: int | None
 
     def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
-        yield f"{name(self.scope)}.keys().isdisjoint({name(self.names)})"
+        if self.count is not None:
+            yield f"len({name(self.scope)}) == {self.count}"
+        elif self.names:
+            yield f"{name(self.scope)}.keys().isdisjoint({name(self.names)})"
 
 
 @frozen

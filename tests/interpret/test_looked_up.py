@@ -105,6 +105,8 @@ ABSENT: dict[str, Callable[[Tensor], Tensor]] = {
     "hasattr": lambda x: x.mean() * (CONFIG.MARGIN if hasattr(CONFIG, "MARGIN") else 1.0),
     "vars": lambda x: x.mean() * vars(CONFIG).get("MARGIN", 1.0),
     "an attribute": OfConfig(),
+    "computed": lambda x: x.mean() * getattr(CONFIG, "margin".upper(), 1.0),
+    "all": lambda x: x.mean() * max([1.0, *(value for name, value in vars(CONFIG).items() if name.isupper())]),
 }
 
 
