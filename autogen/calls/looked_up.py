@@ -13,13 +13,13 @@ import torch
 
 from autogen.calls.libraries import is_library
 from autogen.calls.mentions import (
+    asked_for,
     attributes_in,
     computes_names,
     finds_modules,
     looks_up,
     names_in,
     passed_on,
-    words_in,
 )
 from autogen.calls.places import Absent
 
@@ -37,7 +37,7 @@ class LookedUp:
         self.words: set[str] = set()
         self.passed_on: set[str] = set()
         self._mentioned: set[str] = set()
-        self._in_code: set[str] = set()
+        self._asked_for: set[str] = set()
         self._kept: dict[int, dict[str, Any]] = {}
         self._is_guessing = False
         self._scopes: dict[int, tuple[dict[str, Any], frozenset[str]]] = {}
@@ -61,7 +61,7 @@ class LookedUp:
         """Note how the code of a function of the user's looks things up; its module is `scope`."""
         self.passed_on |= passed_on(code)
         self._mentioned |= attributes_in(code)
-        self._in_code |= words_in(code)
+        self._asked_for |= asked_for(code)
         self._may_look_up |= looks_up(code)
         self._computes |= computes_names(code)
         if not _OWN_SCOPE.isdisjoint(code.co_names):
@@ -81,8 +81,8 @@ class LookedUp:
             yield from found
 
     def absent(self) -> Iterator[Absent]:
-        """What these modules have not, and code may ask for by a string: `getattr(config, "margin", 0.5)`."""
-        words = self._in_code | self.words if self._may_look_up else self._in_code
+        """What these modules have not, and code may ask for all the same: `getattr(config, "margin", 0.5)`."""
+        words = self._asked_for | self.words if self._may_look_up else self._asked_for
         scopes = [*self._kept.values(), *(scope for scope, _ in self._scopes.values())]
         for scope in {id(each): each for each in scopes}.values():
             yield Absent(scope, tuple(sorted(words - scope.keys())), len(scope) if self._computes else None)

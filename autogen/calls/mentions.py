@@ -19,6 +19,7 @@ _LOOKS_UP = frozenset({
 })  # fmt: skip
 _WITH_ARGUMENTS = ("PRECALL", "CALL", "CALL_FUNCTION", "CALL_METHOD")
 _IDLE = ("CACHE", "EXTENDED_ARG", "KW_NAMES", "NOP")
+_CATCHES = ("PUSH_EXC_INFO", "SETUP_FINALLY")
 _CALLS = frozenset({"__call__", "_call_impl", "_wrapped_call_impl"})  # of a module
 _OF_MODULES = frozenset({"__import__", "import_module", "modules"})
 _TENSORS = ("Tensor", "Parameter")  # which no number is
@@ -221,10 +222,13 @@ def names_in(code: types.CodeType) -> list[str]:
 
 
 @functools.lru_cache(maxsize=4096)
-def words_in(code: types.CodeType) -> frozenset[str]:
-    """The names in the strings in code, inner functions included."""
+def asked_for(code: types.CodeType) -> frozenset[str]:
+    """The names that code may ask for without knowing that they are there: those in its strings, and where it catches
+    errors, all; inner functions included.
+    """
     inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
-    return frozenset(_words_in(code)).union(*map(words_in, inner))
+    catches = any(step.opname in _CATCHES for step in dis.get_instructions(code))
+    return frozenset(_words_in(code)).union(code.co_names if catches else (), *map(asked_for, inner))
 
 
 def _words_in(code: types.CodeType) -> list[str]:

@@ -100,11 +100,28 @@ class OfConfig(nn.Module):
         return x.mean() * getattr(self.config, self.name, 1.0)
 
 
+def with_what_can_be_imported(x: Tensor) -> Tensor:
+    try:
+        from config_of_a_test import MARGIN  # type: ignore[import-not-found]
+    except ImportError:
+        return x.mean()
+    return x.mean() * float(MARGIN)
+
+
+def with_what_is_there(x: Tensor) -> Tensor:
+    try:
+        return x.mean() * float(CONFIG.MARGIN)
+    except AttributeError:
+        return x.mean()
+
+
 ABSENT: dict[str, Callable[[Tensor], Tensor]] = {
     "getattr": lambda x: x.mean() * getattr(CONFIG, "MARGIN", 1.0),
     "hasattr": lambda x: x.mean() * (CONFIG.MARGIN if hasattr(CONFIG, "MARGIN") else 1.0),
     "vars": lambda x: x.mean() * vars(CONFIG).get("MARGIN", 1.0),
     "an attribute": OfConfig(),
+    "an error that is caught": with_what_is_there,
+    "an import": with_what_can_be_imported,
     "computed": lambda x: x.mean() * getattr(CONFIG, "margin".upper(), 1.0),
     "all": lambda x: x.mean() * max([1.0, *(value for name, value in vars(CONFIG).items() if name.isupper())]),
 }
@@ -112,13 +129,14 @@ ABSENT: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("how", ABSENT)
 def test_a_name_that_is_not_there_at_first(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "config_of_a_test", CONFIG)
     loss = autogen_loss(ABSENT[how])
     for _ in range(3):
         torch.testing.assert_close(loss(Y), Y.mean())
     for margin in (2.0, 3.0, 4.0):
         monkeypatch.setattr(CONFIG, "MARGIN", margin, raising=False)
         torch.testing.assert_close(loss(Y), Y.mean() * margin)
-    monkeypatch.undo()
+    monkeypatch.delattr(CONFIG, "MARGIN")
     torch.testing.assert_close(loss(Y), Y.mean())
 
 
