@@ -95,3 +95,6 @@ if not TYPE_CHECKING:  # a type checker shall see that a name is not there
         value = module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
         globals()[name] = value
         return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_LAZY})

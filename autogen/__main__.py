@@ -12,7 +12,9 @@ from autogen.tuning import store
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command."""
-    parser = argparse.ArgumentParser(prog="python -m autogen", description="Generated kernels of losses.")
+    parser = argparse.ArgumentParser(
+        prog="python -m autogen", description="Looks after what is kept on disk of generated kernels."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     cache = commands.add_parser("cache", help="list the cache of modules, plans and tuned configurations, or clear it")
     cache.add_argument("--clear", action="store_true", help="delete everything in it")

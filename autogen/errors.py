@@ -80,13 +80,13 @@ def without_frames(error: AutogenError) -> AutogenError:
 class UnsupportedOpError(AutogenError):
     """No kernel can be generated for `op`, a torch op or a use of one; `node` is its name in the graph."""
 
-    def __init__(self, op: str, *, node: str | None = None, where: SourceLine | None = None) -> None:
+    def __init__(self, op: str, *, node: str | None = None, remedy: str = "", where: SourceLine | None = None) -> None:
         self.op = op
         self.node = node
         place = f" (graph node {node})" if node else ""
         super().__init__(
             f"no kernel can be generated for {op}{place}",
-            remedy=f"Write this line with other operations. {_USE_DEFAULT_POLICY}",
+            remedy=f"{remedy or 'Write this line with other operations.'} {_USE_DEFAULT_POLICY}",
             where=where,
         )
 
@@ -183,12 +183,13 @@ class StateChangeError(AutogenError):
 
 
 class ResultError(AutogenError):
-    """The loss returns an object that only running it can make; `kind` is the name of its class."""
+    """The loss returns an object that only running it can make, of the class `kind`, or no tensor (None)."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str | None) -> None:
         self.kind = kind
+        what = "no tensor" if kind is None else f"an object of the class {kind}, which only running it can make"
         super().__init__(
-            f"the loss returns an object of the class {kind}, which only running it can make",
+            f"the loss returns {what}",
             remedy="Return tensors, numbers and strings, in tuples, lists, dictionaries, named tuples and dataclasses. "
             f"{_USE_DEFAULT_POLICY}",
         )

@@ -69,8 +69,7 @@ class Precedence(IntEnum):
     SUM = 5
     PRODUCT = 6
     UNARY = 7
-    POWER = 8
-    ATOM = 9
+    ATOM = 8
 
 
 _PRECEDENCE: Mapping[type[ast.AST], Precedence] = MappingProxyType({

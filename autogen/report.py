@@ -93,7 +93,9 @@ class Report:
 def explain(loss: Any, *args: Any, **kwargs: Any) -> Report:
     """How `loss(*args, **kwargs)` would run, without running it.
 
-    A loss that is not decorated is reported as `autogen_loss` would make it. Of a partial loss, torch's part is run.
+    A loss that is not decorated is reported as `autogen_loss` would make it. Computed is only what decides about the
+    call: values that it branches on, what they decide the size of (`nonzero`), and what `AdaptiveLogSoftmaxWithLoss`
+    multiplies.
 
     Args:
         loss: a decorated or plain module, or function.

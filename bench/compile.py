@@ -208,7 +208,9 @@ def measure(name: str, target: str, bytecode: str, cache: str) -> tuple[list[flo
 def main() -> None:
     from autogen.aot import TARGETS
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.compile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--target", default="sm_90", choices=TARGETS, help="what Triton compiles for")
     parser.add_argument("--loss", help="only this one, in this process, and print nothing but its numbers")
     parser.add_argument("--warm", action="store_true", help="with --loss: it has been compiled before")

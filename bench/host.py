@@ -323,7 +323,9 @@ def failures(found: dict[str, dict[str, dict[str, float]]], slack: float) -> lis
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.host", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=0.5, help="for each number")
     parser.add_argument("--slack", type=float, default=1.0, help="a factor on the bounds")
     parser.add_argument("--without-compile", action="store_true", help="leave torch.compile out")

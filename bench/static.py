@@ -239,7 +239,9 @@ def failures(name: str, found: tuple[Facts, Facts], bounds: dict[str, Any]) -> l
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.static", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--write", action="store_true", help="record what is found")
     options = parser.parse_args()
     recorded = {} if options.write or not BOUNDS.exists() else json.loads(BOUNDS.read_text())

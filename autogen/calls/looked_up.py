@@ -12,7 +12,16 @@ from typing import Any
 import torch
 
 from autogen.calls.libraries import is_library
-from autogen.calls.mentions import attributes_in, computes_names, finds_modules, looks_up, names_in, passed_on
+from autogen.calls.mentions import (
+    asked_for,
+    attributes_in,
+    computes_names,
+    finds_modules,
+    looks_up,
+    names_in,
+    passed_on,
+)
+from autogen.calls.spots import Absent
 
 _OWN_SCOPE = frozenset({"globals", "eval", "exec"})
 
@@ -28,6 +37,7 @@ class LookedUp:
         self.words: set[str] = set()
         self.passed_on: set[str] = set()
         self._mentioned: set[str] = set()
+        self._asked_for: set[str] = set()
         self._kept: dict[int, dict[str, Any]] = {}
         self._is_guessing = False
         self._scopes: dict[int, tuple[dict[str, Any], frozenset[str]]] = {}
@@ -51,6 +61,7 @@ class LookedUp:
         """Note how the code of a function of the user's looks things up; its module is `scope`."""
         self.passed_on |= passed_on(code)
         self._mentioned |= attributes_in(code)
+        self._asked_for |= asked_for(code)
         self._may_look_up |= looks_up(code)
         self._computes |= computes_names(code)
         if not _OWN_SCOPE.isdisjoint(code.co_names):
@@ -68,6 +79,13 @@ class LookedUp:
             if not found:
                 return
             yield from found
+
+    def absent(self) -> Iterator[Absent]:
+        """What these modules have not, and code may ask for all the same: `getattr(config, "margin", 0.5)`."""
+        words = self._asked_for | self.words if self._may_look_up else self._asked_for
+        scopes = [*self._kept.values(), *(scope for scope, _ in self._scopes.values())]
+        for scope in {id(each): each for each in scopes}.values():
+            yield Absent(scope, tuple(sorted(words - scope.keys())), len(scope) if self._computes else None)
 
     def _found(self) -> Iterator[tuple[dict[str, Any], frozenset[str], list[str]]]:
         for word in sorted(self.words) if self._finds_modules else ():

@@ -26,6 +26,9 @@ _LOOKS_UP = frozenset({
 })  # fmt: skip
 _BY_STRINGS = frozenset({"getattr", "hasattr", "setattr", "delattr"})
 ANY = "*"  # in the place of a name
+_WITH_ARGUMENTS = ("PRECALL", "CALL", "CALL_FUNCTION", "CALL_METHOD")
+_IDLE = ("CACHE", "EXTENDED_ARG", "KW_NAMES", "NOP")
+_CATCHES = ("PUSH_EXC_INFO", "SETUP_FINALLY")
 _CALLS = frozenset({"__call__", "_call_impl", "_wrapped_call_impl"})  # of a module
 _OF_MODULES = frozenset({"__import__", "import_module", "modules"})
 _TENSORS = ("Tensor", "Parameter")  # which no number is
@@ -107,7 +110,7 @@ def uses_in(code: types.CodeType) -> Uses:
             if is_straight and is_of_self:
                 first.add(step.argval)
         elif step.opname in _READS and step.argval in _LOOKS_UP | _BY_STRINGS:
-            read.add(_named_by(steps, k))
+            read.add(_named_by(code, steps, k))
         elif step.opname in _READS and not (is_of_self and step.argval in first):
             after = steps[k + 1 : k + 4]
             is_item = len(after) == 3 and after[0].opname.startswith(_OF_KEYS) and after[1].opname.startswith("BINARY_")
@@ -122,14 +125,15 @@ def uses_in(code: types.CodeType) -> Uses:
     return functools.reduce(operator.or_, inner, uses)
 
 
-def _named_by(steps: Sequence[dis.Instruction], k: int) -> str:
+def _named_by(code: types.CodeType, steps: Sequence[dis.Instruction], k: int) -> str:
     """What a step asks for that finds names: of torch, nothing; `ANY` if it may be anything."""
     if steps[k].argval not in _BY_STRINGS or k + 2 >= len(steps):
         return ANY
     if steps[k + 1].argval in _LIBRARIES:
         return ""
     name = next(each for each in steps[k + 2 :] if each.opname not in _ATTRIBUTES)
-    return name.argval if name.opname == "LOAD_CONST" and isinstance(name.argval, str) else ANY
+    is_text = name.opname == "LOAD_CONST" and isinstance(name.argval, str)
+    return name.argval if is_text and _is_given(code, name.offset, 1) else ANY
 
 
 def _is_append(step: dis.Instruction) -> bool:
@@ -245,12 +249,12 @@ def computes_names(code: types.CodeType) -> bool:
     functions included.
     """
     steps = _steps(code)
-    if any(_computes_name(steps, k) for k in range(len(steps))):
+    if any(_computes_name(code, steps, k) for k in range(len(steps))):
         return True
     return any(computes_names(each) for each in code.co_consts if isinstance(each, types.CodeType))
 
 
-def _computes_name(steps: Sequence[dis.Instruction], k: int) -> bool:
+def _computes_name(code: types.CodeType, steps: Sequence[dis.Instruction], k: int) -> bool:
     step = steps[k]
     if step.opname not in (*_NAMES, *_ATTRIBUTES) or step.argval not in _LOOKS_UP | _OF_MODULES:
         return False
@@ -258,10 +262,34 @@ def _computes_name(steps: Sequence[dis.Instruction], k: int) -> bool:
         first = k + 1 if step.argval == "getattr" else k
         name = next(j for j in range(first + 1, len(steps)) if steps[j].opname not in _ATTRIBUTES)
         is_of_ours = first > k and steps[first].argval in _SELF + _LIBRARIES and name == first + 1
-        return not is_of_ours and not (steps[name].opname == "LOAD_CONST" and isinstance(steps[name].argval, str))
+        is_text = steps[name].opname == "LOAD_CONST" and isinstance(steps[name].argval, str)
+        return not is_of_ours and not (is_text and _is_given(code, steps[name].offset, first - k))
     if step.argval == "modules":  # of a module of torch's otherwise
         return steps[k - 1].argval == "sys"
     return not _is_of_self(steps, k)
+
+
+def _is_given(code: types.CodeType, offset: int, position: int) -> bool:
+    """Whether the constant that a step loads is the argument of a call at this position as it is, and not a part of it
+    (`"weight_" + kind`, f"weight_{kind}"). What lies above it on Python's stack is followed until something takes it.
+    """
+    above = 0
+    for step in dis.get_instructions(code):
+        if step.offset <= offset or step.opname in _IDLE:
+            continue
+        if "JUMP" in step.opname:
+            return False
+        effect, count = dis.stack_effect(step.opcode, step.arg), step.arg or 0
+        if step.opname == "PRECALL":  # which Python 3.11 has before CALL
+            taken = count + 2
+        elif step.opname in _ATTRIBUTES:
+            taken = 1
+        else:
+            taken = 0 if step.opname.startswith(("LOAD_", "PUSH_")) else 1 - effect
+        if taken > above:
+            return step.opname in _WITH_ARGUMENTS and above == count - 1 - position
+        above += effect
+    return False
 
 
 @functools.lru_cache(maxsize=4096)
@@ -273,6 +301,16 @@ def finds_modules(code: types.CodeType) -> bool:
 def names_in(code: types.CodeType) -> list[str]:
     """The strings in code that may be names, of modules too."""
     return [each for each in code.co_consts if isinstance(each, str) and each.replace(".", "_").isidentifier()]
+
+
+@functools.lru_cache(maxsize=4096)
+def asked_for(code: types.CodeType) -> frozenset[str]:
+    """The names that code may ask for without knowing that they are there: those in its strings, and where it catches
+    errors, all; inner functions included.
+    """
+    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
+    catches = any(step.opname in _CATCHES for step in dis.get_instructions(code))
+    return frozenset(_words_in(code)).union(code.co_names if catches else (), *map(asked_for, inner))
 
 
 def _words_in(code: types.CodeType) -> list[str]:

@@ -26,7 +26,14 @@ def torchs_own(module: torch.nn.Module) -> frozenset[str]:
 
 def scripted(module: torch.jit.ScriptModule) -> dict[str, Any]:
     """The attributes of a module of TorchScript, which gives them by name alone, but for its tensors."""
-    known = vars(module).get("_concrete_type")  # None of one that was loaded
+    known = vars(module).get("_concrete_type")
     names = () if known is None else sorted(known.get_attributes().keys() - module._parameters.keys())
-    values = {name: getattr(module, name) for name in names}
+    values = {name: _as_tuples(getattr(module, name)) for name in names}
     return {name: value for name, value in values.items() if not isinstance(value, torch.Tensor)}
+
+
+def _as_tuples(value: Any) -> Any:
+    """A copy of a container, as TorchScript gives it, which shows that nothing can be put there."""
+    if isinstance(value, dict):
+        value = tuple(value.items())
+    return tuple(map(_as_tuples, value)) if isinstance(value, (list, tuple)) else value

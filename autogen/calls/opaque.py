@@ -13,6 +13,11 @@ from typing import Any
 from autogen.calls.mentions import attributes_in
 
 
+def is_memory(kind: type) -> bool:
+    """Whether objects of a class, which may be the user's, are memory in the terms of C."""
+    return any(base.__module__ == "_ctypes" for base in kind.__mro__)
+
+
 class Opaque:
     """Those that a loss reaches; `streams` are the random generators among them, which can be put back, `dictionaries`
     the names of dictionaries, whose items code may have without their keys.
@@ -38,6 +43,7 @@ class Opaque:
             isinstance(value, (contextvars.ContextVar, weakref.ref))
             or (hasattr(kind, "__next__") and not hasattr(kind, "readline"))
             or str(kind.__module__).startswith(("multiprocessing.", "ctypes"))  # numbers that processes share
+            or is_memory(kind)
         ):
             self._others.append((self._mentions(value, name), kind))
 

@@ -31,7 +31,7 @@ from autogen.calls.memos import MAY_KEEP, MEMO, OF_MEMOS, is_memo
 from autogen.calls.mentions import Uses, asks_for_types, attributes_in, calls_itself, globals_in, imports_in
 from autogen.calls.modules import HOOKS, HOOKS_OF_ALL, scripted, torchs_own
 from autogen.calls.numbers import Numbers
-from autogen.calls.opaque import Opaque
+from autogen.calls.opaque import Opaque, is_memory
 from autogen.calls.places import Appended, Attribute, Cell, Entries, Items, Kept, Name, contents, entries
 from autogen.calls.spots import MISSING, Fixed, Names, Place, Spot
 from autogen.calls.surroundings import Surroundings
@@ -152,6 +152,7 @@ class Reachable:
         for scope, attributes, names in self._looked_up.names():
             self._attributes = attributes
             found += [self._global(scope, name) for name in names]
+        self.spots += self._looked_up.absent()
         if self._outermost is not None and any(map(calls_itself, self._codes)):
             found += self._hooks(self._outermost)
         return tuple(found)
@@ -250,7 +251,7 @@ class Reachable:
         # What decorates a module; `functools.update_wrapper` gives a dispatcher to objects of the user's, too.
         if isinstance(attributes, dict) and "__autogen_dispatcher__" in attributes and is_library(kind.__module__):
             return kind, self.visit(attributes["__autogen_dispatcher__"].function)
-        if is_of_library(kind):
+        if is_of_library(kind) or is_memory(kind):
             is_torchs = str(kind.__module__).partition(".")[0] == "torch"
             is_plain = is_torchs and not callable(value) and question_of(value) is None
             # Transforms of distributions can be called.

@@ -109,6 +109,21 @@ class Names(Spot):
         yield f"{name(operator.itemgetter(*self.names))}({name(self.scope)}) == {name(self.before)}"
 
 
+@frozen
+class Absent(Spot):
+    """Names that a module has not; where a loss may ask for any name, how many it has."""
+
+    scope: Mapping[str, Any]
+    names: tuple[str, ...]
+    count: int | None
+
+    def conditions(self, name: Namer, kept: Collection[tuple[int, Any]]) -> Iterator[str]:
+        if self.count is not None:
+            yield f"len({name(self.scope)}) == {self.count}"
+        elif self.names:
+            yield f"{name(self.scope)}.keys().isdisjoint({name(self.names)})"
+
+
 def is_same(now: Any, before: Any) -> bool:
     """Whether nothing was assigned, or a number or string that equals what was there in all."""
     if now is before:

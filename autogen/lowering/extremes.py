@@ -24,7 +24,7 @@ def all_dims(value: Value, dims: int | Sequence[int] | None) -> list[int]:
     return list(dims)
 
 
-def _extreme(context: Context, kind: str, value: Value, dims: Any, keepdim: bool) -> tuple[Value, Value]:
+def _extreme(kind: str, value: Value, dims: Any, keepdim: bool) -> tuple[Value, Value]:
     """The extreme value over `dims` and the first place, in row-major order, that has it; nan is the most extreme."""
     dims = sorted(dim % len(value.shape) for dim in all_dims(value, dims))
     extreme = reduction(kind, value, dims, True)
@@ -55,14 +55,14 @@ def comparable(value: Value) -> Value:
 @lowers("max.dim")
 def max_dim(context: Context, value: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     """The largest element over a dimension and its place, the first of several; nan wins."""
-    found, places = _extreme(context, "max", comparable(value), dim, keepdim)
+    found, places = _extreme("max", comparable(value), dim, keepdim)
     return elementwise(found.shape, context.dtype, lambda x: x, found), places
 
 
 @lowers("min.dim")
 def min_dim(context: Context, value: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     """The smallest element over a dimension and its place, the first of several; nan wins."""
-    found, places = _extreme(context, "min", comparable(value), dim, keepdim)
+    found, places = _extreme("min", comparable(value), dim, keepdim)
     return elementwise(found.shape, context.dtype, lambda x: x, found), places
 
 
@@ -81,7 +81,7 @@ def argmin(context: Context, value: Value, dim: int | None = None, keepdim: bool
 def _place(context: Context, kind: str, value: Value, dim: int | None, keepdim: bool) -> Value:
     if value.dtype == torch.bool and not context.of_formula:
         raise NotImplementedError("the place of an extreme among bools, which is torch's error")
-    return _extreme(context, kind, comparable(value), dim, keepdim)[1]
+    return _extreme(kind, comparable(value), dim, keepdim)[1]
 
 
 @lowers("aminmax.default")

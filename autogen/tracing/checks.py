@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import guard_or_false
+from torch.utils._python_dispatch import _disable_current_modes
 
 
 def refuse(condition: Any, message: str, error: type[Exception] = RuntimeError) -> None:
@@ -69,6 +70,19 @@ def not_by_zero(dividend: Any, divisor: Any, *, rounding_mode: str | None = "flo
         is_empty = isinstance(dividend, Tensor) and guard_or_false(dividend.numel() == 0)
         refuse(is_of_integers and not is_empty and (divisor == 0).any(), "ZeroDivisionError")
     return NotImplemented
+
+
+def were_factorised(info: Tensor, name: str, *, is_matrix: bool) -> None:
+    """A check that matrices could be factorised or inverted, where it does not wait for a device."""
+    if info.device.type == "cpu" and (info != 0).any():
+        with _disable_current_modes():  # torch says it of a matrix of its own, as the loss may catch the error
+            torch.ops.aten._linalg_check_errors(torch.ones(1, dtype=torch.int32), name, is_matrix=is_matrix)
+
+
+def is_asserted(condition: Tensor, *_: str) -> None:
+    """A check of what `torch._assert_async` is told, where it does not wait for a device."""
+    if condition.device.type == "cpu":
+        refuse(not condition, "an assertion has failed")
 
 
 def positive_beta(input: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0) -> Any:

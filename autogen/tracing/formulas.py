@@ -443,5 +443,7 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.var_mean.correction: _with_degrees_of_freedom,
     **dict.fromkeys((aten.masked_fill_.Scalar, aten.masked_fill_.Tensor), checks.of_mask),
     aten.polygamma_.default: _polygamma_,
+    aten._linalg_check_errors.default: checks.were_factorised,
+    **dict.fromkeys((aten._assert_async.default, aten._assert_async.msg), checks.is_asserted),
     **{op: resizing.resized(op) for op in resizing.RESIZING},
 }

@@ -40,6 +40,7 @@ _INDEXED_ROWS = {aten.gather.default, aten.scatter.value, aten.scatter.src, aten
 _STRIDED = {aten.as_strided.default, aten.as_strided_scatter.default}
 _NUMBER_READS = {aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default}
 _VALUE_READS = {*_NUMBER_READS, aten.equal.default}
+_LIBRARIES_OF_TORCH = {"aten", "prim", "prims", "profiler"}
 
 
 class Recorder(TorchDispatchMode):
@@ -86,6 +87,8 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         if func in _VALUE_READS:
             return self._read_value(func, args[0])
+        if _is_called_for_more(func):
+            raise UnsupportedOpError(f"{func}, which does not return tensors alone", where=self.recording.where)
         if not self.recording.formulas:
             require_accepted(func, args, kwargs)
         if writes_out(func):
@@ -248,6 +251,15 @@ class Recorder(TorchDispatchMode):
             order = mask.reshape(-1).cumsum(0).reshape(mask.shape) - 1
         self._settle(order)
         return order
+
+
+@functools.cache
+def _is_called_for_more(func: Any) -> bool:
+    """Whether a user's op does something else than to make tensors: it returns nothing, or a number, which its fake
+    implementation does not know.
+    """
+    returned = {str(each.type) for each in func._schema.returns}
+    return func.namespace not in _LIBRARIES_OF_TORCH and not (returned and returned <= {"Tensor", "List[Tensor]"})
 
 
 @functools.cache

@@ -99,8 +99,9 @@ class Recording:
             self._take_anew(tensor)
         node = self._nodes.get(id(tensor))
         if node is None:
-            what = "a tensor that is neither an argument, a parameter, a buffer nor an attribute"
-            raise UnsupportedOpError(what, where=current_statement())
+            what = "a tensor from elsewhere than an argument, an attribute, a variable, a list or a dictionary"
+            remedy = "Keep it in one of these, and not in a tuple, a set, a default value or a partial function."
+            raise UnsupportedOpError(what, remedy=remedy, where=current_statement())
         return node
 
     def stand(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:

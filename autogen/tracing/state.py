@@ -26,6 +26,8 @@ from autogen.tracing.results import flattened, is_plain
 from autogen.tracing.said import Saying
 from autogen.tracing.symbols import NUMBERS
 
+_OF_NUMBERS = "Keep it in a tensor; a number may have kernels when it has changed twice, and is torch's before."
+
 
 class _Refused(Exception):
     """A change that cannot be made again."""
@@ -68,22 +70,22 @@ class Collector:
             StateChangeError: some of the changes cannot be made again.
             UnsupportedOpError: what the loss has said cannot be said again.
         """
-        refused = []
+        refused, remedy = [], ""
         for change in changes:
             try:
                 self._state.assigned.append(self._assigned(change))
             except _Refused:
                 refused.append(change.difference.name)
+                remedy = _OF_NUMBERS if type(change.difference.now) in (int, float) else remedy
         replaced = self._recording.replaced
         written = [*self._recording.written.values(), *(tensor for tensor, _ in replaced.values())]
         given = _memory_of([data for _, data in replaced.values()])
-        is_returned = bool(_memory_of(self._outputs) & (_memory_of(written) | given))
-        if is_returned:
+        if _memory_of(self._outputs) & (_memory_of(written) | given):
             refused.append("a tensor that it returns or assigns, too")
+            remedy = "Return or assign a clone of what is written to."
         elif _memory_of(self._fakes) & given:
             refused.append("a tensor that is seen elsewhere, too")
         if refused:
-            remedy = "Return or assign a clone of what is written to." if is_returned else ""
             raise StateChangeError(", ".join(dict.fromkeys(refused)), remedy=remedy)
         for tensor in written:
             position = self._position(tensor)

@@ -38,13 +38,13 @@ from autogen.tracing.entries import Found, Number, Reads
 from autogen.tracing.guards import Guards, Known, settle_factors
 from autogen.tracing.recorder import Recorder
 from autogen.tracing.recording import Recording
-from autogen.tracing.results import flattened, leaf_of
+from autogen.tracing.results import flattened, is_plain, leaf_of
 from autogen.tracing.said import Listener
 from autogen.tracing.source import statement_that_raised
 from autogen.tracing.state import Collector, inputs_of
 from autogen.tracing.strays import Made
 from autogen.tracing.streams import Streams
-from autogen.tracing.symbols import SYMBOLS, Symbols
+from autogen.tracing.symbols import NUMBERS, SYMBOLS, Symbols
 from autogen.tracing.trace import Trace, TracedTensor
 
 _PLAIN_FUNCTIONS = "a function that takes Python's own numbers alone, such as math.hypot() or numpy.sqrt()"
@@ -393,7 +393,8 @@ class _Tracing:
         with self._mode, self.recorder:
             results = self._drawn.marked(results)
         if not results:
-            raise ResultError(type(returned).__name__)
+            unknown = [leaf for leaf in leaves if not (is_plain(leaf) or isinstance(leaf, NUMBERS))]
+            raise ResultError(type(unknown[0]).__name__ if unknown else None)
         names = [_output_name(k, len(results)) for k in range(len(results))]
         reached = [frozenset(inputs_of(result, self.fakes)) for result in results]
         if any(result.requires_grad and not inputs for result, inputs in zip(results, reached, strict=True)):

@@ -4,9 +4,9 @@ How fast a kernel runs under a configuration is decided by its loads, stores and
 arithmetic between them. So of a kernel these stay, each with its dtype, strides and index: the loads, the stores, the
 totals and the reductions along rows, and which of them needs which. Each value between them becomes the sum of what it
 depends on, under one function for its *arithmetic class*: none, `exp` (there is a function that is not exact),
-`exp_half` (all of those are for results in half precision, or for sums) or `lgamma` (it has an op of `tiling.HEAVY`).
+`exp_half` (all of those are for results in half precision, or for sums) or `lgamma` (it has an op of `tiler.HEAVY`).
 
-What a reduction costs depends on its form, too: a sum of `exp(x - max)` needs no walk of its own (`emission.online`),
+What a reduction costs depends on its form, too: a sum of `exp(x - max)` needs no walk of its own (`scheduling.online`),
 so it keeps that form. A computed index becomes the sum of what it is computed from; what is then out of bounds is not
 read, as always. What the last block computes becomes a skeleton as well: most of a loss's own formula is there.
 

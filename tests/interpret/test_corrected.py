@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from autogen import autogen_loss
+from autogen import autogen_loss, policy
 
 
 @pytest.mark.parametrize("widths", [(1, 1), (2, 0), (3, 1), (0, 3)])
@@ -88,3 +88,61 @@ def test_a_derivative_of_digamma_in_place(order: int) -> None:
     x = torch.tensor([0.5, 2.0, 7.0])
     loss = autogen_loss(lambda x: x.clone().polygamma_(order).sum(), policy="mandatory")
     torch.testing.assert_close(loss(x), torch.polygamma(order, x).sum())
+
+
+def test_what_is_asserted_of_values() -> None:
+    def plain(x: Tensor) -> Tensor:
+        torch._assert_async((x > 0).all(), "x is positive")
+        torch._assert_async(x.sum() > 0)
+        return x.log().sum()
+
+    loss = autogen_loss(plain)
+    for x in (torch.ones(3), -torch.ones(3), torch.ones(4), torch.ones(3), -torch.ones(3)):
+        if x.sum() > 0:
+            with policy("mandatory"):
+                torch.testing.assert_close(loss(x), plain(x))
+        else:
+            with pytest.raises(RuntimeError, match="x is positive"):
+                loss(x)
+
+
+SINGULAR = torch.tensor([[1.0, 2.0], [2.0, 1.0]]).expand(3, 2, 2) * torch.tensor([1.0, 0.0, 1.0])[:, None, None]
+FACTORISATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "cholesky": torch.linalg.cholesky,
+    "inv": torch.linalg.inv,
+    "solve": lambda a: torch.linalg.solve(a, torch.ones(2)),
+    "lu_factor": lambda a: torch.linalg.lu_factor(a)[0],
+}
+
+
+@pytest.mark.parametrize("case", FACTORISATIONS)
+def test_matrices_that_cannot_be_factorised(case: str) -> None:
+    """An error, as in torch, and not what its factorisation leaves in memory; a loss may catch it."""
+
+    def plain(a: Tensor) -> Tensor:
+        return FACTORISATIONS[case](a * 2.0).square().sum()
+
+    def lenient(a: Tensor) -> Tensor:
+        try:
+            return plain(a)
+        except RuntimeError:
+            return a.abs().sum()
+
+    def result_of(loss: Callable[[Tensor], Tensor], matrices: Tensor) -> tuple[Tensor, Tensor]:
+        x = matrices.clone().requires_grad_()
+        value = loss(x)
+        return value.detach(), torch.autograd.grad(value, x)[0]
+
+    ours, caught = autogen_loss(plain), autogen_loss(lenient)
+    regular = torch.eye(2).repeat(3, 1, 1) + 0.1
+    for matrices in (regular, SINGULAR, regular[:2], regular, SINGULAR, SINGULAR):
+        torch.testing.assert_close(result_of(caught, matrices), result_of(lenient, matrices))
+        if matrices is not SINGULAR:
+            torch.testing.assert_close(result_of(ours, matrices), result_of(plain, matrices))
+            continue
+        with pytest.raises(RuntimeError) as expected:
+            plain(matrices)
+        with pytest.raises(expected.type):
+            ours(matrices)
+    with policy("mandatory"):
+        torch.testing.assert_close(result_of(ours, regular), result_of(plain, regular))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import io
 import itertools
 import multiprocessing
 import sys
 import threading
 import types
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,21 +91,80 @@ def test_a_name_that_is_computed(how: str, monkeypatch: pytest.MonkeyPatch, laun
     assert launches.take() == 9
 
 
+class OfConfig(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.config, self.name = CONFIG, "MARGIN"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean() * getattr(self.config, self.name, 1.0)
+
+
+def with_what_can_be_imported(x: Tensor) -> Tensor:
+    try:
+        from config_of_a_test import MARGIN  # type: ignore[import-not-found]
+    except ImportError:
+        return x.mean()
+    return x.mean() * float(MARGIN)
+
+
+def with_what_is_there(x: Tensor) -> Tensor:
+    try:
+        return x.mean() * float(CONFIG.MARGIN)
+    except AttributeError:
+        return x.mean()
+
+
+ABSENT: dict[str, Callable[[Tensor], Tensor]] = {
+    "getattr": lambda x: x.mean() * getattr(CONFIG, "MARGIN", 1.0),
+    "hasattr": lambda x: x.mean() * (CONFIG.MARGIN if hasattr(CONFIG, "MARGIN") else 1.0),
+    "vars": lambda x: x.mean() * vars(CONFIG).get("MARGIN", 1.0),
+    "an attribute": OfConfig(),
+    "an error that is caught": with_what_is_there,
+    "an import": with_what_can_be_imported,
+    "computed": lambda x: x.mean() * getattr(CONFIG, "margin".upper(), 1.0),
+    "all": lambda x: x.mean() * max([1.0, *(value for name, value in vars(CONFIG).items() if name.isupper())]),
+}
+
+
+@pytest.mark.parametrize("how", ABSENT)
+def test_a_name_that_is_not_there_at_first(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "config_of_a_test", CONFIG)
+    loss = autogen_loss(ABSENT[how])
+    for _ in range(3):
+        torch.testing.assert_close(loss(Y), Y.mean())
+    for margin in (2.0, 3.0, 4.0):
+        monkeypatch.setattr(CONFIG, "MARGIN", margin, raising=False)
+        torch.testing.assert_close(loss(Y), Y.mean() * margin)
+    monkeypatch.delattr(CONFIG, "MARGIN")
+    torch.testing.assert_close(loss(Y), Y.mean())
+
+
 class Scripted(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.scale = 2.0
+        self.parts = [1.0, 2.0]
+        self.named = {"weight": 1.0}
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * self.scale
+        return x * self.scale * self.parts[0] * self.named["weight"]
 
 
-def test_a_module_of_torchscript() -> None:
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_a_module_of_torchscript(is_loaded: bool) -> None:
     scripted = torch.jit.script(Scripted())
+    if is_loaded:
+        file = io.BytesIO()
+        torch.jit.save(scripted, file)
+        scripted = torch.jit.load(io.BytesIO(file.getvalue()))
     loss = autogen_loss(lambda x: scripted(x).sum())
-    for scale in (2.0, 2.0, 2.0, 5.0, 7.0):
-        scripted.scale = scale
-        torch.testing.assert_close(loss(Y), Y.sum() * scale)
+    changes: list[tuple[str, Callable[[float], Any]]]
+    changes = [("scale", float), ("parts", lambda s: [s, 1.0]), ("named", lambda s: {"weight": s})]
+    for attribute, made in changes:
+        for scale in (2.0, 2.0, 2.0, 5.0, 7.0, 3.0, 4.0):
+            setattr(scripted, attribute, made(scale))
+            torch.testing.assert_close(loss(Y), scripted(Y).sum())
 
 
 _PROGRAM = """
@@ -173,19 +234,27 @@ def test_an_event() -> None:
 
 
 class Shared(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, lock: bool) -> None:
         super().__init__()
-        self.step = multiprocessing.Value("i", 1)
+        self.step = multiprocessing.Value("i", 1, lock=lock)
+        self.scales = multiprocessing.Array("d", [1.0, 2.0], lock=lock)
 
     def forward(self, x: Tensor) -> Tensor:
         return x.sum() * self.step.value
 
 
-def test_a_number_that_processes_share() -> None:
+class SharedArray(Shared):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sum() * self.scales[0]
+
+
+@pytest.mark.parametrize("kind", [Shared, SharedArray])
+@pytest.mark.parametrize("lock", [False, True])
+def test_a_number_that_processes_share(kind: type[Shared], lock: bool) -> None:
     """Another process may change it at any time."""
-    loss = autogen_loss(Shared())
+    loss = autogen_loss(kind(lock))
     for step in (1, 1, 2, 3):
-        loss.step.value = step
+        loss.step.value = loss.scales[0] = step
         torch.testing.assert_close(loss(Y), Y.sum() * step)
     assert explain(loss, Y).path == "eager"
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import collections
 import copy
 
+import pytest
 import torch
 from torch import Tensor, nn
 
-from autogen import autogen_loss, explain, trace_count
+from autogen import StateChangeError, autogen_loss, explain, policy, trace_count
 from tests.interpret.launches import Launches
 
 
@@ -45,6 +46,11 @@ def test_a_loss_that_counts_its_calls(launches: Launches) -> None:
     assert is_generated
     assert explain(ours, x, y).path == "generated"
     assert (ours.step, trace_count(ours)) == (10, 4)
+
+
+def test_an_error_says_when_numbers_have_kernels() -> None:
+    with policy("mandatory"), pytest.raises(StateChangeError, match="when it has changed twice"):
+        autogen_loss(Counting())(torch.ones(5, 3), torch.ones(5, 3))
 
 
 def test_sizes_as_keys() -> None:

@@ -229,3 +229,30 @@ def test_a_buffer_that_is_written_to_and_returned() -> None:
         ours(torch.ones(3))
     results = [ours(torch.ones(3))[1]["n"] for _ in range(3)]
     assert all(each is ours.n for each in results) and ours.n == 3
+
+
+def test_ops_of_the_users_that_do_more_than_make_tensors() -> None:
+    """One that returns nothing is called for what it does; a number is none that a fake tensor tells."""
+    heard: list[float] = []
+    with torch.library._scoped_library("ops_of_a_test", "FRAGMENT") as library:
+        library.define("hear(Tensor x) -> ()")
+        library.impl("hear", lambda x: heard.append(float(x.sum())), "CPU")
+        library.define("count() -> int")
+        library.impl("count", lambda: len(heard), "CompositeExplicitAutograd")
+        library.define("halves(Tensor x) -> Tensor[]")
+        library.impl("halves", lambda x: [x / 2, x - x / 2], "CPU")
+        torch.library.register_fake("ops_of_a_test::hear", lambda x: None, lib=library)
+        torch.library.register_fake("ops_of_a_test::halves", lambda x: [x / 2, x / 2], lib=library)
+        ops: Any = torch.ops.ops_of_a_test
+
+        def loss(x: Tensor) -> Tensor:
+            ops.hear(x)
+            return x.mean() * ops.count()
+
+        ours = autogen_loss(loss)
+        for k in range(1, 5):
+            x = torch.full((3,), float(k))
+            torch.testing.assert_close(ours(x), x.mean() * k)
+        assert heard == [3.0, 6.0, 9.0, 12.0]
+        assert "hear.default, which does not return tensors alone" in explain(ours, x).reason
+        assert explain(lambda x: ops.halves(x)[0].sum(), x).path == "partial"

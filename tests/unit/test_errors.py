@@ -51,6 +51,7 @@ UNLOCATED = [
     ScheduleError("two reductions share no axis"),
     ViewedSumError(),
     ResultError("Counter"),
+    ResultError(None),
     StateChangeError("HISTORY"),
     TooLargeError(2500),
     GraphChangedError("Switched", "1 more operations, from exp.default on"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from autogen.calls.mentions import ANY, Uses, only_called, uses_in
+from autogen.calls.mentions import ANY, Uses, computes_names, only_called, uses_in
 
 ONLY_CALLED: dict[str, Callable[..., Any]] = {
     "not at all": lambda x: x.float(),
@@ -100,6 +101,9 @@ class _Keeping:
     def any_by_a_name(self, x: Any) -> Any:
         return getattr(self, x)
 
+    def any_by_a_part_of_a_name(self, x: Any) -> Any:
+        return getattr(self, "ke" + x) or hasattr(self, f"ke{x}")
+
     def any_by_all(self, x: Any) -> Any:
         return {**vars(self), **x.__dict__}
 
@@ -118,3 +122,35 @@ def test_what_code_does_with_a_name(name: str) -> None:
     assert ("kept" in uses.read) == (first not in expected)
     assert uses.without(frozenset({"kept"})).read >= {"kept"}
     assert (uses | Uses()) == uses
+
+
+LITERAL: dict[str, Callable[..., Any]] = {
+    "alone": lambda x, o: getattr(o, "a"),  # noqa: B009
+    "of an attribute": lambda x, o: getattr(o.inner, "a", None),
+    "with a default": lambda x, o: getattr(o, "a", 1.0) * x,
+    "with one that is computed": lambda x, o: getattr(o, "a", x.size(-1) - len(o)),
+    "with one that is made": lambda x, o: getattr(o, "a", [x, {}]),
+    "in an argument": lambda x, o: max(x, getattr(o, "a", f"{x}")),
+    "of a getter": lambda x, o: operator.attrgetter("a.b", "c")(o) + operator.methodcaller("a", x)(o),
+}
+COMPUTED: dict[str, Callable[..., Any]] = {
+    "a name": lambda x, o: getattr(o, x),
+    "added": lambda x, o: getattr(o, "a_" + x),
+    "added, with a default": lambda x, o: getattr(o, "a_" + x, 1.0),
+    "in an f-string": lambda x, o: getattr(o, f"a_{x}", None),
+    "formatted": lambda x, o: getattr(o, "a_%s" % x) + getattr(o, "a_{}".format(x)),  # noqa: UP031, UP032
+    "joined": lambda x, o: getattr(o, "_".join(["a", x])),
+    "of another case": lambda x, o: getattr(o, "A".lower(), 1.0),
+    "one of several": lambda x, o: getattr(o, "abc"[x]),
+    "of a getter": lambda x, o: operator.attrgetter("a." + x)(o),
+}
+
+
+@pytest.mark.parametrize("case", LITERAL)
+def test_a_name_that_is_in_the_code(case: str) -> None:
+    assert not computes_names(LITERAL[case].__code__)
+
+
+@pytest.mark.parametrize("case", COMPUTED)
+def test_a_name_that_is_computed(case: str) -> None:
+    assert computes_names(COMPUTED[case].__code__)

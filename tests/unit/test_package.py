@@ -34,6 +34,7 @@ def test_import_loads_no_heavy_module() -> None:
 def test_losses_are_there_once_the_package_is_imported() -> None:
     program = """
 import sys, autogen
+assert {"losses", *autogen.__all__} <= set(dir(autogen))
 assert "torch" not in sys.modules
 autogen.losses.FocalLoss, autogen.functional.mse_loss
 assert autogen.losses is sys.modules["autogen.losses"]

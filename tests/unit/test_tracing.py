@@ -132,7 +132,7 @@ class TestInputs:
         def loss(x: Tensor) -> Tensor:
             return (x * next(hidden)).sum()
 
-        with pytest.raises(UnsupportedOpError, match="neither an argument") as caught:
+        with pytest.raises(UnsupportedOpError, match="from elsewhere than an argument") as caught:
             trace_of(loss, positive(3))
         assert caught.value.where is not None and caught.value.where.code == "return (x * next(hidden)).sum()"
 
@@ -155,7 +155,7 @@ class TestResult:
         assert traced.result([total, double], {}) == {"loss": total, "parts": (double, "note", 3)}
 
     def test_that_is_no_tensor_is_refused(self) -> None:
-        with pytest.raises(ResultError, match="of the class float"):
+        with pytest.raises(ResultError, match="returns no tensor"):
             trace_of(lambda x: 1.0, positive(3))
 
     def test_an_error_of_the_loss_is_chained(self) -> None:
