@@ -22,7 +22,7 @@ _CONTAINERS = (tuple, list, collections.deque, dict)
 _MAY_GROW = (list, collections.deque, dict, collections.defaultdict)
 NONE = Uses()  # known of a name: all may be read
 _Method = tuple[str, types.CodeType]
-_GIVES_ATTRIBUTES = frozenset({"__getattribute__", "__setattr__", "__delattr__", "__dict__"})
+_GIVES_ATTRIBUTES = frozenset({"__getattribute__", "__setattr__", "__delattr__"})
 
 
 class Unread:
