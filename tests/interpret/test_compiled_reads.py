@@ -91,6 +91,21 @@ def test_a_number_that_the_graph_reads_again(backend: str, dynamic: bool | None)
         torch.testing.assert_close(outcome(run, *inputs), outcome(plain(step), *inputs))
 
 
+@pytest.mark.parametrize(("name", "weight"), [("DistillationLoss", "hard"), ("GRPOLoss", "beta")])
+def test_weights_that_may_be_zero(name: str, weight: str) -> None:
+    """What is given depends on whether they are, which is asked of a symbol."""
+    loss = getattr(autogen.losses, name)()
+    run = compiled(loss, dynamic=True)
+    for value in (0.0, 0.5):
+        setattr(loss, weight, value)
+        if name == "DistillationLoss":
+            inputs = [x(4, 5), x(4, 5, seed=1).detach(), *([labels(5, 4)] if value else [])]
+        else:
+            inputs = [x(4, 5), *(x(*shape, seed=1).detach() for shape in ((4, 5), (4,), (4, 5)))]
+            inputs += [x(4, 5, seed=2).detach()] if value else []
+        torch.testing.assert_close(outcome(run, *inputs), outcome(plain(loss), *inputs))
+
+
 FACTOR = 2.0
 
 
