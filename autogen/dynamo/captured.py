@@ -112,6 +112,8 @@ class LossOperator(HigherOrderOperator):
         try:
             dispatcher, tensors = self._call_of(graph, inputs, loss)
             is_lowered = any(type(tensor) not in _PLAIN for tensor in tensors)  # not by every backend
+            if is_lowered and _is_for_other_processes():
+                raise GraphError(dispatcher.name, "it is to run in other processes, which do not have them")
             compiled, sizes = _compiled(dispatcher, tensors) if is_lowered else (None, {})
         except AutogenError as error:
             error.__traceback__ = None  # it may be kept for other calls, and would keep the tensors of this one alive
@@ -280,6 +282,11 @@ def _numbers_around(output: Any) -> Iterator[None]:
         yield
     finally:
         del output.create_proxy
+
+
+def _is_for_other_processes() -> bool:
+    """Whether a graph is compiled to be saved as a program (`aot_compile`)."""
+    return bool(getattr(torch._functorch.config, "bundled_autograd_cache", False))
 
 
 def _compiled(

@@ -154,6 +154,17 @@ def test_exported_programs_are_torchs() -> None:
             assert "autogen" not in str(program.graph) and "cross_entropy_loss" in str(program.graph)
 
 
+def test_programs_for_other_processes_are_torchs(launches: Launches) -> None:
+    """These have none of the kernels."""
+    inputs = x(3, 4), x(3, 4, seed=1)
+    step = compiled(autogen_loss(lambda a, b: (a - b).abs().mean()))
+    program = step.aot_compile((inputs, {}))  # type: ignore[attr-defined]
+    torch.testing.assert_close(program(*inputs), F.l1_loss(*inputs))
+    assert launches.take() == 0
+    torch.testing.assert_close(step(*inputs), F.l1_loss(*inputs))
+    assert launches.take() == 1
+
+
 @pytest.mark.parametrize("backend", LOWERING)
 def test_transforms_in_a_graph(backend: str, launches: Launches) -> None:
     ours, theirs = autogen.losses.SmoothL1Loss(), nn.SmoothL1Loss()
