@@ -62,6 +62,7 @@ class Body(Portable):
     def __init__(self, graph: GraphModule, inputs: tuple[Any, ...], arguments: Marked | None) -> None:
         self._graph = graph
         self._inputs = inputs
+        self._detached = _detached(graph)
         self.options = {} if arguments is None else arguments.options
         names: dict[str, None] = {}
         for node, each in zip(_placeholders(graph), inputs, strict=True):
@@ -82,10 +83,19 @@ class Body(Portable):
         if _has_parts(self._graph):
             return None
         targets = (node.target for node in self._graph.graph.nodes if node.op == "call_function")
-        return self._graph.code, repr(self._inputs), *map(Identity, targets)
+        return self._graph.code, repr((self._inputs, self._detached)), *map(Identity, targets)
 
-    def __call__(self, *tensors: torch.Tensor, **options: Any) -> Any:
-        return self._graph(*[self._given(each, tensors) for each in self._inputs])
+    def __call__(self, *tensors: torch.Tensor, **options: Any) -> tuple[Any, ...]:
+        """The results of the graph, without those that `all_results` makes of others."""
+        results = self._graph(*[self._given(each, tensors) for each in self._inputs])
+        return tuple([each for k, each in enumerate(results) if k not in self._detached])
+
+    def all_results(self, results: Any) -> tuple[Any, ...]:
+        """Those of the graph, given what a call has returned; handwritten kernels return a single tensor."""
+        left = iter((results,) if isinstance(results, torch.Tensor) else results)
+        count = len(_results(self._graph))
+        found = {k: next(left) for k in range(count) if k not in self._detached}
+        return tuple([found[k] if k in found else found[self._detached[k]].detach() for k in range(count)])
 
     def _given(self, each: Any, tensors: Sequence[torch.Tensor]) -> Any:
         if isinstance(each, int):
@@ -122,11 +132,11 @@ class LossOperator(HigherOrderOperator):
             graphs.say(loss, error.reason)
             return graph(*inputs)
         if compiled is None:
-            result = dispatcher(None, tuple(tensors), dispatcher.function.options)
+            results = dispatcher(None, tuple(tensors), dispatcher.function.options)
         else:
-            results = forward(tensors, register(compiled, tensors, dispatcher.function))
-            result = compiled.result(results[: len(compiled.differentiable)], sizes)
-        return (result,) if isinstance(result, torch.Tensor) else result  # that of handwritten kernels
+            outputs = forward(tensors, register(compiled, tensors, dispatcher.function))
+            results = compiled.result(outputs[: len(compiled.differentiable)], sizes)
+        return dispatcher.function.all_results(results)
 
     def _call_of(self, graph: GraphModule, inputs: Sequence[Any], loss: str) -> tuple[Any, list[torch.Tensor]]:
         """The dispatcher of a graph, and the tensors among its inputs.
@@ -208,7 +218,8 @@ class LossOperator(HigherOrderOperator):
         """The dispatcher of all graphs that are like this one; handwritten kernels are for what is marked."""
         targets = tuple(node.target for node in graph.graph.nodes if node.op == "call_function")
         part = id(graph) if _has_parts(graph) else None
-        key = loss, graph.code, targets, repr(inputs), arguments is None, part  # 0.0 is not -0.0
+        seen = repr((inputs, _detached(graph)))  # 0.0 is not -0.0
+        key = loss, graph.code, targets, seen, arguments is None, part
         found = self._dispatchers.get(key)
         if found is None:
             options = graphs.options_of(loss)
@@ -363,11 +374,33 @@ def _has_parts(graph: GraphModule) -> bool:
     return any(node.op in ("get_attr", "call_module") for node in graph.graph.nodes)
 
 
+def _results(graph: GraphModule) -> Sequence[Any]:
+    (output,) = graph.graph.find_nodes(op="output")
+    results: Sequence[Any] = output.args[0]
+    return results
+
+
+def _detached(graph: GraphModule) -> dict[int, int]:
+    """Which results are others without their gradient, as where a loss is returned with what is to be logged."""
+    results = _results(graph)
+    examples = {k: node.meta.get("example_value") for k, node in enumerate(results) if isinstance(node, Node)}
+    tensors = {k: each for k, each in examples.items() if isinstance(each, torch.Tensor)}
+    first: dict[Hashable, int] = {}
+    found: dict[int, int] = {}
+    for k, each in sorted(tensors.items(), key=lambda item: not item[1].requires_grad):
+        geometry = str((each.shape, each.stride(), each.storage_offset(), each.dtype))  # sizes may be symbols
+        own = first.setdefault((each.untyped_storage()._cdata, geometry), k)
+        if results[own] is not results[k] and not each.requires_grad:
+            found[k] = own
+    return found
+
+
 def _shares_memory(graph: GraphModule) -> bool:
     """Whether a result is a view of an input or of another result: what writes to one of them changes both."""
-    (output,) = graph.graph.find_nodes(op="output")
-    given, returned = map(_memory, (_placeholders(graph), output.all_input_nodes))
-    return len({*given, *returned}) < len(set(given)) + len(returned)
+    detached = _detached(graph)
+    returned = {node: None for k, node in enumerate(_results(graph)) if isinstance(node, Node) and k not in detached}
+    given, made = map(_memory, (_placeholders(graph), list(returned)))
+    return len({*given, *made}) < len(set(given)) + len(made)
 
 
 def _memory(nodes: Sequence[Node]) -> list[int]:

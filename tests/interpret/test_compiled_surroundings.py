@@ -322,6 +322,29 @@ def test_halves_of_a_batch(backend: str, launches: Launches) -> None:
 
 
 @pytest.mark.parametrize("backend", LOWERING)
+def test_results_without_their_gradient(backend: str, launches: Launches) -> None:
+    """What is logged of a loss beside it, and shares its memory."""
+
+    @autogen_loss
+    def loss(a: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        far = (a * 3).square().mean()
+        return far.detach(), far, {"far": far.detach(), "mean": a.detach().mean()}
+
+    run = compiled(loss, backend)
+    for mode in (torch.no_grad, torch.enable_grad, torch.no_grad):
+        with mode():
+            first, far, logs = run(x(3, 4))
+            assert launches.take() == 1
+            wanted = plain(loss)(x(3, 4))
+        torch.testing.assert_close((first, far, logs), wanted)
+        assert far.requires_grad == wanted[1].requires_grad
+        assert not (first.requires_grad or logs["far"].requires_grad)
+        logs["far"].mul_(2)
+        torch.testing.assert_close(far, first)
+    agree(launches, compiled(lambda a: loss(a)[1] * 2, backend), lambda a: plain(loss)(a)[1] * 2, x(3, 4))
+
+
+@pytest.mark.parametrize("backend", LOWERING)
 def test_results_that_are_views(backend: str, launches: Launches) -> None:
     """What is written to one of them shows in the others, as in torch."""
 
