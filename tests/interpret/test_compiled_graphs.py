@@ -172,6 +172,17 @@ def test_a_kernel_that_triton_refuses(
     assert caplog.text.count("cross_entropy_loss runs in torch") == 1
 
 
+def test_the_formula_of_a_loss_that_returns_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opaque.OpaqueLoss, "_launches", lambda *_: None)
+
+    def loss(a: Tensor) -> tuple[Tensor, int, Tensor]:
+        return a.square().mean(), 2 * a.shape[0], a.abs().sum(1)
+
+    run = compiled(autogen_loss(loss), dynamic=True)
+    torch.testing.assert_close(run(x(4, 5)), loss(x(4, 5)))
+    torch.testing.assert_close(outcome(lambda a: run(a)[2], x(4, 5)), outcome(lambda a: loss(a)[2], x(4, 5)))
+
+
 def branching(x: Tensor, y: Tensor) -> Tensor:
     """A loss that is called between two graphs."""
     error = x - y
