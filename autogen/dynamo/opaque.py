@@ -101,6 +101,12 @@ class OpaqueLoss(ABC):
             result.zero_() if gradient is None else result.copy_(gradient)
         return results
 
+    def gradients(self, tensors: list[Tensor], upstream: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Those of the formula, which have gradients themselves."""
+        wanted = [k in self.differentiated for k in range(len(tensors))]
+        with torch.autocast(*self._autocast):
+            return Replayed(self._in_torch, None).gradients(tensors, wanted, upstream)
+
     def _in_torch(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The outputs of the formula, among which numbers may be."""
         return [each for each in self._formula(*tensors) if isinstance(each, Tensor)]
@@ -268,6 +274,8 @@ def _differentiate(ctx: Any, upstream: list[Tensor | None]) -> tuple[list[Tensor
     tensors, kept = saved[: ctx.count], saved[ctx.count :]
     own = loss_of(ctx.loss)
     arrived = upstream[: len(own.differentiable)]
+    if torch.is_grad_enabled():  # where the graph itself asks for gradients, to differentiate them again
+        return own.gradients(tensors, arrived), None
     if any(each is None for each in arrived):
         like = own.empty_results(tensors)
         arrived = [torch.zeros_like(like[k]) if each is None else each for k, each in enumerate(arrived)]
@@ -277,9 +285,4 @@ def _differentiate(ctx: Any, upstream: list[Tensor | None]) -> tuple[list[Tensor
     return gradients, None
 
 
-def _refuse(ctx: Any, *upstream: Any) -> None:
-    raise RuntimeError("a loss in a compiled graph has no second derivatives; call it outside torch.compile for these")
-
-
 forward.register_autograd(_differentiate, setup_context=_keep)
-backward.register_autograd(_refuse)
