@@ -123,3 +123,25 @@ def test_more_losses_than_code_is_compiled_for(kind: str, launches: Launches) ->
             torch.testing.assert_close(outcome(compiled(loss), *inputs), outcome(plain(loss), *inputs))
             assert launches.take() == 2
     assert counters["stats"]["unique_graphs"] == 2
+
+
+def test_what_a_loss_calls_is_still_compiled(launches: Launches) -> None:
+    """A trace, in which that is not, is no reason not to compile it later."""
+    double = torch.compile(lambda a: 2 * a.sin(), backend="aot_eager")
+    loss = autogen_loss(lambda a, b: (double(a) - b).abs().mean())
+    inputs = x(3, 4), x(3, 4, seed=1)
+    torch.testing.assert_close(outcome(loss, *inputs), outcome(plain(loss), *inputs))
+    assert launches.take() == 2
+    counters.clear()
+    double(x(3, 4).detach())
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_what_torch_compiles_of_itself() -> None:
+    def loss(a: Tensor, b: Tensor) -> Tensor:
+        far = a - b
+        return torch.cond(far.sum() > 0, lambda each: each.abs().mean(), lambda each: each.square().mean(), (far,))
+
+    inputs = x(3, 4), x(3, 4, seed=1)
+    for _ in range(2):
+        torch.testing.assert_close(outcome(autogen_loss(loss), *inputs), outcome(loss, *inputs))
