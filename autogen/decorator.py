@@ -312,8 +312,29 @@ def _decorate_class(cls: Any, options: Options) -> Any:
 
     method = _own(method, original)
     setattr(method, _DISPATCHER, dispatcher)
+    method._torchdynamo_inline = _inlined(cls, dispatcher)  # type: ignore[attr-defined]
     setattr(cls, entry, _WithoutSelf(method, plain) if _is_without_self(plain) else method)
     return takes_use_autogen(cls)
+
+
+def _inlined(cls: Any, dispatcher: Dispatcher) -> Any:
+    """What Dynamo traces in the place of the `method` of a class.
+
+    A module that the traced code makes has a method whose closure Dynamo cannot look into; what it asks its class for,
+    it finds. A class derived from a decorated one has several dispatchers, so each has a name of its own.
+    """
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        own = self.__class__.__autogen_dispatcher__
+        if not self.use_autogen:
+            return own.function(self, *args, **kwargs)
+        return own(self, args, kwargs, self.__class__.__name__)
+
+    name = f"{_DISPATCHER}{id(dispatcher)}"
+    setattr(cls, name, dispatcher)
+    code = method.__code__
+    method.__code__ = code.replace(co_names=tuple([name if each == _DISPATCHER else each for each in code.co_names]))
+    return method
 
 
 def takes_use_autogen(cls: Any) -> Any:

@@ -14,7 +14,7 @@ import autogen.losses
 from autogen import autogen_loss
 from autogen.dynamo import opaque
 from autogen.runtime import prepared
-from tests.interpret.compiled import LOWERING, UNTRACED, agree, compiled, labels, outcome, x
+from tests.interpret.compiled import LOWERING, UNTRACED, agree, compiled, labels, outcome, plain, x
 from tests.interpret.launches import Launches
 from tests.interpret.pairs import FIRST, pair
 from tests.interpret.table import Row
@@ -80,6 +80,36 @@ def test_training_in_inductor(name: str, options: Any, target: Tensor, launches:
     found = steps(getattr(autogen.losses, name)(**options), "inductor", target)
     assert launches.take() == 4
     torch.testing.assert_close(found, expected)
+
+
+@autogen_loss
+class Half(nn.MSELoss):
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return super().forward(input, target) / 2
+
+
+@autogen_loss
+class Quarter(Half):
+    """Derived from a decorated class, of which it calls the decorated method."""
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return super().forward(input, target) / 2
+
+
+@pytest.mark.parametrize("backend", LOWERING)
+def test_losses_that_are_made_in_the_graph(backend: str, launches: Launches) -> None:
+    def step(a: Tensor, b: Tensor) -> Tensor:
+        smooth = autogen.losses.SmoothL1Loss(beta=0.5)(a, b)
+        return smooth + Quarter()(a, b) + autogen.losses.L1Loss(use_autogen=False)(a, b)
+
+    run = compiled(step, backend)
+    for rows in (3, 4):
+        agree(launches, run, plain(step), x(rows, 4), x(rows, 4, seed=1), expected=4)
+
+
+def test_classes_derived_from_decorated_ones(launches: Launches) -> None:
+    loss = Quarter()
+    agree(launches, compiled(lambda a, b: loss(a, b)), plain(loss), x(3, 4), x(3, 4, seed=1))
 
 
 # The ops.
