@@ -112,7 +112,7 @@ class LossOperator(HigherOrderOperator):
         super().__init__("autogen_loss")
         self._dispatcher_of = dispatcher_of
         self._dispatchers: dict[Hashable, Any] = {}
-        self._numbers: dict[Hashable, set[tuple[Any, ...]]] = {}  # by the code that Dynamo has compiled
+        self._numbers: dict[Hashable, dict[tuple[Any, ...], int | None]] = {}  # by the code that Dynamo has compiled
 
     def __call__(self, graph: Any, *inputs: Any, loss: str) -> Any:
         """Run the loss; record it, where the graph around it is lowered."""
@@ -156,11 +156,10 @@ class LossOperator(HigherOrderOperator):
     def _fixes(self, graph: GraphModule, tensors: Sequence[torch.Tensor], loss: str) -> bool:
         """Make all sizes but the first of each tensor numbers, on which handwritten kernels depend, if they may be."""
         symbols = [size for t in tensors for size in (*t.shape[1:], *t.stride()) if isinstance(size, torch.SymInt)]
-        hints, known = tuple(map(hint, symbols)), self._known(graph, loss, "sizes")
-        if symbols and (None in hints or (hints not in known and len(known) >= MOST_NUMBERS) or _must_vary(symbols)):
+        hints = tuple(map(hint, symbols))
+        must_vary = None in hints or (symbols and _must_vary(symbols))
+        if must_vary or not self._admits(hints, graph, loss, "sizes"):
             return False
-        if symbols:
-            known.add(hints)
         for size in symbols:
             int(size)  # a guard
         return True
@@ -193,26 +192,35 @@ class LossOperator(HigherOrderOperator):
             if k not in found
         }
         hints = tuple(hint(number) for number in numbers.values())
-        known = self._known(graph, loss, "numbers")
         if None in hints:
             raise GraphError(name, "it reads a number that only values know")
-        if numbers and hints not in known and len(known) >= MOST_NUMBERS:
+        if not self._admits(hints, graph, loss, "numbers"):
             raise GraphError(name, "it reads a number that keeps changing")
-        if numbers:
-            known.add(hints)
         for k, number in numbers.items():
             is_float = isinstance(number, (float, torch.SymFloat))
             value = float(number) if is_float else int(number)  # of a symbol: a guard
             found[k] = Number(value, isinstance(values[k], torch.Tensor))
         return tuple(found[k] for k in range(len(nodes)))
 
-    def _known(self, graph: GraphModule, loss: str, kind: Literal["numbers", "sizes"]) -> set[tuple[Any, ...]]:
-        """The numbers that the loss has been compiled for, in the code that Dynamo is compiling, or in a graph."""
+    def _admits(
+        self, numbers: tuple[Any, ...], graph: GraphModule, loss: str, kind: Literal["numbers", "sizes"]
+    ) -> bool:
+        """Whether the loss may be compiled for some numbers, in the code that Dynamo is compiling, or in a graph.
+
+        It may be for those of one compilation, which has an attempt for what is a constant then, and several calls.
+        """
         compilation = torch._guards.CompileContext.current_compile_id()
         key = kind, loss, id(graph) if compilation is None else compilation.frame_id
-        if compilation is not None and compilation.frame_compile_id == 0:  # for the first time, or after a reset
+        now = None if compilation is None else compilation.frame_compile_id
+        if now == 0:  # for the first time, or after a reset
             self._numbers.pop(key, None)
-        return self._numbers.setdefault(key, set())
+        known = self._numbers.setdefault(key, {})
+        before = [each for each in known.values() if each is None or each != now]
+        if numbers and numbers not in known and len(before) >= MOST_NUMBERS:
+            return False
+        if numbers:
+            known.setdefault(numbers, now)
+        return True
 
     def _dispatcher(self, graph: GraphModule, inputs: tuple[Any, ...], arguments: Marked | None, loss: str) -> Any:
         """The dispatcher of all graphs that are like this one; handwritten kernels are for what is marked."""
