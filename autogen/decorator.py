@@ -282,17 +282,19 @@ def _decorate_function(function: Callable[..., Any], options: Options) -> Callab
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return call(None, args, kwargs)
 
-    wrapper = _in_scope_of(function, wrapper)
+    wrapper = _own(wrapper, function)
     setattr(wrapper, _DISPATCHER, dispatcher)
     return wrapper
 
 
-def _in_scope_of(function: Callable[..., Any], wrapper: Any) -> Any:
-    """A wrapper that reads no global names, with those of what it wraps: TorchScript takes that source for its own."""
-    scope = getattr(inspect.unwrap(function), "__globals__", None)
-    if scope is None:
-        return wrapper
-    same = types.FunctionType(wrapper.__code__, scope, wrapper.__name__, None, wrapper.__closure__)
+def _own(wrapper: Any, function: Callable[..., Any]) -> Any:
+    """A wrapper with code of its own: by that Dynamo counts how often it has compiled something, and knows its sizes.
+
+    It reads no global names, and has those of what it wraps: TorchScript takes that source for its own.
+    """
+    code = wrapper.__code__.replace(co_name=wrapper.__qualname__)
+    scope = getattr(inspect.unwrap(function), "__globals__", wrapper.__globals__)
+    same = types.FunctionType(code, scope, wrapper.__name__, None, wrapper.__closure__)
     return functools.update_wrapper(same, function)
 
 
@@ -308,10 +310,31 @@ def _decorate_class(cls: Any, options: Options) -> Any:
             return original(self, *args, **kwargs)
         return call(self, args, kwargs, self.__class__.__name__)
 
-    method = _in_scope_of(original, method)
+    method = _own(method, original)
     setattr(method, _DISPATCHER, dispatcher)
+    method._torchdynamo_inline = _inlined(cls, dispatcher)  # type: ignore[attr-defined]
     setattr(cls, entry, _WithoutSelf(method, plain) if _is_without_self(plain) else method)
     return takes_use_autogen(cls)
+
+
+def _inlined(cls: Any, dispatcher: Dispatcher) -> Any:
+    """What Dynamo traces in the place of the `method` of a class.
+
+    A module that the traced code makes has a method whose closure Dynamo cannot look into; what it asks its class for,
+    it finds. A class derived from a decorated one has several dispatchers, so each has a name of its own.
+    """
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        own = self.__class__.__autogen_dispatcher__
+        if not self.use_autogen:
+            return own.function(self, *args, **kwargs)
+        return own(self, args, kwargs, self.__class__.__name__)
+
+    name = f"{_DISPATCHER}{id(dispatcher)}"
+    setattr(cls, name, dispatcher)
+    code = method.__code__
+    method.__code__ = code.replace(co_names=tuple([name if each == _DISPATCHER else each for each in code.co_names]))
+    return method
 
 
 def takes_use_autogen(cls: Any) -> Any:
@@ -363,6 +386,7 @@ def _with_own_call(cls: Any, options: Options) -> type:
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
         return _new_with_own_call, (cls, options), self.__dict__
 
+    __call__ = _own(__call__, original)
     setattr(__call__, _DISPATCHER, dispatcher)
     copied = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     methods = {"__call__": __call__, "__reduce_ex__": __reduce_ex__, "__autogen_original__": cls}
@@ -374,7 +398,14 @@ def _new_with_own_call(cls: Any, options: Options) -> Any:
 
 
 class InstanceForward:
-    """The `forward` of one decorated module. Copies and pickles with it; what was compiled stays behind."""
+    """The `forward` of one decorated module. Copies and pickles with it; what was compiled stays behind.
+
+    Each is of a class of its own, as Python looks `__call__` up there, and that has to have its own code.
+    """
+
+    def __new__(cls, *_: Any) -> InstanceForward:
+        call = _own(cls.__call__, cls.__call__)
+        return object.__new__(type(cls.__name__, (cls,), {"__call__": call, "__module__": cls.__module__}))
 
     def __init__(self, module: torch.nn.Module, options: Options) -> None:
         own = module.__dict__.get("forward")
@@ -413,9 +444,16 @@ class InstanceForward:
         """Whether the instance had put something into the place of `forward` itself: that takes no `self`."""
         return self._own is not None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _new_forward, (), self.__getstate__()
+
     def __getstate__(self) -> dict[str, Any]:
         return {"_own": self._own, "_module": self._module, "_options": self._options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._connect()
+
+
+def _new_forward() -> InstanceForward:
+    return InstanceForward.__new__(InstanceForward)

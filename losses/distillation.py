@@ -101,7 +101,7 @@ class DistillationLoss(_DistributionLoss):
     def forward(self, input: Tensor, teacher: Tensor, target: Tensor | None = None) -> Tensor:
         """The loss of a student's logits."""
         same_shape(input=input, teacher=teacher)
-        if (target is None) != (self.hard == 0):
+        if (target is None) is bool(self.hard):  # Dynamo compares no symbol with a bool
             raise ValueError("labels must be given if, and only if, their weight `hard` is not 0")
         log_p = (input / self.temperature).log_softmax(self.dim)
         log_q = (teacher / self.temperature).log_softmax(self.dim)

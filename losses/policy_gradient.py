@@ -98,7 +98,7 @@ class GRPOLoss(_ClippedLoss):
         if input.dim() != 2 or advantage.shape != input.shape[:1]:
             shapes = f"{tuple(input.shape)} and {tuple(advantage.shape)}"
             raise ValueError(f"input and advantage must have the shapes (N, T) and (N,); got {shapes}")
-        if (reference is None) != (self.beta == 0):
+        if (reference is None) is bool(self.beta):  # Dynamo compares no symbol with a bool
             raise ValueError("a reference must be given if, and only if, its weight `beta` is not 0")
         counted = mask.bool()
         # What does not count may be anything, and exp of it infinite.

@@ -103,6 +103,7 @@ class Dispatcher:
         """What pickles functions by value (cloudpickle) pickles this with them: what was compiled stays behind."""
         return Dispatcher, (self.function, self.name, self.options)
 
+    @graphs.passed
     def __call__(
         self,
         module: torch.nn.Module | None,
@@ -130,15 +131,28 @@ class Dispatcher:
                         return self._eager(module, args, kwargs)
                 elif result is not MISSING:
                     return result
+        result = self._long(module, args, kwargs, name or self.name, policy)
+        return self._eager(module, args, kwargs) if result is IN_TORCH else result
+
+    @graphs.unseen
+    def _long(
+        self,
+        module: torch.nn.Module | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str,
+        policy: Policy,
+    ) -> Any:
+        """Take a call apart, and run the loss on kernels; `IN_TORCH` if torch has to."""
         if replaced.begun != replaced.ended and availability.is_traced(args, kwargs):
-            return self._eager(module, args, kwargs)  # the trace waits for it, and could not be waited for
+            return IN_TORCH  # the trace waits for it, and could not be waited for
         try:
-            binding, decision = self.prepare(module, args, kwargs, name or self.name)
+            binding, decision = self.prepare(module, args, kwargs, name)
         except ArgumentsError as fault:
-            decision = Decision(error=UnknownCallError(name or self.name, cause=fault))
+            decision = Decision(error=UnknownCallError(name, cause=fault))
         except UnknownCallError as fault:
             decision = Decision(error=fault)
-            self.say(name or self.name, fault.reason)
+            self.say(name, fault.reason)
         else:
             if not self.options.retraces:  # learnt from what has not been changed yet
                 self._planner.learn(self._sites.of(module), binding, decision, module, args, kwargs)
@@ -154,7 +168,7 @@ class Dispatcher:
             if isinstance(error, (TraceError, RefusedError, UnknownCallError)):
                 self._eager(module, args, kwargs)  # a fault of the call itself is torch's to report
             raise error.with_traceback(None)  # that of an earlier call would keep its tensors alive
-        return self._eager(module, args, kwargs)
+        return IN_TORCH
 
     def _transformed(
         self,
@@ -288,6 +302,7 @@ class Dispatcher:
             return False
         return True
 
+    @graphs.unseen
     def _short(self, site: Site, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the loss if it is known from an earlier call how; `IN_TORCH` if torch has to, and else `MISSING`."""
         before = replaced.begun
@@ -389,6 +404,7 @@ class Dispatcher:
             raise error.with_traceback(None)
         return error
 
+    @graphs.passed
     def _eager(self, module: torch.nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.function(*args, **kwargs) if module is None else self.function(module, *args, **kwargs)
 

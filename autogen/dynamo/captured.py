@@ -62,6 +62,7 @@ class Body(Portable):
     def __init__(self, graph: GraphModule, inputs: tuple[Any, ...], arguments: Marked | None) -> None:
         self._graph = graph
         self._inputs = inputs
+        self._detached = _detached(graph)
         self.options = {} if arguments is None else arguments.options
         names: dict[str, None] = {}
         for node, each in zip(_placeholders(graph), inputs, strict=True):
@@ -82,10 +83,19 @@ class Body(Portable):
         if _has_parts(self._graph):
             return None
         targets = (node.target for node in self._graph.graph.nodes if node.op == "call_function")
-        return self._graph.code, repr(self._inputs), *map(Identity, targets)
+        return self._graph.code, repr((self._inputs, self._detached)), *map(Identity, targets)
 
-    def __call__(self, *tensors: torch.Tensor, **options: Any) -> Any:
-        return self._graph(*[self._given(each, tensors) for each in self._inputs])
+    def __call__(self, *tensors: torch.Tensor, **options: Any) -> tuple[Any, ...]:
+        """The results of the graph, without those that `all_results` makes of others."""
+        results = self._graph(*[self._given(each, tensors) for each in self._inputs])
+        return tuple([each for k, each in enumerate(results) if k not in self._detached])
+
+    def all_results(self, results: Any) -> tuple[Any, ...]:
+        """Those of the graph, given what a call has returned; handwritten kernels return a single tensor."""
+        left = iter((results,) if isinstance(results, torch.Tensor) else results)
+        count = len(_results(self._graph))
+        found = {k: next(left) for k in range(count) if k not in self._detached}
+        return tuple([found[k] if k in found else found[self._detached[k]].detach() for k in range(count)])
 
     def _given(self, each: Any, tensors: Sequence[torch.Tensor]) -> Any:
         if isinstance(each, int):
@@ -102,7 +112,7 @@ class LossOperator(HigherOrderOperator):
         super().__init__("autogen_loss")
         self._dispatcher_of = dispatcher_of
         self._dispatchers: dict[Hashable, Any] = {}
-        self._numbers: dict[Hashable, set[tuple[Any, ...]]] = {}  # by the code that Dynamo has compiled
+        self._numbers: dict[Hashable, dict[tuple[Any, ...], int | None]] = {}  # by the code that Dynamo has compiled
 
     def __call__(self, graph: Any, *inputs: Any, loss: str) -> Any:
         """Run the loss; record it, where the graph around it is lowered."""
@@ -112,6 +122,8 @@ class LossOperator(HigherOrderOperator):
         try:
             dispatcher, tensors = self._call_of(graph, inputs, loss)
             is_lowered = any(type(tensor) not in _PLAIN for tensor in tensors)  # not by every backend
+            if is_lowered and _is_for_other_processes():
+                raise GraphError(dispatcher.name, "it is to run in other processes, which do not have them")
             compiled, sizes = _compiled(dispatcher, tensors) if is_lowered else (None, {})
         except AutogenError as error:
             error.__traceback__ = None  # it may be kept for other calls, and would keep the tensors of this one alive
@@ -120,11 +132,11 @@ class LossOperator(HigherOrderOperator):
             graphs.say(loss, error.reason)
             return graph(*inputs)
         if compiled is None:
-            result = dispatcher(None, tuple(tensors), dispatcher.function.options)
+            results = dispatcher(None, tuple(tensors), dispatcher.function.options)
         else:
-            results = forward(tensors, register(compiled, tensors, dispatcher.function))
-            result = compiled.result(results[: len(compiled.differentiable)], sizes)
-        return (result,) if isinstance(result, torch.Tensor) else result  # that of handwritten kernels
+            outputs = forward(tensors, register(compiled, tensors, dispatcher.function))
+            results = compiled.result(outputs[: len(compiled.differentiable)], sizes)
+        return dispatcher.function.all_results(results)
 
     def _call_of(self, graph: GraphModule, inputs: Sequence[Any], loss: str) -> tuple[Any, list[torch.Tensor]]:
         """The dispatcher of a graph, and the tensors among its inputs.
@@ -144,11 +156,10 @@ class LossOperator(HigherOrderOperator):
     def _fixes(self, graph: GraphModule, tensors: Sequence[torch.Tensor], loss: str) -> bool:
         """Make all sizes but the first of each tensor numbers, on which handwritten kernels depend, if they may be."""
         symbols = [size for t in tensors for size in (*t.shape[1:], *t.stride()) if isinstance(size, torch.SymInt)]
-        hints, known = tuple(map(hint, symbols)), self._known(graph, loss, "sizes")
-        if symbols and (None in hints or (hints not in known and len(known) >= MOST_NUMBERS) or _must_vary(symbols)):
+        hints = tuple(map(hint, symbols))
+        must_vary = None in hints or (symbols and _must_vary(symbols))
+        if must_vary or not self._admits(hints, graph, loss, "sizes"):
             return False
-        if symbols:
-            known.add(hints)
         for size in symbols:
             int(size)  # a guard
         return True
@@ -181,32 +192,42 @@ class LossOperator(HigherOrderOperator):
             if k not in found
         }
         hints = tuple(hint(number) for number in numbers.values())
-        known = self._known(graph, loss, "numbers")
         if None in hints:
             raise GraphError(name, "it reads a number that only values know")
-        if numbers and hints not in known and len(known) >= MOST_NUMBERS:
+        if not self._admits(hints, graph, loss, "numbers"):
             raise GraphError(name, "it reads a number that keeps changing")
-        if numbers:
-            known.add(hints)
         for k, number in numbers.items():
             is_float = isinstance(number, (float, torch.SymFloat))
             value = float(number) if is_float else int(number)  # of a symbol: a guard
             found[k] = Number(value, isinstance(values[k], torch.Tensor))
         return tuple(found[k] for k in range(len(nodes)))
 
-    def _known(self, graph: GraphModule, loss: str, kind: Literal["numbers", "sizes"]) -> set[tuple[Any, ...]]:
-        """The numbers that the loss has been compiled for, in the code that Dynamo is compiling, or in a graph."""
+    def _admits(
+        self, numbers: tuple[Any, ...], graph: GraphModule, loss: str, kind: Literal["numbers", "sizes"]
+    ) -> bool:
+        """Whether the loss may be compiled for some numbers, in the code that Dynamo is compiling, or in a graph.
+
+        It may be for those of one compilation, which has an attempt for what is a constant then, and several calls.
+        """
         compilation = torch._guards.CompileContext.current_compile_id()
         key = kind, loss, id(graph) if compilation is None else compilation.frame_id
-        if compilation is not None and compilation.frame_compile_id == 0:  # for the first time, or after a reset
+        now = None if compilation is None else compilation.frame_compile_id
+        if now == 0:  # for the first time, or after a reset
             self._numbers.pop(key, None)
-        return self._numbers.setdefault(key, set())
+        known = self._numbers.setdefault(key, {})
+        before = [each for each in known.values() if each is None or each != now]
+        if numbers and numbers not in known and len(before) >= MOST_NUMBERS:
+            return False
+        if numbers:
+            known.setdefault(numbers, now)
+        return True
 
     def _dispatcher(self, graph: GraphModule, inputs: tuple[Any, ...], arguments: Marked | None, loss: str) -> Any:
         """The dispatcher of all graphs that are like this one; handwritten kernels are for what is marked."""
         targets = tuple(node.target for node in graph.graph.nodes if node.op == "call_function")
         part = id(graph) if _has_parts(graph) else None
-        key = loss, graph.code, targets, repr(inputs), arguments is None, part  # 0.0 is not -0.0
+        seen = repr((inputs, _detached(graph)))  # 0.0 is not -0.0
+        key = loss, graph.code, targets, seen, arguments is None, part
         found = self._dispatchers.get(key)
         if found is None:
             options = graphs.options_of(loss)
@@ -280,6 +301,11 @@ def _numbers_around(output: Any) -> Iterator[None]:
         yield
     finally:
         del output.create_proxy
+
+
+def _is_for_other_processes() -> bool:
+    """Whether a graph is compiled to be saved as a program (`aot_compile`)."""
+    return bool(getattr(torch._functorch.config, "bundled_autograd_cache", False))
 
 
 def _compiled(
@@ -356,11 +382,33 @@ def _has_parts(graph: GraphModule) -> bool:
     return any(node.op in ("get_attr", "call_module") for node in graph.graph.nodes)
 
 
+def _results(graph: GraphModule) -> Sequence[Any]:
+    (output,) = graph.graph.find_nodes(op="output")
+    results: Sequence[Any] = output.args[0]
+    return results
+
+
+def _detached(graph: GraphModule) -> dict[int, int]:
+    """Which results are others without their gradient, as where a loss is returned with what is to be logged."""
+    results = _results(graph)
+    examples = {k: node.meta.get("example_value") for k, node in enumerate(results) if isinstance(node, Node)}
+    tensors = {k: each for k, each in examples.items() if isinstance(each, torch.Tensor)}
+    first: dict[Hashable, int] = {}
+    found: dict[int, int] = {}
+    for k, each in sorted(tensors.items(), key=lambda item: not item[1].requires_grad):
+        geometry = str((each.shape, each.stride(), each.storage_offset(), each.dtype))  # sizes may be symbols
+        own = first.setdefault((each.untyped_storage()._cdata, geometry), k)
+        if results[own] is not results[k] and not each.requires_grad:
+            found[k] = own
+    return found
+
+
 def _shares_memory(graph: GraphModule) -> bool:
     """Whether a result is a view of an input or of another result: what writes to one of them changes both."""
-    (output,) = graph.graph.find_nodes(op="output")
-    given, returned = map(_memory, (_placeholders(graph), output.all_input_nodes))
-    return len({*given, *returned}) < len(set(given)) + len(returned)
+    detached = _detached(graph)
+    returned = {node: None for k, node in enumerate(_results(graph)) if isinstance(node, Node) and k not in detached}
+    given, made = map(_memory, (_placeholders(graph), list(returned)))
+    return len({*given, *made}) < len(set(given)) + len(made)
 
 
 def _memory(nodes: Sequence[Node]) -> list[int]:

@@ -148,17 +148,29 @@ def _call(call: Callable[[], Any]) -> Any:
 
 
 def unseen(function: Function) -> Function:
-    """Keep Dynamo out of a function that autograd may call while Dynamo is at work, and of all that it calls.
+    """Keep Dynamo out of a function that is called for real while Dynamo is at work, and of all that it calls.
 
-    This costs a call nothing; torch's own decorator is for that too slow, and imports Dynamo. It is not public: without
-    it, the function is traced as any other.
+    Of itself it compiles each frame that is run below one that it could not compile as a whole, those of our compiler,
+    too. Where it inlines a function, this changes nothing; a call costs it nothing. torch's own decorator is for that
+    too slow, and imports Dynamo. It is not public: without it, the function is traced as any other.
     """
+    _skip(function, callees=True)
+    return function
+
+
+def passed(function: Function) -> Function:
+    """Keep Dynamo out of a function as by `unseen`, but not of what it calls, which may be the user's."""
+    _skip(function, callees=False)
+    return function
+
+
+def _skip(function: Callable[..., Any], *, callees: bool) -> None:
     from torch._C._dynamo import eval_frame
 
     with contextlib.suppress(AttributeError):
-        skip = eval_frame._FrameAction.SKIP
-        eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
-    return function
+        action = eval_frame._FrameAction
+        strategy = eval_frame._FrameExecStrategy(action.SKIP, action.SKIP if callees else action.DEFAULT)
+        eval_frame.set_code_exec_strategy(function.__code__, strategy)
 
 
 def is_exporting() -> bool:

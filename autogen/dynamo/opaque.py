@@ -44,7 +44,7 @@ class OpaqueLoss(ABC):
     differentiable: Sequence[bool]
     differentiated: Sequence[int]
 
-    def __init__(self, device: torch.device, formula: Callable[..., Sequence[Tensor]]) -> None:
+    def __init__(self, device: torch.device, formula: Callable[..., Sequence[Any]]) -> None:
         self._formula = formula
         self._autocast = _autocast_of(device)
         self._prepared: dict[Hashable, Prepared | PreparedHandwritten] = {}
@@ -76,7 +76,7 @@ class OpaqueLoss(ABC):
             self._give_up(error)
         results = self.empty_results(tensors)
         with self._as_compiled():
-            outputs = self._formula(*tensors)
+            outputs = self._in_torch(tensors)
         for result, output in zip(results, outputs, strict=False):
             result.copy_(output)
         return results
@@ -94,12 +94,22 @@ class OpaqueLoss(ABC):
             return [gradient for gradient in gradients if gradient is not None]
         wanted = [k in self.differentiated for k in range(len(tensors))]
         with self._as_compiled():
-            found = Replayed(lambda given: self._formula(*given), None).gradients(tensors, wanted, upstream)
+            found = Replayed(self._in_torch, None).gradients(tensors, wanted, upstream)
         results = self.empty_gradients(tensors)
         for k, result in zip(self.differentiated, results, strict=True):
             gradient = found[k]
             result.zero_() if gradient is None else result.copy_(gradient)
         return results
+
+    def gradients(self, tensors: list[Tensor], upstream: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Those of the formula, which have gradients themselves."""
+        wanted = [k in self.differentiated for k in range(len(tensors))]
+        with torch.autocast(*self._autocast):
+            return Replayed(self._in_torch, None).gradients(tensors, wanted, upstream)
+
+    def _in_torch(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The outputs of the formula, among which numbers may be."""
+        return [each for each in self._formula(*tensors) if isinstance(each, Tensor)]
 
     def _launches(self, tensors: list[Tensor]) -> Prepared | PreparedHandwritten | None:
         """What launches the kernels, if there are some for these tensors."""
@@ -130,7 +140,7 @@ class OpaqueLoss(ABC):
 class OpaqueGenerated(OpaqueLoss):
     """A loss with generated kernels."""
 
-    def __init__(self, compiled: CompiledLoss, formula: Callable[..., Sequence[Tensor]]) -> None:
+    def __init__(self, compiled: CompiledLoss, formula: Callable[..., Sequence[Any]]) -> None:
         super().__init__(compiled.device, formula)
         self._compiled = compiled
         self.name = compiled.plan.name
@@ -169,7 +179,7 @@ class OpaqueGenerated(OpaqueLoss):
 class OpaqueHandwritten(OpaqueLoss):
     """A loss with handwritten kernels."""
 
-    def __init__(self, call: BoundHandwritten, device: torch.device, formula: Callable[..., Sequence[Tensor]]) -> None:
+    def __init__(self, call: BoundHandwritten, device: torch.device, formula: Callable[..., Sequence[Any]]) -> None:
         super().__init__(device, formula)
         self._call = call
         self.name = type(call.loss).__name__
@@ -201,7 +211,7 @@ def _autocast_of(device: torch.device) -> tuple[str, torch.dtype, bool]:
 
 
 def register(
-    kernels: CompiledLoss | BoundHandwritten, tensors: Sequence[Tensor], formula: Callable[..., Sequence[Tensor]]
+    kernels: CompiledLoss | BoundHandwritten, tensors: Sequence[Tensor], formula: Callable[..., Sequence[Any]]
 ) -> str:
     """The token of a loss, for tensors like some: the same one each time."""
     if isinstance(kernels, BoundHandwritten):
@@ -264,6 +274,8 @@ def _differentiate(ctx: Any, upstream: list[Tensor | None]) -> tuple[list[Tensor
     tensors, kept = saved[: ctx.count], saved[ctx.count :]
     own = loss_of(ctx.loss)
     arrived = upstream[: len(own.differentiable)]
+    if torch.is_grad_enabled():  # where the graph itself asks for gradients, to differentiate them again
+        return own.gradients(tensors, arrived), None
     if any(each is None for each in arrived):
         like = own.empty_results(tensors)
         arrived = [torch.zeros_like(like[k]) if each is None else each for k, each in enumerate(arrived)]
@@ -273,9 +285,4 @@ def _differentiate(ctx: Any, upstream: list[Tensor | None]) -> tuple[list[Tensor
     return gradients, None
 
 
-def _refuse(ctx: Any, *upstream: Any) -> None:
-    raise RuntimeError("a loss in a compiled graph has no second derivatives; call it outside torch.compile for these")
-
-
 forward.register_autograd(_differentiate, setup_context=_keep)
-backward.register_autograd(_refuse)

@@ -16,6 +16,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch._ops import HigherOrderOperator
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -61,6 +62,8 @@ class Recorder(TorchDispatchMode):
         UnsupportedOpError: an op that no trace can hold, or what a `Recording` refuses.
     """
 
+    supports_higher_order_operators = True  # else torch says of them how a mode would have to be written
+
     def __init__(self, recording: Recording, symbols: Symbols, decompositions: dict[Any, Any], reads: Reads) -> None:
         super().__init__()
         self.recording = recording
@@ -80,6 +83,8 @@ class Recorder(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            raise UnsupportedOpError(func.name(), where=self.recording.where)
         if is_collective(func):
             self.collective = CollectiveError(func._schema.name, where=self.recording.where)
             raise self.collective

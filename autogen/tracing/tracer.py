@@ -137,6 +137,8 @@ def trace(
             torch.autograd.set_detect_anomaly(torch.is_anomaly_enabled(), check_nan=False),
             _without_hooks_on_saving(),
             _without_log(),
+            # Dynamo would take what it may not compile below a mode of ours for what it never may.
+            torch.compiler.set_stance("force_eager"),
         ):
             recorded = tracing.record(run)
             leaves, results, outputs, upstream = recorded.leaves, recorded.results, recorded.names, recorded.upstream

@@ -14,7 +14,7 @@ import autogen.losses
 from autogen import autogen_loss
 from autogen.dynamo import opaque
 from autogen.runtime import prepared
-from tests.interpret.compiled import LOWERING, UNTRACED, agree, compiled, labels, outcome, x
+from tests.interpret.compiled import LOWERING, UNTRACED, agree, compiled, labels, outcome, plain, x
 from tests.interpret.launches import Launches
 from tests.interpret.pairs import FIRST, pair
 from tests.interpret.table import Row
@@ -82,6 +82,36 @@ def test_training_in_inductor(name: str, options: Any, target: Tensor, launches:
     torch.testing.assert_close(found, expected)
 
 
+@autogen_loss
+class Half(nn.MSELoss):
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return super().forward(input, target) / 2
+
+
+@autogen_loss
+class Quarter(Half):
+    """Derived from a decorated class, of which it calls the decorated method."""
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return super().forward(input, target) / 2
+
+
+@pytest.mark.parametrize("backend", LOWERING)
+def test_losses_that_are_made_in_the_graph(backend: str, launches: Launches) -> None:
+    def step(a: Tensor, b: Tensor) -> Tensor:
+        smooth = autogen.losses.SmoothL1Loss(beta=0.5)(a, b)
+        return smooth + Quarter()(a, b) + autogen.losses.L1Loss(use_autogen=False)(a, b)
+
+    run = compiled(step, backend)
+    for rows in (3, 4):
+        agree(launches, run, plain(step), x(rows, 4), x(rows, 4, seed=1), expected=4)
+
+
+def test_classes_derived_from_decorated_ones(launches: Launches) -> None:
+    loss = Quarter()
+    agree(launches, compiled(lambda a, b: loss(a, b)), plain(loss), x(3, 4), x(3, 4, seed=1))
+
+
 # The ops.
 
 
@@ -143,12 +173,23 @@ def test_opcheck(name: str) -> None:
     torch.library.opcheck(torch.ops.autogen.backward.default, arguments)
 
 
-def test_second_derivatives_of_the_op() -> None:
-    token = lowered(autogen.losses.MSELoss(), x(3, 4), x(3, 4, seed=1))[0].forward[0].args[1]
-    inputs = [x(3, 4), x(3, 4, seed=1)]
-    (gradient,) = torch.autograd.grad(torch.ops.autogen.forward(inputs, token)[0], inputs[0], create_graph=True)
-    with pytest.raises(RuntimeError, match="no second derivatives"):
-        gradient.sum().backward()
+def test_second_derivatives() -> None:
+    """Those that the graph itself asks for: torch differentiates no compiled graph twice from outside."""
+    if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
+        pytest.skip("no graph of torch's has gradients")
+
+    def penalised(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def run(a: Tensor, b: Tensor) -> Tensor:
+            value = loss(a.sin(), b)
+            (gradient,) = torch.autograd.grad(value, a, create_graph=True)
+            return value + gradient.square().sum()
+
+        return run
+
+    ours = compiled(penalised(autogen.losses.SmoothL1Loss()))
+    with torch._dynamo.config.patch(trace_autograd_ops=True):
+        found = outcome(ours, x(3, 4), x(3, 4, seed=1).detach())
+    torch.testing.assert_close(found, outcome(penalised(nn.SmoothL1Loss()), x(3, 4), x(3, 4, seed=1).detach()))
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -170,6 +211,17 @@ def test_a_kernel_that_triton_refuses(
     for expected in (int(direction == "backward"), 0):
         agree(launches, run, lambda a, b: theirs(a * 2, b), x(60, 5), labels(5, 60), expected=expected)
     assert caplog.text.count("cross_entropy_loss runs in torch") == 1
+
+
+def test_the_formula_of_a_loss_that_returns_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opaque.OpaqueLoss, "_launches", lambda *_: None)
+
+    def loss(a: Tensor) -> tuple[Tensor, int, Tensor]:
+        return a.square().mean(), 2 * a.shape[0], a.abs().sum(1)
+
+    run = compiled(autogen_loss(loss), dynamic=True)
+    torch.testing.assert_close(run(x(4, 5)), loss(x(4, 5)))
+    torch.testing.assert_close(outcome(lambda a: run(a)[2], x(4, 5)), outcome(lambda a: loss(a)[2], x(4, 5)))
 
 
 def branching(x: Tensor, y: Tensor) -> Tensor:

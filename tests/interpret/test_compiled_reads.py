@@ -91,6 +91,37 @@ def test_a_number_that_the_graph_reads_again(backend: str, dynamic: bool | None)
         torch.testing.assert_close(outcome(run, *inputs), outcome(plain(step), *inputs))
 
 
+def test_numbers_that_change_together(launches: Launches) -> None:
+    """What a graph is compiled for is one case, however many numbers, of several calls, there are."""
+
+    @autogen_loss
+    def weighted(a: Tensor, b: Tensor, weight: float, power: int) -> Tensor:
+        return weight * (a - b).abs().pow(power).mean()
+
+    def step(a: Tensor, b: Tensor, weight: float, power: int) -> Tensor:
+        return weighted(a, b, weight, power) + weighted(a, 2 * b, weight + 1, power)
+
+    run = compiled(step)
+    for weight, power in ((0.5, 2), (1.5, 3)):
+        inputs = x(5, 4), x(5, 4, seed=1), weight, power
+        agree(launches, run, plain(step), *inputs, expected=4)
+
+
+@pytest.mark.parametrize(("name", "weight"), [("DistillationLoss", "hard"), ("GRPOLoss", "beta")])
+def test_weights_that_may_be_zero(name: str, weight: str) -> None:
+    """What is given depends on whether they are, which is asked of a symbol."""
+    loss = getattr(autogen.losses, name)()
+    run = compiled(loss, dynamic=True)
+    for value in (0.0, 0.5):
+        setattr(loss, weight, value)
+        if name == "DistillationLoss":
+            inputs = [x(4, 5), x(4, 5, seed=1).detach(), *([labels(5, 4)] if value else [])]
+        else:
+            inputs = [x(4, 5), *(x(*shape, seed=1).detach() for shape in ((4, 5), (4,), (4, 5)))]
+            inputs += [x(4, 5, seed=2).detach()] if value else []
+        torch.testing.assert_close(outcome(run, *inputs), outcome(plain(loss), *inputs))
+
+
 FACTOR = 2.0
 
 

@@ -154,6 +154,17 @@ def test_exported_programs_are_torchs() -> None:
             assert "autogen" not in str(program.graph) and "cross_entropy_loss" in str(program.graph)
 
 
+def test_programs_for_other_processes_are_torchs(launches: Launches) -> None:
+    """These have none of the kernels."""
+    inputs = x(3, 4), x(3, 4, seed=1)
+    step = compiled(autogen_loss(lambda a, b: (a - b).abs().mean()))
+    program = step.aot_compile((inputs, {}))  # type: ignore[attr-defined]
+    torch.testing.assert_close(program(*inputs), F.l1_loss(*inputs))
+    assert launches.take() == 0
+    torch.testing.assert_close(step(*inputs), F.l1_loss(*inputs))
+    assert launches.take() == 1
+
+
 @pytest.mark.parametrize("backend", LOWERING)
 def test_transforms_in_a_graph(backend: str, launches: Launches) -> None:
     ours, theirs = autogen.losses.SmoothL1Loss(), nn.SmoothL1Loss()
@@ -308,6 +319,29 @@ def test_halves_of_a_batch(backend: str, launches: Launches) -> None:
         return lambda both: loss(*both.sin().chunk(2))
 
     agree(launches, compiled(around(ours), backend), around(theirs), x(8, 5))
+
+
+@pytest.mark.parametrize("backend", LOWERING)
+def test_results_without_their_gradient(backend: str, launches: Launches) -> None:
+    """What is logged of a loss beside it, and shares its memory."""
+
+    @autogen_loss
+    def loss(a: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        far = (a * 3).square().mean()
+        return far.detach(), far, {"far": far.detach(), "mean": a.detach().mean()}
+
+    run = compiled(loss, backend)
+    for mode in (torch.no_grad, torch.enable_grad, torch.no_grad):
+        with mode():
+            first, far, logs = run(x(3, 4))
+            assert launches.take() == 1
+            wanted = plain(loss)(x(3, 4))
+        torch.testing.assert_close((first, far, logs), wanted)
+        assert far.requires_grad == wanted[1].requires_grad
+        assert not (first.requires_grad or logs["far"].requires_grad)
+        logs["far"].mul_(2)
+        torch.testing.assert_close(far, first)
+    agree(launches, compiled(lambda a: loss(a)[1] * 2, backend), lambda a: plain(loss)(a)[1] * 2, x(3, 4))
 
 
 @pytest.mark.parametrize("backend", LOWERING)
