@@ -29,6 +29,8 @@ from autogen.tracing.source import statement_at
 from autogen.tracing.symbols import NUMBERS
 from autogen.tracing.texts import Texts
 
+_OF_RECORDS = {*vars(logging.makeLogRecord({})), "message", "asctime"}  # of any log
+
 
 @frozen
 class Logged:
@@ -36,7 +38,7 @@ class Logged:
 
     logger: logging.Logger
     level: int
-    line: tuple[str, int, str]  # the file, the number, and the function
+    line: tuple[str, int, str | None]  # the file, the number, and the function
 
     def is_wanted(self) -> bool:
         """Whether anybody is to hear of it."""
@@ -91,14 +93,14 @@ class Listener:
         self._is_backward = False
         self._texts = Texts()
         self._print, self._warn = builtins.print, warnings.warn
-        self._log, self._is_enabled = logging.Logger._log, logging.Logger.isEnabledFor
+        self._handle, self._is_enabled = logging.Logger.handle, logging.Logger.isEnabledFor
 
     def replacements(self) -> dict[tuple[Any, str], Any]:
         """What Python's functions are meanwhile, by where they are."""
         return {
             (builtins, "print"): self._note_print,
             (warnings, "warn"): self._note_warning,
-            (logging.Logger, "_log"): lambda *args, **kwargs: self._note_record(*args, **kwargs),
+            (logging.Logger, "handle"): lambda *args: self._note_record(*args),
             (logging.Logger, "isEnabledFor"): lambda *args: self._would_log(*args),
             **{
                 (kind, "__format__"): lambda number, how: self._format(number, how, sys._getframe(1))
@@ -161,26 +163,17 @@ class Listener:
         of = _outside(frame, stacklevel)
         self._note(frame, Warned(of.f_code.co_filename, of.f_lineno, of.f_globals), message, category, source)
 
-    def _note_record(
-        self,
-        logger: logging.Logger,
-        level: int,
-        message: Any,
-        args: Any,
-        exc_info: Any = None,
-        extra: Any = None,
-        stack_info: bool = False,
-        stacklevel: int = 1,
-    ) -> None:
+    def _note_record(self, logger: logging.Logger, record: logging.LogRecord) -> None:
         frame = _behind_logging(sys._getframe(2))
         if not self._hears(frame):
-            self._log(logger, level, message, args, exc_info, extra, stack_info, stacklevel)
+            self._handle(logger, record)
             return
-        if exc_info or stack_info:
+        if record.exc_info or record.stack_info:
             raise UnsupportedOpError("a record with a traceback", where=statement_at(frame.f_code, frame.f_lineno))
-        of = _outside(frame, stacklevel)
-        line = of.f_code.co_filename, of.f_lineno, of.f_code.co_name
-        self._note(frame, Logged(logger, level, line), message, args, extra)
+        line = record.pathname, record.lineno, record.funcName
+        extra = {name: value for name, value in vars(record).items() if name not in _OF_RECORDS}
+        args = (record.args,) if isinstance(record.args, dict) else record.args
+        self._note(frame, Logged(logger, record.levelno, line), record.msg, args, extra)
 
     def _would_log(self, logger: logging.Logger, level: int) -> bool:
         """Whether a logger is asked for a level, which is so for a loss's record until it is to be written."""

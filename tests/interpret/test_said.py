@@ -18,6 +18,7 @@ from torch import Tensor
 
 import autogen
 from autogen import autogen_loss, explain, trace_count
+from autogen.tracing.disguise import swapped
 from autogen.tracing.said import Listener
 from tests.interpret.launches import Launches
 
@@ -299,6 +300,12 @@ def test_what_is_computed_again_is_not_said_again(capsys: pytest.CaptureFixture[
         (gradient,) = torch.autograd.grad(ours(x, y, 1), x, create_graph=True)
         gradient.square().sum().backward()
         assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_a_record_of_others_is_of_their_line(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO), swapped(Listener().replacements()):
+        exec("log.info('of a library', stacklevel=1)", {"log": LOG, "__name__": "torch.test"})
+    assert [(each.getMessage(), each.filename) for each in caplog.records] == [("of a library", "<string>")]
 
 
 def test_others_are_not_listened_to(capsys: pytest.CaptureFixture[str]) -> None:
