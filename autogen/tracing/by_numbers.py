@@ -202,10 +202,11 @@ _FORMULAS: list[tuple[Callable[..., Any], Callable[..., Any], str]] = [
     (torch.lerp, lerp, "weight"),
     (Tensor.lerp, lerp, "weight"),
     (Tensor.lerp_, lerp_, "weight"),
-    *((each, _quantile(torch.quantile), "q") for each in (torch.quantile, Tensor.quantile)),
-    *((each, _quantile(torch.nanquantile), "q") for each in (torch.nanquantile, Tensor.nanquantile)),
     (torch.linspace, linspace, "steps"),
 ]
+if torch.__version__ >= "2.12":  # before, the place of a tensor cannot be traced with symbolic sizes
+    _FORMULAS += [(each, _quantile(torch.quantile), "q") for each in (torch.quantile, Tensor.quantile)]
+    _FORMULAS += [(each, _quantile(torch.nanquantile), "q") for each in (torch.nanquantile, Tensor.nanquantile)]
 
 BY_NUMBERS = {function: _where_it_varies(function, formula, name) for function, formula, name in _FORMULAS}
 """The functions, as they are called while a loss is traced."""

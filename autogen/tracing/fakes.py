@@ -17,6 +17,7 @@ from autogen.errors import SourceLine, UnsupportedOpError, ValueBranchError
 from autogen.tracing.checks import within_first
 from autogen.tracing.disguise import undisguised
 from autogen.tracing.probes import probed
+from autogen.tracing.shapes import shaped
 from autogen.tracing.twins import writes_each_element
 
 aten = torch.ops.aten
@@ -48,6 +49,8 @@ def result_of(func: Any, args: Any, kwargs: Any, where: Callable[[], SourceLine 
             if writes_each_element(func):
                 within_first(*args)  # a fake tensor would be resized
             found = probed(func, args, kwargs)
+            if found is None and not kwargs:
+                found = shaped(func, args)
             return func(*args, **kwargs) if found is None else found
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise ValueBranchError(str(func), where=where()) from error

@@ -239,6 +239,7 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     F.gaussian_nll_loss: gaussian_nll_loss,
     F.multi_margin_loss: multi_margin_loss,
     F.cross_entropy: cross_entropy,
+    F.interpolate: resizing.interpolate,
 }
 if products.LOOPS_OVER_ELEMENTS:
     FORMULAS |= {torch.cumprod: products.cumprod, Tensor.cumprod: products.cumprod}

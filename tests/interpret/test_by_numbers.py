@@ -49,6 +49,9 @@ LOSSES: dict[str, Loss] = {
     "linspace": lambda x, y, v: ((x - y).mean(1) * torch.linspace(-1, v, len(x))).square(),
 }
 
+if torch.__version__ < "2.12":  # where torch takes these with sizes that it knows alone
+    del LOSSES["quantile"], LOSSES["nanquantile"]
+
 
 def given(seed: int, rows: int = 0) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
@@ -82,7 +85,7 @@ def test_one_trace_for_all_numbers(name: str) -> None:
         ("smooth_l1", -1.0),
         ("smoothed", 3.5),
         ("smoothed probabilities", 3.5),
-        ("quantile", 3.5),
+        *([("quantile", 3.5)] if "quantile" in LOSSES else []),
     ],
 )
 def test_numbers_that_torch_refuses(name: str, refused: float) -> None:
