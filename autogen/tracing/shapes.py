@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import corresponding_complex_dtype, corresponding_real_dtype
 
 from autogen.tracing.symbols import NUMBERS
 
@@ -50,10 +51,37 @@ def _resize_backward(grad: Tensor, output_size: Sequence[Any], input_size: Seque
     return grad.new_empty(input_size) if grad.is_contiguous() else NotImplemented
 
 
+def _along_last(input: Tensor, dims: Sequence[int]) -> bool:
+    """Whether it is the places next to each other that are transformed: then the result is in the same order."""
+    return [dim % input.dim() for dim in dims] == [input.dim() - 1] and input.is_contiguous()
+
+
+def _fft_r2c(input: Tensor, dims: Sequence[int], normalization: int, onesided: bool) -> Any:
+    if not _along_last(input, dims):
+        return NotImplemented
+    *batch, size = input.shape
+    return input.new_empty(
+        (*batch, size // 2 + 1 if onesided else size), dtype=corresponding_complex_dtype(input.dtype)
+    )
+
+
+def _fft_c2c(input: Tensor, dims: Sequence[int], normalization: int, forward: bool) -> Any:
+    return input.new_empty(input.shape) if _along_last(input, dims) else NotImplemented
+
+
+def _fft_c2r(input: Tensor, dims: Sequence[int], normalization: int, last: Any) -> Any:
+    if not _along_last(input, dims):
+        return NotImplemented
+    return input.new_empty((*input.shape[:-1], last), dtype=corresponding_real_dtype(input.dtype))
+
+
 _RESIZING = ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "trilinear3d", "bicubic2d")
 
 _SHAPES: dict[Any, Callable[..., Any]] = {
     aten.constant_pad_nd.default: _constant_pad_nd,
+    aten._fft_r2c.default: _fft_r2c,
+    aten._fft_c2c.default: _fft_c2c,
+    aten._fft_c2r.default: _fft_c2r,
     aten.im2col.default: _im2col,
     aten.col2im.default: _col2im,
     **{getattr(aten, f"upsample_{name}_backward").default: _resize_backward for name in _RESIZING},

@@ -30,6 +30,8 @@ CHANGES: dict[str, tuple[int, Change]] = {
     "to the size of another": (4, lambda x, y: F.interpolate(x[..., :3], size=y.shape[2:], mode="bicubic")),
     "aligned": (4, lambda x, y: F.interpolate(x, scale_factor=1.5, mode="bilinear", align_corners=True)),
     "doubled, 3d": (5, lambda x, y: F.interpolate(x, scale_factor=2)),
+    "spectra": (2, lambda x, y: torch.fft.rfft(x).abs()),
+    "spectra and back": (2, lambda x, y: torch.fft.irfft(torch.fft.fft(x)[:, :4] * y[:, :4], n=x.shape[1])),
     "patches": (4, lambda x, y: F.unfold(x, 3)),
     "patches apart": (4, lambda x, y: F.unfold(x, (2, 3), dilation=2, padding=(2, 1), stride=(1, 2))),
     "patches put back": (4, lambda x, y: F.fold(F.unfold(x, 2), x.shape[2:], 2)),
