@@ -163,6 +163,16 @@ def linspace(start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = No
     return torch.where(place < steps // 2, start + step * place, end - step * (steps - 1 - place))
 
 
+def _indices(part: Callable[[Tensor, int], Tensor]) -> Callable[..., Tensor]:
+    """The places of a triangle, which are found ahead of the kernels, once for each size."""
+
+    def indices(row: Any, col: Any, offset: int = 0, *, dtype: torch.dtype = torch.int64, device: Any = None) -> Tensor:
+        is_part = part(torch.ones(row, col, dtype=torch.bool, device=device), offset)
+        return is_part.nonzero().t().contiguous().to(dtype)
+
+    return indices
+
+
 def _where_it_varies(function: Callable[..., Any], formula: Callable[..., Any], name: str) -> Callable[..., Any]:
     """A function, by its formula where one of its arguments is a symbol, and all numbers are of one precision."""
     signature = inspect.signature(formula)
@@ -203,6 +213,8 @@ _FORMULAS: list[tuple[Callable[..., Any], Callable[..., Any], str]] = [
     (Tensor.lerp, lerp, "weight"),
     (Tensor.lerp_, lerp_, "weight"),
     (torch.linspace, linspace, "steps"),
+    (torch.triu_indices, _indices(torch.triu), "row"),
+    (torch.tril_indices, _indices(torch.tril), "row"),
 ]
 if torch.__version__ >= "2.12":  # before, the place of a tensor cannot be traced with symbolic sizes
     _FORMULAS += [(each, _quantile(torch.quantile), "q") for each in (torch.quantile, Tensor.quantile)]

@@ -46,6 +46,8 @@ LOSSES: dict[str, Loss] = {
     "lerp in place": lambda x, y, v: (x * 2).lerp_(y, v / 3).square(),
     "quantile": lambda x, y, v: torch.quantile((x - y).abs(), v / 3),
     "nanquantile": lambda x, y, v: (x - y).nanquantile(1 - v / 3, 1, keepdim=True, interpolation="lower"),
+    "pairs": lambda x, y, v: (x @ y.t())[tuple(torch.triu_indices(len(x), len(x), 1))] * v,
+    "a triangle": lambda x, y, v: (x @ y.t())[tuple(torch.tril_indices(len(x), len(x)))].square() * v,
     "linspace": lambda x, y, v: ((x - y).mean(1) * torch.linspace(-1, v, len(x))).square(),
 }
 
