@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autogen import autogen_loss, explain, trace_count
-from autogen.tracing import formulas, padding
+from autogen.tracing import cross_entropy, formulas, padding
 from tests.unit.pipeline import check, floats
 
 
@@ -81,7 +81,7 @@ def test_cross_entropy_of_probabilities(
     options = {"weight": weight, "reduction": reduction, "label_smoothing": smoothing}
     theirs = with_gradients(lambda x, t: F.cross_entropy(x, t, **options), x, t)
     ours = with_gradients(
-        lambda x, t: formulas._cross_entropy_of_probabilities(x, t, weight, reduction, smoothing), x, t
+        lambda x, t: cross_entropy._cross_entropy_of_probabilities(x, t, weight, reduction, smoothing), x, t
     )
     torch.testing.assert_close(ours, theirs)
 
@@ -92,28 +92,28 @@ def test_cross_entropy_of_probabilities_under_autocast(dtype: torch.dtype, autoc
     x, t, weight = torch.randn(4, 50).to(dtype), torch.rand(4, 50).to(dtype), torch.rand(50).to(dtype)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         theirs = F.cross_entropy(x, t, weight, label_smoothing=0.1)
-        ours = formulas._cross_entropy_of_probabilities(x, t, weight, "mean", 0.1)
+        ours = cross_entropy._cross_entropy_of_probabilities(x, t, weight, "mean", 0.1)
     torch.testing.assert_close(ours, theirs)
 
 
 def test_cross_entropy_where_torch_knows_no_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what is wrong with a call is torch's to say."""
-    monkeypatch.setattr(formulas, "_ASKS_FOR_SIZES", True)
+    monkeypatch.setattr(cross_entropy, "_ASKS_FOR_SIZES", True)
     x, t, weight = torch.randn(3, 4), torch.rand(3, 4), torch.rand(4)
     wrong: list[dict[str, Any]] = [{"ignore_index": 0}, {"weight": torch.ones(1)}, {"label_smoothing": 2.0}]
     for options in (*wrong, {"reduction": "Mean"}):
         with pytest.raises((RuntimeError, ValueError)) as theirs:
             F.cross_entropy(x, t, **options)
         with pytest.raises((RuntimeError, ValueError)) as ours:
-            formulas.cross_entropy(x, t, **options)
+            cross_entropy.cross_entropy(x, t, **options)
         assert str(ours.value) == str(theirs.value)
     labels = torch.tensor([0, 3, 1])
-    torch.testing.assert_close(formulas.cross_entropy(x, labels), F.cross_entropy(x, labels))
+    torch.testing.assert_close(cross_entropy.cross_entropy(x, labels), F.cross_entropy(x, labels))
     expected = F.cross_entropy(x, t, weight, label_smoothing=0.1), F.cross_entropy(x[0], t[0], size_average=False)
-    monkeypatch.delattr(formulas, "_cross_entropy")
+    monkeypatch.delattr(cross_entropy, "_cross_entropy")
     found = (
-        formulas.cross_entropy(x, t, weight, label_smoothing=0.1),
-        formulas.cross_entropy(x[0], t[0], size_average=False),
+        cross_entropy.cross_entropy(x, t, weight, label_smoothing=0.1),
+        cross_entropy.cross_entropy(x[0], t[0], size_average=False),
     )
     torch.testing.assert_close(found, expected)
 
