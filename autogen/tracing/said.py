@@ -13,7 +13,7 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from autogen.calls.changes import Formatted
 from autogen.calls.libraries import is_library
 from autogen.errors import SourceLine, UnsupportedOpError, ValueBranchError
 from autogen.frozen import frozen
+from autogen.locks import compiling
 from autogen.tracing.disguise import swapped
 from autogen.tracing.results import flattened
 from autogen.tracing.source import statement_at
@@ -200,6 +201,8 @@ def _outside(frame: types.FrameType, stacklevel: int) -> types.FrameType:
     return frame
 
 
-def unheard() -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def unheard() -> Iterator[None]:
     """Meanwhile nothing is said that a loss says in this thread: it runs once more."""
-    return swapped(Listener().replacements())
+    with compiling, swapped(Listener().replacements()):  # of which one thread at a time puts back what was there
+        yield
