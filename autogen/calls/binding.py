@@ -87,8 +87,9 @@ class Bound:
 class Binding:
     """A call: `tensors` and their `names`, `statics` for all else, and how to run the loss on other tensors.
 
-    `arguments` are those of the call by name, of a method without its `self`; `state` is what else the loss reaches;
-    `ran` is the code that ran when it was traced, if that was watched.
+    `arguments` are those of the call by name, of a method without its `self`; `state` is what else the loss reaches.
+    When it has been traced, `ran` is the code that ran, if that was watched, and `misread` names what it has read
+    although it was hidden: then the trace is worth nothing.
     """
 
     names: tuple[str, ...]
@@ -98,6 +99,7 @@ class Binding:
     _run: Replay
     state: Reachable
     ran: set[types.CodeType] = field(default_factory=set)
+    misread: set[str] = field(default_factory=set)
 
     def replay(
         self,
@@ -116,7 +118,8 @@ class Binding:
             stood_in_for = self.state.stood_in_for
             values += [stand_in(each.value) for each in stood_in_for]
             surroundings = Surroundings((*surroundings.kept, *stood_in_for), surroundings.places)
-        return self._run(surroundings, values, _unless_known(then, self.state.knows))
+        with replaced.replacing(), self.state.unread.watched(self.misread):
+            return self._run(surroundings, values, _unless_known(then, self.state.knows))
 
     def remember(self) -> Replay:
         """`replay`, which then keeps none of the call's tensors alive."""

@@ -7,16 +7,19 @@ another kind, and need not be as it was for a call to be like an earlier one.
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import operator
+import sys
 import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
-from autogen.calls.libraries import is_of_library
+from autogen.calls.libraries import is_library, is_of_library
 from autogen.calls.mentions import ANY, Uses, attributes_in, uses_in
+from autogen.calls.spots import HIDDEN
 
 _CONTAINERS = (tuple, list, collections.deque, dict)
 _MAY_GROW = (list, collections.deque, dict, collections.defaultdict)
@@ -36,6 +39,7 @@ class Unread:
         self._assumed: set[str] = set()
         self._methods: list[_Method] = []
         self._others: list[types.CodeType] = []
+        self._classes: dict[type, None] = {}  # of modules of which something is hidden
 
     def note(self, code: types.CodeType) -> None:
         """Hear of a function that the loss may run."""
@@ -62,6 +66,8 @@ class Unread:
         stores = module._buffers, module._parameters, module._modules  # where what is assigned goes instead
         found = uses.without(self._known.union(*stores))
         self._assumed |= found.appended | found.with_appended | found.assigned
+        if found.assigned:
+            self._classes[type(module)] = None
         return found
 
     def is_appended(self, name: str, value: Any, code: types.CodeType) -> bool:
@@ -79,6 +85,24 @@ class Unread:
         others = set(self._others).difference(code for _, code in self._methods)
         read = _uses(tuple(self._methods), tuple(others)).read
         return frozenset(self._assumed if ANY in read else self._assumed & read)
+
+    @contextlib.contextmanager
+    def watched(self, misread: set[str]) -> Iterator[None]:
+        """While the loss is traced, what it reads of what is hidden is added to `misread`, however it comes to it."""
+
+        def attribute(module: Any, name: str) -> Any:
+            value = object.__getattribute__(module, name)
+            if value is HIDDEN:
+                misread.add(name)
+            elif name == "__dict__" and not is_library(sys._getframe(1).f_globals.get("__name__")):
+                misread.update(key for key, each in value.items() if each is HIDDEN)
+            return value
+
+        with contextlib.ExitStack() as undoing:
+            for kind in self._classes:
+                kind.__getattribute__ = attribute  # type: ignore[method-assign, assignment]
+                undoing.callback(delattr, kind, "__getattribute__")
+            yield
 
 
 def only_appended(name: str, value: Any, uses: Uses) -> bool:

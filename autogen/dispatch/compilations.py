@@ -160,6 +160,7 @@ class Compilations:
             found = shelf.find(binding) or self._trace(name, binding, needs, shelf, watched if is_watched else None)
         if not watched <= state.executed:  # the call is to be taken apart again: more is looked into, or less
             binding.ran.update(watched)
+        if binding.ran or binding.misread:
             return Decision(error=TooManyValuesError(name, reachable.MOST_VALUES))
         if not isinstance(found, AutogenError):
             compiled, bound = found
@@ -189,7 +190,7 @@ class Compilations:
         self.traces += 1
         with contextlib.nullcontext() if watched is None else noted(watched), warnings_noted() as given:
             found = _attempt(name, binding, needs, self._options)
-        if not isinstance(found, AutogenError) and not given:
+        if not isinstance(found, AutogenError) and not given and not binding.misread:
             try:
                 with defects_of(name):
                     shelf.keep(found[0])

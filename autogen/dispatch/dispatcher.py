@@ -97,6 +97,7 @@ class Dispatcher:
         self._said: set[str] = set()
         self._sites = Sites()
         self._executed: frozenset[CodeType] = frozenset()  # once the loss has been seen to reach too much
+        self._misread: frozenset[str] = frozenset()  # names that the loss reads, though it did not seem so
         self._has_looked_wide = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -227,11 +228,12 @@ class Dispatcher:
                 continue
             with _telling_apart(name):
                 decision = self.decide(binding, module, name)
-            if binding.ran <= self._executed:
+            if binding.ran <= self._executed and binding.misread <= self._misread:
                 if is_call and self.options.static_graph:
                     self._require_graph(decision, binding, name, module, args, kwargs)
                 return binding, decision
             self._executed |= binding.ran
+            self._misread |= binding.misread
 
     def _require_graph(
         self,
@@ -276,7 +278,9 @@ class Dispatcher:
         """
         history = self._sites.of(module).history
         is_call = is_call and not self.options.retraces and not self.options.static_graph  # for which others are errors
-        again = functools.partial(bind, self.function, self.signature, module, args, kwargs, executed=self._executed)
+        again = functools.partial(
+            bind, self.function, self.signature, module, args, kwargs, executed=self._executed, read=self._misread
+        )
         binding = again(history.varying)
         if binding.state.is_endless and self._may_look_wide(binding):
             self._has_looked_wide = True

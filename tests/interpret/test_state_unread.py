@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import gc
+import operator
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,7 @@ from autogen.decorator import dispatcher_of
 from tests.interpret.launches import Launches
 
 SEEN: list[float] = []
+GETTER = operator.attrgetter("logs")
 
 
 class Logging(nn.Module):
@@ -359,9 +361,58 @@ class Overridden(Logging):
         self.logs = {"n": 0}
 
 
+class ReadByAGetter(Logging):
+    """Of which no code says what it reads."""
+
+    def log(self, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        before = GETTER(self) or {"n": 0}
+        self.logs = {"n": before["n"] + len(x)}
+        return a + before["n"]
+
+
+class ReadByFormat(Logging):
+    def log(self, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        before = len("{0.logs}".format(self))  # noqa: UP032
+        self.logs = "longer" if before == 4 else None
+        return a + before
+
+
+class ReadByPython(Logging):
+    def __len__(self) -> int:
+        return 0 if self.logs is None else int(self.logs["n"])
+
+    def __bool__(self) -> bool:
+        return True
+
+    def log(self, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        before = len(self)
+        self.logs = {"n": before + 1}
+        return a + before
+
+
+class ReadInOneBranch(Logging):
+    def log(self, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        loss = a + len(x)
+        if len(x) == 3:
+            loss = loss + (GETTER(self) or {"n": 0.0})["n"]
+        self.logs = {"n": float(len(x))}
+        return loss
+
+
 @pytest.mark.parametrize(
     "kind",
-    [ReadByAHelper, ReadByAnother, ReadBySubscript, ReadFirst, ReadWhereItIsNotAssigned, Overridden],
+    [
+        ReadByAGetter,
+        ReadByFormat,
+        ReadByPython,
+        ReadInOneBranch,
+        ReadByAHelper,
+        ReadByAnother,
+        ReadBySubscript,
+        ReadFirst,
+        ReadWhereItIsNotAssigned,
+        Overridden,
+    ],
 )
 def test_what_is_read_after_all(kind: type[Logging]) -> None:
     theirs = kind()
