@@ -372,7 +372,7 @@ class ReadByAGetter(Logging):
 
 class ReadByFormat(Logging):
     def log(self, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        before = len("{0.logs}".format(self))  # noqa: UP032
+        before = len("{0.logs}".format(self))  # noqa: UP030, UP032
         self.logs = "longer" if before == 4 else None
         return a + before
 
