@@ -24,11 +24,11 @@ from autogen.calls.libraries import is_library
 from autogen.errors import SourceLine, UnsupportedOpError, ValueBranchError
 from autogen.frozen import frozen
 from autogen.locks import compiling
-from autogen.tracing.disguise import swapped
+from autogen.tracing.disguise import number_of, swapped
 from autogen.tracing.results import flattened
-from autogen.tracing.source import statement_at
+from autogen.tracing.source import is_of_a_loss, statement_at
 from autogen.tracing.symbols import NUMBERS
-from autogen.tracing.texts import Texts
+from autogen.tracing.texts import Texts, refused
 
 _OF_RECORDS = {*vars(logging.makeLogRecord({})), "message", "asctime"}  # of any log
 
@@ -132,7 +132,13 @@ class Listener:
 
     def _format(self, number: Any, how: str, frame: types.FrameType) -> str:
         written = self._texts.write(number, how, frame) if self._hears(frame) else None
-        return object.__format__(number, how) if written is None else written
+        if written is not None:
+            return written
+        if not is_of_a_loss(frame):
+            return object.__format__(number, how)
+        if isinstance(number, torch.SymFloat):
+            raise refused(statement_at(frame.f_code, frame.f_lineno))
+        return format(number_of(number), how)
 
     def _format_tensor(self, tensor: Any, how: str, frame: types.FrameType) -> str:
         if tensor.dim() or not self._hears(frame):

@@ -207,6 +207,10 @@ def format_for_a_helper(a: Tensor, b: Tensor, step: int) -> None:
     info(f"{a.item():.1f}")
 
 
+def format_for_a_key(a: Tensor, b: Tensor, step: int) -> None:
+    print({f"{a.item()}": 1})
+
+
 def format_twice(a: Tensor, b: Tensor, step: int) -> None:
     print(f"{f'{a.item():.1f}':>12}|")
 
@@ -239,6 +243,7 @@ def print_and_leave(a: Tensor, b: Tensor, step: int) -> None:
         (say_in_backward, "printed or logged in backward"),
         (format_for_a_comparison, "formatting a number"),
         (format_for_a_helper, "formatting a number"),
+        (format_for_a_key, "formatting a number"),
         (format_twice, "formatting a number"),
         (format_another_way, "formatting a number"),
         (format_a_tensor_of_many, "the text of a tensor"),
@@ -282,6 +287,17 @@ def test_sizes_are_formatted_in_each_call(capsys: pytest.CaptureFixture[str]) ->
         loss(torch.randn(rows, 5))
     assert capsys.readouterr().out.splitlines() == [f"{rows} rows of   5" for rows in range(2, 9)]
     assert trace_count(loss) == 1
+
+
+def test_sizes_in_texts_that_go_elsewhere_are_those_of_the_call() -> None:
+    @autogen_loss
+    def loss(x: Tensor) -> dict[str, Tensor]:
+        name = f"rows_{len(x)}"
+        return {name: x.sum(), f"{x.shape[1]:03d}": x.mean()}
+
+    for rows in (4, 5, 4, 7, 5):
+        assert list(loss(torch.randn(rows, 5))) == [f"rows_{rows}", "005"]
+    assert explain(loss, torch.randn(4, 5)).path == "generated"
 
 
 def test_each_trace_says_it_once() -> None:
