@@ -141,9 +141,10 @@ class Listener:
         return format(number_of(number), how)
 
     def _format_tensor(self, tensor: Any, how: str, frame: types.FrameType) -> str:
-        if tensor.dim() or not self._hears(frame):
+        if tensor.dim() or isinstance(tensor, torch.nn.Parameter) or not self._hears(frame):
             return self._show_tensor(tensor, frame) if not how else object.__format__(tensor, how)
-        return self._format(tensor.item(), how, frame)
+        number = tensor.item()
+        return self._format(number, how, frame) if isinstance(number, NUMBERS) else format(number, how)
 
     def _show_tensor(self, tensor: Any, frame: types.FrameType) -> str:
         if self._hears(frame):

@@ -289,6 +289,18 @@ def test_sizes_are_formatted_in_each_call(capsys: pytest.CaptureFixture[str]) ->
     assert trace_count(loss) == 1
 
 
+def test_a_truth_is_formatted_in_each_call(capsys: pytest.CaptureFixture[str]) -> None:
+    @autogen_loss
+    def loss(x: Tensor) -> Tensor:
+        print(f"{(x > 0).any()}")
+        return x.square().mean()
+
+    for sign in (1, -1, 1, -1):
+        loss(torch.ones(3) * sign)
+    assert capsys.readouterr().out.split() == ["True", "False"] * 2
+    assert explain(loss, torch.ones(3)).path == "generated"
+
+
 def test_sizes_in_texts_that_go_elsewhere_are_those_of_the_call() -> None:
     @autogen_loss
     def loss(x: Tensor) -> dict[str, Tensor]:
@@ -298,6 +310,26 @@ def test_sizes_in_texts_that_go_elsewhere_are_those_of_the_call() -> None:
     for rows in (4, 5, 4, 7, 5):
         assert list(loss(torch.randn(rows, 5))) == [f"rows_{rows}", "005"]
     assert explain(loss, torch.randn(4, 5)).path == "generated"
+
+
+def test_a_parameter_is_formatted_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    class Loss(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.tensor(2.0))
+
+        def forward(self, x: Tensor, is_short: bool) -> Tensor:
+            if is_short:
+                print(f"{self.scale:.3f}")
+            print(f"{self.scale}")
+            return (x * self.scale).sum()
+
+    ours = autogen_loss(Loss())
+    for _ in range(3):
+        ours(torch.ones(3), False)
+        assert capsys.readouterr().out == f"{ours.scale}\n"
+        with pytest.raises(TypeError, match="unsupported format string"):
+            ours(torch.ones(3), True)
 
 
 def test_each_trace_says_it_once() -> None:
