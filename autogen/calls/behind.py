@@ -17,6 +17,7 @@ _BEHIND: Any = (
     (property, ("fget", "fset", "fdel")),
     (types.DynamicClassAttribute, ("fget", "fset", "fdel")),  # as properties of enumerations are
     (functools.cached_property, ("func",)),
+    (functools.partialmethod, ("func", "args", "keywords")),
     (contextlib._GeneratorContextManager, ("func", "args", "kwds")),  # gone once it has been entered
     (_ALIASES, ("__origin__",)),
 )

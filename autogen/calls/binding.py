@@ -175,6 +175,8 @@ def bind(
             statics.append(state.visit(leaf, places[position], leaves, position))
     statics.append(state.visit(function))
     statics.append(state.visit_rest())
+    for container in containers_in(given):
+        state.unread.meet(container, given)
     misjudged = state.unread.misjudged
     if misjudged:
         return bind(

@@ -6,6 +6,7 @@ import dis
 import functools
 import itertools
 import operator
+import re
 import sys
 import types
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ _BY_STRINGS = frozenset({"getattr", "hasattr", "setattr", "delattr"})
 ANY = "*"  # in the place of a name
 _WITH_ARGUMENTS = ("PRECALL", "CALL", "CALL_FUNCTION", "CALL_METHOD")
 _IDLE = ("CACHE", "EXTENDED_ARG", "KW_NAMES", "NOP")
+_FIELDS = re.compile(r"\.(\w+)")  # attributes in a text, as in "{0.name}"
 _CATCHES = ("PUSH_EXC_INFO", "SETUP_FINALLY")
 _CALLS = frozenset({"__call__", "_call_impl", "_wrapped_call_impl"})  # of a module
 _OF_MODULES = frozenset({"__import__", "import_module", "modules"})
@@ -105,6 +107,9 @@ def uses_in(code: types.CodeType) -> Uses:
     for k, step in enumerate(steps):
         is_of_self = k > 0 and steps[k - 1].argval == "self"
         is_straight &= "JUMP" not in step.opname and not step.opname.startswith(_BEGINNINGS)
+        if step.argval == "format" and step.opname in _ATTRIBUTES:
+            texts = (each for each in code.co_consts if isinstance(each, str))
+            read.update(name for each in texts for name in _FIELDS.findall(each))
         if step.opname == "STORE_ATTR":
             assigned.add(step.argval)
             if is_straight and is_of_self:

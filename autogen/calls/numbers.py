@@ -41,3 +41,8 @@ class Numbers:
             return kind
         self.fixed[name] = number
         return kind, repr(number)  # nan equals itself here, and 0.0 differs from -0.0
+
+
+def is_long(container: Any) -> bool:
+    """Whether a list is data, whose integers nobody varies one by one."""
+    return type(container) is list and len(container) > 16

@@ -192,7 +192,9 @@ class Items(Place):
 
 @frozen
 class Appended(Place):
-    """A list or a deque that a loss only appends to; what is in it already, if it has to be put back, is `before`."""
+    """A list or a deque that a loss only appends to, which is empty meanwhile; what is in it, if it has to be put
+    back, is `before`.
+    """
 
     container: Any
     before: list[Any] | None
@@ -201,22 +203,16 @@ class Appended(Place):
         return Appended(self.container, list(self.container))
 
     def differences(self) -> Iterator[Difference]:
-        before, now = self.before or [], list(self.container)
-        longest = getattr(self.container, "maxlen", None)
-        for kept in range(min(len(before), len(now)), -1, -1):
-            is_full = kept == len(before) or len(now) == longest
-            if is_full and all(map(operator.is_, before[len(before) - kept :], now)):
-                break
-        else:
-            yield Difference(f"a {type(self.container).__name__}", MISSING, before, now)
-            return
-        if kept < len(now):
-            yield Difference(f"a {type(self.container).__name__}", Key.ADDED, before, now[kept:])
+        if self.container:
+            yield Difference(f"a {type(self.container).__name__}", Key.ADDED, [], list(self.container))
 
     def put_back(self) -> None:
-        if self.before is not None and any(self.differences()):
+        if self.before is not None:
             self.container.clear()
             self.container.extend(self.before)
+
+    def hide(self) -> None:
+        self.container.clear()  # else a full deque would not tell what is new
 
     def without(self, kept: Collection[tuple[int, Any]]) -> Appended:
         return replace(self, before=None)

@@ -30,7 +30,7 @@ from autogen.calls.looked_up import LookedUp
 from autogen.calls.memos import MAY_KEEP, MEMO, OF_MEMOS, is_memo
 from autogen.calls.mentions import Uses, asks_for_types, attributes_in, calls_itself, globals_in, imports_in
 from autogen.calls.modules import HOOKS, HOOKS_OF_ALL, scripted, torchs_own
-from autogen.calls.numbers import Numbers
+from autogen.calls.numbers import Numbers, is_long
 from autogen.calls.opaque import Opaque, is_memory
 from autogen.calls.places import Appended, Attribute, Cell, Entries, Items, Kept, Name, contents, entries
 from autogen.calls.spots import MISSING, Fixed, Names, Place, Spot
@@ -114,7 +114,7 @@ class Reachable:
     def visit(self, value: Any, name: str = "", container: Any = None, key: Any = None) -> Hashable:
         """A key for a value; the tensors below it are noted, if they are in a `container`."""
         self._count += 1
-        if type(value) is int and container is not None and (container is self.arguments or not _is_long(container)):
+        if type(value) is int and container is not None and (container is self.arguments or not is_long(container)):
             return self._note_number(value, name, container, key)
         if type(value) in classes.PLAIN:
             if type(value) is str:
@@ -129,6 +129,7 @@ class Reachable:
             return type(value), repr(value) if isinstance(value, complex) else value
         if type(value) in _MAY_BE_STOOD_IN_FOR and container is not None and (is_memo(value) or is_stood_in_for(value)):
             self._functions.append(Kept(name, value, container, key))
+        self.unread.meet(value, container)
         if id(value) in self._seen:
             self.comes_back |= value is self._outermost
             return "seen", self._seen[id(value)]
@@ -334,13 +335,17 @@ class Reachable:
 
     def _appended(self, value: Any, name: str, container: Any = None, key: Any = None) -> Hashable:
         """A list that is only appended to, or what holds such lists, whatever is in them."""
+        if id(value) in self._seen:
+            return "seen", self._seen[id(value)]
+        found: Hashable = type(value).__name__
         if isinstance(value, dict):
             self._of_lists[id(value)] = Uses(appended=frozenset(entries(value)))
-        if isinstance(value, dict) or id(value) in self._seen:
-            return self.visit(value, name, container, key)
-        self._see(value)
-        self.places.append(Appended(value, list(value)))
-        return type(value).__name__
+            found = self.visit(value, name, container, key)
+        else:
+            self._see(value)
+            self.places.append(Appended(value, list(value)))
+        self.unread.note_growing(value)
+        return found
 
     def _key(self, key: Any) -> Hashable:
         """What something is asked by. A class or a function is only that there: nothing is called of it."""
@@ -485,11 +490,6 @@ class Reachable:
             if not names:
                 return self._of_library(module)
         return self._of_library(module), tuple(self._global(scope, each) for each in names)
-
-
-def _is_long(container: Any) -> bool:
-    """Whether a list is data, whose integers nobody varies one by one."""
-    return type(container) is list and len(container) > 16
 
 
 # What functions written in C are of; others are methods.

@@ -25,6 +25,7 @@ _CONTAINERS = (tuple, list, collections.deque, dict)
 _MAY_GROW = (list, collections.deque, dict, collections.defaultdict)
 NONE = Uses()  # known of a name: all may be read
 _Method = tuple[str, types.CodeType]
+_FINDS_ATTRIBUTES = (operator.attrgetter, operator.methodcaller)
 _GIVES_ATTRIBUTES = frozenset({"__getattribute__", "__setattr__", "__delattr__"})
 
 
@@ -40,22 +41,37 @@ class Unread:
         self._methods: list[_Method] = []
         self._others: list[types.CodeType] = []
         self._classes: dict[type, None] = {}  # of modules of which something is hidden
+        self._held: set[types.CodeType] = set()  # of functions that are kept elsewhere than in a class
+        self._growing: set[int] = set()  # lists that are only appended to
+        self._may_be_read = False  # by a name that is not known
 
     def note(self, code: types.CodeType) -> None:
         """Hear of a function that the loss may run."""
         self._others.append(code)
 
+    def note_growing(self, container: Any) -> None:
+        """Hear of a list that is only appended to, or of what holds such lists."""
+        self._growing.add(id(container))
+
+    def meet(self, value: Any, container: Any) -> None:
+        """Hear of what the loss may read in a container: a list that grows, or a method, by another name."""
+        if isinstance(value, types.FunctionType):
+            if not isinstance(container, type):
+                self._held.add(value.__code__)
+        elif id(value) in self._growing or isinstance(value, _FINDS_ATTRIBUTES):
+            self._may_be_read = True
+
     def uses(self, module: torch.nn.Module) -> Uses:
         """The attributes of a module that it only assigns, and those that it only appends to, as far as it tells."""
-        owners = [owner for owner in type(module).__mro__ if not is_of_library(owner)]
-        if not owners or any(not _GIVES_ATTRIBUTES.isdisjoint(vars(owner)) for owner in owners):
+        owners = [owner for owner in type(module).__mro__ if owner not in torch.nn.Module.__mro__]
+        if all(map(is_of_library, owners)) or any(not _GIVES_ATTRIBUTES.isdisjoint(vars(owner)) for owner in owners):
             return NONE
         methods = tuple(
             [
                 (name, code)
                 for owner in owners
                 for name, each in vars(owner).items()
-                if isinstance(each, types.FunctionType) and name != "__init__"  # which runs for other objects
+                if isinstance(each, types.FunctionType)
                 for code in _codes_of(each)
             ]
         )
@@ -82,7 +98,9 @@ class Unread:
         """The names that are read after all."""
         if not self._assumed:
             return frozenset()
-        others = set(self._others).difference(code for _, code in self._methods)
+        if self._may_be_read:
+            return frozenset(self._assumed)
+        others = set(self._others).difference({code for _, code in self._methods} - self._held)
         read = _uses(tuple(self._methods), tuple(others)).read
         return frozenset(self._assumed if ANY in read else self._assumed & read)
 
@@ -124,6 +142,11 @@ def _codes_of(value: Any) -> Iterator[types.CodeType]:
         value = value.__dict__.get("__wrapped__")
 
 
+def _may_be_called(name: str) -> bool:
+    """Whether torch or Python may call a method of a module; of `__init__`, that is for another one."""
+    return name != "__init__" and (hasattr(torch.nn.Module, name) or name.startswith("__"))
+
+
 @functools.lru_cache(maxsize=1024)
 def _uses(methods: tuple[_Method, ...], others: tuple[types.CodeType, ...] = ()) -> Uses:
     """What is done by all code that may run of a module's methods, and by others."""
@@ -131,9 +154,11 @@ def _uses(methods: tuple[_Method, ...], others: tuple[types.CodeType, ...] = ())
 
 
 def _running(methods: Iterable[_Method], others: Iterable[types.CodeType]) -> list[types.CodeType]:
-    """The code that may run: that of others, of the methods that torch calls, and of those that all these mention."""
+    """The code that may run: that of others, of the methods that torch or Python calls, and of those that all these
+    mention.
+    """
     rest = list(methods)
-    todo = [*others, *(code for name, code in rest if hasattr(torch.nn.Module, name))]
+    todo = [*others, *(code for name, code in rest if _may_be_called(name))]
     found = list(todo)
     rest = [each for each in rest if each[1] not in found]
     while todo and rest:

@@ -75,9 +75,14 @@ def _hears_of(*tensors: Any) -> bool:
     return sys._getframe(1).f_code is not F.l1_loss.__code__ and bool(_has_torch_function(*tensors))
 
 
+def number_of(symbol: Any) -> Any:
+    """The number that a symbol stands for, which is fixed then."""
+    return _NUMBERS[type(symbol)](symbol)
+
+
 def _showing(kind: type) -> Callable[[Any], str]:
     def show(symbol: Any) -> str:
-        shown: str = repr(_NUMBERS[kind](symbol)) if is_asked_by_a_loss() else _shown[kind](symbol)
+        shown: str = repr(number_of(symbol)) if is_asked_by_a_loss() else _shown[kind](symbol)
         return shown
 
     return show
@@ -157,7 +162,7 @@ def _as_array(symbol: Any, dtype: Any = None, copy: bool | None = None) -> Any:
     """What functions of NumPy are given in the place of a symbol, which is fixed then."""
     import numpy
 
-    return numpy.asarray(_NUMBERS[type(symbol)](symbol), dtype)
+    return numpy.asarray(number_of(symbol), dtype)
 
 
 _OF_SYMBOLS: dict[str, Callable[..., Any]] = {

@@ -24,11 +24,11 @@ from autogen.calls.libraries import is_library
 from autogen.errors import SourceLine, UnsupportedOpError, ValueBranchError
 from autogen.frozen import frozen
 from autogen.locks import compiling
-from autogen.tracing.disguise import swapped
+from autogen.tracing.disguise import number_of, swapped
 from autogen.tracing.results import flattened
-from autogen.tracing.source import statement_at
+from autogen.tracing.source import is_of_a_loss, statement_at
 from autogen.tracing.symbols import NUMBERS
-from autogen.tracing.texts import Texts
+from autogen.tracing.texts import Texts, refused
 
 _OF_RECORDS = {*vars(logging.makeLogRecord({})), "message", "asctime"}  # of any log
 
@@ -132,12 +132,19 @@ class Listener:
 
     def _format(self, number: Any, how: str, frame: types.FrameType) -> str:
         written = self._texts.write(number, how, frame) if self._hears(frame) else None
-        return object.__format__(number, how) if written is None else written
+        if written is not None:
+            return written
+        if not is_of_a_loss(frame):
+            return object.__format__(number, how)
+        if isinstance(number, torch.SymFloat):
+            raise refused(statement_at(frame.f_code, frame.f_lineno))
+        return format(number_of(number), how)
 
     def _format_tensor(self, tensor: Any, how: str, frame: types.FrameType) -> str:
-        if tensor.dim() or not self._hears(frame):
+        if tensor.dim() or isinstance(tensor, torch.nn.Parameter) or not self._hears(frame):
             return self._show_tensor(tensor, frame) if not how else object.__format__(tensor, how)
-        return self._format(tensor.item(), how, frame)
+        number = tensor.item()
+        return self._format(number, how, frame) if isinstance(number, NUMBERS) else format(number, how)
 
     def _show_tensor(self, tensor: Any, frame: types.FrameType) -> str:
         if self._hears(frame):

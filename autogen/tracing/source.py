@@ -42,8 +42,13 @@ def is_users(filename: str) -> bool:
 
 def is_asked_by_a_loss() -> bool:
     """Whether what has called the function that asks is a loss's, not torch's, which tells symbols from numbers."""
-    asking = sys._getframe(2).f_globals.get("__name__")
-    return not is_library(asking) or str(asking).startswith(_LOSSES)
+    return is_of_a_loss(sys._getframe(2))
+
+
+def is_of_a_loss(frame: FrameType) -> bool:
+    """Whether code that runs is a loss's."""
+    name = frame.f_globals.get("__name__")
+    return not is_library(name) or str(name).startswith(_LOSSES)
 
 
 def current_statement() -> SourceLine | None:

@@ -72,16 +72,17 @@ class Texts:
         written = self._waiting.pop(text, None)
         where = statement_at(frame.f_code, frame.f_lineno)
         if written is None or (written.frame, written.where) != (id(frame), where):
-            raise _refused(where)
+            raise refused(where)
         return written.number, written.how
 
     def refuse_waiting(self) -> None:
         """Raise if a text has gone elsewhere."""
         for written in self._waiting.values():
-            raise _refused(written.where)
+            raise refused(written.where)
 
 
-def _refused(where: SourceLine) -> ValueBranchError:
+def refused(where: SourceLine) -> ValueBranchError:
+    """That the text of a number is one of each call, which goes where others may see it."""
     return ValueBranchError('formatting a number, as in f"{loss.item():.3f}"', where=where)
 
 

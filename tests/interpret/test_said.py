@@ -207,6 +207,10 @@ def format_for_a_helper(a: Tensor, b: Tensor, step: int) -> None:
     info(f"{a.item():.1f}")
 
 
+def format_for_a_key(a: Tensor, b: Tensor, step: int) -> None:
+    print({f"{a.item()}": 1})
+
+
 def format_twice(a: Tensor, b: Tensor, step: int) -> None:
     print(f"{f'{a.item():.1f}':>12}|")
 
@@ -239,6 +243,7 @@ def print_and_leave(a: Tensor, b: Tensor, step: int) -> None:
         (say_in_backward, "printed or logged in backward"),
         (format_for_a_comparison, "formatting a number"),
         (format_for_a_helper, "formatting a number"),
+        (format_for_a_key, "formatting a number"),
         (format_twice, "formatting a number"),
         (format_another_way, "formatting a number"),
         (format_a_tensor_of_many, "the text of a tensor"),
@@ -282,6 +287,49 @@ def test_sizes_are_formatted_in_each_call(capsys: pytest.CaptureFixture[str]) ->
         loss(torch.randn(rows, 5))
     assert capsys.readouterr().out.splitlines() == [f"{rows} rows of   5" for rows in range(2, 9)]
     assert trace_count(loss) == 1
+
+
+def test_a_truth_is_formatted_in_each_call(capsys: pytest.CaptureFixture[str]) -> None:
+    @autogen_loss
+    def loss(x: Tensor) -> Tensor:
+        print(f"{(x > 0).any()}")
+        return x.square().mean()
+
+    for sign in (1, -1, 1, -1):
+        loss(torch.ones(3) * sign)
+    assert capsys.readouterr().out.split() == ["True", "False"] * 2
+    assert explain(loss, torch.ones(3)).path == "generated"
+
+
+def test_sizes_in_texts_that_go_elsewhere_are_those_of_the_call() -> None:
+    @autogen_loss
+    def loss(x: Tensor) -> dict[str, Tensor]:
+        name = f"rows_{len(x)}"
+        return {name: x.sum(), f"{x.shape[1]:03d}": x.mean()}
+
+    for rows in (4, 5, 4, 7, 5):
+        assert list(loss(torch.randn(rows, 5))) == [f"rows_{rows}", "005"]
+    assert explain(loss, torch.randn(4, 5)).path == "generated"
+
+
+def test_a_parameter_is_formatted_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    class Loss(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.tensor(2.0))
+
+        def forward(self, x: Tensor, is_short: bool) -> Tensor:
+            if is_short:
+                print(f"{self.scale:.3f}")
+            print(f"{self.scale}")
+            return (x * self.scale).sum()
+
+    ours = autogen_loss(Loss())
+    for _ in range(3):
+        ours(torch.ones(3), False)
+        assert capsys.readouterr().out == f"{ours.scale}\n"
+        with pytest.raises(TypeError, match="unsupported format string"):
+            ours(torch.ones(3), True)
 
 
 def test_each_trace_says_it_once() -> None:
