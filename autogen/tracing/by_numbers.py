@@ -106,10 +106,10 @@ def huber_loss(
         raise RuntimeError("huber_loss does not support non-positive values for delta")
     if weight is not None and weight.shape != input.shape:
         raise ValueError("Weights and input must have the same size.")
-    if input.shape != target.shape:
-        return NotImplemented  # torch warns of it
-    distance, near = _distances(input, target, delta)
-    loss = 0.5 * near * near + delta * (distance - near)
+    if not _are_alike(input, target):
+        return NotImplemented
+    near, distance, is_far = _differences(input, target, delta)
+    loss = (delta * (distance - 0.5 * delta)).where(is_far, 0.5 * near * near)
     return _reduced(loss if weight is None else loss * weight, reduction)
 
 
@@ -126,15 +126,27 @@ def smooth_l1_loss(
         return F.l1_loss(input, target, size_average, reduce, reduction)
     if beta < 0:
         raise RuntimeError("smooth_l1_loss does not support negative values for beta")
-    if input.shape != target.shape:
+    if not _are_alike(input, target):
         return NotImplemented
-    distance, near = _distances(input, target, beta)
-    return _reduced(0.5 * near * near / beta + (distance - near), reduction, size_average, reduce)
+    near, distance, is_far = _differences(input, target, beta)
+    loss = (distance - 0.5 * beta).where(is_far, 0.5 * near * near / beta)
+    return _reduced(loss, reduction, size_average, reduce)
 
 
-def _distances(input: Tensor, target: Tensor, most: Any) -> tuple[Tensor, Tensor]:
-    distance = (input - target).abs()
-    return distance, distance.clamp(max=most)
+def _are_alike(input: Tensor, target: Tensor) -> bool:
+    """Whether sizes are equal, of which torch else warns, and dtypes, of which it may have no gradient else."""
+    return input.shape == target.shape and input.dtype == target.dtype
+
+
+def _differences(input: Tensor, target: Tensor, most: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Differences up to `most`, which nan is, too, or 0; how large all are, and which are larger.
+
+    What is far has no square, whose gradient would be nan where that is infinite.
+    """
+    difference = input - target
+    distance = difference.abs()
+    is_far = distance >= most
+    return difference.masked_fill(is_far, 0.0), distance, is_far
 
 
 def lerp(input: Tensor, end: Tensor, weight: Any, **options: Any) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -124,6 +125,32 @@ def test_dtypes(name: str, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
                 found = ours(x, y, 0.5 + 0.25 * seed)
             tolerance = {"rtol": 2e-2, "atol": 2e-2} if torch.bfloat16 in dtypes else {}
             torch.testing.assert_close(found, wanted, **tolerance)
+
+
+@pytest.mark.parametrize("name", ["huber", "smooth_l1"])
+def test_gradients_of_differences(name: str) -> None:
+    """Of nan, of infinities, at the threshold, and of differences that are small beside it."""
+    theirs = LOSSES[name]
+    ours = autogen_loss(theirs)
+    x, y = torch.tensor([[math.nan, math.inf, -math.inf, 2.0, 0.5, -1.5, 1e-3, 0.3, -40.0], [0.0] * 9])
+    x.requires_grad_()
+    for threshold in (0.5, 0.75, 1.5, 1e5, 30.0):
+        found, expected = (
+            torch.autograd.grad((loss(x, y, threshold) * torch.linspace(1, 2, 9)).sum(), x) for loss in (ours, theirs)
+        )
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=0, equal_nan=True)
+    assert explain(ours, x, y, threshold).path == "generated" and trace_count(ours) == 3
+
+
+def test_targets_of_integers() -> None:
+    def theirs(x: Tensor, y: Tensor, v: float) -> Tensor:
+        return F.huber_loss(x, y.long(), delta=v)
+
+    ours = autogen_loss(theirs)
+    for seed in range(4):
+        torch.testing.assert_close(ours(*given(seed), 0.5 + seed), theirs(*given(seed), 0.5 + seed))
+        with pytest.raises(RuntimeError, match="Found dtype Long but expected Float"):
+            ours(*given(seed), 0.5 + seed).backward()
 
 
 def test_sizes_that_differ_are_warned_of() -> None:
