@@ -169,8 +169,10 @@ def _quantile(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def linspace(start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
-    """`steps` numbers, as far from `start` as from `end`."""
+    """`steps` floats, as far from `start` as from `end`; of tensors, which have no gradient of it, by torch itself."""
     dtype = dtype or torch.get_default_dtype()
+    if not dtype.is_floating_point or isinstance(start, Tensor) or isinstance(end, Tensor) or "out" in options:
+        return NotImplemented
     place, step = torch.arange(steps, dtype=dtype, **options), (end - start) / (steps - 1)
     return torch.where(place < steps // 2, start + step * place, end - step * (steps - 1 - place))
 
@@ -179,6 +181,8 @@ def _indices(part: Callable[[Tensor, int], Tensor]) -> Callable[..., Tensor]:
     """The places of a triangle, which are found ahead of the kernels, once for each size."""
 
     def indices(row: Any, col: Any, offset: int = 0, *, dtype: torch.dtype = torch.int64, device: Any = None) -> Tensor:
+        if dtype not in (torch.int32, torch.int64):
+            return NotImplemented
         is_part = part(torch.ones(row, col, dtype=torch.bool, device=device), offset)
         return is_part.nonzero().t().contiguous().to(dtype)
 

@@ -153,6 +153,33 @@ def test_targets_of_integers() -> None:
             ours(*given(seed), 0.5 + seed).backward()
 
 
+RANGES: dict[str, Callable[[Tensor], Tensor]] = {
+    "integers": lambda x: torch.linspace(0, 10, len(x), dtype=torch.int64) / 3 + x,
+    "between tensors": lambda x: torch.linspace(x.min(), x.max(), len(x)) * x,
+    "to a tensor": lambda x: torch.linspace(-1, x.sum(), len(x)) * x,
+    "from many": lambda x: torch.linspace(x, 1, len(x)) * x,
+    "to an out": lambda x: torch.linspace(0, 1, len(x), out=torch.empty(len(x))) * x,
+    "places that are floats": lambda x: torch.triu_indices(len(x), 3, dtype=torch.float64).sum() * x,
+}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_ranges_that_are_left_to_torch(name: str) -> None:
+    ours = autogen_loss(RANGES[name])
+    for seed in range(3):
+        x = given(seed)[0][:, 0]
+        found: list[Any] = []
+        for loss in (ours, RANGES[name]):
+            try:
+                found.append((loss(x).detach(), *torch.autograd.grad(loss(x).sum(), x)))
+            except (NotImplementedError, RuntimeError) as error:
+                found.append(type(error))
+        if isinstance(found[1], type):
+            assert found[0] is found[1]
+        else:
+            torch.testing.assert_close(*found)
+
+
 def test_sizes_that_differ_are_warned_of() -> None:
     def theirs(x: Tensor, y: Tensor, v: float) -> Tensor:
         return F.smooth_l1_loss(x, y[:1], beta=v)
