@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import _reduction as legacy
 
+from autogen.tracing.cross_entropy import widened
 from autogen.tracing.symbols import NUMBERS
 
 _TINY = 1e-12  # beside the squares of `cosine_embedding_loss`
@@ -149,14 +150,17 @@ def _differences(input: Tensor, target: Tensor, most: Any) -> tuple[Tensor, Tens
     return difference.masked_fill(is_far, 0.0), distance, is_far
 
 
-def lerp(input: Tensor, end: Tensor, weight: Any, **options: Any) -> Tensor:
-    """`x + w (y - x)`."""
-    return torch.lerp(input, end, input.new_full((), weight), **options)
+def lerp(input: Tensor, end: Tensor, weight: Any, *, out: Tensor | None = None) -> Tensor:
+    """`x + w (y - x)`, of halves in single precision, to which torch does not round the weight."""
+    if out is not None:
+        return NotImplemented
+    wide = widened(input)
+    return torch.lerp(wide, widened(end), wide.new_full((), weight)).to(input.dtype)
 
 
 def lerp_(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     """`lerp` in place."""
-    return input.lerp_(end, input.new_full((), weight))
+    return input.copy_(lerp(input, end, weight))
 
 
 def _quantile(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

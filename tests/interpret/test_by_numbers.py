@@ -142,6 +142,15 @@ def test_gradients_of_differences(name: str) -> None:
     assert explain(ours, x, y, threshold).path == "generated" and trace_count(ours) == 3
 
 
+@pytest.mark.parametrize("theirs", [torch.lerp, lambda x, y, v: x.clone().lerp_(y, v)])
+def test_weights_of_halves_are_not_rounded(theirs: Loss) -> None:
+    ours = autogen_loss(lambda x, y, v: theirs(x, y, v))
+    for weight in (0.3, 0.45, 0.6, 0.7):
+        x = torch.linspace(1, 2, 50).half()
+        y = x * (weight - 1) / weight  # of which little is left
+        torch.testing.assert_close(ours(x, y, weight), theirs(x, y, weight), rtol=0, atol=1e-4)
+
+
 def test_targets_of_integers() -> None:
     def theirs(x: Tensor, y: Tensor, v: float) -> Tensor:
         return F.huber_loss(x, y.long(), delta=v)
