@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import _reduction as legacy
 
+from autogen.tracing.cross_entropy import widened
 from autogen.tracing.symbols import NUMBERS
 
 _TINY = 1e-12  # beside the squares of `cosine_embedding_loss`
@@ -106,10 +107,10 @@ def huber_loss(
         raise RuntimeError("huber_loss does not support non-positive values for delta")
     if weight is not None and weight.shape != input.shape:
         raise ValueError("Weights and input must have the same size.")
-    if input.shape != target.shape:
-        return NotImplemented  # torch warns of it
-    distance, near = _distances(input, target, delta)
-    loss = 0.5 * near * near + delta * (distance - near)
+    if not _are_alike(input, target):
+        return NotImplemented
+    near, distance, is_far = _differences(input, target, delta)
+    loss = (delta * (distance - 0.5 * delta)).where(is_far, 0.5 * near * near)
     return _reduced(loss if weight is None else loss * weight, reduction)
 
 
@@ -126,25 +127,40 @@ def smooth_l1_loss(
         return F.l1_loss(input, target, size_average, reduce, reduction)
     if beta < 0:
         raise RuntimeError("smooth_l1_loss does not support negative values for beta")
-    if input.shape != target.shape:
+    if not _are_alike(input, target):
         return NotImplemented
-    distance, near = _distances(input, target, beta)
-    return _reduced(0.5 * near * near / beta + (distance - near), reduction, size_average, reduce)
+    near, distance, is_far = _differences(input, target, beta)
+    loss = (distance - 0.5 * beta).where(is_far, 0.5 * near * near / beta)
+    return _reduced(loss, reduction, size_average, reduce)
 
 
-def _distances(input: Tensor, target: Tensor, most: Any) -> tuple[Tensor, Tensor]:
-    distance = (input - target).abs()
-    return distance, distance.clamp(max=most)
+def _are_alike(input: Tensor, target: Tensor) -> bool:
+    """Whether sizes are equal, of which torch else warns, and dtypes, of which it may have no gradient else."""
+    return input.shape == target.shape and input.dtype == target.dtype
 
 
-def lerp(input: Tensor, end: Tensor, weight: Any, **options: Any) -> Tensor:
-    """`x + w (y - x)`."""
-    return torch.lerp(input, end, input.new_full((), weight), **options)
+def _differences(input: Tensor, target: Tensor, most: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Differences up to `most`, which nan is, too, or 0; how large all are, and which are larger.
+
+    What is far has no square, whose gradient would be nan where that is infinite.
+    """
+    difference = input - target
+    distance = difference.abs()
+    is_far = distance >= most
+    return difference.masked_fill(is_far, 0.0), distance, is_far
+
+
+def lerp(input: Tensor, end: Tensor, weight: Any, *, out: Tensor | None = None) -> Tensor:
+    """`x + w (y - x)`, of halves in single precision, to which torch does not round the weight."""
+    if out is not None:
+        return NotImplemented
+    wide = widened(input)
+    return torch.lerp(wide, widened(end), wide.new_full((), weight)).to(input.dtype)
 
 
 def lerp_(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     """`lerp` in place."""
-    return input.lerp_(end, input.new_full((), weight))
+    return input.copy_(lerp(input, end, weight))
 
 
 def _quantile(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -157,8 +173,10 @@ def _quantile(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def linspace(start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
-    """`steps` numbers, as far from `start` as from `end`."""
+    """`steps` floats, as far from `start` as from `end`; of tensors, which have no gradient of it, by torch itself."""
     dtype = dtype or torch.get_default_dtype()
+    if not dtype.is_floating_point or isinstance(start, Tensor) or isinstance(end, Tensor) or "out" in options:
+        return NotImplemented
     place, step = torch.arange(steps, dtype=dtype, **options), (end - start) / (steps - 1)
     return torch.where(place < steps // 2, start + step * place, end - step * (steps - 1 - place))
 
@@ -167,6 +185,8 @@ def _indices(part: Callable[[Tensor, int], Tensor]) -> Callable[..., Tensor]:
     """The places of a triangle, which are found ahead of the kernels, once for each size."""
 
     def indices(row: Any, col: Any, offset: int = 0, *, dtype: torch.dtype = torch.int64, device: Any = None) -> Tensor:
+        if dtype not in (torch.int32, torch.int64):
+            return NotImplemented
         is_part = part(torch.ones(row, col, dtype=torch.bool, device=device), offset)
         return is_part.nonzero().t().contiguous().to(dtype)
 

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
+from autogen.tracing.checks import refuse
+
 aten = torch.ops.aten
 
 # Where the shape that a place is in, the dimension and the place are among the arguments.
@@ -23,7 +25,11 @@ _SELECTED = {
 
 
 def from_the_beginning(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of an op, with the place where it begins between 0 and the size of the dimension."""
+    """The arguments of an op, with the place where it begins between 0 and the size of the dimension.
+
+    Raises:
+        IndexError: the one place that is read or written lies before the first; of those after the last, torch says so.
+    """
     found = _STARTS.get(func) or _SELECTED.get(func)
     if found is None or len(args) <= found[2]:
         return args
@@ -35,6 +41,7 @@ def from_the_beginning(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     size = shape[args[dim]]
     if guard_or_false(place < 0):
         place = place + size
+        refuse(func in _SELECTED and guard_or_false(place < 0), "a place before the first", IndexError)
     if func in _STARTS:
         if guard_or_false(place < 0):
             place = 0

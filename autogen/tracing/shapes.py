@@ -16,7 +16,8 @@ aten = torch.ops.aten
 
 
 def _constant_pad_nd(input: Tensor, pad: Sequence[Any], value: float = 0) -> Any:
-    is_in_order = input.dim() not in (4, 5) or input.is_contiguous()  # and not "channels last", as the result would be
+    # And not "channels last", as the result would be; of images of one pixel, the last stride tells.
+    is_in_order = input.dim() not in (4, 5) or (input.is_contiguous() and input.stride(-1) == 1)
     if len(pad) % 2 or len(pad) > 2 * input.dim() or not is_in_order:
         return NotImplemented
     shape = list(input.shape)
@@ -44,7 +45,10 @@ def _col2im(input: Tensor, output_size: Sequence[Any], kernel_size: Sequence[int
     if input.dim() not in (2, 3) or len(output_size) != 2 or len(kernel_size) != 2:
         return NotImplemented
     *batch, rows, _places = input.shape
-    return input.new_empty((*batch, rows // math.prod(kernel_size), *output_size))
+    in_patch = math.prod(kernel_size)
+    if not in_patch or rows % in_patch:  # which torch refuses
+        return NotImplemented
+    return input.new_empty((*batch, rows // in_patch, *output_size))
 
 
 def _resize_backward(grad: Tensor, output_size: Sequence[Any], input_size: Sequence[Any], *_: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -124,6 +125,68 @@ def test_dtypes(name: str, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
                 found = ours(x, y, 0.5 + 0.25 * seed)
             tolerance = {"rtol": 2e-2, "atol": 2e-2} if torch.bfloat16 in dtypes else {}
             torch.testing.assert_close(found, wanted, **tolerance)
+
+
+@pytest.mark.parametrize("name", ["huber", "smooth_l1"])
+def test_gradients_of_differences(name: str) -> None:
+    """Of nan, of infinities, at the threshold, and of differences that are small beside it."""
+    theirs = LOSSES[name]
+    ours = autogen_loss(theirs)
+    x, y = torch.tensor([[math.nan, math.inf, -math.inf, 2.0, 0.5, -1.5, 1e-3, 0.3, -40.0], [0.0] * 9])
+    x.requires_grad_()
+    for threshold in (0.5, 0.75, 1.5, 1e5, 30.0):
+        found, expected = (
+            torch.autograd.grad((loss(x, y, threshold) * torch.linspace(1, 2, 9)).sum(), x) for loss in (ours, theirs)
+        )
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=0, equal_nan=True)
+    assert explain(ours, x, y, threshold).path == "generated" and trace_count(ours) == 3
+
+
+@pytest.mark.parametrize("theirs", [torch.lerp, lambda x, y, v: x.clone().lerp_(y, v)])
+def test_weights_of_halves_are_not_rounded(theirs: Loss) -> None:
+    ours = autogen_loss(lambda x, y, v: theirs(x, y, v))
+    for weight in (0.3, 0.45, 0.6, 0.7):
+        x = torch.linspace(1, 2, 50).half()
+        y = x * (weight - 1) / weight  # of which little is left
+        torch.testing.assert_close(ours(x, y, weight), theirs(x, y, weight), rtol=0, atol=1e-4)
+
+
+def test_targets_of_integers() -> None:
+    def theirs(x: Tensor, y: Tensor, v: float) -> Tensor:
+        return F.huber_loss(x, y.long(), delta=v)
+
+    ours = autogen_loss(theirs)
+    for seed in range(4):
+        torch.testing.assert_close(ours(*given(seed), 0.5 + seed), theirs(*given(seed), 0.5 + seed))
+        with pytest.raises(RuntimeError, match="Found dtype Long but expected Float"):
+            ours(*given(seed), 0.5 + seed).backward()
+
+
+RANGES: dict[str, Callable[[Tensor], Tensor]] = {
+    "integers": lambda x: torch.linspace(0, 10, len(x), dtype=torch.int64) / 3 + x,
+    "between tensors": lambda x: torch.linspace(x.min(), x.max(), len(x)) * x,
+    "to a tensor": lambda x: torch.linspace(-1, x.sum(), len(x)) * x,
+    "from many": lambda x: torch.linspace(x, 1, len(x)) * x,
+    "to an out": lambda x: torch.linspace(0, 1, len(x), out=torch.empty(len(x))) * x,
+    "places that are floats": lambda x: torch.triu_indices(len(x), 3, dtype=torch.float64).sum() * x,
+}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_ranges_that_are_left_to_torch(name: str) -> None:
+    ours = autogen_loss(RANGES[name])
+    for seed in range(3):
+        x = given(seed)[0][:, 0]
+        found: list[Any] = []
+        for loss in (ours, RANGES[name]):
+            try:
+                found.append((loss(x).detach(), *torch.autograd.grad(loss(x).sum(), x)))
+            except (NotImplementedError, RuntimeError) as error:
+                found.append(type(error))
+        if isinstance(found[1], type):
+            assert found[0] is found[1]
+        else:
+            torch.testing.assert_close(*found)
 
 
 def test_sizes_that_differ_are_warned_of() -> None:

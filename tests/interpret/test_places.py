@@ -43,6 +43,8 @@ LOSSES: dict[str, Loss] = {
     "beyond the end": lambda x: x[x.shape[1] :].sum() + x.sum(),
     "one of them": lambda x: x[-(x.shape[0] // 2)] + x[x.shape[0] // 2],
     "one and a size": lambda x: x.select(1, -x.shape[1] + x.shape[1] // 2).sum(),
+    "one before the first": lambda x: x[-x.shape[1]] * x[x.shape[0] - x.shape[1] - 1],
+    "one before the first, by its name": lambda x: x.select(1, -x.shape[0]) * 2,
     "narrow": lambda x: x.narrow(1, -(x.shape[1] // 2) - x.shape[1] % 2, 1),
     "cleared": cleared,
     "doubled": doubled,

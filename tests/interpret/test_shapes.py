@@ -70,6 +70,7 @@ REFUSED: dict[str, Callable[[Tensor], Any]] = {
     "too many factors": lambda x: F.interpolate(x, scale_factor=(2, 2, 2)),
     "nothing left": lambda x: F.interpolate(x, scale_factor=0.01),
     "patches of more than there is": lambda x: F.unfold(x, 30),
+    "less than a patch": lambda x: F.fold(x.flatten(1)[:, None, :1], (2, 2), 2),
     "half a pad": lambda x: F.pad(x, (1, 2, 3)),
     "pads of more dimensions": lambda x: F.pad(x, (1,) * 10),
 }
@@ -99,3 +100,10 @@ def test_channels_last(dims: int = 4) -> None:
         x = x.detach().to(memory_format=torch.channels_last)
         torch.testing.assert_close(ours(x), theirs(x))
         assert ours(x).stride() == theirs(x).stride()
+
+
+def test_channels_last_of_one_pixel() -> None:
+    ours = autogen_loss(lambda x: F.pad(x, (1, 1, 2, 0)))
+    for channels in (2, 3, 4):
+        x = torch.randn(2, channels, 1, 1).to(memory_format=torch.channels_last)
+        assert ours(x).stride() == F.pad(x, (1, 1, 2, 0)).stride()
