@@ -103,6 +103,7 @@ class Listener:
         self._out, self._errors, self._filters = sys.stdout, sys.stderr, warnings.filters
         self._print, self._warn = builtins.print, warnings.warn
         self._handle, self._is_enabled = logging.Logger.handle, logging.Logger.isEnabledFor
+        self._effective_level = logging.Logger.getEffectiveLevel
 
     def replacements(self) -> dict[tuple[Any, str], Any]:
         """What Python's functions are meanwhile, by where they are."""
@@ -111,6 +112,7 @@ class Listener:
             (warnings, "warn"): self._note_warning,
             (logging.Logger, "handle"): lambda *args: self._note_record(*args),
             (logging.Logger, "isEnabledFor"): lambda *args: self._would_log(*args),
+            (logging.Logger, "getEffectiveLevel"): lambda logger: self._level(logger, sys._getframe(1)),
             **{
                 (kind, "__format__"): lambda number, how: self._format(number, how, sys._getframe(1))
                 for kind in NUMBERS
@@ -206,6 +208,11 @@ class Listener:
         if frame is asking:  # by the loss itself, which may do something else if it is not
             raise UnsupportedOpError("Logger.isEnabledFor", where=statement_at(frame.f_code, frame.f_lineno))
         return True
+
+    def _level(self, logger: logging.Logger, frame: types.FrameType) -> int:
+        if self._hears(frame):
+            raise UnsupportedOpError("Logger.getEffectiveLevel", where=statement_at(frame.f_code, frame.f_lineno))
+        return self._effective_level(logger)
 
 
 def _behind_logging(frame: types.FrameType) -> types.FrameType:

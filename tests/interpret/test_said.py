@@ -196,6 +196,11 @@ def ask_for_a_level(a: Tensor, b: Tensor, step: int) -> None:
         LOG.debug("no")
 
 
+def ask_for_the_level(a: Tensor, b: Tensor, step: int) -> None:
+    if LOG.getEffectiveLevel() <= logging.DEBUG:
+        LOG.debug("a %s", a.item())
+
+
 def say_in_backward(a: Tensor, b: Tensor, step: int) -> None:
     a.register_hook(lambda gradient: print("backward"))
 
@@ -268,6 +273,7 @@ def print_and_leave(a: Tensor, b: Tensor, step: int) -> None:
         (print_an_object, "printed or logged here"),
         (log_a_traceback, "a record with a traceback"),
         (ask_for_a_level, "Logger.isEnabledFor"),
+        (ask_for_the_level, "Logger.getEffectiveLevel"),
         (say_in_backward, "printed or logged in backward"),
         (print_before_a_write, "a tensor that is written to later"),
         (print_before_a_hidden_write, "a tensor that is written to later"),
