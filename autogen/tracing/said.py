@@ -129,6 +129,7 @@ class Listener:
         """
         self._texts.refuse_waiting()
         self._is_backward = True
+        self._node_of = id  # another thread may have found a replacement, and is not to keep the trace alive
 
     def _hears(self, frame: types.FrameType) -> bool:
         return threading.get_ident() == self._thread and not is_library(frame.f_globals.get("__name__"))
