@@ -25,6 +25,7 @@ _LOOKS_UP = frozenset({
     "getattr", "__getattribute__", "attrgetter", "methodcaller", "getmembers", "__dict__", "vars", "dir", "globals",
     "eval", "exec", "__import__", "import_module",
 })  # fmt: skip
+_GIVES_ALL = frozenset({"__getstate__", "__reduce__", "__reduce_ex__", "asdict", "astuple"})  # attributes of an object
 _BY_STRINGS = frozenset({"getattr", "hasattr", "setattr", "delattr"})
 ANY = "*"  # in the place of a name
 _WITH_ARGUMENTS = ("PRECALL", "CALL", "CALL_FUNCTION", "CALL_METHOD")
@@ -103,7 +104,7 @@ def uses_in(code: types.CodeType) -> Uses:
     steps = _steps(code)
     read, appended, with_appended, assigned = set[str](), set[str](), set[str](), set[str]()
     first = set[str]()  # assigned to `self` before anything else can have happened
-    is_straight = not getattr(code, "co_exceptiontable", b"")
+    is_straight = not getattr(code, "co_exceptiontable", b"") and not any(map(_is_another_self, steps))
     for k, step in enumerate(steps):
         is_of_self = k > 0 and steps[k - 1].argval == "self"
         is_straight &= "JUMP" not in step.opname and not step.opname.startswith(_BEGINNINGS)
@@ -114,7 +115,7 @@ def uses_in(code: types.CodeType) -> Uses:
             assigned.add(step.argval)
             if is_straight and is_of_self:
                 first.add(step.argval)
-        elif step.opname in _READS and step.argval in _LOOKS_UP | _BY_STRINGS:
+        elif step.opname in _READS and step.argval in _LOOKS_UP | _BY_STRINGS | _GIVES_ALL:
             read.add(_named_by(code, steps, k))
         elif step.opname in _READS and not (is_of_self and step.argval in first):
             after = steps[k + 1 : k + 4]
@@ -124,7 +125,7 @@ def uses_in(code: types.CodeType) -> Uses:
         elif step.opname.startswith("DELETE_"):
             read.add(step.argval)
         elif step.opname == "MATCH_CLASS":
-            read.update(steps[k - 1].argval)
+            read.update(steps[k - 1].argval, [ANY] if step.arg else [])  # what has no name may be any
     uses = Uses(*map(frozenset, (read, appended, with_appended, assigned)))
     inner = (uses_in(each) for each in code.co_consts if isinstance(each, types.CodeType))
     return functools.reduce(operator.or_, inner, uses)
@@ -139,6 +140,12 @@ def _named_by(code: types.CodeType, steps: Sequence[dis.Instruction], k: int) ->
     name = next(each for each in steps[k + 2 :] if each.opname not in _ATTRIBUTES)
     is_text = name.opname == "LOAD_CONST" and isinstance(name.argval, str)
     return name.argval if is_text and _is_given(code, name.offset, 1) else ANY
+
+
+def _is_another_self(step: dis.Instruction) -> bool:
+    """Whether a step gives the variable `self` another value; Python 3.13 does more at once."""
+    names = step.argval if isinstance(step.argval, tuple) else (step.argval,)
+    return step.opname.startswith(("STORE_FAST", "STORE_DEREF")) and "self" in names
 
 
 def _is_append(step: dis.Instruction) -> bool:

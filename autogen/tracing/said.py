@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
 
 from autogen.calls.changes import Formatted
 from autogen.calls.libraries import is_library
@@ -71,30 +72,38 @@ def _print_as_an_error(*values: Any, **options: Any) -> None:
 
 @frozen
 class Saying:
-    """A call of a function that says something, from a line of the loss."""
+    """A call of a function that says something, from a line of the loss: with the leaves and the structure of all its
+    arguments as they were then, and the `nodes` that stood for the tensors among them.
+    """
 
     function: Callable[..., None]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    leaves: list[Any]
+    structure: pytree.TreeSpec
+    nodes: list[Any]
     where: SourceLine
 
-    def leaves(self) -> list[Any]:
+    def parts(self) -> list[Any]:
         """All that is in its arguments, and in their texts."""
-        leaves, _ = flattened((self.args, self.kwargs))
-        texts = [part for leaf in leaves if isinstance(leaf, Formatted) for part in leaf.parts]
-        return [*leaves, *(part[0] for part in texts if not isinstance(part, str))]
+        texts = [part for leaf in self.leaves if isinstance(leaf, Formatted) for part in leaf.parts]
+        return [*self.leaves, *(part[0] for part in texts if not isinstance(part, str))]
 
 
 class Listener:
-    """Notes what the loss says that this thread traces; what others say meanwhile is said."""
+    """Notes what the loss says that this thread traces; what others say meanwhile is said.
 
-    def __init__(self) -> None:
+    `node_of` gives what stands for a tensor, which is another one once that is written to.
+    """
+
+    def __init__(self, node_of: Callable[[torch.Tensor], Any] = id) -> None:
         self.heard: list[Saying] = []
         self._thread = threading.get_ident()
         self._is_backward = False
         self._texts = Texts()
+        self._node_of = node_of
+        self._out, self._errors, self._filters = sys.stdout, sys.stderr, warnings.filters
         self._print, self._warn = builtins.print, warnings.warn
         self._handle, self._is_enabled = logging.Logger.handle, logging.Logger.isEnabledFor
+        self._effective_level = logging.Logger.getEffectiveLevel
 
     def replacements(self) -> dict[tuple[Any, str], Any]:
         """What Python's functions are meanwhile, by where they are."""
@@ -103,6 +112,7 @@ class Listener:
             (warnings, "warn"): self._note_warning,
             (logging.Logger, "handle"): lambda *args: self._note_record(*args),
             (logging.Logger, "isEnabledFor"): lambda *args: self._would_log(*args),
+            (logging.Logger, "getEffectiveLevel"): lambda logger: self._level(logger, sys._getframe(1)),
             **{
                 (kind, "__format__"): lambda number, how: self._format(number, how, sys._getframe(1))
                 for kind in NUMBERS
@@ -119,6 +129,7 @@ class Listener:
         """
         self._texts.refuse_waiting()
         self._is_backward = True
+        self._node_of = id  # another thread may have found a replacement, and is not to keep the trace alive
 
     def _hears(self, frame: types.FrameType) -> bool:
         return threading.get_ident() == self._thread and not is_library(frame.f_globals.get("__name__"))
@@ -127,8 +138,10 @@ class Listener:
         where = statement_at(frame.f_code, frame.f_lineno)
         if self._is_backward:
             raise UnsupportedOpError("what is printed or logged in backward", where=where)
-        args, kwargs = self._texts.settled((args, kwargs), frame)
-        self.heard.append(Saying(function, args, kwargs, where))
+        leaves, structure = flattened((args, kwargs))
+        leaves = [self._texts.settled(leaf, frame) for leaf in leaves]
+        nodes = [self._node_of(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        self.heard.append(Saying(function, leaves, structure, nodes, where))
 
     def _format(self, number: Any, how: str, frame: types.FrameType) -> str:
         written = self._texts.write(number, how, frame) if self._hears(frame) else None
@@ -152,13 +165,13 @@ class Listener:
         return torch.Tensor.__repr__(tensor)
 
     def _note_print(self, *values: Any, **options: Any) -> None:
-        frame, file = sys._getframe(1), options.get("file")
+        frame, file = sys._getframe(1), options.get("file") or sys.stdout
         if not self._hears(frame):
             self._print(*values, **options)
             return
-        if file not in (None, sys.stdout, sys.stderr):
+        if file not in (self._out, self._errors):
             raise UnsupportedOpError("print to a file", where=statement_at(frame.f_code, frame.f_lineno))
-        function = self._print if file is not sys.stderr else _print_as_an_error
+        function = self._print if file is not self._errors else _print_as_an_error
         self._note(frame, function, *values, **{name: each for name, each in options.items() if name != "file"})
 
     def _note_warning(
@@ -168,6 +181,10 @@ class Listener:
         if not self._hears(frame):
             self._warn(message, category, stacklevel + 1, source, **options)
             return
+        if warnings.filters is not self._filters:
+            raise UnsupportedOpError(
+                "a warning under filters of its own", where=statement_at(frame.f_code, frame.f_lineno)
+            )
         of = _outside(frame, stacklevel)
         self._note(frame, Warned(of.f_code.co_filename, of.f_lineno, of.f_globals), message, category, source)
 
@@ -192,6 +209,11 @@ class Listener:
         if frame is asking:  # by the loss itself, which may do something else if it is not
             raise UnsupportedOpError("Logger.isEnabledFor", where=statement_at(frame.f_code, frame.f_lineno))
         return True
+
+    def _level(self, logger: logging.Logger, frame: types.FrameType) -> int:
+        if self._hears(frame):
+            raise UnsupportedOpError("Logger.getEffectiveLevel", where=statement_at(frame.f_code, frame.f_lineno))
+        return self._effective_level(logger)
 
 
 def _behind_logging(frame: types.FrameType) -> types.FrameType:

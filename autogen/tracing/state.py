@@ -146,13 +146,16 @@ class Collector:
         return Assigned(change.place, _fixed(key), tuple([self._leaf(name, leaf) for leaf in leaves]), structure)
 
     def _said(self, saying: Saying) -> Said:
-        leaves, structure = flattened((saying.args, saying.kwargs))
-        if any(
-            isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves
-        ):  # whose text tells of its graph
+        tensors = [leaf for leaf in saying.leaves if isinstance(leaf, torch.Tensor)]
+        if any(tensor.requires_grad for tensor in tensors):  # whose text tells of its graph
             raise UnsupportedOpError("what is printed or logged of a tensor with a graph", where=saying.where)
+        if list(map(self._recording.node_of, tensors)) != saying.nodes:
+            raise UnsupportedOpError(
+                "what is printed or logged of a tensor that is written to later", where=saying.where
+            )
         try:
-            return Said(saying.function, tuple([self._leaf("what it prints", leaf) for leaf in leaves]), structure)
+            leaves = tuple([self._leaf("what it prints", leaf) for leaf in saying.leaves])
+            return Said(saying.function, leaves, saying.structure)
         except _Refused:
             raise UnsupportedOpError("what is printed or logged here", where=saying.where) from None
 

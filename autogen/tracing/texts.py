@@ -13,7 +13,6 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from autogen.calls.changes import Formatted
 from autogen.errors import SourceLine, ValueBranchError
@@ -53,18 +52,14 @@ class Texts:
         self._waiting[sign] = _Written(number, how, id(frame), where)
         return sign
 
-    def settled(self, said: Any, frame: FrameType) -> Any:
-        """What code says, with the numbers that stand in its texts.
+    def settled(self, leaf: Any, frame: FrameType) -> Any:
+        """A leaf of what code says, with the numbers that stand in it if it is a text.
 
         Raises:
             ValueBranchError: it was not the statement at hand that has formatted them.
         """
-
-        def settle(leaf: Any) -> Any:
-            parts = _SIGNS.split(leaf) if isinstance(leaf, str) else ()
-            return Formatted(tuple([self._part(each, frame) for each in parts])) if len(parts) > 1 else leaf
-
-        return pytree.tree_map(settle, said)
+        parts = _SIGNS.split(leaf) if isinstance(leaf, str) else ()
+        return Formatted(tuple([self._part(each, frame) for each in parts])) if len(parts) > 1 else leaf
 
     def _part(self, text: str, frame: FrameType) -> str | tuple[Any, str]:
         if _SIGNS.fullmatch(text) is None:

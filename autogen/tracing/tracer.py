@@ -258,7 +258,7 @@ class _Tracing:
         self.recording = Recording(self._streams, made)
         self.recorder = Recorder(self.recording, symbols, {**decompositions, **CORRECTIONS}, reads)
         self._drawn = DrawnChecks(self.recording.node_of)
-        self._said = Listener()
+        self._said = Listener(self.recording.node_of)
         self._floats = [(name, symbols.number(name, float(value))) for name, value in floats.items()]
         self._are_integers = [type(value) is int for value in floats.values()]
         with torch.inference_mode(False):
@@ -285,7 +285,7 @@ class _Tracing:
 
     def said(self) -> list[Any]:
         """All that is in what the loss has printed or logged."""
-        return [leaf for each in self._said.heard for leaf in each.leaves()]
+        return [part for each in self._said.heard for part in each.parts()]
 
     def collect(self, results: Sequence[torch.Tensor], recorded: _Recorded, is_once: bool) -> Collector:
         """What the loss has changed that outlives the call."""

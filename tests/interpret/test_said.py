@@ -62,7 +62,12 @@ def by_another_name(a: Tensor, b: Tensor, step: int) -> None:
 
 def formats(a: Tensor, b: Tensor, step: int) -> None:
     print(f"a {a.item():.3f} {b:>9.2e}|{step:03d}", "{:.1f}, {n}".format(a.item(), n=step), f"{a}" + f"{step:>{4}}")  # noqa: UP032
-    print([step, {"n": 1}], f"{a.item() / b.item():.2f} of {len(a.shape)}", end=f"{b.item()}\n")
+    print(
+        [step, {"n": 1}, a.shape],
+        a.new_zeros(2, step).shape,
+        f"{a.item() / b.item():.2f} of {len(a.shape)}",
+        end=f"{b.item()}\n",
+    )
     LOG.info(f"loss {a.item():8.2f} of %s", f"{step:x}")
 
 
@@ -191,8 +196,36 @@ def ask_for_a_level(a: Tensor, b: Tensor, step: int) -> None:
         LOG.debug("no")
 
 
+def ask_for_the_level(a: Tensor, b: Tensor, step: int) -> None:
+    if LOG.getEffectiveLevel() <= logging.DEBUG:
+        LOG.debug("a %s", a.item())
+
+
 def say_in_backward(a: Tensor, b: Tensor, step: int) -> None:
     a.register_hook(lambda gradient: print("backward"))
+
+
+def print_before_a_write(a: Tensor, b: Tensor, step: int) -> None:
+    total = a.detach().clone()
+    print(total)
+    total += 1
+
+
+def print_before_a_hidden_write(a: Tensor, b: Tensor, step: int) -> None:
+    total = torch.stack([a, b]).detach()
+    print(total[0])
+    total.data.add_(1)
+
+
+def print_elsewhere(a: Tensor, b: Tensor, step: int) -> None:
+    with contextlib.redirect_stdout(OUT):
+        print("aside")
+
+
+def warn_under_filters(a: Tensor, b: Tensor, step: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.warn("ignored")  # noqa: B028
 
 
 def format_for_a_comparison(a: Tensor, b: Tensor, step: int) -> None:
@@ -240,7 +273,12 @@ def print_and_leave(a: Tensor, b: Tensor, step: int) -> None:
         (print_an_object, "printed or logged here"),
         (log_a_traceback, "a record with a traceback"),
         (ask_for_a_level, "Logger.isEnabledFor"),
+        (ask_for_the_level, "Logger.getEffectiveLevel"),
         (say_in_backward, "printed or logged in backward"),
+        (print_before_a_write, "a tensor that is written to later"),
+        (print_before_a_hidden_write, "a tensor that is written to later"),
+        (print_elsewhere, "print to a file"),
+        (warn_under_filters, "a warning under filters of its own"),
         (format_for_a_comparison, "formatting a number"),
         (format_for_a_helper, "formatting a number"),
         (format_for_a_key, "formatting a number"),
@@ -368,4 +406,4 @@ def test_others_are_not_listened_to(capsys: pytest.CaptureFixture[str]) -> None:
     assert (capsys.readouterr().out, answers, listener.heard) == ("aloud\n", [False], [])
     with pytest.raises(autogen.UnsupportedOpError, match="isEnabledFor"):
         scope["speak"]()  # type: ignore[operator]
-    assert [each.args for each in listener.heard] == [("aloud",)]
+    assert [each.leaves for each in listener.heard] == [["aloud"]]

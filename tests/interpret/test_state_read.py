@@ -82,6 +82,7 @@ BY_ANOTHER_NAME: dict[str, dict[str, Any]] = {
     "partial": {"read": read_logs, "of": functools.partialmethod(read_logs), "scale": lambda self: self.of()},
     "bound": {"read": read_logs, "scale": lambda self: self.of()},
     "getter": {"scale": lambda self: 2 if LOGS(self) is None else 3},
+    "state": {"scale": lambda self: 2 if self.__reduce_ex__(2)[2]["logs"] is None else 3},
     "text": {"scale": lambda self: len("{0.logs}".format(self))},  # noqa: UP030, UP032
 }
 
@@ -101,6 +102,28 @@ def read_by(way: str) -> Callable[[], Logging]:
         return loss
 
     return make
+
+
+class ReadByPlace(Logging):
+    __match_args__ = ("logs",)
+
+    def log(self, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        match self:
+            case ReadByPlace(None):
+                a = 2 * a
+        self.logs = {"n": len(x)}
+        return a
+
+
+class ReadOfAnother(Logging):
+    def __init__(self, *others: ReadOfAnother) -> None:
+        super().__init__()
+        self.others = others
+
+    def log(self, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        self.logs = {"n": len(x)}
+        self = self.others[0]
+        return 2 * a if self.logs is None else a
 
 
 class ReadInALibrary(nn.HuberLoss):
@@ -144,7 +167,8 @@ class ReadInOneBranch(Logging):
     "kind",
     [
         *(ReadByAHelper, ReadByAnother, ReadBySubscript, ReadFirst, ReadWhereItIsNotAssigned, Overridden),
-        *(ReadInAnotherList, ReadInAnotherDictionary, ReadInOneBranch),
+        *(ReadInAnotherList, ReadInAnotherDictionary, ReadInOneBranch, ReadByPlace),
+        lambda: ReadOfAnother(ReadOfAnother()),
         *map(read_by, BY_ANOTHER_NAME),
     ],
 )
