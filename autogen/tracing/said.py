@@ -48,8 +48,10 @@ class Logged:
 
     def __call__(self, message: Any, args: Any, extra: Any) -> None:
         file, number, function = self.line
-        logger, level = self.logger, self.level
-        logger.handle(logger.makeRecord(logger.name, level, file, number, message, args, None, function, extra))
+        make = logging.getLogRecordFactory()  # whose own attributes are those of this call
+        record = make(self.logger.name, self.level, file, number, message, args, None, function)
+        vars(record).update({name: value for name, value in extra.items() if name not in vars(record)})
+        self.logger.handle(record)
 
 
 @frozen

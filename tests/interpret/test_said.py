@@ -370,6 +370,37 @@ def test_a_parameter_is_formatted_as_one(capsys: pytest.CaptureFixture[str]) -> 
             ours(torch.ones(3), True)
 
 
+def test_records_are_those_of_a_factory_and_a_logger(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Marking(logging.Logger):
+        def makeRecord(self, *args: Any, **options: Any) -> logging.LogRecord:
+            record = super().makeRecord(*args, **options)
+            record.msg = f"marked {record.msg}"
+            return record
+
+    def make(*args: Any, **options: Any) -> logging.LogRecord:
+        record = logging.LogRecord(*args, **options)
+        record.step = steps[-1]
+        return record
+
+    found: list[tuple[str, int, float]] = []
+    log = Marking("marking", logging.INFO)
+    handler = logging.Handler()
+    handler.emit = lambda each: found.append((each.getMessage(), each.step, each.mean))  # type: ignore[method-assign]
+    log.addHandler(handler)
+
+    @autogen_loss
+    def loss(x: Tensor) -> Tensor:
+        log.info("of %d", len(x), extra={"mean": x.mean().item()})
+        return x.square().mean()
+
+    steps = [0]
+    monkeypatch.setattr(logging, "_logRecordFactory", make)
+    for steps in ([1], [2], [3], [4]):
+        loss(torch.full((4 + steps[0], 2), float(steps[0])))
+    assert found == [(f"marked of {4 + k}", k, float(k)) for k in (1, 2, 3, 4)]
+    assert explain(loss, torch.ones(4, 2)).path == "generated"
+
+
 def test_each_trace_says_it_once() -> None:
     ours = autogen_loss(loss_that(prints), retrace="every")
     theirs = loss_that(prints)
