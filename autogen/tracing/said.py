@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from autogen.calls.changes import Formatted
@@ -151,7 +152,9 @@ class Listener:
             return written
         if not is_of_a_loss(frame):
             return object.__format__(number, how)
-        if isinstance(number, torch.SymFloat):
+        if isinstance(number, torch.SymFloat) and how:
+            return object.__format__(number, how)  # an error, after which sizes are taken as they are
+        if free_unbacked_symbols(number):
             raise refused(statement_at(frame.f_code, frame.f_lineno))
         return format(number_of(number), how)
 

@@ -281,7 +281,7 @@ def print_and_leave(a: Tensor, b: Tensor, step: int) -> None:
         (warn_under_filters, "a warning under filters of its own"),
         (format_for_a_comparison, "formatting a number"),
         (format_for_a_helper, "formatting a number"),
-        (format_for_a_key, "formatting a number"),
+        (format_for_a_key, "takes a tensor's value into Python"),
         (format_twice, "formatting a number"),
         (format_another_way, "formatting a number"),
         (format_a_tensor_of_many, "the text of a tensor"),
