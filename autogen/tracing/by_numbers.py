@@ -14,19 +14,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn import _reduction as legacy
 
-from autogen.tracing.cross_entropy import widened
+from autogen.tracing.arguments import reduced, reduction_of, widened
 from autogen.tracing.symbols import NUMBERS
 
 _TINY = 1e-12  # beside the squares of `cosine_embedding_loss`
-
-
-def _reduced(loss: Tensor, reduction: str, size_average: bool | None = None, reduce: bool | None = None) -> Tensor:
-    if size_average is not None or reduce is not None:
-        reduction = legacy.legacy_get_string(size_average, reduce)
-    legacy.get_enum(reduction)  # which refuses what is none
-    return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
 
 
 def margin_ranking_loss(
@@ -34,27 +26,23 @@ def margin_ranking_loss(
     input2: Tensor,
     target: Tensor,
     margin: Any = 0,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     """`max(0, -y (x1 - x2) + margin)`."""
     if input1.dim() != input2.dim() or input1.dim() != target.dim():
         raise RuntimeError("inputs of other dimensions")
-    return _reduced((-target * (input1 - input2) + margin).clamp_min(0), reduction, size_average, reduce)
+    return reduced((-target * (input1 - input2) + margin).clamp_min(0), reduction)
 
 
 def hinge_embedding_loss(
     input: Tensor,
     target: Tensor,
     margin: Any = 1.0,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     """`x` where `y = 1`, `max(0, margin - x)` where `y = -1`, and their sum elsewhere."""
     of_others = (margin - input).clamp_min(0).where(target != 1, 0.0)
-    return _reduced(of_others + input.where(target != -1, 0.0), reduction, size_average, reduce)
+    return reduced(of_others + input.where(target != -1, 0.0), reduction)
 
 
 def cosine_embedding_loss(
@@ -62,8 +50,6 @@ def cosine_embedding_loss(
     input2: Tensor,
     target: Tensor,
     margin: Any = 0,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     """`1 - cos(x1, x2)` where `y = 1`, `max(0, cos(x1, x2) - margin)` where `y = -1`."""
@@ -73,7 +59,7 @@ def cosine_embedding_loss(
     squares = ((input1 * input1).sum(dim) + _TINY) * ((input2 * input2).sum(dim) + _TINY)
     cosine = (input1 * input2).sum(dim) / squares.sqrt()
     alike, others = (1 - cosine).where(target == 1, 0.0), (cosine - margin).clamp_min(0).where(target == -1, 0.0)
-    return _reduced(alike + others, reduction, size_average, reduce)
+    return reduced(alike + others, reduction)
 
 
 def triplet_margin_loss(
@@ -84,8 +70,6 @@ def triplet_margin_loss(
     p: float = 2,
     eps: float = 1e-6,
     swap: bool = False,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     """`max(0, margin + d(a, p) - d(a, n))`; with `swap`, the smaller of `d(a, n)` and `d(p, n)`."""
@@ -96,7 +80,7 @@ def triplet_margin_loss(
     near, far = (F.pairwise_distance(anchor, each, p, eps) for each in (positive, negative))
     if swap:
         far = torch.minimum(far, F.pairwise_distance(positive, negative, p, eps))
-    return _reduced((margin + near - far).clamp_min(0), reduction, size_average, reduce)
+    return reduced((margin + near - far).clamp_min(0), reduction)
 
 
 def huber_loss(
@@ -111,27 +95,25 @@ def huber_loss(
         return NotImplemented
     near, distance, is_far = _differences(input, target, delta)
     loss = (delta * (distance - 0.5 * delta)).where(is_far, 0.5 * near * near)
-    return _reduced(loss if weight is None else loss * weight, reduction)
+    return reduced(loss if weight is None else loss * weight, reduction)
 
 
 def smooth_l1_loss(
     input: Tensor,
     target: Tensor,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
     reduction: str = "mean",
     beta: Any = 1.0,
 ) -> Tensor:
     """`d^2 / (2 beta)` of differences up to `beta`, beyond that `d - beta / 2`."""
     if beta == 0:
-        return F.l1_loss(input, target, size_average, reduce, reduction)
+        return F.l1_loss(input, target, reduction=reduction)
     if beta < 0:
         raise RuntimeError("smooth_l1_loss does not support negative values for beta")
     if not _are_alike(input, target):
         return NotImplemented
     near, distance, is_far = _differences(input, target, beta)
     loss = (distance - 0.5 * beta).where(is_far, 0.5 * near * near / beta)
-    return _reduced(loss, reduction, size_average, reduce)
+    return reduced(loss, reduction)
 
 
 def _are_alike(input: Tensor, target: Tensor) -> bool:
@@ -202,11 +184,14 @@ def _where_it_varies(function: Callable[..., Any], formula: Callable[..., Any], 
         given = (*args, *kwargs.values())
         if not any(isinstance(each, NUMBERS) for each in given) or not _is_of_one_precision(given):
             return function(*args, **kwargs)
+        rest = dict(kwargs)
+        if "size_average" in rest:  # a loss, which names all of these
+            rest["reduction"] = reduction_of(rest["reduction"], rest.pop("size_average"), rest.pop("reduce"))
         try:
-            varies = isinstance(signature.bind(*args, **kwargs).arguments.get(name), NUMBERS)
+            varies = isinstance(signature.bind(*args, **rest).arguments.get(name), NUMBERS)
         except TypeError:  # which the function itself is to say
             varies = False
-        result = formula(*args, **kwargs) if varies else NotImplemented
+        result = formula(*args, **rest) if varies else NotImplemented
         return function(*args, **kwargs) if result is NotImplemented else result
 
     return call

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from autogen.tracing.arguments import reduction_of, widened
 from autogen.tracing.symbols import NUMBERS
 
 _cross_entropy = F.cross_entropy
@@ -28,8 +29,7 @@ def cross_entropy(
     sizes, as before torch 2.12.
     """
     if isinstance(label_smoothing, NUMBERS):
-        if size_average is not None or reduce is not None:
-            reduction = torch.nn._reduction.legacy_get_string(size_average, reduce)
+        reduction = reduction_of(reduction, size_average, reduce)
         return _smoothed(input, target, weight, ignore_index, reduction, label_smoothing)
     is_soft = _ASKS_FOR_SIZES and target.is_floating_point() and input.dim() > 0 and input.shape == target.shape
     # Where torch refuses a call, it says so.
@@ -39,8 +39,7 @@ def cross_entropy(
         return _cross_entropy(
             input, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing=label_smoothing
         )
-    if size_average is not None or reduce is not None:
-        reduction = torch.nn._reduction.legacy_get_string(size_average, reduce)
+    reduction = reduction_of(reduction, size_average, reduce)
     return _cross_entropy_of_probabilities(input, target, weight, reduction, label_smoothing)
 
 
@@ -54,17 +53,17 @@ def _cross_entropy_of_probabilities(
     classes = input.shape[axis]
     if label_smoothing > 0:
         target = target * (1 - label_smoothing) + label_smoothing / classes
-    terms = input.log_softmax(axis) * target
-    if weight is not None:
-        terms = terms * weight.reshape([-1 if dim == axis else 1 for dim in range(input.dim())])
+    terms = _weighted(input.log_softmax(axis) * target, weight, axis)
     if reduction == "none":
         return -terms.sum(axis)
     return -terms.sum() / (input.numel() / classes) if reduction == "mean" else -terms.sum()
 
 
-def widened(tensor: Tensor) -> Tensor:
-    """A tensor in full precision, as autocast gives it to losses."""
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+def _weighted(log_prob: Tensor, weight: Tensor | None, axis: int) -> Tensor:
+    """Logarithms times the weights of their classes."""
+    if weight is None:
+        return log_prob
+    return log_prob * weight.reshape([-1 if dim == axis else 1 for dim in range(log_prob.dim())])
 
 
 def _smoothed(
@@ -88,9 +87,7 @@ def _smoothed(
     if target.is_floating_point():
         return cross_entropy(input, target * (1 - label_smoothing) + label_smoothing / classes, **options)
     loss = cross_entropy(input, target, **options)
-    log_prob = input.log_softmax(axis)
-    if weight is not None:
-        log_prob = log_prob * weight.reshape([-1 if dim == axis else 1 for dim in range(input.dim())])
+    log_prob = _weighted(input.log_softmax(axis), weight, axis)
     counts = target != ignore_index
     smooth = -log_prob.sum(axis).where(counts, 0.0)
     if reduction != "none":

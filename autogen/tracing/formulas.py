@@ -21,9 +21,10 @@ from torch.overrides import TorchFunctionMode
 
 from autogen.errors import UnsupportedOpError
 from autogen.tracing import checks, padding, products, resizing
+from autogen.tracing.arguments import reduction_of, widened
 from autogen.tracing.bindings import TAKINGNUMBERS
 from autogen.tracing.by_numbers import BY_NUMBERS
-from autogen.tracing.cross_entropy import cross_entropy, widened
+from autogen.tracing.cross_entropy import cross_entropy
 from autogen.tracing.source import current_statement
 from autogen.tracing.symbols import NUMBERS
 
@@ -73,8 +74,7 @@ def multi_margin_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """`sum_{c != y} max(0, margin - x_y + x_c)^p * w_y / C`, as `torch.nn.functional.multi_margin_loss`."""
-    if size_average is not None or reduce is not None:
-        reduction = torch.nn._reduction.legacy_get_string(size_average, reduce)
+    reduction = reduction_of(reduction, size_average, reduce)
     mode = torch.nn._reduction.get_enum(reduction)  # which refuses what is none
     if not input.is_floating_point():
         raise NotImplementedError(f"multi_margin_loss of {input.dtype}")

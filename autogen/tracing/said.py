@@ -28,7 +28,7 @@ from autogen.frozen import frozen
 from autogen.locks import compiling
 from autogen.tracing.disguise import number_of, swapped
 from autogen.tracing.results import flattened
-from autogen.tracing.source import is_of_a_loss, statement_at
+from autogen.tracing.source import is_of_a_loss, statement_of
 from autogen.tracing.symbols import NUMBERS
 from autogen.tracing.texts import Texts, refused
 
@@ -138,7 +138,7 @@ class Listener:
         return threading.get_ident() == self._thread and not is_library(frame.f_globals.get("__name__"))
 
     def _note(self, frame: types.FrameType, function: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-        where = statement_at(frame.f_code, frame.f_lineno)
+        where = statement_of(frame)
         if self._is_backward:
             raise UnsupportedOpError("what is printed or logged in backward", where=where)
         leaves, structure = flattened((args, kwargs))
@@ -155,7 +155,7 @@ class Listener:
         if isinstance(number, torch.SymFloat) and how:
             return object.__format__(number, how)  # an error, after which sizes are taken as they are
         if free_unbacked_symbols(number):
-            raise refused(statement_at(frame.f_code, frame.f_lineno))
+            raise refused(statement_of(frame))
         return format(number_of(number), how)
 
     def _format_tensor(self, tensor: Any, how: str, frame: types.FrameType) -> str:
@@ -166,7 +166,7 @@ class Listener:
 
     def _show_tensor(self, tensor: Any, frame: types.FrameType) -> str:
         if self._hears(frame):
-            raise ValueBranchError("the text of a tensor", where=statement_at(frame.f_code, frame.f_lineno))
+            raise ValueBranchError("the text of a tensor", where=statement_of(frame))
         return torch.Tensor.__repr__(tensor)
 
     def _note_print(self, *values: Any, **options: Any) -> None:
@@ -175,7 +175,7 @@ class Listener:
             self._print(*values, **options)
             return
         if file not in (self._out, self._errors):
-            raise UnsupportedOpError("print to a file", where=statement_at(frame.f_code, frame.f_lineno))
+            raise UnsupportedOpError("print to a file", where=statement_of(frame))
         function = self._print if file is not self._errors else _print_as_an_error
         self._note(frame, function, *values, **{name: each for name, each in options.items() if name != "file"})
 
@@ -187,9 +187,7 @@ class Listener:
             self._warn(message, category, stacklevel + 1, source, **options)
             return
         if warnings.filters is not self._filters:
-            raise UnsupportedOpError(
-                "a warning under filters of its own", where=statement_at(frame.f_code, frame.f_lineno)
-            )
+            raise UnsupportedOpError("a warning under filters of its own", where=statement_of(frame))
         of = _outside(frame, stacklevel)
         self._note(frame, Warned(of.f_code.co_filename, of.f_lineno, of.f_globals), message, category, source)
 
@@ -199,7 +197,7 @@ class Listener:
             self._handle(logger, record)
             return
         if record.exc_info or record.stack_info:
-            raise UnsupportedOpError("a record with a traceback", where=statement_at(frame.f_code, frame.f_lineno))
+            raise UnsupportedOpError("a record with a traceback", where=statement_of(frame))
         line = record.pathname, record.lineno, record.funcName
         extra = {name: value for name, value in vars(record).items() if name not in _OF_RECORDS}
         args = (record.args,) if isinstance(record.args, dict) else record.args
@@ -212,12 +210,12 @@ class Listener:
         if not self._hears(frame):
             return self._is_enabled(logger, level)
         if frame is asking:  # by the loss itself, which may do something else if it is not
-            raise UnsupportedOpError("Logger.isEnabledFor", where=statement_at(frame.f_code, frame.f_lineno))
+            raise UnsupportedOpError("Logger.isEnabledFor", where=statement_of(frame))
         return True
 
     def _level(self, logger: logging.Logger, frame: types.FrameType) -> int:
         if self._hears(frame):
-            raise UnsupportedOpError("Logger.getEffectiveLevel", where=statement_at(frame.f_code, frame.f_lineno))
+            raise UnsupportedOpError("Logger.getEffectiveLevel", where=statement_of(frame))
         return self._effective_level(logger)
 
 

@@ -82,6 +82,11 @@ def _innermost(frames: Iterable[tuple[FrameType, int]]) -> SourceLine | None:
     return statement_at(*found) if found else None
 
 
+def statement_of(frame: FrameType) -> SourceLine:
+    """The statement that a frame is at."""
+    return statement_at(frame.f_code, frame.f_lineno)
+
+
 def statement_at(code: CodeType, lineno: int) -> SourceLine:
     """The statement at a line of a function, whole and on one line however it is broken over several."""
     return _statement_at(code.co_filename, code, lineno)  # code of two files may be equal

@@ -17,7 +17,7 @@ import torch
 from autogen.calls.changes import Formatted
 from autogen.errors import SourceLine, ValueBranchError
 from autogen.frozen import frozen
-from autogen.tracing.source import statement_at
+from autogen.tracing.source import statement_of
 
 _SIGN = "\ue000{}\ue001"
 _SIGNS = re.compile("(\ue000[0-9]+\ue001)")
@@ -43,7 +43,7 @@ class Texts:
 
     def write(self, number: Any, how: str, frame: FrameType) -> str | None:
         """A sign for a number that code formats; None where others may see it."""
-        where = statement_at(frame.f_code, frame.f_lineno)
+        where = statement_of(frame)
         if not _says(where.code):
             return None
         format(_LIKE[type(number)], how)  # which raises what it raises
@@ -65,7 +65,7 @@ class Texts:
         if _SIGNS.fullmatch(text) is None:
             return text
         written = self._waiting.pop(text, None)
-        where = statement_at(frame.f_code, frame.f_lineno)
+        where = statement_of(frame)
         if written is None or (written.frame, written.where) != (id(frame), where):
             raise refused(where)
         return written.number, written.how
