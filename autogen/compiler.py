@@ -37,10 +37,10 @@ from autogen.options import PLAIN, Options
 from autogen.runtime.compiled import CompiledLoss
 from autogen.runtime.launch import Launcher, Tuner
 from autogen.scheduling.schedule import schedule
-from autogen.tracing.conversions import converter
-from autogen.tracing.entries import Reads
-from autogen.tracing.memos import stand_in
-from autogen.tracing.strays import Made, remove
+from autogen.tracing.domain.entries import Reads
+from autogen.tracing.python.conversions import converter
+from autogen.tracing.python.memos import stand_in
+from autogen.tracing.python.strays import Made, remove
 from autogen.tracing.trace import Trace
 from autogen.tracing.tracer import trace
 

@@ -32,9 +32,9 @@ class AutogenError(RuntimeError):
 
     `reason` is one sentence that names the source line where there is one, `where` is that line, and
     `remedy` is what the user can do. The message is the reason, then the remedy on a line of its own.
-    `domain` are the calls for which the error would come again (an `autogen.tracing.domain.Domain`), None if unknown;
+    `domain` are the calls for which the error would come again (a `tracing.domain.domain.Domain`), None if unknown;
     `wider` are these with any other floats in the place of those that the loss has taken for granted, if it has;
-    `unknown` are the values that the loss had read without knowing them (an `autogen.tracing.entries.Reads`).
+    `unknown` are the values that the loss had read without knowing them (a `tracing.domain.entries.Reads`).
     """
 
     domain: Any = None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autogen.runtime.handwritten_prepared import PreparedHandwritten, UnpreparedHandwritten
     from autogen.runtime.prepared import Prepared
     from autogen.runtime.unprepared import Unprepared
-    from autogen.tracing.domain import Holds
+    from autogen.tracing.domain.domain import Holds
 
     Preparation = Prepared | Unprepared | PreparedHandwritten | UnpreparedHandwritten
 

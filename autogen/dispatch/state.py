@@ -61,7 +61,7 @@ def unheard(state: State) -> contextlib.AbstractContextManager[None]:
     """For a replay: what the loss says has been said."""
     if not state.said:
         return contextlib.nullcontext()
-    from autogen.tracing import said
+    from autogen.tracing.python import said
 
     return said.unheard()
 

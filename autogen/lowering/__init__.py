@@ -22,8 +22,8 @@ from autogen.lowering.torch_parts import TorchParts, is_draw, is_torchs_own, ref
 from autogen.lowering.values import Chosen, Index, Read, Value, fresh_index
 from autogen.program import Program, Root
 from autogen.provenance import Origin, Provenance
-from autogen.tracing.ahead import ancestors
-from autogen.tracing.masks import masked_read
+from autogen.tracing.aten.masks import masked_read
+from autogen.tracing.domain.ahead import ancestors
 from autogen.tracing.source import is_torchs
 from autogen.tracing.trace import Trace, TracedTensor
 

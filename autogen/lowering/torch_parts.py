@@ -18,7 +18,7 @@ from autogen.names import unique
 from autogen.program import Root
 from autogen.torch_step import Operand, SizeArgument, TorchStep, is_random, is_view
 from autogen.tracing.devices import copy_to_device, refuse
-from autogen.tracing.entries import Size
+from autogen.tracing.domain.entries import Size
 from autogen.tracing.trace import Trace
 
 aten = torch.ops.aten

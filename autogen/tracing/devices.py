@@ -9,7 +9,7 @@ import torch
 
 from autogen.errors import UnsupportedOpError
 from autogen.torch_step import TorchStep
-from autogen.tracing.ahead import ancestors
+from autogen.tracing.domain.ahead import ancestors
 
 aten = torch.ops.aten
 

@@ -21,18 +21,18 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autogen.errors import CollectiveError, UnsupportedOpError, ValueBranchError
-from autogen.tracing import masks
-from autogen.tracing.accepted import require_accepted
-from autogen.tracing.ahead import OF_UNKNOWN_SIZE, Ahead, ancestors, varies
-from autogen.tracing.aliases import Call, fills_its_memory
-from autogen.tracing.collectives import is_collective
-from autogen.tracing.entries import Found, Reads
-from autogen.tracing.fakes import result_of
-from autogen.tracing.nonzeros import Nonzeros, Written
-from autogen.tracing.places import from_the_beginning
+from autogen.tracing.aten import masks
+from autogen.tracing.aten.accepted import require_accepted
+from autogen.tracing.aten.aliases import Call, fills_its_memory
+from autogen.tracing.aten.collectives import is_collective
+from autogen.tracing.aten.fakes import result_of
+from autogen.tracing.aten.nonzeros import Nonzeros, Written
+from autogen.tracing.aten.places import from_the_beginning
+from autogen.tracing.aten.twins import functional_twin, write_out, writes_out
+from autogen.tracing.domain.ahead import OF_UNKNOWN_SIZE, Ahead, ancestors, varies
+from autogen.tracing.domain.entries import Found, Reads
 from autogen.tracing.recording import Recording
 from autogen.tracing.symbols import Symbols
-from autogen.tracing.twins import functional_twin, write_out, writes_out
 
 aten = torch.ops.aten
 

@@ -18,16 +18,16 @@ from torch.utils import _pytree as pytree
 
 from autogen.errors import SourceLine, StateChangeError, TooLargeError, UnsupportedOpError, ValueBranchError
 from autogen.torch_step import is_random
-from autogen.tracing import masks
-from autogen.tracing.aliases import Aliases, Call, is_where, overlap_in_part
+from autogen.tracing.aten import masks
+from autogen.tracing.aten.aliases import Aliases, Call, is_where, overlap_in_part
+from autogen.tracing.aten.fakes import result_of
+from autogen.tracing.aten.twins import TURNED, functional_twin
 from autogen.tracing.devices import Devices, copy_to_device
-from autogen.tracing.entries import Size
-from autogen.tracing.fakes import result_of
+from autogen.tracing.domain.entries import Size
+from autogen.tracing.python.strays import Made
 from autogen.tracing.source import current_statement
-from autogen.tracing.strays import Made
 from autogen.tracing.streams import Streams
 from autogen.tracing.symbols import SYMBOLS
-from autogen.tracing.twins import TURNED, functional_twin
 
 aten = torch.ops.aten
 

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from autogen.calls.changes import Computed
 from autogen.errors import ResultError, ValueBranchError
-from autogen.tracing.guards import Guards
+from autogen.tracing.domain.guards import Guards
 
 # What one trace may give to all calls, as nobody can change it.
 _PLAIN = frozenset(

@@ -19,11 +19,11 @@ from autogen.calls.places import containers_in
 from autogen.calls.spots import HIDDEN, MISSING
 from autogen.calls.surroundings import Change
 from autogen.errors import StateChangeError, UnsupportedOpError
-from autogen.tracing.aliases import is_where
-from autogen.tracing.guards import Guards
+from autogen.tracing.aten.aliases import is_where
+from autogen.tracing.domain.guards import Guards
+from autogen.tracing.python.said import Saying
 from autogen.tracing.recording import Recording
 from autogen.tracing.results import flattened, is_plain
-from autogen.tracing.said import Saying
 from autogen.tracing.symbols import NUMBERS
 
 _OF_NUMBERS = "Keep it in a tensor; a number may have kernels when it has changed twice, and is torch's before."

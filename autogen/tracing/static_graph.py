@@ -130,7 +130,7 @@ def _operations(nodes: Iterable[torch.fx.Node], positions: dict[torch.fx.Node, i
 
 def _text(value: Any) -> str:
     """A number, flag or name as text; a size that differs from call to call without its value and name."""
-    from autogen.tracing.entries import Size  # not for what is found on disk
+    from autogen.tracing.domain.entries import Size  # not for what is found on disk
 
     if isinstance(value, Size):
         return "a size" if value.expression.free_symbols else str(value.expression)

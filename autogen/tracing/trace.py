@@ -11,8 +11,8 @@ from torch.utils import _pytree as pytree
 
 from autogen.calls.changes import Computed, State
 from autogen.frozen import frozen
-from autogen.tracing.domain import Domain
-from autogen.tracing.entries import Reads
+from autogen.tracing.domain.domain import Domain
+from autogen.tracing.domain.entries import Reads
 from autogen.tracing.results import TensorLeaf
 
 

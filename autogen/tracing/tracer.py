@@ -29,20 +29,20 @@ from autogen.errors import (
 from autogen.frozen import frozen
 from autogen.ir import contiguous_strides
 from autogen.names import of_input, unique
-from autogen.tracing.collectives import function_that_raised
+from autogen.tracing.aten.collectives import function_that_raised
 from autogen.tracing.devices import refuse_elsewhere
-from autogen.tracing.disguise import disguised
-from autogen.tracing.domain import Domain
-from autogen.tracing.drawn import DrawnChecks
-from autogen.tracing.entries import Found, Number, Reads
-from autogen.tracing.guards import Guards, Known, settle_factors
+from autogen.tracing.domain.domain import Domain
+from autogen.tracing.domain.drawn import DrawnChecks
+from autogen.tracing.domain.entries import Found, Number, Reads
+from autogen.tracing.domain.guards import Guards, Known, settle_factors
+from autogen.tracing.python.disguise import disguised
+from autogen.tracing.python.said import Listener
+from autogen.tracing.python.strays import Made
 from autogen.tracing.recorder import Recorder
 from autogen.tracing.recording import Recording
 from autogen.tracing.results import flattened, is_plain, leaf_of
-from autogen.tracing.said import Listener
 from autogen.tracing.source import statement_that_raised
 from autogen.tracing.state import Collector, inputs_of
-from autogen.tracing.strays import Made
 from autogen.tracing.streams import Streams
 from autogen.tracing.symbols import NUMBERS, SYMBOLS, Symbols
 from autogen.tracing.trace import Trace, TracedTensor
@@ -246,7 +246,7 @@ class _Tracing:
         static: bool,
         made: Made,
     ) -> None:
-        from autogen.tracing.formulas import CORRECTIONS
+        from autogen.tracing.formulas.corrections import CORRECTIONS
 
         self._names = names
         self._tensors = tensors
@@ -341,7 +341,7 @@ class _Tracing:
 
     def record(self, run: Replay) -> _Recorded:
         """Record the loss and its gradients, both while it finds fakes in its surroundings: hooks read these, too."""
-        from autogen.tracing.formulas import FormulaMode
+        from autogen.tracing.formulas.functions import FormulaMode
 
         forward = contextlib.ExitStack()
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from autogen import autogen_loss, explain, losses, trace_count
-from autogen.tracing.accepted import require_accepted
+from autogen.tracing.aten.accepted import require_accepted
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autogen import ValueBranchError, autogen_loss, explain, policy
-from autogen.tracing.kept import Kept
+from autogen.tracing.domain.kept import Kept
 from tests.interpret.agreement import draw
 from tests.interpret.launches import Launches
 

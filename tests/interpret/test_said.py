@@ -18,8 +18,8 @@ from torch import Tensor
 
 import autogen
 from autogen import autogen_loss, explain, trace_count
-from autogen.tracing.disguise import swapped
-from autogen.tracing.said import Listener
+from autogen.tracing.python.disguise import swapped
+from autogen.tracing.python.said import Listener
 from tests.interpret.launches import Launches
 
 LOG = logging.getLogger("test_said")

@@ -16,7 +16,7 @@ from autogen.errors import (
 )
 from autogen.lowering import decompositions
 from autogen.sizes import Evaluator
-from autogen.tracing.entries import Reads
+from autogen.tracing.domain.entries import Reads
 from autogen.tracing.trace import Trace
 from autogen.tracing.tracer import trace
 from tests.unit.pipeline import binding_of, ops_of, pointwise, positive, program_of, trace_of

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autogen import autogen_loss, explain, trace_count
-from autogen.tracing import cross_entropy, formulas, padding
+from autogen.tracing.formulas import cross_entropy, padding
+from autogen.tracing.formulas import functions as formulas
 from tests.unit.pipeline import check, floats
 
 

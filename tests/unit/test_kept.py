@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from autogen.tracing import kept
-from autogen.tracing.kept import Kept
+from autogen.tracing.domain import kept
+from autogen.tracing.domain.kept import Kept
 
 
 def test_results_are_those_of_their_sizes() -> None:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autogen.tracing.probes import probed
+from autogen.tracing.aten.probes import probed
 from autogen.tracing.symbols import Symbols
 
 aten = torch.ops.aten

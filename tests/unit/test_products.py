@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autogen.scheduling.schedule import backward_of
-from autogen.tracing import formulas, products
+from autogen.tracing.formulas import functions as formulas
+from autogen.tracing.formulas import products
 from tests.unit.pipeline import plan_of
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from autogen.tracing.strays import remove
+from autogen.tracing.python.strays import remove
 
 
 def test_out_of_lists_and_tuples() -> None:

@@ -18,7 +18,7 @@ from autogen.errors import (
     TraceError,
     UnsupportedOpError,
 )
-from autogen.tracing.formulas import multi_margin_loss
+from autogen.tracing.formulas.functions import multi_margin_loss
 from autogen.tracing.source import statement_at
 from tests.unit.pipeline import Reference, binding_of, ops_of, plan_of, pointwise, positive, program_of, trace_of
 

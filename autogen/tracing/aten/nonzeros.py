@@ -12,7 +12,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from autogen.frozen import frozen
-from autogen.tracing import masks
+from autogen.tracing.aten import masks
 
 
 @frozen

@@ -14,11 +14,11 @@ from torch._subclasses.fake_tensor import (
 )
 
 from autogen.errors import SourceLine, UnsupportedOpError, ValueBranchError
-from autogen.tracing.checks import within_first
-from autogen.tracing.disguise import undisguised
-from autogen.tracing.probes import probed
-from autogen.tracing.shapes import shaped
-from autogen.tracing.twins import writes_each_element
+from autogen.tracing.aten.checks import within_first
+from autogen.tracing.aten.probes import probed
+from autogen.tracing.aten.shapes import shaped
+from autogen.tracing.aten.twins import writes_each_element
+from autogen.tracing.python.disguise import undisguised
 
 aten = torch.ops.aten
 

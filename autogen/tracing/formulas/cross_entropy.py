@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autogen.tracing.arguments import reduction_of, widened
+from autogen.tracing.formulas.arguments import reduction_of, widened
 from autogen.tracing.symbols import NUMBERS
 
 _cross_entropy = F.cross_entropy

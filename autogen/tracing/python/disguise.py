@@ -19,7 +19,7 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from autogen.arithmetic import FloatAdd, FloatFloorDiv, FloatMod, FloatMul
 from autogen.errors import ValueBranchError
-from autogen.tracing.conversions import OF_MATH
+from autogen.tracing.python.conversions import OF_MATH
 from autogen.tracing.source import current_statement, is_asked_by_a_loss
 from autogen.tracing.symbols import NUMBERS
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 from autogen.torch_step import is_random
-from autogen.tracing.ahead import ancestors
+from autogen.tracing.domain.ahead import ancestors
 
 
 class DrawnChecks:

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from autogen.errors import SourceLine, ValueBranchError
 from autogen.names import unique
 from autogen.torch_step import TorchStep, is_random
-from autogen.tracing.entries import Entry, Found, Number, Predicate, Size, Values
+from autogen.tracing.domain.entries import Entry, Found, Number, Predicate, Size, Values
 from autogen.tracing.symbols import Symbols
 
 aten = torch.ops.aten

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autogen.tracing.arguments import reduced, reduction_of, widened
+from autogen.tracing.formulas.arguments import reduced, reduction_of, widened
 from autogen.tracing.symbols import NUMBERS
 
 _TINY = 1e-12  # beside the squares of `cosine_embedding_loss`

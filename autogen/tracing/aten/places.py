@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
-from autogen.tracing.checks import refuse
+from autogen.tracing.aten.checks import refuse
 
 aten = torch.ops.aten
 

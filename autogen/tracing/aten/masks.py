@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from autogen.tracing.ahead import Keys
+from autogen.tracing.domain.ahead import Keys
 
 aten = torch.ops.aten
 

@@ -32,7 +32,7 @@ That is written out as one function. For a loss that reads `n = (y > 0).sum().it
             set_grad_enabled(is_enabled)
 
 What comes after a branch is computed only if that is taken: it may be an error if not. What sizes alone decide is kept
-(`autogen.tracing.kept`): that `n` of `mask = ~torch.eye(C)`, whose elements are found and summed up later, is ::
+(`autogen.tracing.domain.kept`): that `n` of `mask = ~torch.eye(C)`, whose elements are found and summed up later, is ::
 
             kept = kept_1.get(known['C'])
             if kept is None:
@@ -58,9 +58,9 @@ from autogen.calls.binding import Bound
 from autogen.frozen import frozen
 from autogen.sizes import SCOPE
 from autogen.torch_step import call_text, constant_text, is_random
-from autogen.tracing.entries import Entry, Found, Number, Predicate, Size, tensors_of
-from autogen.tracing.guards import Guards
-from autogen.tracing.kept import Kept
+from autogen.tracing.domain.entries import Entry, Found, Number, Predicate, Size, tensors_of
+from autogen.tracing.domain.guards import Guards
+from autogen.tracing.domain.kept import Kept
 
 Holds = Callable[[Sequence[torch.Tensor]], bool]
 """Whether a call takes the branches of a trace."""

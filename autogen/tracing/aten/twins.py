@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from autogen.errors import SourceLine, UnsupportedOpError
 from autogen.torch_step import is_random
-from autogen.tracing.aliases import is_where
+from autogen.tracing.aten.aliases import is_where
 
 aten = torch.ops.aten
 

@@ -11,7 +11,7 @@ import torch
 from autogen.frozen import frozen
 from autogen.names import NUMBER, identifier, unique
 from autogen.sizes import Script, python_printer
-from autogen.tracing.entries import Size
+from autogen.tracing.domain.entries import Size
 
 _LETTERS = ("N", "C")
 _ATTRIBUTES = {"shape": "shape", "stride": "stride()"}
