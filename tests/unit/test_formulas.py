@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autogen import autogen_loss, explain, trace_count
-from autogen.tracing.formulas import cross_entropy, padding
+from autogen.tracing.formulas import corrections, cross_entropy, padding
 from autogen.tracing.formulas import functions as formulas
 from tests.unit.pipeline import check, floats
 
@@ -146,7 +146,7 @@ def test_covariances(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("repeats", [(1, 3), (2, 1), (2, 3, 2), (0, 2)], ids=str)
 def test_copies_lie_in_memory_as_those_of_torch(repeats: tuple[int, ...]) -> None:
     for x in (torch.randn(4, 1), torch.randn(3, 5).t()):
-        ours, theirs = formulas._repeat(x, repeats), x.repeat(repeats)
+        ours, theirs = corrections._repeat(x, repeats), x.repeat(repeats)
         assert ours.equal(theirs) and ours.stride() == theirs.stride()
 
 
