@@ -157,8 +157,7 @@ def lgamma(x: tl.tensor) -> tl.tensor:
     # |gamma(-a) gamma(1 + a)| = pi / |sin(pi a)|, by the fraction of a
     fraction = a - tl.floor(a)
     sine, _ = _sin_cos_pi(fraction)
-    sine = tl.where(fraction < 1e-9, fraction, sine * 0.3183098861837907)
-    result = tl.where(z < 0, -tl.log(sine) - positive, positive)
+    result = tl.where(z < 0, -tl.log(sine * 0.3183098861837907) - positive, positive)
     result = tl.where((fraction == 0) & (z <= 0) | (a == float("inf")), float("inf"), result)
     return result.to(x.dtype)
 

@@ -140,21 +140,21 @@ class Backwards:
         from autogen.scheduling.schedule import aliases_of, backward_of
 
         plan, direction, aliases = self.plan, self.plan.direction, self.plan.aliases
-        buffers, missing, arrived = {}, set(), []
+        buffers, arrived = {}, []
         upstream = [(k, each) for k, each in enumerate(self.trace.upstream) if each is not None]
         for (k, each), layout in zip(upstream, layouts, strict=True):
             if layout == _MISSING:
-                missing.add(each.name)
                 continue
             arrived.append(k)
             if layout != _DENSE:
                 buffer = ir.Buffer(each.name, each.dtype, each.shape, each.strides, "upstream")
                 buffers[each.name] = replace(buffer, strides=_strides(buffer, layout))
         names = {k: root.buffer.name for k, root in zip(plan.gradient_of, plan.gradients, strict=True)}
-        if missing:
+        if len(arrived) < len(upstream):
+            arrives = {each.name: k in arrived for k, each in upstream}
             reached = self.reached(arrived)
             names = {k: name for k, name in names.items() if k in reached}
-            direction = without(direction, missing, set(names.values()), plan.provenance.moved)
+            direction = without(direction, arrives, set(names.values()), plan.provenance.moved)
             aliases = aliases_of(direction.results)
         granted = plan.early.granted if is_early else ()
         steps = launchers_of(backward_of(plan, buffers, granted, direction), plan, self.tune)

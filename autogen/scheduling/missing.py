@@ -7,7 +7,7 @@ out. Where that cannot be seen of a node (a gradient formula of the user's own),
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from enum import Enum
 
@@ -33,28 +33,28 @@ class _Kind(Enum):
 
 def without(
     direction: Direction,
-    missing: Container[str],
+    arrives: Mapping[str, bool],
     connected: Container[str],
     moved: Callable[[Node, Node], None] = lambda old, new: None,
 ) -> Direction:
-    """Backward without the upstream gradients `missing`, for those results that are `connected` with others.
+    """Backward without the upstream gradients that do not arrive, for those results that are `connected` with others.
 
-    `moved` hears of every node that changed because of it.
+    `arrives` tells it of each by its name; `moved` hears of every node that changed because of it.
 
     Raises:
         ScheduleError: it is not clear which terms are theirs.
     """
-    rest = _Omission(direction, missing, moved).result(connected)
+    rest = _Omission(direction, arrives, moved).result(connected)
     return rest.on(simplify([root.node for root in rest.roots], moved))
 
 
 class _Omission:
     """The terms of a direction, as far as they are known: by node, and by the name of what steps of torch make."""
 
-    def __init__(self, direction: Direction, missing: Container[str], moved: Callable[[Node, Node], None]) -> None:
-        self._direction, self._missing, self._moved = direction, missing, moved
+    def __init__(self, direction: Direction, arrives: Mapping[str, bool], moved: Callable[[Node, Node], None]) -> None:
+        self._direction, self._moved = direction, moved
         self._kinds: dict[Node, _Kind] = {}
-        self._made: dict[str, _Kind] = {}
+        self._made = {name: _Kind.ARRIVES if is_there else _Kind.MISSING for name, is_there in arrives.items()}
         self._nodes: dict[Node, Node] = {}
         operands = {root.buffer.name: root for root in direction.operands}
         self._steps: list[TorchStep] = []
@@ -62,9 +62,9 @@ class _Omission:
             for name in operands.keys() & set(step.reads):
                 self._made[name] = self._enter(operands[name].node)
             kinds = {self._of_buffer(name) for name in step.reads} - {_Kind.FREE}
-            if _Kind.ARRIVES in kinds and any(name in missing for name in step.reads):
-                raise _unclear()  # a tensor that is not there
-            kind = kinds.pop() if len(kinds) == 1 else _Kind.ARRIVES if kinds else _Kind.FREE
+            if len(kinds) > 1:
+                raise _unclear()  # torch may add them, or multiply
+            kind = kinds.pop() if kinds else _Kind.FREE
             self._made |= dict.fromkeys(step.writes, kind)
             if kind is not _Kind.MISSING:
                 self._steps.append(step)
@@ -110,15 +110,12 @@ class _Omission:
         return self._kinds[root]
 
     def _of_buffer(self, name: str) -> _Kind:
-        return _Kind.MISSING if name in self._missing else self._made.get(name, _Kind.FREE)
+        return self._made.get(name, _Kind.FREE)
 
     def _kind(self, node: Node) -> _Kind:
         kinds = [self._kinds[arg] for arg in node.args]
         if node.op == "load":
-            if node.attrs[0].role == "upstream":
-                kinds.append(_Kind.MISSING if node.attrs[0].name in self._missing else _Kind.ARRIVES)
-            else:
-                kinds.append(self._of_buffer(node.attrs[0].name))
+            kinds.append(self._of_buffer(node.attrs[0].name))
             if kinds[-1] is _Kind.MISSING and set(kinds[:-1]) <= {_Kind.FREE}:
                 return _Kind.MISSING
         present = set(kinds) - {_Kind.FREE}

@@ -12,7 +12,7 @@ import torch
 from autogen import ir
 from autogen.ir import Axis, Node, apply, const
 from autogen.ops import OPS
-from autogen.scheduling.zeros import without_0, without_unseen
+from autogen.scheduling.zeros import is_negative_0, without_0, without_unseen
 from autogen.substitution import substitute
 from autogen.verify import verify
 
@@ -82,7 +82,7 @@ def fold(node: Node) -> Node:
             return args[1] if numbers[0] else args[2]
         case "where" if args[1] is args[2]:
             return args[1]
-        case "where" if numbers[1:] == [1, 0]:
+        case "where" if numbers[1:] == [1, 0] and not is_negative_0(args[2]):
             return ir.cast(args[0], node.dtype)
         case "logical_and" if True in numbers:
             return args[1 - numbers.index(True)]
@@ -184,8 +184,7 @@ def _sum(axes: frozenset[Axis], body: Node) -> Node:
 
 def _separates(axes: frozenset[Axis], terms: Sequence[Node]) -> bool:
     """Whether a sum of terms may be taken term by term. `sum(1 - x)` may not: `n - sum(x)` would cancel."""
-    one_hot = [_one_hot(axes, term) is not None for term in terms]
-    return any(one_hot) or all(not term.axes & axes for term in terms)
+    return any(_one_hot(axes, term) is not None for term in terms)
 
 
 def _pull_factor(axes: frozenset[Axis], body: Node) -> Node | None:
@@ -231,7 +230,7 @@ def _leaves(axes: frozenset[Axis], op: str, factor: Node, rest: Node) -> bool:
     if any(map(_may_be_0, divisors)):
         return False
     number = _number(factor)
-    if number is not None and number != 0 and (abs(number) >= 1 if op == "mul" else abs(number) <= 1):
+    if number is not None and (abs(number) >= 1 if op == "mul" else abs(number) <= 1):
         return True
     is_size = op == "mul" and _is_size(factor) and _is_positive(factor)
     return is_size or not _may_overflow(rest) or _one_hot(axes, rest) is not None

@@ -61,9 +61,7 @@ class Skew:
 def skew_of(kernel: Kernel, space: Space) -> Skew | None:
     """What the rows of most bytes have in common; None if there are no such rows."""
     line = _line(space)
-    if kernel.one_block or line is None or (space.columns and not space.columns_adjacent):
-        return None
-    if any(kernel.level_of_axes(root.index_axes) == Level.COLUMN for root in kernel.stores):
+    if line is None:
         return None
     found: Counter[sympy.Expr] = Counter()
     narrowest: dict[sympy.Expr, int] = {}

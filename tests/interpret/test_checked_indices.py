@@ -22,17 +22,20 @@ Loss = Callable[..., Tensor]
         lambda x, t: x[:2][t],
         lambda x, t: x[1:3][t],
         lambda x, t: x[1:][torch.arange(4)],
+        lambda x, t: x[:3].index_select(0, torch.arange(4)),
         lambda x, t: x[:2].exp().index_select(0, t),
         lambda x, t: x[:2].gather(0, t[:, None]),
         lambda x, t: x[:2].split([1, 1])[1][t],
         lambda x, t: x.view(4, 2, 3)[0, t],
+        lambda x, t: x.view(4, 2, 3)[0, 0, t],
+        lambda x, t: x.view(4, 1, 6)[0, t],
         lambda x, t: x[None][t],
         lambda x, t: x[:1].expand(2, 6)[t],
         lambda x, t: torch.stack([x, x.exp()])[t],
         lambda x, t: x.unfold(1, 2, 3)[:, :, t],
     ],
-    ids=["all", "slice", "inside", "steps", "index_select", "gather", "split", "view", "unsqueeze", "expand", "stack",
-         "unfold"],
+    ids=["all", "slice", "inside", "steps", "steps inside", "index_select", "gather", "split", "view", "inner view",
+         "view of one", "unsqueeze", "expand", "stack", "unfold"],
 )  # fmt: skip
 @pytest.mark.parametrize("place", [4, 2, -5])
 def test_outside_of_a_view_there_is_nothing(loss: Loss, place: int) -> None:

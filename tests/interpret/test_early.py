@@ -63,6 +63,7 @@ LATE: dict[str, tuple[Any, tuple[Tensor, ...], str]] = {
     "several numbers": (nn.MSELoss(reduction="none"), (X, Y), "not one number"),
     "several results": (lambda x, y: (F.mse_loss(x, y), F.l1_loss(x, y)), (X, Y), "not one number"),
     "a product": (clip, (X, Y), "torch runs"),
+    "a gradient by torch": (lambda x: x[torch.arange(40) % 3].square().mean(), (X,), "torch runs"),
 }
 
 

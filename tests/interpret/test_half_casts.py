@@ -134,6 +134,13 @@ def test_numbers_beside_half_precision_are_rounded_where_torch_rounds_them(name:
     torch.testing.assert_close(*both(BESIDE[name], x), rtol=eps, atol=eps, equal_nan=True)
 
 
+@pytest.mark.parametrize("half", HALVES, ids=str)
+@pytest.mark.parametrize("name", ["filled", "a choice", "padded", "scattered", "at places"])
+def test_numbers_that_become_elements_are_those_of_half_precision(name: str, half: torch.dtype) -> None:
+    x = torch.linspace(-1, 1, 9).to(half)
+    assert torch.equal(autogen_loss(BESIDE[name])(x), BESIDE[name](x))
+
+
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "in single precision": lambda x, t: F.mse_loss(x.float(), t.float()),
     "and back": lambda x, t: F.log_softmax(x.float(), 1).to(x.dtype),

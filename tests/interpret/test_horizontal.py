@@ -70,6 +70,9 @@ def shared(a: Tensor, b: Tensor) -> Tensor:
 CASES: dict[str, tuple[Loss, tuple[Tensor, ...], tuple[int, int]]] = {
     "flat, whole rows, rows apart": (terms, (x(40, 30), x(5, 33), x(9, 20)), (3, 3)),
     "sums of rows": (rows, (x(6, 7), x(6, 300)), (2, 2)),
+    "negative sums of rows": (
+        lambda a, b: (-a.abs().sum(1) - b.square().sum(1)).mean(), (x(6, 7), x(6, 300)), (2, 2)
+    ),
     "results and sums": (results, (x(30, 50), x(7, 9)), (2, 2)),
     "of several programs": (lambda a, b: a.abs().sum() + b.square().mean(), (x(3, 2500), x(2100)), (2, 2)),
     "rows that begin anywhere": (

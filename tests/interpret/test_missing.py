@@ -59,6 +59,10 @@ def of_products(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return projected.sigmoid().sum(), projected.square().mean(1), (w @ w.t()).exp().mean()
 
 
+def a_product(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    return (x * 2) @ w, x.exp().sum()
+
+
 CASES: dict[str, tuple[Loss, list[Tensor]]] = {
     "an infinite derivative": (looked_at, [ZERO]),
     "a total and its parts": (in_parts, [X, Y]),
@@ -68,6 +72,7 @@ CASES: dict[str, tuple[Loss, list[Tensor]]] = {
     "derivatives of 0": (of_numbers, [X, Y]),
     "a constant": (with_a_constant, [X, Y]),
     "products in torch": (of_products, [X, W]),
+    "a product that is a result": (a_product, [X, W]),
 }
 
 
@@ -183,6 +188,62 @@ def shifted_and_scaled(x: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("chosen", [[0], [1], [0, 1]])
 def test_formulas_of_the_users_own(loss: Loss, chosen: list[int]) -> None:
     ours, x = autogen_loss(loss), ZERO.detach().abs().add(1).requires_grad_()
+    for _ in range(3):
+        torch.testing.assert_close(gradients(ours, [x], chosen), gradients(loss, [x], chosen))
+
+
+class Together(torch.autograd.Function):
+    """A gradient that is computed from two upstream gradients, of which torch makes zeros where there are none."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, formula: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        ctx.formula = formula
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:
+        return ctx.formula(*upstream), None
+
+
+TOGETHER: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "a term of neither": lambda a, b: a * 2 + (b + 1),
+    "one divides": lambda a, b: a / b,
+    "a sum in torch": lambda a, b: F.conv1d(a[:, None], X[:1, None, :3].detach(), b.sum()[None] * 2, padding=1)[:, 0],
+    "an upstream gradient that torch reads": lambda a, b: F.conv1d(
+        a[:, None], X[:1, None, :3].detach(), b[0, :1], padding=1
+    )[:, 0],
+}
+
+
+@pytest.mark.parametrize("case", TOGETHER)
+@pytest.mark.parametrize("chosen", [[0], [1], [0, 1]])
+def test_formulas_of_two_upstream_gradients(case: str, chosen: list[int]) -> None:
+    def loss(x: Tensor) -> Sequence[Tensor]:
+        return Together.apply(x, TOGETHER[case])  # type: ignore[no-any-return]
+
+    ours, x = autogen_loss(loss), ZERO.detach().requires_grad_()
+    for _ in range(3):
+        torch.testing.assert_close(gradients(ours, [x], chosen), gradients(loss, [x], chosen))
+
+
+class Constant(torch.autograd.Function):
+    """A gradient that no upstream gradient has a part in."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> Tensor:
+        return torch.ones_like(upstream)
+
+
+@pytest.mark.parametrize("chosen", [[0], [1], [0, 1]])
+def test_a_gradient_that_does_not_depend_on_an_output(chosen: list[int]) -> None:
+    def loss(x: Tensor) -> Sequence[Tensor]:
+        return Constant.apply(x).sum(), x.sign().sum()
+
+    ours, x = autogen_loss(loss), ZERO.detach().requires_grad_()
     for _ in range(3):
         torch.testing.assert_close(gradients(ours, [x], chosen), gradients(loss, [x], chosen))
 

@@ -146,6 +146,13 @@ def test_a_number_in_double_precision_is_stored_as_it_is(loss: Callable[[Tensor]
     assert torch.equal(autogen_loss(loss)(x), loss(x))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_quotient_that_is_rounded_down_is_whole(dtype: torch.dtype) -> None:
+    """Without its remainder a number is rounded, and its quotient then may be next to an integer."""
+    x, y = ((draw("real", 500, dtype=dtype, seed=seed) * 10).detach() for seed in range(2))
+    assert torch.equal(autogen_loss(lambda x, y: x // y)(x, y), x // y)
+
+
 def test_nan_is_passed_over_as_by_torch() -> None:
     x = torch.tensor([torch.nan, 1.0, torch.nan, 2.0]).requires_grad_()
     y = torch.tensor([1.0, torch.nan, torch.nan, 2.0]).requires_grad_()

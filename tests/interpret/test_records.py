@@ -94,6 +94,16 @@ def test_a_record_within_longer_rows() -> None:
     agree(lambda x: areas(x[:, 4:]), *inputs)
 
 
+def test_a_record_at_the_start_of_a_row_that_is_read_whole_too() -> None:
+    def beside_all(x: Tensor) -> Tensor:
+        first, second, *_ = x.unbind(1)
+        return (x.square().sum(1).log() * first * second).mean()
+
+    inputs = [draw("real", 517, 6)]
+    assert calls(source_of(beside_all, *inputs))["parts_of_2"] == 1
+    agree(beside_all, *inputs)
+
+
 def test_two_records_of_a_row() -> None:
     def both(x: Tensor) -> Tensor:
         return areas(x[:, :4]) + areas(x[:, 4:])

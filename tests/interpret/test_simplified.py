@@ -114,6 +114,18 @@ SIGNED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "a sum of Python's": lambda x, y: 1 / (sum([y, y * 2]) - x * 0),
     "a sum": lambda x, y: 1 / ((0.0 + y.sum()) + x.abs()),
     "the result": lambda x, y: y + 0.0,
+    "a quotient in an even function": lambda x, y: (x / (y + 0.0)).exp(),
+    "a difference of zeros": lambda x, y: 1 / ((y - x.clamp(min=0)) + 0.0),
+    "a sum of zeros": lambda x, y: 1 / ((y + y * 2) + 0.0),
+    "a power": lambda x, y: (y + 0.0).pow(-3).exp(),
+    "an angle": lambda x, y: torch.atan2(y + 0.0, x).exp(),
+    "a sign": lambda x, y: torch.copysign(x, y + 0.0).exp(),
+    "a sign bit": lambda x, y: (y + 0.0).signbit() * 1.0,
+    "a reciprocal": lambda x, y: (y + 0.0).reciprocal().exp(),
+    "a root": lambda x, y: (y + 0.0).rsqrt().exp(),
+    "a pole": lambda x, y: (y + 0.0).digamma().exp(),
+    "a quotient that is rounded": lambda x, y: (x // (y + 0.0)).exp(),
+    "a choice of minus zero": lambda x, y: 1 / torch.where(x > 0, 1.0, -0.0),
 }
 
 

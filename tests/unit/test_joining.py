@@ -53,6 +53,8 @@ LOSSES: dict[str, Loss] = {
     "cat of pieces": lambda x, y: torch.cat([x[:, 1:], y, x[:, :1]], 1),
     "cat of cats": lambda x, y: torch.cat([torch.cat([x, y], 0), y * 2], 0).exp(),
     "cat, flattened": lambda x, y: torch.cat([x, y], 1).flatten() ** 2,
+    "cat, in other rows": lambda x, y: torch.cat([x[:3, :2], y[:3, :1]], 1).view(1, 9)[:, :7].exp(),
+    "cat, flipped": lambda x, y: torch.cat([x, y], 0).flip(0).exp(),
     "cat with nothing": lambda x, y: torch.cat([torch.empty(0), x, y], 1),
     "stack, reshaped": lambda x, y: torch.stack([x, y], 1).reshape(3, -1),
     "stack, reduced": lambda x, y: torch.stack([x, y, x * y], 1).amax((1, 2)) + torch.stack([x, y], 2).sum((0, 1, 2)),

@@ -246,7 +246,8 @@ def test_a_mask_keeps_what_is_read_out_of_a_sum() -> None:
     """The sum of what it keeps out may be infinite."""
     count = ir.cast(reduce("sum", [C], ir.cast(apply("gt", X, Y), I64)), F64)
     place = ir.cast(apply("ne", index(N), const(1, I64)), F64)
-    for body in (X, apply("neg", X), apply("abs", apply("sub", X, Y)), apply("where", apply("lt", X, Y), X, ONE)):
+    chosen = apply("where", apply("lt", X, Y), X, ONE)
+    for body in (X, apply("neg", X), apply("abs", apply("sub", X, Y)), chosen, apply("div", X, Y)):
         for mask in (ROW, count, place, const(0, F64), const(0.5, F64)):
             assert stays("mul", mask, body)
         assert not stays("mul", const(2, F64), body)
@@ -274,10 +275,24 @@ def test_a_mask_leaves_a_one_hot_row() -> None:
 
 
 def test_what_may_be_0_divides_each_summand() -> None:
-    square = apply("mul", X, X)
-    for divisor in (ROW, apply("mul", ROW, ROW), apply("abs", ROW), apply("sub", ROW, ONE)):
+    square, magnitude, grown = apply("mul", X, X), apply("abs", ROW), apply("exp", ROW)
+    for divisor in (
+        ROW,
+        apply("mul", ROW, ROW),
+        magnitude,
+        apply("sub", ROW, ONE),
+        apply("add", magnitude, apply("sqrt", magnitude)),
+        apply("mul", magnitude, grown),
+        apply("minimum", magnitude, grown),
+    ):
         assert stays("div", square, divisor) and stays("mul", square, apply("reciprocal", divisor))
-    for divisor in (apply("add", apply("mul", ROW, ROW), ONE), apply("maximum", ROW, ONE), apply("exp", ROW)):
+    for divisor in (
+        apply("add", apply("mul", ROW, ROW), ONE),
+        apply("maximum", ROW, ONE),
+        grown,
+        apply("minimum", grown, ONE),
+        const(-2, F64),
+    ):
         assert not stays("div", square, divisor)
 
 
