@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from autogen.tracing.domain.ahead import Keys
+from autogen.tracing.domain.entries import Size
 
 aten = torch.ops.aten
 
@@ -96,20 +97,36 @@ def writes(func: Any) -> bool:
 
 
 class Choices:
-    """The sizes of what masks choose, in one trace, where they are not known ahead; masks of equal keys are equal."""
+    """The sizes of what masks choose, in one trace, where they are not known ahead; equal masks have one.
+
+    Masks that differ in nothing but sizes, as one that is expanded for a prediction and for its target, are equal where
+    these sizes are; that becomes a guard.
+    """
 
     def __init__(self, keys: Keys) -> None:
-        self._sizes: dict[int, torch.SymInt] = {}
+        self._sizes: dict[torch.fx.Node, torch.SymInt] = {}
         self._keys = keys
 
     def __bool__(self) -> bool:
         return bool(self._sizes)
 
     def size(self, node: torch.fx.Node, shapes: Any) -> torch.SymInt:
-        """The number of places where a mask, a node of the graph, is true; of equal masks it is the same."""
-        key = self._keys.of(node)
-        if key not in self._sizes:
-            size = shapes.create_unbacked_symint()
-            torch._check(size >= 0)
-            self._sizes[key] = size
-        return self._sizes[key]
+        """The number of places where a mask, a node of the graph, is true."""
+        if node not in self._sizes:
+            self._sizes[node] = self._size_of_new(node, shapes)
+        return self._sizes[node]
+
+    def _size_of_new(self, node: torch.fx.Node, shapes: Any) -> torch.SymInt:
+        for mask, size in self._sizes.items():
+            differences = self._keys.differences(mask, node)
+            if differences is not None and all(_require_equal(*pair, shapes) for pair in differences):
+                return size
+        unknown: torch.SymInt = shapes.create_unbacked_symint()
+        torch._check(unknown >= 0)
+        return unknown
+
+
+def _require_equal(one: Size, other: Size, shapes: Any) -> bool:
+    """Whether two sizes are equal, which is a guard."""
+    own, their = (shapes.create_symintnode(size.expression, hint=size.hint) for size in (one, other))
+    return bool(own == their)

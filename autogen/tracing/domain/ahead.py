@@ -75,6 +75,30 @@ class Keys:
             todo += missing
         return self._keys[node]
 
+    def differences(self, one: torch.fx.Node, other: torch.fx.Node) -> list[tuple[Size, Size]] | None:
+        """The sizes, equal in this call, in which alone two nodes differ; None if they differ in more."""
+        found: list[tuple[Size, Size]] = []
+        todo = [(one, other)]
+        seen: set[tuple[torch.fx.Node, torch.fx.Node]] = set()
+        while todo:
+            pair = todo.pop()
+            if pair in seen or self.of(pair[0]) == self.of(pair[1]):
+                continue
+            seen.add(pair)
+            if any(node.op != "call_function" or is_random(node.target) for node in pair):
+                return None
+            (leaves, structure), (others, their_structure) = (pytree.tree_flatten((n.args, n.kwargs)) for n in pair)
+            if pair[0].target != pair[1].target or structure != their_structure:
+                return None
+            for own, their in zip(leaves, others, strict=True):
+                if isinstance(own, torch.fx.Node) and isinstance(their, torch.fx.Node):
+                    todo.append((own, their))
+                elif isinstance(own, Size) and isinstance(their, Size) and own.is_now(their):
+                    found.append((own, their))
+                elif repr(own) != repr(their):
+                    return None
+        return found
+
     def _meaning(self, node: torch.fx.Node) -> Hashable:
         if node.op != "call_function" or is_random(node.target):  # two draws are two
             return node
