@@ -40,7 +40,7 @@ def run(
             outputs, _ = kernels.run_forward(tensors, sizes)
         result = kernels.result(outputs, sizes)
         if state:
-            keep(state, binding.state.places, binding.tensors, outputs, sizes, result)
+            keep(state, binding.state.places, binding.given, binding.tensors, outputs, sizes, result)
         return result
     stream = stream_of(tensors[0].device) if kernels.is_random else None
     given = apart(state, tensors, own)
@@ -59,7 +59,7 @@ def run(
     result = kernels.result(outputs, sizes)
     if state:
         connect = Connector(replay, stream, given[:own])
-        keep(state, binding.state.places, binding.tensors, outputs, sizes, result, connect)
+        keep(state, binding.state.places, binding.given, binding.tensors, outputs, sizes, result, connect)
     return result
 
 

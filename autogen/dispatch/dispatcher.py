@@ -337,7 +337,7 @@ class Dispatcher:
             own = sizes or plan.prepared.sizes
             result = returned if plan.returns_tensor else plan.loss.result(returned, own)
             if plan.state is not None:
-                keep(plan.state, each.places, tensors, returned, own, result)
+                keep(plan.state, each.places, (), tensors, returned, own, result)
             return result
         return MISSING
 

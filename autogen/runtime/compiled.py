@@ -90,9 +90,10 @@ class CompiledLoss:
         """Whether a call need not be taken apart if it is like an earlier one (`autogen.dispatch.shortcut`).
 
         Then sizes, strides, numbers and what is known ahead decide if it can run on the plan. That is all there is to
-        it, but for what it changes; a tensor that is assigned with its graph would need a replay of its own.
+        it, but for what it changes; a tensor that is assigned with its graph would need a replay of its own, and what
+        is assigned to an argument, that argument.
         """
-        return not self.state.is_connected
+        return not self.state.is_connected and not self.state.given
 
     @functools.cached_property
     def is_cut(self) -> bool:

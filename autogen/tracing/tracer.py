@@ -469,9 +469,11 @@ class _Tracing:
 
 def _is_same(change: Change, other: Change) -> bool:
     a, b = change.difference, other.difference
+    if (change.place, change.is_given) != (other.place, other.is_given):
+        return False
     if a.key is b.key is Key.ADDED:
-        return change.place == other.place and len(a.now) == len(b.now) and all(map(operator.is_, a.now, b.now))
-    return change.place == other.place and a.key is b.key and a.now is b.now
+        return len(a.now) == len(b.now) and all(map(operator.is_, a.now, b.now))
+    return a.key is b.key and a.now is b.now
 
 
 def _integers(sizes: Sequence[int]) -> tuple[sympy.Expr, ...]:
