@@ -104,7 +104,8 @@ class Choices:
     """
 
     def __init__(self, keys: Keys) -> None:
-        self._sizes: dict[torch.fx.Node, torch.SymInt] = {}
+        self._sizes: dict[int, torch.SymInt] = {}
+        self._alike: dict[int, list[torch.fx.Node]] = {}
         self._keys = keys
 
     def __bool__(self) -> bool:
@@ -112,15 +113,17 @@ class Choices:
 
     def size(self, node: torch.fx.Node, shapes: Any) -> torch.SymInt:
         """The number of places where a mask, a node of the graph, is true."""
-        if node not in self._sizes:
-            self._sizes[node] = self._size_of_new(node, shapes)
-        return self._sizes[node]
+        key = self._keys.of(node)
+        if key not in self._sizes:
+            alike = self._alike.setdefault(self._keys.of_now(node), [])
+            self._sizes[key] = self._size_of_new(node, alike, shapes)
+            alike.append(node)
+        return self._sizes[key]
 
-    def _size_of_new(self, node: torch.fx.Node, shapes: Any) -> torch.SymInt:
-        for mask, size in self._sizes.items():
-            differences = self._keys.differences(mask, node)
-            if differences is not None and all(_require_equal(*pair, shapes) for pair in differences):
-                return size
+    def _size_of_new(self, node: torch.fx.Node, alike: Sequence[torch.fx.Node], shapes: Any) -> torch.SymInt:
+        for mask in alike:
+            if all(_require_equal(*pair, shapes) for pair in self._keys.differences(mask, node)):
+                return self._sizes[self._keys.of(mask)]
         unknown: torch.SymInt = shapes.create_unbacked_symint()
         torch._check(unknown >= 0)
         return unknown

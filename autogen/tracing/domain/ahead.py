@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -57,12 +57,13 @@ def varies(node: torch.fx.Node) -> bool:
     return node.op == "placeholder" or is_random(node.target) or any(isinstance(size, Size) for size in sizes)
 
 
-class Keys:
-    """Numbers for what nodes compute, the same for nodes that compute the same."""
+class _Numbered:
+    """Numbers for what nodes compute, the same for nodes that compute the same; `text` tells what arguments are."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: Callable[[Any], str]) -> None:
         self._keys: dict[torch.fx.Node, int] = {}
         self._numbers: dict[Hashable, int] = {}
+        self._text = text
 
     def of(self, node: torch.fx.Node) -> int:
         """The key of a node."""
@@ -75,36 +76,47 @@ class Keys:
             todo += missing
         return self._keys[node]
 
-    def differences(self, one: torch.fx.Node, other: torch.fx.Node) -> list[tuple[Size, Size]] | None:
-        """The sizes, equal in this call, in which alone two nodes differ; None if they differ in more."""
+    def _meaning(self, node: torch.fx.Node) -> Hashable:
+        if node.op != "call_function" or is_random(node.target):  # two draws are two
+            return node
+        leaves, structure = pytree.tree_flatten((node.args, node.kwargs))
+        keys = [self._keys[leaf] if isinstance(leaf, torch.fx.Node) else self._text(leaf) for leaf in leaves]
+        return node.target, tuple(keys), str(structure)
+
+
+def _but_for_size(leaf: Any) -> str:
+    return f"size of {leaf.hint}" if isinstance(leaf, Size) and isinstance(leaf.hint, int) else repr(leaf)
+
+
+class Keys:
+    """Which nodes compute the same, by numbers: in all calls, or while some sizes are equal that now are."""
+
+    def __init__(self) -> None:
+        self._always, self._now = _Numbered(repr), _Numbered(_but_for_size)
+
+    def of(self, node: torch.fx.Node) -> int:
+        """The key of a node."""
+        return self._always.of(node)
+
+    def of_now(self, node: torch.fx.Node) -> int:
+        """The key of a node, which others have that differ from it by `differences` alone."""
+        return self._now.of(node)
+
+    def differences(self, one: torch.fx.Node, other: torch.fx.Node) -> list[tuple[Size, Size]]:
+        """The sizes in which two nodes differ that are one now."""
         found: list[tuple[Size, Size]] = []
-        todo = [(one, other)]
-        seen: set[tuple[torch.fx.Node, torch.fx.Node]] = set()
+        todo, seen = [(one, other)], set[tuple[torch.fx.Node, torch.fx.Node]]()
         while todo:
             pair = todo.pop()
             if pair in seen or self.of(pair[0]) == self.of(pair[1]):
                 continue
             seen.add(pair)
-            if any(node.op != "call_function" or is_random(node.target) for node in pair):
-                return None
-            (leaves, structure), (others, their_structure) = (pytree.tree_flatten((n.args, n.kwargs)) for n in pair)
-            if pair[0].target != pair[1].target or structure != their_structure:
-                return None
-            for own, their in zip(leaves, others, strict=True):
-                if isinstance(own, torch.fx.Node) and isinstance(their, torch.fx.Node):
+            for own, their in zip(*(pytree.tree_leaves((node.args, node.kwargs)) for node in pair), strict=True):
+                if isinstance(own, torch.fx.Node):
                     todo.append((own, their))
-                elif isinstance(own, Size) and isinstance(their, Size) and own.is_now(their):
+                elif isinstance(own, Size) and own.expression != their.expression:
                     found.append((own, their))
-                elif repr(own) != repr(their):
-                    return None
         return found
-
-    def _meaning(self, node: torch.fx.Node) -> Hashable:
-        if node.op != "call_function" or is_random(node.target):  # two draws are two
-            return node
-        leaves, structure = pytree.tree_flatten((node.args, node.kwargs))
-        keys = [self._keys[leaf] if isinstance(leaf, torch.fx.Node) else repr(leaf) for leaf in leaves]
-        return node.target, tuple(keys), str(structure)
 
 
 class Ahead:

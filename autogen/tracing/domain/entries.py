@@ -44,10 +44,6 @@ class Size:
             expression = ToFloat(expression)
         return cls(expression, symbolic.node.hint)
 
-    def is_now(self, other: Size) -> bool:
-        """Whether both are one integer in the traced call."""
-        return isinstance(self.hint, int) and self.hint == other.hint
-
 
 @frozen
 class Entry:
