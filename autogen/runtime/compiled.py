@@ -173,9 +173,9 @@ class CompiledLoss:
         """Whether the loss returns its first output, and nothing around it."""
         return self.trace.structure.is_leaf() and len(self.trace.outputs) - self.state.outputs == 1
 
-    def result(self, outputs: Sequence[torch.Tensor], sizes: Sizes) -> Any:
-        """The loss's own return value around its outputs."""
-        return outputs[0] if self.returns_tensor else self.trace.result(outputs, sizes)
+    def result(self, outputs: Sequence[torch.Tensor], sizes: Sizes, tensors: Sequence[torch.Tensor]) -> Any:
+        """The loss's own return value around its outputs, and those of the call's tensors that it returns."""
+        return outputs[0] if self.returns_tensor else self.trace.result(outputs, sizes, tensors)
 
     @functools.cached_property
     def shared(self) -> tuple[int, ...]:
