@@ -14,7 +14,7 @@ import itertools
 import threading
 import types
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 import torch
@@ -87,7 +87,8 @@ class Bound:
 class Binding:
     """A call: `tensors` and their `names`, `statics` for all else, and how to run the loss on other tensors.
 
-    `arguments` are those of the call by name, of a method without its `self`; `state` is what else the loss reaches.
+    `arguments` are those of the call by name, of a method without its `self`; `given` are the lists and dictionaries
+    in them, for which a replay has others; `state` is what else the loss reaches.
     When it has been traced, `ran` is the code that ran, if that was watched, and `misread` names what it has read
     although it was hidden: then the trace is worth nothing.
     """
@@ -96,6 +97,7 @@ class Binding:
     tensors: tuple[torch.Tensor, ...]
     statics: Hashable
     arguments: Mapping[str, Any]
+    given: tuple[Items | Entries, ...]
     _run: Replay
     state: Reachable
     ran: set[types.CodeType] = field(default_factory=set)
@@ -187,6 +189,8 @@ def bind(
     parameters = {k for k in spots if isinstance(leaves[k], torch.nn.Parameter)}
     for spot in spots:  # a result keeps `run` for as long as it lives, and is not to keep the call's tensors
         leaves[spot] = None
+    whole = set(map(id, leaves))
+    containers = tuple(_containers((*args, *kwargs.values()), whole))
 
     def run(surroundings: Surroundings, values: Sequence[Any], then: Then | None = None) -> Any:
         given: list[Items | Entries] = []
@@ -198,22 +202,28 @@ def bind(
                     make_parameter(tensor)
                 filled[spot] = tensor
             new_args, new_kwargs = pytree.tree_unflatten(filled, structure)
-            given.extend(_containers((*new_args, *new_kwargs.values())))
+            given.extend(_containers((*new_args, *new_kwargs.values()), whole))
+            own = list(_containers(leaves))
             with settings.unchanged():
                 returned = function(*new_args, **new_kwargs)
-            for place in given:  # which are not the user's own
+            for place in own:
                 if any(place.differences()):
-                    raise StateChangeError(f"a {type(place.container).__name__} that it is given")
+                    raise StateChangeError(_called(place))
             return returned
 
         def is_given(container: Any) -> bool:
             return any(place.container is container for place in given)
 
-        return run_again(surroundings, values[len(spots) :], call, _unless_known(then, is_given))
+        checked = _unless_known(then, is_given)
+
+        def with_given(returned: Any, changed: Callable[[], list[Change]]) -> Any:
+            return checked and checked(returned, lambda: [*changed(), *_changes_of(given)])
+
+        return run_again(surroundings, values[len(spots) :], call, checked and with_given)
 
     if module is not None:
         arguments = dict(list(arguments.items())[1:])
-    return Binding(tuple(_unique(names)), tuple(tensors), tuple(statics), arguments, run, state)
+    return Binding(tuple(_unique(names)), tuple(tensors), tuple(statics), arguments, containers, run, state)
 
 
 def _unless_known(then: Then | None, is_known: Callable[[Any], bool]) -> Then | None:
@@ -273,17 +283,30 @@ def _beside_leaves(structure: pytree.TreeSpec) -> Iterator[Any]:
         yield from _beside_leaves(child)
 
 
-def _containers(values: Iterable[Any]) -> Iterator[Items | Entries]:
-    """The lists and dictionaries among arguments."""
+def _containers(values: Iterable[Any], without: Collection[int] = ()) -> Iterator[Items | Entries]:
+    """The lists and dictionaries among arguments, but for objects of some ids and what is in these."""
     for value in values:
+        if id(value) in without:
+            continue
         if isinstance(value, (list, collections.deque)):
             yield Items(value, list(value))
-            yield from _containers(value)
+            yield from _containers(value, without)
         elif isinstance(value, dict):
             yield Entries(value, entries(value), is_ordered=True)
-            yield from _containers(entries(value).values())
+            yield from _containers(entries(value).values(), without)
         elif isinstance(value, tuple):
-            yield from _containers(value)
+            yield from _containers(value, without)
+
+
+def _called(place: Items | Entries) -> str:
+    return f"a {type(place.container).__name__} that it is given"
+
+
+def _changes_of(given: Sequence[Items | Entries]) -> Iterator[Change]:
+    """What a replay has changed in the lists and dictionaries that it is given, which are not the user's own."""
+    for k, place in enumerate(given):
+        for each in place.differences():
+            yield Change(k, replace(each, name=_called(place)), is_given=True)
 
 
 def _labels(arguments: Mapping[str, Any], kwargs: Mapping[str, Any]) -> dict[int, Iterator[str]]:

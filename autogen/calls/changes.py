@@ -78,12 +78,16 @@ class Formatted:
 
 @frozen
 class Assigned:
-    """What is assigned to the `key` of a place of the binding: the one leaf, or a new `structure` around some."""
+    """What is assigned to the `key` of a place of the binding: the one leaf, or a new `structure` around some.
+
+    If it `is_given`, the place is a dictionary among the arguments.
+    """
 
     place: int
     key: Any
     leaves: tuple[Any, ...]
     structure: pytree.TreeSpec | None = None
+    is_given: bool = False
 
     def value(self, leaves: Sequence[Any]) -> Any:
         """What is assigned in a call, given what its leaves are there."""
@@ -136,6 +140,11 @@ class State:
 
     def __bool__(self) -> bool:
         return bool(self.assigned or self.written or self.said)
+
+    @property
+    def given(self) -> set[int]:
+        """Which dictionaries among the arguments are changed."""
+        return {each.place for each in self.assigned if each.is_given}
 
     @property
     def is_connected(self) -> bool:

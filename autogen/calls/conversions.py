@@ -13,7 +13,7 @@ from typing import Any
 from autogen.calls.mentions import globals_in, only_called
 from autogen.calls.places import Kept
 
-_CONVERTERS = {"float": float, "int": int}
+_CONVERTERS = {"float": float, "int": int, "range": range}
 _OF_MATH = frozenset(each for each in vars(math).values() if isinstance(each, types.BuiltinFunctionType))
 SAYING: dict[Any, tuple[types.ModuleType, str]] = {print: (builtins, "print"), warnings.warn: (warnings, "warn")}
 
@@ -24,7 +24,7 @@ def is_stood_in_for(function: Any) -> bool:
 
 
 class Conversions:
-    """Where code finds `float` and `int`, which are not only functions: `x.to(float)` wants the class itself."""
+    """Where code finds `float`, `int` and `range`, which are not only functions: `x.to(float)` wants the class."""
 
     def __init__(self) -> None:
         self._scopes: dict[int, dict[str, Any]] = {}

@@ -21,10 +21,11 @@ def make_parameter(value: torch.Tensor) -> None:
 
 @frozen
 class Change:
-    """What a loss has changed: a difference at the place of a number."""
+    """What a loss has changed: a difference at the place of a number; if it `is_given`, at that of an argument."""
 
     place: int
     difference: Difference
+    is_given: bool = False
 
 
 @frozen

@@ -38,9 +38,9 @@ def run(
     if not any(needs):
         with torch.no_grad():
             outputs, _ = kernels.run_forward(tensors, sizes)
-        result = kernels.result(outputs, sizes)
+        result = kernels.result(outputs, sizes, binding.tensors)
         if state:
-            keep(state, binding.state.places, binding.tensors, outputs, sizes, result)
+            keep(state, binding.state.places, binding.given, binding.tensors, outputs, sizes, result)
         return result
     stream = stream_of(tensors[0].device) if kernels.is_random else None
     given = apart(state, tensors, own)
@@ -56,10 +56,10 @@ def run(
         t.detach() if cut and t.requires_grad else t for t, cut in zip(given, kernels.unconnected, strict=True)
     ]
     outputs = _Fused.apply(kernels, replayed, sizes, failed, *connected)
-    result = kernels.result(outputs, sizes)
+    result = kernels.result(outputs, sizes, binding.tensors)
     if state:
         connect = Connector(replay, stream, given[:own])
-        keep(state, binding.state.places, binding.tensors, outputs, sizes, result, connect)
+        keep(state, binding.state.places, binding.given, binding.tensors, outputs, sizes, result, connect)
     return result
 
 
@@ -220,6 +220,7 @@ if hasattr(_Short, "_backward_cls"):
 
 
 def _tensors_of(loss: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors that a loss returns; the numbers that come after them among the outputs are none."""
-    leaves = torch.utils._pytree.tree_leaves(loss(tensors))
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    """The tensors that a loss makes and returns; the numbers that come after them among the outputs are none."""
+    from autogen.tracing.results import flattened, made_and_given
+
+    return made_and_given(flattened(loss(tensors))[0], tensors)[0]

@@ -21,7 +21,7 @@ from autogen import availability
 from autogen.calls import reachable
 from autogen.calls.binding import Binding, Bound
 from autogen.calls.executed import is_profiled, noted
-from autogen.dispatch.state import shared_memory
+from autogen.dispatch.state import shared_container, shared_memory
 from autogen.errors import (
     AutogenError,
     InternalError,
@@ -265,8 +265,8 @@ def _attempt(
 
 
 def _decided(compiled: CompiledLoss, bound: Bound, binding: Binding) -> Decision:
-    """A call on the kernels made for it, unless it writes to memory that has several names."""
-    shared = shared_memory(compiled.state, binding.names, binding.tensors)
+    """A call on the kernels made for it, unless it writes to what has several names."""
+    shared = shared_memory(compiled.state, binding.names, binding.tensors) or shared_container(compiled.state, binding)
     if shared is not None:
         return Decision(error=StateChangeError(shared), unused=compiled)
     return Decision(compiled, bound.sizes, bound.found)

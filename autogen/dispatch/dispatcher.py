@@ -335,9 +335,9 @@ class Dispatcher:
             given = plan.given(tensors, found) if found or plan.copied or plan.cut else tensors
             returned = run_short((plan, sizes, values, each, module, self), given)
             own = sizes or plan.prepared.sizes
-            result = returned if plan.returns_tensor else plan.loss.result(returned, own)
+            result = returned if plan.returns_tensor else plan.loss.result(returned, own, tensors)
             if plan.state is not None:
-                keep(plan.state, each.places, tensors, returned, own, result)
+                keep(plan.state, each.places, (), tensors, returned, own, result)
             return result
         return MISSING
 

@@ -13,13 +13,22 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from autogen.calls.binding import Replay
+from autogen.calls.binding import Binding, Replay
 from autogen.calls.changes import Assigned, Computed, Formatted, Input, Output, Returned, Said, State
 from autogen.calls.spots import Place
 from autogen.calls.surroundings import Change
 from autogen.dynamo import graphs
 from autogen.locks import replaced
 from autogen.runtime.replays import Replayed
+
+
+def shared_container(state: State, binding: Binding) -> str | None:
+    """Which dictionary that is changed is given twice, or kept elsewhere, too, where the change would be seen."""
+    containers = [place.container for place in binding.given]
+    for own in [containers[k] for k in state.given]:
+        if sum(each is own for each in containers) > 1 or binding.state.knows(own):
+            return f"a {type(own).__name__} that it is given, and finds elsewhere, too"
+    return None
 
 
 def shared_memory(state: State, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> str | None:
@@ -78,13 +87,14 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
 def keep(
     state: State,
     places: Sequence[Place],
+    given: Sequence[Place],
     tensors: Sequence[torch.Tensor],
     outputs: Sequence[torch.Tensor],
     sizes: Mapping[str, Any],
     result: Any,
     connect: Callable[[Assigned, int, torch.Tensor], torch.Tensor] | None = None,
 ) -> None:
-    """Make the changes of one call that gives a `result`, to its `tensors` and `places`.
+    """Make the changes of one call that gives a `result`, to its `tensors` and `places`, and what it is `given`.
 
     `connect` gives a tensor, a leaf of what is assigned, its graph, which none has without.
     """
@@ -119,7 +129,7 @@ def keep(
             (tensor.detach() if tensor.requires_grad else tensor).copy_(new)
     replaced.settled()  # what is assigned while another thread replays would be taken out again
     for each, value in zip(state.assigned, values, strict=True):
-        places[each.place].assign(each.key, value)
+        (given if each.is_given else places)[each.place].assign(each.key, value)
     for said in state.said:
         if said.is_wanted():
             said.say([made(said, k) for k in range(len(said.leaves))])
@@ -157,7 +167,8 @@ class Connector:
 
         def assigned(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             def then(returned: Any, changed: Callable[[], list[Change]]) -> list[torch.Tensor]:
-                now = (c.difference.now for c in changed() if (c.place, c.difference.key) == (each.place, each.key))
+                own = each.place, each.is_given, each.key
+                now = (c.difference.now for c in changed() if (c.place, c.is_given, c.difference.key) == own)
                 return [flattened(value)[0][leaf] for value in now]
 
             found: list[torch.Tensor] = replay(tensors, then)

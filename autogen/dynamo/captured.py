@@ -135,7 +135,7 @@ class LossOperator(HigherOrderOperator):
             results = dispatcher(None, tuple(tensors), dispatcher.function.options)
         else:
             outputs = forward(tensors, register(compiled, tensors, dispatcher.function))
-            results = compiled.result(outputs[: len(compiled.differentiable)], sizes)
+            results = compiled.result(outputs[: len(compiled.differentiable)], sizes, tensors)
         return dispatcher.function.all_results(results)
 
     def _call_of(self, graph: GraphModule, inputs: Sequence[Any], loss: str) -> tuple[Any, list[torch.Tensor]]:

@@ -90,9 +90,10 @@ class CompiledLoss:
         """Whether a call need not be taken apart if it is like an earlier one (`autogen.dispatch.shortcut`).
 
         Then sizes, strides, numbers and what is known ahead decide if it can run on the plan. That is all there is to
-        it, but for what it changes; a tensor that is assigned with its graph would need a replay of its own.
+        it, but for what it changes; a tensor that is assigned with its graph would need a replay of its own, and what
+        is assigned to an argument, that argument.
         """
-        return not self.state.is_connected
+        return not self.state.is_connected and not self.state.given
 
     @functools.cached_property
     def is_cut(self) -> bool:
@@ -172,9 +173,9 @@ class CompiledLoss:
         """Whether the loss returns its first output, and nothing around it."""
         return self.trace.structure.is_leaf() and len(self.trace.outputs) - self.state.outputs == 1
 
-    def result(self, outputs: Sequence[torch.Tensor], sizes: Sizes) -> Any:
-        """The loss's own return value around its outputs."""
-        return outputs[0] if self.returns_tensor else self.trace.result(outputs, sizes)
+    def result(self, outputs: Sequence[torch.Tensor], sizes: Sizes, tensors: Sequence[torch.Tensor]) -> Any:
+        """The loss's own return value around its outputs, and those of the call's tensors that it returns."""
+        return outputs[0] if self.returns_tensor else self.trace.result(outputs, sizes, tensors)
 
     @functools.cached_property
     def shared(self) -> tuple[int, ...]:

@@ -284,7 +284,9 @@ class BoundHandwritten:
         """How many gradients forward computes."""
         return 0
 
-    def result(self, outputs: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> torch.Tensor:
+    def result(
+        self, outputs: Sequence[torch.Tensor], sizes: Mapping[str, int], tensors: Sequence[torch.Tensor]
+    ) -> torch.Tensor:
         """The loss's return value around its output."""
         return outputs[0]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping, Sequence
 from types import NoneType
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from autogen.calls.changes import Computed
+from autogen.calls.changes import Computed, Input, Output
 from autogen.errors import ResultError, ValueBranchError
 from autogen.tracing.domain.guards import Guards
 
@@ -22,10 +22,6 @@ _PLAIN = frozenset(
         *(torch.dtype, torch.device, torch.layout, torch.memory_format),
     }
 )
-
-
-class TensorLeaf:
-    """Stands for a tensor in the result of a loss."""
 
 
 class _Opened:
@@ -75,15 +71,33 @@ def _open(leaf: Any) -> Any:
     return _Opened(made, map(_opened, leaf.__dict__.values()), leaf.__dict__)
 
 
-def leaf_of(leaf: Any, guards: Guards) -> Any:
-    """What stands for a leaf of a result; symbols are to be read once the loss has run.
+def made_and_given(
+    leaves: Iterable[Any], tensors: Sequence[torch.Tensor], but_for: Container[int] = ()
+) -> tuple[list[torch.Tensor], dict[int, Input | Output]]:
+    """The tensors among the leaves of a result that the loss has made, each once; and by id, where all are found again.
+
+    Those of the `tensors` that it was given it returns as they are, but for some ids, and if there are any others.
+    """
+    returned = {id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor)}
+    positions = {id(tensor): position for position, tensor in enumerate(tensors)}
+    given = returned.keys() & {key for key in positions if key not in but_for}
+    if len(given) == len(returned):
+        given = set()
+    made = [key for key in returned if key not in given]
+    places: dict[int, Input | Output] = {key: Output(position) for position, key in enumerate(made)}
+    return [returned[key] for key in made], places | {key: Input(positions[key]) for key in given}
+
+
+def leaf_of(leaf: Any, places: Mapping[int, Input | Output], guards: Guards) -> Any:
+    """What stands for a leaf of a result, the `places` of whose tensors are known by id; symbols are to be read once
+    the loss has run.
 
     Raises:
         ResultError: an object that every call would share.
         ValueBranchError: a condition on values.
     """
     if isinstance(leaf, torch.Tensor):
-        return TensorLeaf
+        return places[id(leaf)]
     if isinstance(leaf, torch.SymBool):
         raise ValueBranchError("a number in its result")
     if isinstance(leaf, (torch.SymInt, torch.SymFloat)):

@@ -128,22 +128,26 @@ class Collector:
         return len(self._outputs) - 1
 
     def _assigned(self, change: Change) -> Assigned:
-        key, now = change.difference.key, change.difference.now
-        if key is MISSING:
+        now = change.difference.now
+        if change.difference.key is MISSING:
             raise _Refused
         kept = containers_in(now)
         if not kept and not isinstance(now, tuple):
-            return Assigned(change.place, _fixed(key), (self._value(change),))
+            return self._to(change, (self._value(change),))
         ids = list(map(id, kept))
         if kept and kept[0] is now and self._shared.count(id(now)) == 1:
-            return Assigned(change.place, _fixed(key), (self._part(now),))
+            return self._to(change, (self._part(now),))
         is_seen_elsewhere = len(set(ids)) < len(ids) or not {*self._kept, *self._shared}.isdisjoint(ids)
         if is_seen_elsewhere or any(map(_has_more, kept)):
             raise _Refused
         self._kept.update(ids)
         leaves, structure = flattened(now)
         name = change.difference.name
-        return Assigned(change.place, _fixed(key), tuple([self._leaf(name, leaf) for leaf in leaves]), structure)
+        return self._to(change, tuple([self._leaf(name, leaf) for leaf in leaves]), structure)
+
+    @staticmethod
+    def _to(change: Change, leaves: tuple[Any, ...], structure: pytree.TreeSpec | None = None) -> Assigned:
+        return Assigned(change.place, _fixed(change.difference.key), leaves, structure, change.is_given)
 
     def _said(self, saying: Saying) -> Said:
         tensors = [leaf for leaf in saying.leaves if isinstance(leaf, torch.Tensor)]
@@ -168,7 +172,8 @@ class Collector:
         before, now = change.difference.before, change.difference.now
         if isinstance(now, (torch.Tensor, *NUMBERS)) or before is HIDDEN:
             return self._leaf(change.difference.name, now)
-        if now is None or type(now) is bool or (self._is_once and type(now) in (int, float, str)):
+        is_new = change.is_given and before is MISSING  # what no later call reads, unless it is given that
+        if now is None or type(now) is bool or ((self._is_once or is_new) and type(now) in (int, float, str)):
             return now
         if type(now) is int and type(before) is not int and now in (0, 1):  # a size that is no symbol; no counter
             return now

@@ -9,11 +9,10 @@ import sympy
 import torch
 from torch.utils import _pytree as pytree
 
-from autogen.calls.changes import Computed, State
+from autogen.calls.changes import Computed, Input, Output, State
 from autogen.frozen import frozen
 from autogen.tracing.domain.domain import Domain
 from autogen.tracing.domain.entries import Reads
-from autogen.tracing.results import TensorLeaf
 
 
 @frozen
@@ -57,12 +56,19 @@ class Trace:
     unknown: Reads
     state: State
 
-    def result(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, Any]) -> Any:
-        """The loss's own return value around the given outputs, but for those of the state."""
-        rest = iter(tensors[: len(tensors) - self.state.outputs])
-        leaves = [next(rest) if leaf is TensorLeaf else leaf for leaf in self.others]
-        if any(isinstance(leaf, Computed) for leaf in leaves):
-            read = {str(number): tensor.item() for number, tensor in zip(self.numbers, rest, strict=True)}
-            known = {**read, **sizes}
-            leaves = [leaf.value(known) if isinstance(leaf, Computed) else leaf for leaf in leaves]
-        return pytree.tree_unflatten(leaves, self.structure)
+    def result(self, outputs: Sequence[torch.Tensor], sizes: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> Any:
+        """The loss's own return value around its outputs, but for those of the state, and the tensors of the call."""
+        known: dict[str, Any] = {}
+        if any(isinstance(leaf, Computed) for leaf in self.others):
+            last = len(outputs) - self.state.outputs
+            numbers = zip(self.numbers, outputs[last - len(self.numbers) : last], strict=True)
+            known = {**{str(number): tensor.item() for number, tensor in numbers}, **sizes}
+
+        def of_call(leaf: Any) -> Any:
+            if isinstance(leaf, Computed):
+                return leaf.value(known)
+            if isinstance(leaf, Output):
+                return outputs[leaf.position]
+            return tensors[leaf.position] if isinstance(leaf, Input) else leaf
+
+        return pytree.tree_unflatten(map(of_call, self.others), self.structure)

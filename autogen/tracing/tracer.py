@@ -15,6 +15,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, f
 from torch.utils._sympy.functions import ToFloat
 
 from autogen.calls.binding import Replay
+from autogen.calls.changes import Input, Output
 from autogen.calls.spots import Key
 from autogen.calls.surroundings import Change
 from autogen.errors import (
@@ -40,7 +41,7 @@ from autogen.tracing.python.said import Listener
 from autogen.tracing.python.strays import Made
 from autogen.tracing.recorder import Recorder
 from autogen.tracing.recording import Recording
-from autogen.tracing.results import flattened, is_plain, leaf_of
+from autogen.tracing.results import flattened, is_plain, leaf_of, made_and_given
 from autogen.tracing.source import statement_that_raised
 from autogen.tracing.state import Collector, inputs_of
 from autogen.tracing.streams import Streams
@@ -160,7 +161,7 @@ def trace(
             refuse_elsewhere(map(tracing.recording.node_of, made_of))
             domain = tracing.domain()
             state = collector.state(domain.guards, numbers)
-            others = [leaf_of(leaf, domain.guards) for leaf in leaves]
+            others = [leaf_of(leaf, recorded.places, domain.guards) for leaf in leaves]
     except AutogenError as error:
         error.domain = tracing.domain()
         error.wider = tracing.domain(is_wider=True) if tracing.fixed_floats else None
@@ -215,7 +216,8 @@ def trace(
 
 @frozen
 class _Recorded:
-    """What a loss `returned`: its `leaves`, and the `results` among them, by `names`; and what it has changed.
+    """What a loss `returned`: its `leaves`, the `places` of tensors among them, and the `results`, by `names`; and what
+    it has changed.
 
     `reached` are the inputs that each result is connected with, `upstream` its own gradient.
     """
@@ -223,6 +225,7 @@ class _Recorded:
     returned: Any
     leaves: list[Any]
     structure: Any
+    places: dict[int, Input | Output]
     results: list[torch.Tensor]
     names: list[str]
     reached: list[frozenset[int]]
@@ -391,7 +394,8 @@ class _Tracing:
     def _differentiated(self, returned: Any, changes: list[Change]) -> _Recorded:
         """What the loss has returned, with its gradients."""
         leaves, structure = flattened(returned)
-        results = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        changed_inputs = {*self.recording.written, *self.recording.replaced}
+        results, places = made_and_given(leaves, self.fakes, changed_inputs)
         with self._mode, self.recorder:
             results = self._drawn.marked(results)
         if not results:
@@ -402,7 +406,7 @@ class _Tracing:
         if any(result.requires_grad and not inputs for result, inputs in zip(results, reached, strict=True)):
             raise UnsupportedOpError("a result that requires a gradient, but of no input")
         upstream, gradients = self.backward(names, results)
-        return _Recorded(returned, leaves, structure, results, names, reached, upstream, gradients, changes)
+        return _Recorded(returned, leaves, structure, places, results, names, reached, upstream, gradients, changes)
 
     def _memory(self) -> list[Any]:
         """Where the values of the inputs are."""
@@ -469,9 +473,11 @@ class _Tracing:
 
 def _is_same(change: Change, other: Change) -> bool:
     a, b = change.difference, other.difference
+    if (change.place, change.is_given) != (other.place, other.is_given):
+        return False
     if a.key is b.key is Key.ADDED:
-        return change.place == other.place and len(a.now) == len(b.now) and all(map(operator.is_, a.now, b.now))
-    return change.place == other.place and a.key is b.key and a.now is b.now
+        return len(a.now) == len(b.now) and all(map(operator.is_, a.now, b.now))
+    return a.key is b.key and a.now is b.now
 
 
 def _integers(sizes: Sequence[int]) -> tuple[sympy.Expr, ...]:

@@ -23,6 +23,7 @@ from tests.interpret.launches import Launches
 
 ROWS, COLUMNS = 9, 4
 CHOSEN = (5, 0, 1, 2, ROWS, 7, 3, 0, 4, 1, 6)
+TARGET = draw("real", ROWS, COLUMNS, seed=7).detach()
 
 
 def rows(chosen: int, seed: int) -> Tensor:
@@ -33,6 +34,11 @@ def rows(chosen: int, seed: int) -> Tensor:
 
 def deviation(x: Tensor, mask: Tensor) -> Tensor:
     return x[mask].std(0, correction=0).sum()
+
+
+def expanded_twice(x: Tensor, mask: Tensor) -> Tensor:
+    """The mask is made as large as what it chooses from, once for each: the sizes are symbols of their own."""
+    return F.l1_loss(x.masked_select(mask[:, None]), TARGET.masked_select(mask[:, None]), reduction="sum")
 
 
 def columns_logsumexp(x: Tensor, mask: Tensor) -> Tensor:
@@ -157,6 +163,7 @@ class Case:
 
 CASES = [
     Case(deviation, 3, "generated"),
+    Case(expanded_twice, 1, "generated"),
     Case(columns_logsumexp, 3),
     Case(ranked, 3),
     Case(reshaped, 4),

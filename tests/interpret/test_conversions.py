@@ -21,6 +21,13 @@ def _squares(x: Tensor, y: Tensor) -> Tensor:
     return (x - y).square()
 
 
+def _one_hot(y: Tensor) -> Tensor:
+    """A one in each row."""
+    ones = torch.zeros_like(y)
+    ones[range(y.shape[0]), y.argmax(1)] = 1
+    return ones
+
+
 # Losses of which sizes, or what is read of their tensors, is converted.
 CONVERTED: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "float(size)": lambda x, y: _squares(x, y).sum() / float(len(x)),
@@ -48,6 +55,10 @@ CONVERTED: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "torch.tensor(sizes)": lambda x, y: (x / torch.tensor([x.shape[0], 2 * x.shape[1]])).square().mean() + y.mean(),
     "new_tensor(sizes)": lambda x, y: (x / x.new_tensor([[x.shape[0], 4]])).square().mean() + y.mean(),
     "a place": lambda x, y: _squares(x[x.shape[0] - 1], y[len(y) // 2]).mean(),
+    "range(size) as an index": lambda x, y: (
+        -x.log_softmax(1)[range(len(x)), y.argmax(1)].mean() + y[range(len(y))].sum()
+    ),
+    "range(size) as a place of a write": lambda x, y: (_one_hot(y) * x).square().mean(),
     "a place among slices": lambda x, y: _squares(x[None, ..., x.shape[0] // 2, :1, None], y[x.shape[0] - 2, 1]).mean(),
 }
 
@@ -115,6 +126,22 @@ def test_a_class_that_is_more_than_called_stays_what_it_is() -> None:
 
 
 @before_311
+def test_ranges_are_what_they_are() -> None:
+    def loss(x: Tensor) -> Tensor:
+        places = range(x.shape[0])
+        backwards = [*places[::-1], *reversed(places)]
+        picked = x[[k for k in places if k % 2], 0].sum() + x[torch.tensor(places[1:]), 0].exp().sum()
+        weight = len(places) + places.index(1) + (2 in places) + (places == range(3)) + places[-1] + places.count(0)
+        return (picked + sum(x[k, 0] * j for k, j in zip(places, backwards, strict=False))) * weight
+
+    ours = autogen_loss(loss)
+    for n in (3, 4, 3):
+        x = torch.linspace(-1, 2, 2 * n).reshape(n, 2).requires_grad_()
+        torch.testing.assert_close(ours(x), loss(x))
+        torch.testing.assert_close(torch.autograd.grad(ours(x), x), torch.autograd.grad(loss(x), x))
+    assert explain(ours, x).path == "generated"
+
+
 def test_a_size_as_a_key() -> None:
     scales = {3: 2.0, 5: 4.0}
 

@@ -152,7 +152,7 @@ class TestResult:
         traced = trace_of(loss, positive(3))
         assert [each.name for each in traced.outputs] == ["loss_0", "loss_1"]
         total, double = torch.ones(()), torch.ones(3)
-        assert traced.result([total, double], {}) == {"loss": total, "parts": (double, "note", 3)}
+        assert traced.result([total, double], {}, []) == {"loss": total, "parts": (double, "note", 3)}
 
     def test_that_is_no_tensor_is_refused(self) -> None:
         with pytest.raises(ResultError, match="returns no tensor"):

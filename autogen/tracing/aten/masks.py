@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from autogen.tracing.domain.ahead import Keys
+from autogen.tracing.domain.entries import Size
 
 aten = torch.ops.aten
 
@@ -96,20 +97,39 @@ def writes(func: Any) -> bool:
 
 
 class Choices:
-    """The sizes of what masks choose, in one trace, where they are not known ahead; masks of equal keys are equal."""
+    """The sizes of what masks choose, in one trace, where they are not known ahead; equal masks have one.
+
+    Masks that differ in nothing but sizes, as one that is expanded for a prediction and for its target, are equal where
+    these sizes are; that becomes a guard.
+    """
 
     def __init__(self, keys: Keys) -> None:
         self._sizes: dict[int, torch.SymInt] = {}
+        self._alike: dict[int, list[torch.fx.Node]] = {}
         self._keys = keys
 
     def __bool__(self) -> bool:
         return bool(self._sizes)
 
     def size(self, node: torch.fx.Node, shapes: Any) -> torch.SymInt:
-        """The number of places where a mask, a node of the graph, is true; of equal masks it is the same."""
+        """The number of places where a mask, a node of the graph, is true."""
         key = self._keys.of(node)
         if key not in self._sizes:
-            size = shapes.create_unbacked_symint()
-            torch._check(size >= 0)
-            self._sizes[key] = size
+            alike = self._alike.setdefault(self._keys.of_now(node), [])
+            self._sizes[key] = self._size_of_new(node, alike, shapes)
+            alike.append(node)
         return self._sizes[key]
+
+    def _size_of_new(self, node: torch.fx.Node, alike: Sequence[torch.fx.Node], shapes: Any) -> torch.SymInt:
+        for mask in alike:
+            if all(_require_equal(*pair, shapes) for pair in self._keys.differences(mask, node)):
+                return self._sizes[self._keys.of(mask)]
+        unknown: torch.SymInt = shapes.create_unbacked_symint()
+        torch._check(unknown >= 0)
+        return unknown
+
+
+def _require_equal(one: Size, other: Size, shapes: Any) -> bool:
+    """Whether two sizes are equal, which is a guard."""
+    own, their = (shapes.create_symintnode(size.expression, hint=size.hint) for size in (one, other))
+    return bool(own == their)

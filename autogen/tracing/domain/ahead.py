@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -57,12 +57,13 @@ def varies(node: torch.fx.Node) -> bool:
     return node.op == "placeholder" or is_random(node.target) or any(isinstance(size, Size) for size in sizes)
 
 
-class Keys:
-    """Numbers for what nodes compute, the same for nodes that compute the same."""
+class _Numbered:
+    """Numbers for what nodes compute, the same for nodes that compute the same; `text` tells what arguments are."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: Callable[[Any], str]) -> None:
         self._keys: dict[torch.fx.Node, int] = {}
         self._numbers: dict[Hashable, int] = {}
+        self._text = text
 
     def of(self, node: torch.fx.Node) -> int:
         """The key of a node."""
@@ -79,8 +80,43 @@ class Keys:
         if node.op != "call_function" or is_random(node.target):  # two draws are two
             return node
         leaves, structure = pytree.tree_flatten((node.args, node.kwargs))
-        keys = [self._keys[leaf] if isinstance(leaf, torch.fx.Node) else repr(leaf) for leaf in leaves]
+        keys = [self._keys[leaf] if isinstance(leaf, torch.fx.Node) else self._text(leaf) for leaf in leaves]
         return node.target, tuple(keys), str(structure)
+
+
+def _but_for_size(leaf: Any) -> str:
+    return f"size of {leaf.hint}" if isinstance(leaf, Size) and isinstance(leaf.hint, int) else repr(leaf)
+
+
+class Keys:
+    """Which nodes compute the same, by numbers: in all calls, or while some sizes are equal that now are."""
+
+    def __init__(self) -> None:
+        self._always, self._now = _Numbered(repr), _Numbered(_but_for_size)
+
+    def of(self, node: torch.fx.Node) -> int:
+        """The key of a node."""
+        return self._always.of(node)
+
+    def of_now(self, node: torch.fx.Node) -> int:
+        """The key of a node, which others have that differ from it by `differences` alone."""
+        return self._now.of(node)
+
+    def differences(self, one: torch.fx.Node, other: torch.fx.Node) -> list[tuple[Size, Size]]:
+        """The sizes in which two nodes differ that are one now."""
+        found: list[tuple[Size, Size]] = []
+        todo, seen = [(one, other)], set[tuple[torch.fx.Node, torch.fx.Node]]()
+        while todo:
+            pair = todo.pop()
+            if pair in seen or self.of(pair[0]) == self.of(pair[1]):
+                continue
+            seen.add(pair)
+            for own, their in zip(*(pytree.tree_leaves((node.args, node.kwargs)) for node in pair), strict=True):
+                if isinstance(own, torch.fx.Node):
+                    todo.append((own, their))
+                elif isinstance(own, Size) and own.expression != their.expression:
+                    found.append((own, their))
+        return found
 
 
 class Ahead:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from autogen.tracing.python.conversions import Places
 from autogen.tracing.symbols import NUMBERS
 
 _MOST_NUMBERS = 8  # of a tensor: each is an operation
@@ -54,8 +55,20 @@ def _new_tensor(input: Tensor, data: Any, **options: Any) -> Tensor:
     return input.new_tensor(data, **options) if made is None else made
 
 
+def _with_tensors(index: Any, device: torch.device) -> Any:
+    """An index, in which `range(n)` is a tensor."""
+    if isinstance(index, Places):
+        return torch.arange(index.size, device=device)
+    return tuple([_with_tensors(each, device) for each in index]) if isinstance(index, tuple) else index
+
+
+def _setitem(input: Tensor, index: Any, value: Any) -> None:
+    input[_with_tensors(index, input.device)] = value
+
+
 def _getitem(input: Tensor, index: Any) -> Tensor:
     """`input[index]`; of places and slices, those that are symbols are taken last."""
+    index = _with_tensors(index, input.device)
     indices = list(index) if isinstance(index, tuple) else [index]
     if any(isinstance(each, bool) for each in indices) or not _has_symbols(indices, _BASIC):
         return input[index]
@@ -79,4 +92,5 @@ TAKINGNUMBERS: dict[Any, Callable[..., Any]] = {
     torch.as_tensor: _of_numbers(torch.as_tensor),
     Tensor.new_tensor: _new_tensor,
     Tensor.__getitem__: _getitem,
+    Tensor.__setitem__: _setitem,
 }

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils import _pytree as pytree
 
 from autogen.arithmetic import MATH_FUNCTIONS, math_function
 from autogen.calls.conversions import SAYING
@@ -60,6 +61,48 @@ class _Int(metaclass=_Converter):
         value = _read(args[0]) if len(args) == 1 and not kwargs else None
         is_symbol = isinstance(value, torch.SymInt) or (isinstance(value, torch.SymFloat) and _has_room(value))
         return torch.sym_int(value) if is_symbol else int(*args, **kwargs)
+
+
+class Places(Sequence[int]):
+    """`range(n)` of a symbol: as an index of a tensor `torch.arange(n)`, for all else the numbers, which fix it."""
+
+    def __init__(self, size: Any) -> None:
+        self.size = size
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """What takes it otherwise has the numbers. Without this, torch would ask an index for these first."""
+        fixed = pytree.tree_map_only(Places, lambda each: each._fixed, (args, kwargs or {}))
+        return func(*fixed[0], **fixed[1])
+
+    def __len__(self) -> int:
+        return len(self._fixed)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._fixed[place]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._fixed)
+
+    def __eq__(self, other: Any) -> bool:
+        return self._fixed == (other._fixed if isinstance(other, Places) else other)
+
+    def __hash__(self) -> int:
+        return hash(self._fixed)
+
+    def __repr__(self) -> str:
+        return repr(self._fixed)
+
+    @property
+    def _fixed(self) -> range:
+        return range(int(self.size))
+
+
+class _Range(metaclass=_Converter):
+    python = range
+
+    def __new__(cls, *args: Any) -> Any:
+        return Places(args[0]) if len(args) == 1 and isinstance(args[0], torch.SymInt) else range(*args)
 
 
 def _has_room(number: torch.SymFloat) -> bool:
@@ -115,7 +158,10 @@ def _is_finite(value: Any) -> bool:
 OF_MATH = {name: _of_math(name, python) for name, python in _functions.items()}
 """What `math` has while a loss is traced."""
 
-_STAND_INS: dict[Any, Any] = {float: _Float, int: _Int, **{_functions[name]: each for name, each in OF_MATH.items()}}
+_STAND_INS: dict[Any, Any] = {
+    **{float: _Float, int: _Int, range: _Range},
+    **{_functions[name]: each for name, each in OF_MATH.items()},
+}
 
 
 def converter(function: Any) -> Any:
