@@ -170,6 +170,7 @@ CHANGES: dict[str, Callable[[Loss], None]] = {
     "submodule of another class": lambda m: _set(m, "inner", nn.Identity()),
     "training mode": lambda m: _set(m, "training", False),
     "new attribute": lambda m: _set(m, "added", 0),
+    **{f"all {store}": lambda m, store=store: _set(m, store, {}) for store in ("_parameters", "_buffers", "_modules")},
     "buffer that appears": lambda m: _set(m, "absent", torch.ones(3)),
 }
 

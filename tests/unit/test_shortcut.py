@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import gc
 import inspect
 import weakref
 from collections.abc import Callable
@@ -273,6 +274,21 @@ def test_what_cannot_be_compared_by_identity_has_no_shortcut() -> None:
     objects = np.array([T], dtype=object)
     assert bound(lambda x: x * objects[0], T)[1] is None
     assert bound(test_binding.identity, collections.OrderedDict(x=T))[1] is None
+    read_only = np.ones(3)[:]  # what is in it may be written to by another name
+    read_only.flags.writeable = False
+    assert bound(lambda x: x * read_only[0], T)[1] is None
+
+
+@pytest.mark.parametrize(
+    "make", [lambda held: weakref.WeakSet([held]), lambda held: weakref.WeakValueDictionary({1: held})]
+)
+def test_what_a_loss_holds_weakly_is_not_kept_alive(make: Callable[[Any], Any]) -> None:
+    held: Any = test_reachable.Plain()
+    table, gone = make(held), weakref.ref(held)
+    short = bound(lambda x: x * len(table), T)[1]
+    del held
+    gc.collect()
+    assert gone() is None and short is None
 
 
 def test_containers_are_compared_by_what_is_in_them() -> None:
