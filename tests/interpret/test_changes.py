@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import contextvars
 import functools
 import gc
@@ -109,6 +110,18 @@ def test_what_is_refused_is_forgotten_and_keeps_no_tensors(monkeypatch: pytest.M
     found = dispatcher_of(ours)
     assert found is not None and len(found[0].compilations._refused) == 2
     assert not any(each() is not None for each in given)
+
+
+def test_an_error_that_is_raised_again_keeps_no_earlier_call() -> None:
+    ours, given = autogen_loss(lambda x: [x.sum(), object()], policy="mandatory"), []
+    for _ in range(4):
+        x = X.clone()
+        given.append(weakref.ref(x))
+        with contextlib.suppress(autogen.ResultError):
+            ours(x)
+    del x
+    gc.collect()
+    assert sum(each() is not None for each in given) <= 1
 
 
 class Scaled(nn.Module):
