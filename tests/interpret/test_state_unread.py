@@ -310,6 +310,15 @@ def test_nothing_keeps_what_was_kept_before() -> None:
     assert [each() is None for each in seen] == [True] * 5 + [False]
 
 
+def test_a_graph_keeps_nothing_that_the_loss_does_not_look_at() -> None:
+    ours, results, seen = autogen_loss(NewBuffer()), [], []
+    for seed in range(4):
+        results.append(call(ours, seed))  # with their graphs
+        seen.append(weakref.ref(ours.last))
+    gc.collect()
+    assert [each() is None for each in seen] == [True] * 3 + [False]
+
+
 def test_a_list_of_the_module_and_one_of_a_function() -> None:
     mine: list[Tensor] = []
 
