@@ -150,23 +150,29 @@ def bind(
     *,
     is_wide: bool = False,
     read: frozenset[str] = frozenset(),
+    whole: frozenset[int] = frozenset(),
 ) -> Binding:
     """Take a call of `function(*args, **kwargs)` apart; for a method of `module`, its state too.
 
     `varying` names numbers that are not to be part of the key. Of the functions that the loss reaches only those are
     looked into whose code is `executed`, if that is known. A walk that `is_wide` looks at much more, and takes seconds.
-    `read` are names that are known to be read, whatever it seems.
+    `read` are names that are known to be read, whatever it seems. `whole` are the ids of lists and dictionaries that
+    the loss is given, and has elsewhere, too: a replay is given the same ones, whose tensors it puts there.
 
     Raises:
         ArgumentsError: the arguments do not fit the signature.
     """
     given = ((module, *args) if module is not None else args, kwargs)
-    leaves, structure = pytree.tree_flatten(given)
+
+    def is_whole(each: Any) -> bool:
+        return id(each) in whole
+
+    leaves, structure = pytree.tree_flatten(given, is_leaf=is_whole)
     spots = [k for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     arguments = _arguments(function, signature, *given)
     labels = _labels(arguments, kwargs)
     names = [next(labels[id(leaves[k])]) for k in spots]
-    places = _places(signature, *given)
+    places = _places(signature, *given, is_whole)
     state = Reachable(varying, leaves, executed, is_wide=is_wide, read=read)
     statics: list[Hashable] = [str(structure), tuple(spots)]
     statics += [state.visit(each) for each in _beside_leaves(structure)]
@@ -177,13 +183,12 @@ def bind(
             statics.append(state.visit(leaf, places[position], leaves, position))
     statics.append(state.visit(function))
     statics.append(state.visit_rest())
-    for container in containers_in(given):
-        state.unread.meet(container, given)
     misjudged = state.unread.misjudged
-    if misjudged:
-        return bind(
-            function, signature, module, args, kwargs, varying, executed, is_wide=is_wide, read=read | misjudged
-        )
+    had = frozenset(id(each) for each in containers_in(given) if state.knows(each))
+    if misjudged or not had <= whole:
+        known: dict[str, Any] = {"is_wide": is_wide, "read": read | misjudged, "whole": whole | had}
+        return bind(function, signature, module, args, kwargs, varying, executed, **known)
+    state.is_plain &= not whole
     tensors = [*(leaves[k] for k in spots), *(each.value for each in state.tensors)]
     names += [each.name for each in state.tensors]
     parameters = {k for k in spots if isinstance(leaves[k], torch.nn.Parameter)}
@@ -258,14 +263,19 @@ def _arguments(
         raise ArgumentsError(str(fault)) from None
 
 
-def _places(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[str]:
-    """What the function calls each leaf of a call: its parameter, numbered inside lists."""
+def _places(
+    signature: inspect.Signature,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    is_whole: Callable[[Any], bool],
+) -> list[str]:
+    """What the function calls each leaf of a call: its parameter, numbered inside lists that are no leaf as a whole."""
     kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
     known = [name for name, each in signature.parameters.items() if each.kind in kinds]
     named = itertools.zip_longest(known[: len(args)], args, fillvalue="argument")
     places: list[str] = []
     for name, value in (*named, *kwargs.items()):
-        count = 1 if isinstance(value, torch.Tensor) else len(pytree.tree_leaves(value))
+        count = 1 if isinstance(value, torch.Tensor) else len(pytree.tree_leaves(value, is_whole))
         places += [name] if count == 1 else [f"{name}_{k}" for k in range(count)]
     return places
 

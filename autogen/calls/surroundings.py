@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from autogen.calls.places import Kept
+from autogen.calls.places import Appended, Entries, Items, Kept
 from autogen.calls.spots import Difference, Place
 from autogen.frozen import frozen
 
@@ -65,6 +65,11 @@ class Surroundings:
             for place in reversed(inside):
                 undoing.callback(place.put_back)
             yield changed
+
+    @property
+    def containers(self) -> frozenset[int]:
+        """The lists and dictionaries among the places, by id."""
+        return frozenset(id(each.container) for each in self.places if isinstance(each, (Appended, Entries, Items)))
 
     def released(self) -> Surroundings:
         """The same, which keeps no tensors alive."""

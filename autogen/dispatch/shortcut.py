@@ -139,9 +139,11 @@ def shortcut(
     return Shortcut(binding, args, kwargs, values, scope["read"], plans)
 
 
-def _leaves(text: str, container: Any, whole: Collection[str], conditions: list[str]) -> Iterator[tuple[str, Any]]:
-    """Where the items of a container are, and the items; within others in turn, of which the `conditions` are noted.
-    Those in some places are taken `whole`.
+def _leaves(
+    text: str, container: Any, whole: Collection[str], own: str, conditions: list[str]
+) -> Iterator[tuple[str, Any]]:
+    """Where the items of a container are, and the items; within others in turn, of which the `conditions` are noted:
+    none is the loss's `own`. Those in some places are taken `whole`.
     """
     for key, value in container.items() if isinstance(container, dict) else enumerate(container):
         place, kind = f"{text}[{key!r}]", type(value)
@@ -150,10 +152,12 @@ def _leaves(text: str, container: Any, whole: Collection[str], conditions: list[
             yield place, value
             continue
         conditions.append(f"type({place}) is {kind.__name__}")
+        if kind is not tuple:
+            conditions.append(f"id({place}) not in {own}")
         conditions.append(f"tuple({place}) == {tuple(value)!r}" if kind is dict else f"len({place}) == {len(value)}")
         if kind is dict and any(type(each) is int for each in value):  # 1 equals True
             conditions.append(f"[*map(type, {place})] == [{', '.join(type(each).__name__ for each in value)}]")
-        yield from _leaves(place, value, whole, conditions)
+        yield from _leaves(place, value, whole, own, conditions)
 
 
 class _Writer:
@@ -186,7 +190,8 @@ class _Writer:
         conditions = [f"len(args) == {len(args)}", f"tuple(kwargs) == {tuple(kwargs)!r}" if kwargs else "not kwargs"]
         named = [f"args[{k}]" if k < len(args) else f"kwargs[{name!r}]" for k, name in enumerate(self._arguments)]
         lists = [named[list(self._arguments).index(name)] for name in self._values]
-        spots = [*_leaves("args", args, lists, conditions), *_leaves("kwargs", kwargs, lists, conditions)]
+        own = self._name(state.surroundings.containers)
+        spots = [*_leaves("args", args, lists, own, conditions), *_leaves("kwargs", kwargs, lists, own, conditions)]
         tensors: list[str] = []
         first = 0 if self._module is None else 1  # where the arguments begin among the leaves of the binding
         varying = {each.key - first for each in state.numbers if each.container is state.arguments}

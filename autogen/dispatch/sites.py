@@ -124,15 +124,10 @@ class Sites:
             key = id(module)
             while len(self._sites) >= MOST_SITES:
                 del self._sites[next(iter(self._sites))]
-            site = self._sites[key] = Site(module, lambda _: self._forget(key))
+            site = self._sites[key] = Site(module, lambda _: self._sites.pop(key, None))
         return site
 
     def forget_shortcuts(self) -> None:
         """What they lead to is no longer to be run."""
         for site in list(self._sites.values()):
             site.shortcuts.clear()
-
-    def _forget(self, key: int) -> None:
-        site = self._sites.get(key)
-        if site is not None and site.module is not _nothing and site.module() is None:
-            del self._sites[key]

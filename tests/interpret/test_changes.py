@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import contextvars
 import functools
+import gc
 import itertools
 import random
 import sys
@@ -19,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autogen.dispatch.compilations
+import autogen.dispatch.sites
 from autogen import autogen_loss, explain, policy
 from autogen.decorator import dispatcher_of
 
@@ -95,6 +98,32 @@ def test_what_is_given_up_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(each() is not None for each in features) <= 4  # of the latest shortcuts
 
 
+def test_what_is_refused_is_forgotten_and_keeps_no_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autogen.dispatch.compilations, "MOST_KEYS", 2)
+    ours, given = autogen_loss(lambda x, name: [x.sum() * len(name), object()]), []
+    for count in range(6):
+        x = X.clone()
+        given.append(weakref.ref(x))
+        ours(x, "*" * count)
+    del x
+    gc.collect()
+    found = dispatcher_of(ours)
+    assert found is not None and len(found[0].compilations._refused) == 2
+    assert not any(each() is not None for each in given)
+
+
+def test_an_error_that_is_raised_again_keeps_no_earlier_call() -> None:
+    ours, given = autogen_loss(lambda x: [x.sum(), object()], policy="mandatory"), []
+    for _ in range(4):
+        x = X.clone()
+        given.append(weakref.ref(x))
+        with contextlib.suppress(autogen.ResultError):
+            ours(x)
+    del x
+    gc.collect()
+    assert sum(each() is not None for each in given) <= 1
+
+
 class Scaled(nn.Module):
     def __init__(self, scale: float) -> None:
         super().__init__()
@@ -154,7 +183,7 @@ LATER: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("name", LATER)
 def test_a_change_of_what_is_not_assigned_counts(name: str, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     function, change = LATER[name]
-    loss, x = autogen_loss(function), X.clone()
+    loss, x = autogen_loss(function), X.exp()
     with policy("mandatory"):
         for _ in range(2):
             for _ in range(calls):
@@ -213,6 +242,16 @@ def test_what_differs_in_every_call_is_given_up(monkeypatch: pytest.MonkeyPatch)
     assert explain(ours, torch.ones(8)).path == "eager"
     with policy("mandatory"), pytest.raises(autogen.TooManyTracesError):
         ours(torch.ones(8))
+
+
+def test_what_comes_again_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autogen.dispatch.compilations, "MOST_UNUSED", 3)
+    monkeypatch.setattr(autogen.dispatch.sites, "_MOST_WRITTEN", 0)  # each call is taken apart
+    options = {"scale": ""}
+    ours = autogen_loss(lambda x: x.sum() * len(options["scale"]), policy="mandatory")
+    for count in range(8):
+        options["scale"] = "*" * count
+        assert ours(torch.ones(8)) == ours(torch.ones(8)) == 8 * count
 
 
 @functools.lru_cache(maxsize=4)

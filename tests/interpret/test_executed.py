@@ -185,6 +185,18 @@ def test_nobody_watches_where_a_profiler_does(launches: Launches) -> None:
     assert launches.take() == 0
 
 
+def test_a_profiler_is_left_alone_once_the_loss_is_known() -> None:
+    ours, theirs = autogen_loss(Loss()), Loss()
+    agree(ours, theirs)
+    profile = lambda *_: None  # noqa: E731
+    sys.setprofile(profile)
+    try:
+        agree(ours, theirs, X[:, :1])
+        assert sys.getprofile() is profile
+    finally:
+        sys.setprofile(None)
+
+
 def test_what_the_loss_changes_far_away_is_put_back() -> None:
     """And then done by torch: the list comes after the registry, where nothing would have looked any more."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from autogen import autogen_loss, policy
@@ -181,3 +181,54 @@ def test_what_is_only_read_has_kernels(launches: Launches) -> None:
     given = {"scale": 0.5, "per_column": torch.arange(4.0)}
     torch.testing.assert_close(call(autogen_loss(weighted), given), call(weighted, given))
     assert launches.take() == 2
+
+
+class Keeping(nn.Module):
+    """A loss that may be given a list or a dictionary that it has."""
+
+    given = "options"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.options = {"shift": torch.zeros(4)}
+        self.scales = [2.0, 3.0]
+        self.history: list[Tensor] = []
+
+
+class Writing(Keeping):
+    def forward(self, x: Tensor, options: dict[str, Tensor]) -> Tensor:
+        self.options["shift"] = x.detach().mean(0)
+        return (x - options["shift"]).square().sum()
+
+
+class Asking(Keeping):
+    def forward(self, x: Tensor, options: dict[str, Tensor]) -> Tensor:
+        return (x - options["shift"]).square().sum() * (2.0 if options is self.options else 3.0)
+
+
+class AskingForNumbers(Keeping):
+    given = "scales"
+
+    def forward(self, x: Tensor, scales: list[float]) -> Tensor:
+        return x.square().sum() * scales[0 if scales is self.scales else 1]
+
+
+class Counting(Keeping):
+    given = "history"
+
+    def forward(self, x: Tensor, history: list[Tensor]) -> Tensor:
+        self.history.append(x.mean().detach())
+        return x.sum() * len(history)
+
+
+@pytest.mark.parametrize("kind", [Writing, Asking, AskingForNumbers, Counting])
+def test_what_the_loss_has_itself(kind: type[Keeping], launches: Launches) -> None:
+    ours, torchs = autogen_loss(kind()), kind()
+    for is_own in (False, True, False, True):
+        for k in range(3):
+            values = []
+            for module in (ours, torchs):
+                own = getattr(module, kind.given)
+                values.append(module(X + k, own if is_own else copy.copy(own)))
+            torch.testing.assert_close(*values)
+    assert launches.take() > 0 or kind is Counting

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import AffineTransform, ComposeTransform, Normal, TanhTransform, kl_divergence, register_kl
+from torch.distributions import AffineTransform, ComposeTransform, Normal, TanhTransform, kl, kl_divergence, register_kl
 
 from autogen import autogen_loss, explain
 from tests.interpret import computed_names
@@ -215,6 +215,17 @@ def test_a_rule_of_a_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     for weight in (0.5, 3.0):
         monkeypatch.setitem(globals(), "WEIGHT", weight)
         torch.testing.assert_close(loss(X, Y), (X - Y).square().mean() * weight)
+
+
+def test_a_rule_that_is_registered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_KL_REGISTRY", "_KL_MEMOIZE"):
+        monkeypatch.setattr(kl, name, dict(getattr(kl, name)))
+    loss = autogen_loss(divergence)
+    for _ in range(3):
+        torch.testing.assert_close(loss(X, Y), (X - Y).square().mean() * WEIGHT)
+    register_kl(Own, Own)(lambda p, q: p.loc * q.loc)
+    for _ in range(3):
+        torch.testing.assert_close(loss(X, Y), (X * Y).mean())
 
 
 class WithEvent(nn.Module):

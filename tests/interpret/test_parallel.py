@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 from autogen import autogen_loss, explain, policy, trace_count
 from autogen.calls.surroundings import Surroundings
+from autogen.decorator import dispatcher_of
+from autogen.locks import replaced
 from tests.interpret.agreement import draw
 
 ROOT = Path(__file__).parents[2]
@@ -125,6 +127,30 @@ def test_a_policy_is_that_of_its_thread() -> None:
     with policy("disabled"), ThreadPoolExecutor(1) as other:
         assert explain(loss, x, y).path == "eager"
         assert other.submit(explain, loss, x, y).result().path == "generated"
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_what_a_replay_has_put_there_meanwhile_is_not_read(is_short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    loss, x, y = autogen_loss(Weighted()), draw("real", 6, 5), draw("real", 6, 5, seed=1).detach()
+    for _ in range(3):
+        loss(x, y)
+    found = dispatcher_of(loss)
+    assert found is not None
+    shortcuts = found[0]._sites.of(loss).shortcuts
+    owner, name = (shortcuts[0], "read") if is_short else (found[0], "bind")
+    read = getattr(owner, name)
+
+    def read_meanwhile(*arguments: Any, **options: Any) -> Any:
+        setattr(owner, name, read)
+        with replaced.replacing(), monkeypatch.context() as patch:
+            patch.setitem(loss._buffers, "scale", torch.tensor(100.0))
+            return read(*arguments, **options)
+
+    if not is_short:
+        shortcuts.clear()
+    setattr(owner, name, read_meanwhile)
+    torch.testing.assert_close(loss(x, y), Weighted()(x, y))
+    assert getattr(owner, name) == read
 
 
 PROGRAM = """

@@ -107,6 +107,17 @@ def test_modes(binds: list[str]) -> None:
             assert ours(X, Y).is_inference()
 
 
+@pytest.mark.parametrize("is_inference", [False, True])
+@pytest.mark.parametrize("before", [1, 3])
+def test_a_mode_without_gradients_first(before: int, is_inference: bool) -> None:
+    ours, x, y = autogen_loss(Scaled()), X.clone().requires_grad_(), Y.clone().requires_grad_()
+    with torch.inference_mode(is_inference), torch.set_grad_enabled(is_inference):
+        for _ in range(before):
+            assert not ours(x, y).requires_grad
+    for _ in range(3):
+        torch.testing.assert_close(gradients(ours, X, Y), gradients(Scaled(), X, Y))
+
+
 def test_policies_and_transforms_come_first() -> None:
     ours = autogen_loss(Scaled())
     for _ in range(4):

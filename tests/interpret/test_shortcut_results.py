@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from autogen import autogen_loss, policy
 
@@ -78,3 +78,23 @@ def test_the_graph_keeps_nothing_that_has_no_gradient() -> None:
         del other
         assert gone() is None
         value.backward()
+
+
+class Centred(nn.Module):
+    centre: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.centre.detach()).square().mean()
+
+
+def test_what_the_loss_detaches_may_have_a_graph_that_is_gone(binds: list[str]) -> None:
+    loss = autogen_loss(Centred(), policy="mandatory")
+    for seed in range(5):
+        x, weight = (X + seed).requires_grad_(), Y.clone().requires_grad_()
+        loss.centre = weight.exp()
+        loss.centre.sum().backward()
+        (gradient,) = torch.autograd.grad(loss(x), x)
+        torch.testing.assert_close(gradient, 2 * (x - weight.exp()).detach() / x.numel())
+        loss(x).backward()
+        torch.testing.assert_close((x.grad, weight.grad), (gradient, weight.exp().detach()))
+    assert len(binds) == 2

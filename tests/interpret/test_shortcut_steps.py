@@ -211,6 +211,14 @@ def test_autocast_casts_once(binds: list[str]) -> None:
         torch.testing.assert_close(found, expected, rtol=5e-2, atol=5e-2)
 
 
+def test_autocast_to_another_dtype_is_another_call(binds: list[str]) -> None:
+    ours = autogen_loss(lambda x, w: (x @ w).square())
+    for dtype in (torch.bfloat16, torch.float16) * 4:
+        with torch.autocast("cpu", dtype):
+            assert ours(X, X.T).dtype == dtype
+    assert len(binds) <= 4
+
+
 def test_backward_inside_autocast_of_a_call_outside(binds: list[str]) -> None:
     ours = autogen_loss(of_products)
     for _ in range(4):

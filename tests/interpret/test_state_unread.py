@@ -7,6 +7,7 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from torch.utils import _pytree as pytree
 
 from autogen import autogen_loss, explain, trace_count
 from autogen.decorator import dispatcher_of
+from autogen.options import PLANS_VARIABLE
+from autogen.runtime import build
 from tests.interpret.launches import Launches
 
 SEEN: list[float] = []
@@ -307,6 +310,15 @@ def test_nothing_keeps_what_was_kept_before() -> None:
     assert [each() is None for each in seen] == [True] * 5 + [False]
 
 
+def test_a_graph_keeps_nothing_that_the_loss_does_not_look_at() -> None:
+    ours, results, seen = autogen_loss(NewBuffer()), [], []
+    for seed in range(4):
+        results.append(call(ours, seed))  # with their graphs
+        seen.append(weakref.ref(ours.last))
+    gc.collect()
+    assert [each() is None for each in seen] == [True] * 3 + [False]
+
+
 def test_a_list_of_the_module_and_one_of_a_function() -> None:
     mine: list[Tensor] = []
 
@@ -363,3 +375,30 @@ def test_what_is_seen_elsewhere_stays_the_same_object(keep: Callable[..., None])
         assert (ours.logs[0] if keep is within else ours.logs) is same
         assert ours.logs is not logs or keep is existing
         logs = ours.logs
+
+
+TEXT = "{0.scale}"
+
+
+class Formatting(nn.Module):
+    """Reads what it seems only to assign."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 2.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() == 0:
+            self.scale = 1.0
+        return x.exp() * len(TEXT.format(self))
+
+
+def test_other_processes_find_no_trace_that_has_read_what_was_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(build.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.delenv(PLANS_VARIABLE)
+    x = torch.randn(5, 3)
+    for _ in range(2):  # the second is decorated as it would be in another process
+        torch.testing.assert_close(autogen_loss(Formatting())(x), Formatting()(x))
+    assert list(tmp_path.glob(f"*/*/*{build.PLAN}"))

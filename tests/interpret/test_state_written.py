@@ -66,6 +66,7 @@ def test_elements_that_share_memory_are_left_to_torch() -> None:
     loss = autogen_loss(clamps)
     x, _ = inputs(0)
     assert explain(loss, x[:3, :3], torch.zeros(5).unfold(0, 3, 1)).path == "eager"
+    assert explain(loss, x[:3, :3], torch.zeros(7).unfold(0, 3, 2)).path == "eager"  # the last one is the next's first
     assert explain(loss, x[:3, :3], torch.zeros(9).view(3, 3).T).path == "generated"
 
 

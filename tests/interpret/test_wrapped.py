@@ -119,3 +119,20 @@ def test_why_a_call_after_a_transform_runs_in_torch() -> None:
     loss.last = None
     loss(x, t)
     assert explain(loss, x, t).path == "generated"
+
+
+class Weighted(nn.Module):
+    weight: Any = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.weight).sum()
+
+
+def test_what_has_no_memory_is_like_no_tensor_of_its_geometry() -> None:
+    wrapped: list[Tensor] = []
+    x = torch.arange(3.0)
+    torch.func.grad(lambda x: wrapped.append(x.detach() * 1) or x.sum())(x)
+    ours, theirs = autogen_loss(Weighted()), Weighted()
+    for weight in (x, x, x, *wrapped, x, *wrapped):
+        ours.weight = theirs.weight = weight
+        torch.testing.assert_close(ours(x), theirs(x))

@@ -17,6 +17,7 @@ from torch import nn
 
 from autogen.calls.binding import bind, is_replaying
 from autogen.calls.places import Kept
+from autogen.calls.spots import is_same
 from autogen.calls.surroundings import Change, Surroundings
 from tests.unit import evaluate
 from tests.unit.pipeline import binding_of
@@ -139,6 +140,7 @@ class Loss(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.margin = 1.0
+        self.zero = 0.0
         self._private = 1.0
         self.scaled, self.change_factor = scaling(1.0)
         self.weights = [1.0, [2.0, 3.0]]
@@ -162,7 +164,8 @@ CHANGES: dict[str, Callable[[Loss], None]] = {
     "private attribute": lambda m: _set(m, "_private", 2.0),
     "closure of an attribute": lambda m: m.change_factor(2.0),
     "attribute": lambda m: _set(m, "margin", 2.0),
-    "sign of zero": lambda m: _set(m, "margin", -1.0),
+    "sign of zero": lambda m: _set(m, "zero", -0.0),
+    "longer list": lambda m: m.weights.append(1.0),
     "nested list": lambda m: m.weights[1].__setitem__(0, 9.0),  # type: ignore[index, union-attr, attr-defined]
     "nested dictionary": lambda m: m.options["nested"].__setitem__("p", 1),  # type: ignore[attr-defined]
     "object": lambda m: _set(m.config, "margin", 2.0),
@@ -170,8 +173,23 @@ CHANGES: dict[str, Callable[[Loss], None]] = {
     "submodule of another class": lambda m: _set(m, "inner", nn.Identity()),
     "training mode": lambda m: _set(m, "training", False),
     "new attribute": lambda m: _set(m, "added", 0),
+    **{f"all {store}": lambda m, store=store: _set(m, store, {}) for store in ("_parameters", "_buffers", "_modules")},
     "buffer that appears": lambda m: _set(m, "absent", torch.ones(3)),
 }
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_one"),
+    [
+        (0.0, -0.0, False),
+        (1, 1.0, False),
+        (1, True, False),
+        (math.nan, float("nan"), True),
+        ("ab", "".join("ab"), True),
+    ],
+)
+def test_what_counts_as_assigned(before: Any, now: Any, is_one: bool) -> None:
+    assert is_same(now, before) == is_one
 
 
 class TestModules:

@@ -112,6 +112,7 @@ CHANGES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "function by name": lambda m: _set(m, THIS, "helper", other_helper),
     "code of a function": lambda m: _set(m, helper, "__code__", other_helper.__code__),
     "defaults of a function": lambda m: _set(m, helper, "__defaults__", (1,)),
+    "defaults by keyword": lambda m: _set(m, helper, "__kwdefaults__", {"scale": 1}),
     "name that was None": lambda m: _set(m, THIS, "NOTHING", 1.0),
     "name that was not there": lambda m: _set(m, THIS, "MAYBE", True),
     "name that hides a builtin": lambda m: _set(m, THIS, "len", lambda x: 0),
@@ -404,12 +405,17 @@ def importing(x: Any) -> Any:
     return x * helpers.scale
 
 
-def test_a_module_that_the_loss_imports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "helpers", HELPERS)
+IMPORTING = _module("package.losses", None, "def loss(x):\n    from .helpers import scale\n    return x * scale")
+IMPORTING.__package__ = "package"
+
+
+@pytest.mark.parametrize(("loss", "name"), [(importing, "helpers"), (IMPORTING.loss, "package.helpers")])
+def test_a_module_that_the_loss_imports(loss: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, name, HELPERS)
     monkeypatch.setattr(HELPERS, "scale", 1.0)
-    before = _key(importing)
+    before = _key(loss)
     monkeypatch.setattr(HELPERS, "scale", 2.0)
-    assert _key(importing) != before
+    assert _key(loss) != before
 
 
 @pytest.mark.parametrize("loss", [lambda x: x * get_setting("scale"), lambda x: x * sum(all_settings)])

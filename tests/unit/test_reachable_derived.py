@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from autogen.calls.digest import digest
 from tests.unit.pipeline import binding_of
@@ -211,7 +212,7 @@ LISTS[0] = [1.0]
 TEXT = collections.UserString("a")
 PARSER = configparser.ConfigParser()
 PARSER["loss"] = {"scale": "1"}
-MODULE, OUTER = SlottedModule(), Outer()
+MODULE, OUTER, LINEAR = SlottedModule(), Outer(), nn.Linear(3, 3)
 
 
 def scaled_by(self: Any, scale: float, x: Any) -> Any:
@@ -319,6 +320,7 @@ REACHED: dict[str, tuple[Any, Callable[[Patch], None]]] = {
         lambda x: x.scaled(),
         lambda m: m.setattr(torch.Tensor, "scaled", lambda self: self),
     ),
+    "method on torch's class of modules": (lambda x: LINEAR.weighed(x), lambda m: m.setattr(THIS, "SCALE", 2.0)),
     "sign of a zero": (
         lambda x: x * SIGNED.number,
         lambda m: m.setattr(SIGNED, "number", complex(-1, -0.0)),
@@ -338,14 +340,15 @@ def _other_lists() -> Any:
 
 
 @pytest.fixture
-def _on_tensors() -> Iterator[None]:
-    """A method of the user's that all tensors have."""
+def _on_torchs() -> Iterator[None]:
+    """Methods of the user's that all tensors and modules have."""
     torch.Tensor.scaled = lambda self: self * SCALE  # type: ignore[attr-defined]
+    nn.Module.weighed = lambda self, x: x * SCALE  # type: ignore[assignment]
     yield
-    del torch.Tensor.scaled  # type: ignore[attr-defined]
+    del torch.Tensor.scaled, nn.Module.weighed  # type: ignore[attr-defined]
 
 
-@pytest.mark.usefixtures("_on_tensors")
+@pytest.mark.usefixtures("_on_torchs")
 @pytest.mark.parametrize("case", REACHED)
 def test_a_change_changes_the_key_and_is_seen(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loss, change = REACHED[case]
@@ -403,6 +406,26 @@ def test_keys_of_arguments(given: Any) -> None:
     function = lambda x, given: x  # noqa: E731
     keys = [binding_of(function, T, each).statics for each in (given, {Named(1.0): T}, {Named(2.0): T})]
     assert keys[0] != keys[2] != keys[1]
+
+
+class Pair:
+    """A container of the user's, as torch takes it apart; its kind is a part of how."""
+
+    scale = 1.0
+
+    def __init__(self, items: Any, kind: Any) -> None:
+        self.items, self.kind = items, kind
+
+
+pytree.register_pytree_node(Pair, lambda pair: (pair.items, pair.kind), Pair, serialized_type_name="tests.Pair")
+
+
+@pytest.mark.parametrize("owner", [Pair, HELD])
+def test_what_containers_of_the_users_have(owner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, given = lambda x, given: x * given.scale * given.kind.scale, Pair([T], HELD)
+    before = binding_of(function, T, given).statics
+    monkeypatch.setattr(owner, "scale", 2.0)
+    assert binding_of(function, T, given).statics != before
 
 
 def test_equal_content_is_the_same_key() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import gc
 import inspect
 import weakref
 from collections.abc import Callable
@@ -14,10 +15,12 @@ import torch
 from torch import nn
 
 import autogen.dispatch.plans
+import autogen.dispatch.sites
 from autogen.calls.binding import Binding, bind
 from autogen.dispatch.compilations import key_of
 from autogen.dispatch.plans import Family, Plan, Plans
 from autogen.dispatch.shortcut import Shortcut, shortcut
+from autogen.dispatch.sites import Sites
 from autogen.runtime import geometry
 from tests.unit import test_binding, test_reachable
 
@@ -273,6 +276,21 @@ def test_what_cannot_be_compared_by_identity_has_no_shortcut() -> None:
     objects = np.array([T], dtype=object)
     assert bound(lambda x: x * objects[0], T)[1] is None
     assert bound(test_binding.identity, collections.OrderedDict(x=T))[1] is None
+    read_only = np.ones(3)[:]  # what is in it may be written to by another name
+    read_only.flags.writeable = False
+    assert bound(lambda x: x * read_only[0], T)[1] is None
+
+
+@pytest.mark.parametrize(
+    "make", [lambda held: weakref.WeakSet([held]), lambda held: weakref.WeakValueDictionary({1: held})]
+)
+def test_what_a_loss_holds_weakly_is_not_kept_alive(make: Callable[[Any], Any]) -> None:
+    held: Any = test_reachable.Plain()
+    table, gone = make(held), weakref.ref(held)
+    short = bound(lambda x: x * len(table), T)[1]
+    del held
+    gc.collect()
+    assert gone() is None and short is None
 
 
 def test_containers_are_compared_by_what_is_in_them() -> None:
@@ -316,6 +334,25 @@ def test_the_oldest_family_is_forgotten_and_no_other(monkeypatch: pytest.MonkeyP
     for key, family in zip(keys, known, strict=True):
         plans.know(plans.family(key)[0], family)
     assert [plans.family(key)[1] for key in keys] == [None, None, *known[2:]]
+
+
+def test_not_all_geometries_that_come_are_noted_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autogen.dispatch.plans, "_MOST_NOTED", 3)
+    plans = Plans()
+    for k in range(10):
+        plans.note((None, k))
+    assert len(plans._noted) <= 3
+
+
+def test_the_oldest_site_is_forgotten_and_that_of_a_module_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autogen.dispatch.sites, "MOST_SITES", 2)
+    sites, modules = Sites(), [nn.Identity() for _ in range(4)]
+    for module in modules:
+        assert sites.of(module) is sites.known(module)
+    assert [sites.known(module) is not None for module in modules] == [False, False, True, True]
+    modules.pop()
+    del module
+    assert len(sites._sites) == 1 and sites.known(modules[2]) is not None
 
 
 def test_there_is_room_for_hundreds_of_sizes_that_come_again() -> None:
