@@ -194,8 +194,8 @@ def bind(
     parameters = {k for k in spots if isinstance(leaves[k], torch.nn.Parameter)}
     for spot in spots:  # a result keeps `run` for as long as it lives, and is not to keep the call's tensors
         leaves[spot] = None
-    whole = set(map(id, leaves))
-    containers = tuple(_containers((*args, *kwargs.values()), whole))
+    ends = set(map(id, leaves))
+    containers = tuple(_containers((*args, *kwargs.values()), ends))
 
     def run(surroundings: Surroundings, values: Sequence[Any], then: Then | None = None) -> Any:
         given: list[Items | Entries] = []
@@ -207,7 +207,7 @@ def bind(
                     make_parameter(tensor)
                 filled[spot] = tensor
             new_args, new_kwargs = pytree.tree_unflatten(filled, structure)
-            given.extend(_containers((*new_args, *new_kwargs.values()), whole))
+            given.extend(_containers((*new_args, *new_kwargs.values()), ends))
             own = list(_containers(leaves))
             with settings.unchanged():
                 returned = function(*new_args, **new_kwargs)
