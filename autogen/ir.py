@@ -29,7 +29,7 @@ from __future__ import annotations
 import ctypes
 import math
 import weakref
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -135,15 +135,19 @@ def contiguous_strides(shape: Sequence[sympy.Expr]) -> tuple[sympy.Expr, ...]:
 
 
 class Node:
-    """One value. Build nodes with the functions below, never directly."""
+    """One value. Build nodes with the functions below, never directly.
 
-    __slots__ = ("__weakref__", "args", "attrs", "axes", "dtype", "op")
+    `axes` are those that it has a value for each of; `reduces` tells whether it, or a node below, is a reduction.
+    """
+
+    __slots__ = ("__weakref__", "args", "attrs", "axes", "dtype", "op", "reduces")
 
     op: str
     args: tuple[Node, ...]
     dtype: torch.dtype
     attrs: tuple[Any, ...]
     axes: frozenset[Axis]
+    reduces: bool
 
     def __repr__(self) -> str:
         return format_nodes([self]).splitlines()[-1]
@@ -160,6 +164,7 @@ def intern(op: str, args: tuple[Node, ...], dtype: torch.dtype, attrs: tuple[Any
         node = Node()
         node.op, node.args, node.dtype, node.attrs = op, args, dtype, attrs
         node.axes = _axes_of(node)
+        node.reduces = op == "reduce" or any(arg.reduces for arg in args)
         _interned[key] = node
     return node
 
@@ -364,19 +369,20 @@ def topological(roots: Iterable[Node], known: Container[Node] = ()) -> list[Node
     order: list[Node] = []
     seen: set[Node] = set()
     for root in roots:
-        stack: list[tuple[Node, Iterator[Node]]] = [(root, iter(root.args))]
+        stack = [root]
         while stack:
-            node, rest = stack[-1]
+            node = stack[-1]
             if node in seen or node in known:
                 stack.pop()
                 continue
-            child = next(rest, None)
-            if child is None:
+            below = [arg for arg in node.args if arg not in seen and arg not in known]
+            if below:
+                below.reverse()
+                stack += below
+            else:
                 seen.add(node)
                 order.append(node)
                 stack.pop()
-            elif child not in seen:
-                stack.append((child, iter(child.args)))
     return order
 
 
@@ -415,6 +421,8 @@ def replace(
 
     `moved` hears of every node that changed because of it.
     """
+    if not replacements:
+        return list(roots)
     done: dict[Node, Node] = dict(replacements)
 
     def visit(root: Node) -> None:

@@ -6,6 +6,8 @@ sums are stored first, and picked from memory.
 
 from __future__ import annotations
 
+import functools
+
 import sympy
 
 from autogen import ir
@@ -16,7 +18,12 @@ _MANY = 16  # times that fewer launches are not worth
 
 def _times(index: Index, shape: Shape) -> sympy.Expr:
     """How many places an index has for each element of a shape."""
-    return sympy.cancel(sympy.Mul(*(axis.size for axis in free_axes(index))) / numel(shape))
+    return _ratio(sympy.Mul(*(axis.size for axis in free_axes(index))), numel(shape))
+
+
+@functools.lru_cache(maxsize=1024)
+def _ratio(places: sympy.Expr, elements: sympy.Expr) -> sympy.Expr:
+    return sympy.cancel(places / elements)
 
 
 def is_often(index: Index, shape: Shape) -> bool:
@@ -33,11 +40,16 @@ def reduces_for_each(value: Value, index: Index) -> bool:
     computed = [dim for dim, entry in enumerate(index) if isinstance(entry, ir.Node) and entry.axes]
     if not computed or 0 in value.shape:
         return False
-    fresh = fresh_index(value)
-    picked = free_axes([fresh[dim] for dim in computed])
     times = _times(index, value.shape)
-    reduced = [node for node in ir.topological([value.at(fresh)]) if node.op == "reduce" and node.axes & picked]
+    if times.is_number and times < _MANY:
+        return False
+    fresh = fresh_index(value)
+    node = value.at(fresh)
+    if not node.reduces:
+        return False
+    picked = free_axes([fresh[dim] for dim in computed])
+    reduced = [below for below in ir.topological([node]) if below.op == "reduce" and below.axes & picked]
     if times.is_number:
-        return bool(reduced) and bool(times >= _MANY)
+        return bool(reduced)
     sizes = sympy.Mul(*(axis.size for node in reduced for axis in node.args[0].axes - node.axes))
     return bool(sizes.free_symbols & sympy.fraction(times)[0].free_symbols)

@@ -100,7 +100,7 @@ def sums_apart(roots: Sequence[Root], provenance: Provenance) -> list[Node]:
             return node
         (body,) = node.args
         terms = _terms(body)
-        if len(terms) == 1 or any(term.axes != body.axes or not _is_of_rows(term) for term, _ in terms):
+        if len(terms) == 1 or any(term.axes != body.axes or not term.reduces for term, _ in terms):
             return node
         sums = [ir.reduce("sum", node.attrs[1], ir.cast(term, torch.float64)) for term, _ in terms]
         found = sums[0] if terms[0][1] == "add" else ir.apply("neg", sums[0])
@@ -122,7 +122,3 @@ def _terms(node: Node) -> list[tuple[Node, str]]:
 
 
 _OTHER = {"add": "sub", "sub": "add"}
-
-
-def _is_of_rows(node: Node) -> bool:
-    return any(below.op == "reduce" for below in ir.topological([node]))

@@ -108,7 +108,7 @@ class Kernel:
             return self.level_of_axes(node.axes)
         if self.is_final(node):
             return Level.FINAL
-        return Level.ROW if any(below.op == "reduce" for below in ir.topological([node])) else Level.SCALAR
+        return Level.ROW if node.reduces else Level.SCALAR
 
     def level_of_axes(self, axes: Iterable[Axis]) -> Level:
         """The level of a value that mentions the given axes."""
@@ -400,12 +400,8 @@ def _mentions(node: Node, wanted: Sequence[Node]) -> bool:
 def _inner_reductions(roots: Sequence[Root], reductions: Sequence[Node]) -> set[Node]:
     """The reductions whose result is used per row, per element, or inside another reduction."""
     inner = {node for node in reductions if node.axes}
-    for root in roots:
-        if root.index_axes:
-            inner.update(node for node in ir.topological([root.node]) if node.op == "reduce")
-    for node in reductions:
-        inner.update(below for below in ir.topological(node.args) if below.op == "reduce")
-    return inner
+    users = [*(root.node for root in roots if root.index_axes), *(arg for node in reductions for arg in node.args)]
+    return inner | {node for node in ir.topological(users) if node.op == "reduce"}
 
 
 def _split_total(node: Node, rows: frozenset[Axis], columns: frozenset[Axis], *, walked: bool) -> Node:

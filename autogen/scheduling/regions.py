@@ -166,6 +166,7 @@ class _EarlyStores:
 
     def __init__(self, regions: _Regions, hints: Mapping[str, int], provenance: Provenance, taken: set[str]) -> None:
         self._regions, self._hints, self._provenance, self._taken = regions, hints, provenance, taken
+        self._launches: dict[tuple[Root, ...], int] = {}
 
     def move(self, roots_of: Sequence[list[Root]]) -> None:
         """Move reductions from the roots of each region to those of earlier ones."""
@@ -208,11 +209,15 @@ class _EarlyStores:
         name = unique(self._provenance.called(node), self._taken)
         new = here or stored(node, name, "scratch", sorted(node.axes, key=place))
         taken = {*self._taken, name}
-        before, after = (
-            kernels("", each, self._hints, self._provenance, set(taken)) for each in (roots, [*roots, new])
-        )
-        if len(after) > len(before):
+        if self._count([*roots, new], taken) > self._count(roots, taken):
             return None
         self._taken.add(new.buffer.name)
         roots.append(new)
         return new
+
+    def _count(self, roots: Sequence[Root], taken: set[str]) -> int:
+        """How many launches some roots need."""
+        key = tuple(roots)
+        if key not in self._launches:
+            self._launches[key] = len(kernels("", roots, self._hints, self._provenance, set(taken)))
+        return self._launches[key]

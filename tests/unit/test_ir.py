@@ -291,7 +291,7 @@ class TestSubstitute:
 def broken(op: str, args: tuple[Node, ...], dtype: torch.dtype, *attrs: Any, axes: Any = frozenset()) -> Node:
     """A node as no function of the IR would build it."""
     node = Node()
-    node.op, node.args, node.dtype, node.attrs, node.axes = op, args, dtype, attrs, frozenset(axes)
+    node.op, node.args, node.dtype, node.attrs, node.axes, node.reduces = op, args, dtype, attrs, frozenset(axes), False
     return node
 
 

@@ -436,7 +436,7 @@ def test_every_pass_is_followed_by_the_verifier(monkeypatch: pytest.MonkeyPatch)
         if node.op != "load":
             return node
         broken = Node()
-        broken.op, broken.args, broken.dtype, broken.axes = "load", (), node.dtype, node.axes
+        broken.op, broken.args, broken.dtype, broken.axes, broken.reduces = "load", (), node.dtype, node.axes, False
         broken.attrs = (node.attrs[0], (*node.attrs[1], sympy.S.Zero))
         return broken
 
