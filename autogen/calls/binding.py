@@ -174,6 +174,7 @@ def bind(
     names = [next(labels[id(leaves[k])]) for k in spots]
     places = _places(signature, *given, is_whole)
     state = Reachable(varying, leaves, executed, is_wide=is_wide, read=read)
+    state.unread.enter(function)
     statics: list[Hashable] = [str(structure), tuple(spots)]
     statics += [state.visit(each) for each in _beside_leaves(structure)]
     if module is not None:

@@ -279,7 +279,7 @@ class Reachable:
             self.spots.append(Fixed(value, "__class__", kind))
         if isinstance(attributes, dict):
             self.spots.append(Fixed(value, "__dict__", attributes))
-            parts.append(self._entries(attributes, name))
+            parts.append(self._entries(attributes, name, uses=self.unread.appended(value)))
         return *parts, *self._in_slots(value, name)
 
     def _in_slots(self, value: Any, name: str) -> tuple[Hashable, ...]:

@@ -38,12 +38,17 @@ class Unread:
     def __init__(self, known: frozenset[str] = frozenset()) -> None:
         self._known = known
         self._assumed: set[str] = set()
+        self._entered: tuple[types.CodeType, ...] = ()
         self._methods: list[_Method] = []
         self._others: list[types.CodeType] = []
         self._classes: dict[type, None] = {}  # of modules of which something is hidden
         self._held: set[types.CodeType] = set()  # of functions that are kept elsewhere than in a class
         self._growing: set[int] = set()  # lists that are only appended to
         self._may_be_read = False  # by a name that is not known
+
+    def enter(self, function: Any) -> None:
+        """Hear of the function that is called, which may be a method that neither torch nor Python calls."""
+        self._entered = tuple(_codes_of(function))
 
     def note(self, code: types.CodeType) -> None:
         """Hear of a function that the loss may run."""
@@ -63,7 +68,26 @@ class Unread:
 
     def uses(self, module: torch.nn.Module) -> Uses:
         """The attributes of a module that it only assigns, and those that it only appends to, as far as it tells."""
-        owners = [owner for owner in type(module).__mro__ if owner not in torch.nn.Module.__mro__]
+        stores = module._buffers, module._parameters, module._modules  # where what is assigned goes instead
+        found = self._uses_of(type(module)).without(frozenset().union(*stores))
+        self._assumed |= found.appended | found.with_appended | found.assigned
+        if found.assigned:
+            self._classes[type(module)] = None
+        return found
+
+    def appended(self, value: Any) -> Uses:
+        """The attributes of an object that is no module, such as a trainer, that are only appended to."""
+        growing = frozenset(name for name, each in vars(value).items() if type(each) in _MAY_GROW)
+        if not growing:
+            return NONE
+        uses = self._uses_of(type(value))
+        found = Uses(uses.read, uses.appended & growing, uses.with_appended & growing)
+        self._assumed |= found.appended | found.with_appended
+        return found
+
+    def _uses_of(self, kind: type) -> Uses:
+        """What is done with names by the methods of a class that may run."""
+        owners = [owner for owner in kind.__mro__ if owner not in torch.nn.Module.__mro__]
         if all(map(is_of_library, owners)) or any(not _GIVES_ATTRIBUTES.isdisjoint(vars(owner)) for owner in owners):
             return NONE
         methods = tuple(
@@ -76,15 +100,8 @@ class Unread:
             ]
         )
         self._methods += methods
-        uses = _uses(methods)
-        if ANY in uses.read or not (uses.assigned or uses.appended or uses.with_appended):
-            return NONE
-        stores = module._buffers, module._parameters, module._modules  # where what is assigned goes instead
-        found = uses.without(self._known.union(*stores))
-        self._assumed |= found.appended | found.with_appended | found.assigned
-        if found.assigned:
-            self._classes[type(module)] = None
-        return found
+        uses = _uses(methods, self._entered)
+        return NONE if ANY in uses.read else uses.without(self._known)
 
     def is_appended(self, name: str, value: Any, code: types.CodeType) -> bool:
         """Whether a variable is a list, or holds lists, that some code only appends to."""
@@ -100,7 +117,7 @@ class Unread:
             return frozenset()
         if self._may_be_read:
             return frozenset(self._assumed)
-        others = set(self._others).difference({code for _, code in self._methods} - self._held)
+        others = set(self._others).difference({code for _, code in self._methods} - self._held).union(self._entered)
         read = _uses(tuple(self._methods), tuple(others)).read
         return frozenset(self._assumed if ANY in read else self._assumed & read)
 

@@ -94,10 +94,11 @@ def _at_own_place(at_place: Callable[[Entry], ir.Node], inner: Index, shape: Sha
     plain = [entry for entry in inner if not isinstance(entry, ir.Node)]
     if len(plain) == len(inner) and _runs_over_all(_flattened(plain, shape), shape):
         return at_place(_flattened(plain, shape))
-    # It is known where an index runs over all places. So one does, whose axes then become what is asked for.
+    # It is known where an index runs over all places. So one does, whose axes then become what is asked for. Those
+    # that are it already are not mentioned, as a sum below may bind an axis of the same name.
     all_places = [fresh_entry((size,), taken) for size in shape]
     node = at_place(_flattened(all_places, shape))
-    return substitute(node, {axis: e for axis, e in zip(all_places, inner, strict=True) if axis != 0})
+    return substitute(node, {axis: e for axis, e in zip(all_places, inner, strict=True) if axis not in (0, e)})
 
 
 @lowers("masked_read")
@@ -144,7 +145,7 @@ def masked_write(
             return at_place(sympy.S.Zero)
         if order is not None:
             return at_place(as_index(order.at(inner)))
-        return _at_own_place(at_place, inner, mask.shape, free_axes(index))
+        return _at_own_place(at_place, inner, mask.shape, free_axes((*index[:before], *index[after:])))
 
     def at(index: Index) -> ir.Node:
         new, old = ir.cast(written(index), value.dtype), value.at(index)

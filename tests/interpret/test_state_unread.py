@@ -187,7 +187,7 @@ def assert_kept(ours: nn.Module, theirs: nn.Module) -> None:
         assert isinstance(value, (Tensor, float)) or got == value
 
 
-def call(loss: nn.Module, seed: int, rows: int = 5) -> tuple[Any, Tensor | None]:
+def call(loss: Callable[..., Any], seed: int, rows: int = 5) -> tuple[Any, Tensor | None]:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, 3, generator=generator, requires_grad=True)
     returned = loss(x, torch.randn(rows, 3, generator=generator))
@@ -402,3 +402,82 @@ def test_other_processes_find_no_trace_that_has_read_what_was_hidden(
     for _ in range(2):  # the second is decorated as it would be in another process
         torch.testing.assert_close(autogen_loss(Formatting())(x), Formatting()(x))
     assert list(tmp_path.glob(f"*/*/*{build.PLAN}"))
+
+
+class Trainer:
+    """No module: its method is the loss."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self.terms: dict[str, list[float]] = {"share": []}
+        self.step = 0
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        error = (x - y).square().mean()
+        self.losses.append(error.item())
+        self.terms["share"].append((error / 2).item())
+        return self.finish(error)
+
+    def finish(self, error: Tensor) -> Tensor:
+        return error
+
+    def report(self) -> float:  # which the loss does not call
+        return sum(self.losses[-2:]) + self.terms["share"][-1]
+
+
+class ModuleTrainer(nn.Module):
+    """A module whose `forward` is not the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses: list[float] = []
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        error = (x - y).square().mean()
+        self.losses.append(error.item())
+        return error
+
+    def report(self) -> float:
+        return sum(self.losses[-2:])
+
+
+class Reading(Trainer):
+    def finish(self, error: Tensor) -> Tensor:
+        return error * len(self.losses)
+
+
+class ReadingByProperty(Trainer):
+    @property
+    def weight(self) -> float:
+        return 1.0 + self.losses[0]
+
+    def finish(self, error: Tensor) -> Tensor:
+        return error * self.weight
+
+
+def reports(trainer: Any) -> Tensor:
+    return torch.tensor([*trainer.losses, trainer.report()])
+
+
+@pytest.mark.parametrize("kind", [Trainer, ModuleTrainer])
+def test_the_lists_of_an_object_whose_method_is_the_loss(kind: Any) -> None:
+    class Decorated(kind):  # type: ignore[misc]
+        loss = autogen_loss(kind.loss)
+
+    ours, theirs = Decorated(), kind()
+    for seed, rows in enumerate((5, 5, 4, 5, 6)):
+        torch.testing.assert_close(call(ours.loss, seed, rows), call(theirs.loss, seed, rows))
+        torch.testing.assert_close(reports(ours), reports(theirs))
+    assert trace_count(ours.loss) == 1
+    assert explain(ours.loss, torch.randn(5, 3), torch.randn(5, 3)).path == "generated"
+
+
+@pytest.mark.parametrize("kind", [Reading, ReadingByProperty])
+def test_the_lists_of_an_object_that_are_read(kind: type[Trainer]) -> None:
+    class Decorated(kind):  # type: ignore[misc, valid-type]
+        loss = autogen_loss(Trainer.loss)
+
+    ours, theirs = Decorated(), kind()
+    for seed in range(4):
+        torch.testing.assert_close(call(ours.loss, seed), call(theirs.loss, seed))
+        torch.testing.assert_close(reports(ours), reports(theirs))

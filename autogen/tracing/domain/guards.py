@@ -187,10 +187,10 @@ class Guards:
 
 def settle_factors(shapes: Any, fakes: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
     """Where two products of sizes have turned out equal, as after `a.flatten(0, 1) + b.flatten()`, take their factors
-    for equal, if in this call they are: the two then have the same axes.
+    for equal, if in this call they are: the two then have the same axes. A factor may be what a slice leaves of a size.
     """
     hints = {
-        _sympy(size): real
+        _sympy(size): sympy.Integer(real)
         for fake, tensor in zip(fakes, tensors, strict=True)
         for size, real in zip(fake.shape, tensor.shape, strict=True)
     }
@@ -198,11 +198,12 @@ def settle_factors(shapes: Any, fakes: Sequence[torch.Tensor], tensors: Sequence
         if not isinstance(guard.expr, sympy.Eq):
             continue
         sides = [sympy.Mul.make_args(shapes.replace(side)) for side in guard.expr.args]
-        if any(factor not in hints for side in sides for factor in side):
+        real = {factor: factor.xreplace(hints) for side in sides for factor in side if not factor.is_number}
+        if any(number.free_symbols for number in real.values()):
             continue
         (left, right) = ([factor for factor in side if factor not in other] for side, other in (sides, sides[::-1]))
-        for factor in left:
-            alike = next((each for each in right if hints[each] == hints[factor]), None)
+        for factor in filter(real.__contains__, left):
+            alike = next((each for each in right if real.get(each) == real[factor]), None)
             if alike is not None:
                 right.remove(alike)
                 shapes.evaluate_expr(sympy.Eq(factor, alike))
