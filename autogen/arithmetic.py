@@ -8,6 +8,7 @@ each step, may overflow, and may be nan: `(s + 1e16) - 1e16` is not `s`, nor is 
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 import operator
 from collections.abc import Callable
@@ -65,22 +66,27 @@ class FloatFloorDiv(Arithmetic):
     sign, python = "//", operator.floordiv
 
 
-class MathFunction(sympy.Function):  # type: ignore[misc]  # sympy is untyped
-    """A function of Python's `math`, named `name`, of one number."""
+class PlainFunction(sympy.Function):  # type: ignore[misc]  # sympy is untyped
+    """A function of Python's `math` or of NumPy, named `name`, of numbers."""
 
-    nargs = (1,)
+    nargs = (1, 2, 3)
     is_extended_real = True
+    library: ClassVar[str]
     name: ClassVar[str]
     _torch_handler_name = "tan"  # of whose range torch says nothing
 
     @classmethod
-    def eval(cls, argument: Any) -> Any:
-        """A number, of a number."""
-        return sympy.Float(getattr(math, cls.name)(float(argument))) if argument.is_Number else None
+    def eval(cls, *arguments: Any) -> Any:
+        """A number, of numbers."""
+        if not all(each.is_Number for each in arguments):
+            return None
+        numbers = (int(each) if each.is_Integer and cls.library == "numpy" else float(each) for each in arguments)
+        return sympy.Float(float(getattr(importlib.import_module(cls.library), cls.name)(*numbers)))
 
     def text(self, written: Callable[[sympy.Expr], str]) -> str:
-        """The call in Python, its argument as it is `written`."""
-        return f"math.{self.name}({written(self.args[0])})"
+        """The call in Python, its arguments as they are `written`."""
+        call = f"{self.library}.{self.name}({', '.join(map(written, self.args))})"
+        return call if self.library == "math" else f"float({call})"
 
 
 MATH_FUNCTIONS = frozenset(
@@ -91,17 +97,19 @@ MATH_FUNCTIONS = frozenset(
     }
 ).intersection(vars(math))  # some are of Python 3.11
 
-_PREFIX = "Math_"
+_PREFIXES = {"math": "Math_", "numpy": "Numpy_"}
 
 
 @functools.cache
-def math_function(name: str) -> type[MathFunction]:
+def function_of(library: str, name: str) -> type[PlainFunction]:
     """The class of a function, made when it is first asked for: all of them take 5 ms."""
-    return type(f"{_PREFIX}{name}", (MathFunction,), {"name": name, "__module__": __name__})
+    members = {"library": library, "name": name, "__module__": __name__}
+    return type(f"{_PREFIXES[library]}{name}", (PlainFunction,), members)
 
 
 def __getattr__(name: str) -> Any:
     """The classes of functions, where `pickle` looks for them."""
-    if name.startswith(_PREFIX):
-        return math_function(name.removeprefix(_PREFIX))
+    for library, prefix in _PREFIXES.items():
+        if name.startswith(prefix):
+            return function_of(library, name.removeprefix(prefix))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

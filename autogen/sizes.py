@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sympy
 import torch
 
-SCOPE = {"math": math, "torch": torch}
+SCOPE = {"math": math, "numpy": sys.modules.get("numpy"), "torch": torch}  # which imports NumPy if it is there
 """What the names stand for that `python_printer` writes."""
 
 
@@ -37,14 +38,14 @@ def python_printer() -> Any:
     """What writes expressions over sizes and floats as Python, which then computes what the loss would have."""
     from torch.utils._sympy.printers import PythonPrinter
 
-    from autogen.arithmetic import Arithmetic, MathFunction
+    from autogen.arithmetic import Arithmetic, PlainFunction
 
     class Printer(PythonPrinter):
         def _print_Float(self, expr: sympy.Float) -> str:
             return repr(float(expr)).replace("inf", "math.inf")  # all digits, not sympy's fifteen
 
         def _print_Function(self, expr: sympy.Function) -> str:
-            if isinstance(expr, (Arithmetic, MathFunction)):
+            if isinstance(expr, (Arithmetic, PlainFunction)):
                 return expr.text(self._print)
             raise NotImplementedError(f"the size expression {expr}")
 

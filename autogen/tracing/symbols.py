@@ -13,6 +13,14 @@ NUMBERS = (torch.SymInt, torch.SymFloat)
 SYMBOLS = (*NUMBERS, torch.SymBool)
 """The same, and what stands for a condition on these."""
 
+PYTHONS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+"""What each kind of symbol stands for."""
+
+
+def number_of(symbol: Any) -> Any:
+    """The number that a symbol stands for, which is fixed then."""
+    return PYTHONS[type(symbol)](symbol)
+
 
 class Symbols:
     """The symbols of one trace.

@@ -48,7 +48,7 @@ from autogen.tracing.streams import Streams
 from autogen.tracing.symbols import NUMBERS, SYMBOLS, Symbols
 from autogen.tracing.trace import Trace, TracedTensor
 
-_PLAIN_FUNCTIONS = "a function that takes Python's own numbers alone, such as math.hypot() or numpy.sqrt()"
+_PLAIN_FUNCTIONS = "a function that takes Python's own numbers alone, such as math.hypot() or numpy.interp()"
 
 # What Python or torch says of a symbol or a fake tensor where a value is needed, and what the user has done.
 _OPERATIONS = {

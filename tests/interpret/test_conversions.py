@@ -9,6 +9,7 @@ from collections.abc import Callable
 from math import log, sqrt
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -38,6 +39,8 @@ CONVERTED: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "math.log(size, base)": lambda x, y: _squares(x, y).mean() * math.log(x.shape[0], 3) + log(x.numel()),
     "math.exp, math.pow": lambda x, y: _squares(x, y).mean() * math.exp(-x.shape[0] / 9) * math.pow(len(x), 0.7),
     "math.log2, math.ceil": lambda x, y: _squares(x, y).mean() * math.ceil(math.log2(x.shape[0] + 3)),
+    "np.sqrt(size), np.minimum": lambda x, y: _squares(x, y).sum() / np.sqrt(x.shape[0]) * np.minimum(len(x) / 20, 1.0),
+    "np.log(number)": lambda x, y: _squares(x, y).sum() * np.log((y > 0).sum().item() + 2.0),
     "map(int, sizes)": lambda x, y: _squares(x, y).sum() / math.prod(map(int, x.shape)),
     "truth of a size": lambda x, y: _squares(x, y).sum() / (float(len(x)) or 1.0),
     "float(tensor)": lambda x, y: _squares(x, y).sum() / max(float((y > 0).sum()), 1.0),
@@ -95,9 +98,42 @@ OF_A_SUM: dict[str, Callable[[Tensor], Any]] = {
     "math.isinf of what is computed": lambda total: math.isinf(float(total) * 1e300),
     "math.isnan": lambda total: math.isnan(float(total)),
     "of a tensor": lambda total: math.log(total),
+    "np.log": lambda total: np.log(total.item()),
+    "np.exp": lambda total: np.exp(total.item()),
 }
 
 
+# Weights of a step, as NumPy computes them.
+SCHEDULES: dict[str, Callable[[int], Any]] = {
+    "sigmoid": lambda step: float(np.exp(-5.0 * (1.0 - np.clip(step, 0.0, 6) / 6) ** 2)),
+    "cosine": lambda step: 0.5 * (1 + np.cos(np.pi * min(step / 9, 1.0))),
+    "linear": lambda step: np.minimum(step / 6, 1.0) + np.maximum(0.0, 1 - step / 5),
+    "decay": lambda step: np.float64(0.9) ** step,
+    "root": lambda step: 3 / np.sqrt(step),
+    "of the bounds": lambda step: np.clip(2.5, 0.0, step / 2),
+    "an option": lambda step: np.exp(-step, dtype=np.float64),
+    "reduced": lambda step: np.multiply.reduce([step, 2.0]),
+    "of an array": lambda step: (np.linspace(0.0, 1.0, 3) * step).sum(),
+    "integers": lambda step: int(np.clip(step, 2, 6)),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_schedules(schedule: str) -> None:
+    weight = SCHEDULES[schedule]
+
+    def loss(x: Tensor, step: int) -> Tensor:
+        return x.square().sum() * weight(step)
+
+    ours = autogen_loss(loss)
+    for step in range(2, 12):
+        x = torch.randn(4)
+        torch.testing.assert_close(ours(x, step), loss(x, step), rtol=5e-7, atol=0)
+    fixed = ("of the bounds", "an option", "reduced", "of an array", "integers")
+    assert schedule in fixed or trace_count(ours) <= 4
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NumPy's functions
 @pytest.mark.parametrize("case", OF_A_SUM)
 def test_errors_are_pythons(case: str) -> None:
     number = OF_A_SUM[case]

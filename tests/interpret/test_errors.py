@@ -147,8 +147,8 @@ def numpy_loss(x: Tensor, t: Tensor) -> Tensor:
 HISTORY: list[Tensor] = []
 UNSUPPORTED = {
     drawn_loss: "a value that random draws decide",
-    number_loss: "by a function that takes Python's own numbers alone, such as math.hypot() or numpy.sqrt()",
-    converted_loss: "by a function that takes Python's own numbers alone, such as math.hypot() or numpy.sqrt()",
+    number_loss: "by a function that takes Python's own numbers alone, such as math.hypot() or numpy.interp()",
+    converted_loss: "by a function that takes Python's own numbers alone, such as math.hypot() or numpy.interp()",
     numpy_loss: "takes a tensor's value into Python by making a numpy array of a tensor",
     array_loss: "takes a tensor's value into Python by making a numpy array of a tensor",
     formatting_loss: 'takes a tensor\'s value into Python by formatting a number, as in f"{loss.item():.3f}"',

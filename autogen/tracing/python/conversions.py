@@ -16,7 +16,7 @@ from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
-from autogen.arithmetic import MATH_FUNCTIONS, math_function
+from autogen.arithmetic import MATH_FUNCTIONS, function_of
 from autogen.calls.conversions import SAYING
 from autogen.errors import ValueBranchError
 from autogen.tracing.source import current_statement, is_asked_by_a_loss
@@ -147,7 +147,7 @@ def _computed(name: str, value: Any) -> Any:
         return _functions[name](value)
     node = torch.sym_float(value).node
     hint = _functions[name](node.hint)  # which raises what it raises
-    return torch.SymFloat(SymNode(math_function(name)(node.expr), node.shape_env, float, hint))
+    return torch.SymFloat(SymNode(function_of("math", name)(node.expr), node.shape_env, float, hint))
 
 
 def _is_finite(value: Any) -> bool:

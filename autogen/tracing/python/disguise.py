@@ -20,11 +20,9 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 from autogen.arithmetic import FloatAdd, FloatFloorDiv, FloatMod, FloatMul
 from autogen.errors import ValueBranchError
 from autogen.tracing.python.conversions import OF_MATH
+from autogen.tracing.python.ufuncs import OF_NUMPY
 from autogen.tracing.source import current_statement, is_asked_by_a_loss
-from autogen.tracing.symbols import NUMBERS
-
-# What each kind of symbol stands for.
-_NUMBERS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+from autogen.tracing.symbols import NUMBERS, PYTHONS, number_of
 
 # What Python asks of numbers that is true or false.
 _ASKED = {
@@ -34,7 +32,7 @@ _ASKED = {
 
 _MISSING = object()
 _isinstance, _len = isinstance, len
-_shown: dict[type, Any] = {kind: kind.__repr__ for kind in _NUMBERS}
+_shown: dict[type, Any] = {kind: kind.__repr__ for kind in PYTHONS}
 _answers: dict[tuple[type, str], Any] = {
     (kind, name): getattr(kind, name) for kind, all_ in _ASKED.items() for name in all_
 }
@@ -61,7 +59,7 @@ _has_torch_function = _functional.has_torch_function_variadic
 def _is_instance(value: Any, kinds: Any) -> bool:
     if _isinstance(value, kinds):
         return True
-    number = _NUMBERS.get(type(value))
+    number = PYTHONS.get(type(value))
     return number is not None and _isinstance(number(), kinds) and is_asked_by_a_loss()
 
 
@@ -73,11 +71,6 @@ def _length(value: Any) -> Any:
 def _hears_of(*tensors: Any) -> bool:
     """Whether a mode hears of a call: not of `l1_loss`, which tells it nothing of its weight (torch 2.11 to 2.13)."""
     return sys._getframe(1).f_code is not F.l1_loss.__code__ and bool(_has_torch_function(*tensors))
-
-
-def number_of(symbol: Any) -> Any:
-    """The number that a symbol stands for, which is fixed then."""
-    return _NUMBERS[type(symbol)](symbol)
 
 
 def _showing(kind: type) -> Callable[[Any], str]:
@@ -158,15 +151,8 @@ def _hashed(symbol: Any) -> Any:
     return _hash(symbol) if asking in ("torch", "sympy", "einops") else hash(int(symbol))
 
 
-def _as_array(symbol: Any, dtype: Any = None, copy: bool | None = None) -> Any:
-    """What functions of NumPy are given in the place of a symbol, which is fixed then."""
-    import numpy
-
-    return numpy.asarray(number_of(symbol), dtype)
-
-
 _OF_SYMBOLS: dict[str, Callable[..., Any]] = {
-    "__array__": _as_array,
+    **OF_NUMPY,
     "__divmod__": lambda left, right: (left // right, left % right),
     "__rdivmod__": lambda right, left: (left // right, left % right),
     "__bool__": lambda symbol: bool(symbol != 0),
@@ -209,7 +195,7 @@ def disguised(refuse_zero: Callable[[Any], None], others: dict[tuple[Any, str], 
         (torch.SymInt, "__hash__"): _hashed,
     }
     values |= {(math, name): function for name, function in OF_MATH.items()}
-    values |= {(kind, "__repr__"): _showing(kind) for kind in _NUMBERS}
+    values |= {(kind, "__repr__"): _showing(kind) for kind in PYTHONS}
     values |= {(kind, name): method for kind in _ASKED for name, method in _OF_SYMBOLS.items()}
     values |= {(kind, name): _settling(answer) for (kind, name), answer in _answers.items()}
     values |= {(kind, name): _dividing(name, division) for (kind, name), division in _divisions.items()}

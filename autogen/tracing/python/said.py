@@ -26,11 +26,11 @@ from autogen.calls.libraries import is_library
 from autogen.errors import SourceLine, UnsupportedOpError, ValueBranchError
 from autogen.frozen import frozen
 from autogen.locks import compiling
-from autogen.tracing.python.disguise import number_of, swapped
+from autogen.tracing.python.disguise import swapped
 from autogen.tracing.python.texts import Texts, refused
 from autogen.tracing.results import flattened
 from autogen.tracing.source import is_of_a_loss, statement_of
-from autogen.tracing.symbols import NUMBERS
+from autogen.tracing.symbols import NUMBERS, number_of
 
 _OF_RECORDS = {*vars(logging.makeLogRecord({})), "message", "asctime"}  # of any log
 
