@@ -28,7 +28,6 @@ from autogen.errors import (
     TooLargeError,
     TraceError,
     UnsupportedOpError,
-    ValueBranchError,
     ViewedSumError,
 )
 from autogen.lowering import decompositions, lower, scans
@@ -125,7 +124,8 @@ def _compile(
             made=made,
         )
     if drawn:
-        raise ValueBranchError(f"random numbers of {' and '.join(drawn)}")
+        numbers = f"random numbers of {' and '.join(drawn)}, which are others in each call"
+        raise UnsupportedOpError(numbers, remedy="Draw them with torch, or outside of the loss.")
     hints = traced.domain.sizes(binding.tensors, tuple(binding.numbers.values()))
     assert hints is not None, "a trace holds for the call that it was made from"
     device = binding.tensors[0].device

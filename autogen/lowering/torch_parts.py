@@ -23,8 +23,8 @@ from autogen.tracing.trace import Trace
 
 aten = torch.ops.aten
 
-# Kept whole although torch has a formula for them: as simple ops they would be many, and slow. Of the last, the formula
-# is another loss.
+# Kept whole although torch has a formula for them: as simple ops they would be many, and slow. That of `complex` and
+# `polar` writes to the parts of a complex tensor, and that of the last is another loss.
 _OWN_KERNELS = frozenset(
     {
         "cumsum",
@@ -43,6 +43,8 @@ _OWN_KERNELS = frozenset(
         "embedding",
         "embedding_dense_backward",
         "_euclidean_dist",
+        "complex",
+        "polar",
         "multilabel_margin_loss_forward",
     }
 )

@@ -79,6 +79,12 @@ def _fft_c2r(input: Tensor, dims: Sequence[int], normalization: int, last: Any) 
     return input.new_empty((*input.shape[:-1], last), dtype=corresponding_real_dtype(input.dtype))
 
 
+def _complex(first: Tensor, second: Tensor) -> Any:
+    if first.dtype != second.dtype or first.dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    return torch.empty_like(first * second, dtype=corresponding_complex_dtype(first.dtype))
+
+
 _RESIZING = ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "trilinear3d", "bicubic2d")
 
 _SHAPES: dict[Any, Callable[..., Any]] = {
@@ -86,6 +92,8 @@ _SHAPES: dict[Any, Callable[..., Any]] = {
     aten._fft_r2c.default: _fft_r2c,
     aten._fft_c2c.default: _fft_c2c,
     aten._fft_c2r.default: _fft_c2r,
+    aten.complex.default: _complex,
+    aten.polar.default: _complex,
     aten.im2col.default: _im2col,
     aten.col2im.default: _col2im,
     **{getattr(aten, f"upsample_{name}_backward").default: _resize_backward for name in _RESIZING},
