@@ -97,6 +97,27 @@ MATH_FUNCTIONS = frozenset(
     }
 ).intersection(vars(math))  # some are of Python 3.11
 
+_UFUNCS = {
+    "FloatTrueDiv": "true_divide",
+    "FloatPow": "power",
+    "FloatMod": "remainder",
+    "FloatFloorDiv": "floor_divide",
+}
+"""What computes, of numbers of NumPy, the operations that raise of Python's: by the names of their classes."""
+
+
+def ufunc_of(operation: sympy.Expr) -> str | None:
+    """The function of NumPy that an operation is, if it is one on what NumPy has computed: of 0 it gives inf or nan."""
+    name = _UFUNCS.get(type(operation).__name__)
+    return name if name is not None and _is_numpys(operation) else None
+
+
+def _is_numpys(expression: sympy.Expr) -> bool:
+    if isinstance(expression, PlainFunction):
+        return expression.library == "numpy"  # those of `math` give Python's floats
+    return any(map(_is_numpys, expression.args))
+
+
 _PREFIXES = {"math": "Math_", "numpy": "Numpy_"}
 
 

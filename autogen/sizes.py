@@ -38,9 +38,16 @@ def python_printer() -> Any:
     """What writes expressions over sizes and floats as Python, which then computes what the loss would have."""
     from torch.utils._sympy.printers import PythonPrinter
 
-    from autogen.arithmetic import Arithmetic, PlainFunction
+    from autogen.arithmetic import Arithmetic, PlainFunction, ufunc_of
 
     class Printer(PythonPrinter):
+        def _print(self, expr: sympy.Expr, **options: Any) -> str:
+            ufunc = ufunc_of(expr)
+            if ufunc is not None:
+                return f"float(numpy.{ufunc}({', '.join(map(self._print, expr.args))}))"
+            text: str = super()._print(expr, **options)
+            return text
+
         def _print_Float(self, expr: sympy.Float) -> str:
             return repr(float(expr)).replace("inf", "math.inf")  # all digits, not sympy's fifteen
 

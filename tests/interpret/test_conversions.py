@@ -133,6 +133,33 @@ def test_schedules(schedule: str) -> None:
     assert schedule in fixed or trace_count(ours) <= 4
 
 
+# What NumPy computes of its own numbers where Python would raise.
+BY_ZERO: dict[str, Callable[[float], Any]] = {
+    "/": lambda step: 1 / np.exp(-step),
+    "/, the other way": lambda step: np.exp(-step) / (step - 1000.0),
+    "%": lambda step: 7.0 % np.maximum(0.0, 3.0 - step),
+    "//": lambda step: 7.0 // np.exp(-step),
+    "**": lambda step: np.exp(step / 2) ** 3,
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("at", [2, 4])  # where it is traced, and later
+@pytest.mark.parametrize("case", BY_ZERO)
+def test_numbers_of_numpy_divide_by_zero(case: str, at: int) -> None:
+    weight = BY_ZERO[case]
+
+    def loss(x: Tensor, step: float) -> Tensor:
+        return x.sum() * weight(step)
+
+    ours, x = autogen_loss(loss), torch.ones(3)
+    steps = [1.0, 2.0, 2.5, 2.75, 2.875]
+    steps.insert(at, 1000.0)
+    for step in steps:
+        torch.testing.assert_close(ours(x, step), loss(x, step), rtol=5e-7, atol=0, equal_nan=True)
+    assert trace_count(ours) <= 4
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NumPy's functions
 @pytest.mark.parametrize("case", OF_A_SUM)
 def test_errors_are_pythons(case: str) -> None:

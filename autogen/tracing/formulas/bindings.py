@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from autogen.tracing.python.conversions import Places
+from autogen.tracing.python.conversions import SymbolicRange
 from autogen.tracing.symbols import NUMBERS
 
 _MOST_NUMBERS = 8  # of a tensor: each is an operation
@@ -57,7 +57,7 @@ def _new_tensor(input: Tensor, data: Any, **options: Any) -> Tensor:
 
 def _with_tensors(index: Any, device: torch.device) -> Any:
     """An index, in which `range(n)` is a tensor."""
-    if isinstance(index, Places):
+    if isinstance(index, SymbolicRange):
         return torch.arange(index.size, device=device)
     return tuple([_with_tensors(each, device) for each in index]) if isinstance(index, tuple) else index
 

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from autogen.errors import UnsupportedOpError
 from autogen.tracing.aten import checks
 from autogen.tracing.formulas import products, resizing
-from autogen.tracing.formulas.arguments import reduction_of, widened
+from autogen.tracing.formulas.arguments import reduced, reduction_of, widened
 from autogen.tracing.formulas.bindings import TAKINGNUMBERS
 from autogen.tracing.formulas.by_numbers import BY_NUMBERS
 from autogen.tracing.formulas.cross_entropy import cross_entropy
@@ -143,7 +143,7 @@ def _unchecked_gaussian_nll_loss(
     loss = 0.5 * (var.log() + (input - target) ** 2 / var)
     if full:
         loss = loss + 0.5 * math.log(2 * math.pi)
-    return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
+    return reduced(loss, reduction)
 
 
 def _masked_select(input: Tensor, mask: Tensor) -> Tensor:

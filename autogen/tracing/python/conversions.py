@@ -63,7 +63,7 @@ class _Int(metaclass=_Converter):
         return torch.sym_int(value) if is_symbol else int(*args, **kwargs)
 
 
-class Places(Sequence[int]):
+class SymbolicRange(Sequence[int]):
     """`range(n)` of a symbol: as an index of a tensor `torch.arange(n)`, for all else the numbers, which fix it."""
 
     def __init__(self, size: Any) -> None:
@@ -72,7 +72,7 @@ class Places(Sequence[int]):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What takes it otherwise has the numbers. Without this, torch would ask an index for these first."""
-        fixed = pytree.tree_map_only(Places, lambda each: each._fixed, (args, kwargs or {}))
+        fixed = pytree.tree_map_only(SymbolicRange, lambda each: each._fixed, (args, kwargs or {}))
         return func(*fixed[0], **fixed[1])
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ class Places(Sequence[int]):
         return iter(self._fixed)
 
     def __eq__(self, other: Any) -> bool:
-        return self._fixed == (other._fixed if isinstance(other, Places) else other)
+        return self._fixed == (other._fixed if isinstance(other, SymbolicRange) else other)
 
     def __hash__(self) -> int:
         return hash(self._fixed)
@@ -102,7 +102,7 @@ class _Range(metaclass=_Converter):
     python = range
 
     def __new__(cls, *args: Any) -> Any:
-        return Places(args[0]) if len(args) == 1 and isinstance(args[0], torch.SymInt) else range(*args)
+        return SymbolicRange(args[0]) if len(args) == 1 and isinstance(args[0], torch.SymInt) else range(*args)
 
 
 def _has_room(number: torch.SymFloat) -> bool:
