@@ -65,6 +65,8 @@ class _Omission:
             if len(kinds) > 1:
                 raise _unclear()  # torch may add them, or multiply
             kind = kinds.pop() if kinds else _Kind.FREE
+            if kind is _Kind.MISSING and _has_bias(step):
+                raise _unclear()  # of zeros, torch gives the bias
             self._made |= dict.fromkeys(step.writes, kind)
             if kind is not _Kind.MISSING:
                 self._steps.append(step)
@@ -135,6 +137,13 @@ class _Omission:
         if is_factor and (node.op != "cast" or node.dtype.is_floating_point):
             return _Kind.MISSING
         raise _unclear()
+
+
+def _has_bias(step: TorchStep) -> bool:
+    """Whether torch adds a tensor to the product that a step is, as a convolution does."""
+    args, kwargs = step.arguments
+    known = [each.name for each in step.target._schema.arguments] if hasattr(step.target, "_schema") else []
+    return {**dict(zip(known, args, strict=False)), **kwargs}.get("bias") is not None
 
 
 def _names(node: Node) -> list[str]:
