@@ -1,151 +1,90 @@
-"""The pipeline, end to end: one call of a loss → its launches.
+"""The pipeline: a graph of AOTAutograd's → kernels.
 
-    trace → lower → schedule → emit → build → launch
+    joint graph → lower → schedule → emit
 
-`compile_loss` goes as far as the text; Triton's part happens when a launcher first runs.
+Triton's part happens when a launcher first runs.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import pickle
-import random
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from autogen.calls.binding import Binding, Then
-from autogen.errors import (
-    AutogenError,
-    CollectiveError,
-    ScheduleError,
-    StateChangeError,
-    TooLargeError,
-    TraceError,
-    UnsupportedOpError,
-    ViewedSumError,
-)
-from autogen.lowering import decompositions, lower, scans
+from autogen.capture.graph import JointGraph
+from autogen.capture.joint import Segment, segment_of
+from autogen.errors import AutogenError, ScheduleError, TooLargeError, UnsupportedOpError, ViewedSumError
+from autogen.lowering import lower, scans
 from autogen.names import spelled
 from autogen.options import PLAIN, Options
 from autogen.runtime.compiled import CompiledLoss
 from autogen.runtime.launch import Launcher, Tuner
 from autogen.scheduling.schedule import schedule
-from autogen.tracing.domain.entries import Reads
-from autogen.tracing.python.conversions import converter
-from autogen.tracing.python.memos import stand_in
-from autogen.tracing.python.strays import Made, remove
-from autogen.tracing.trace import Trace
-from autogen.tracing.tracer import trace
 
 
-def compile_loss(name: str, binding: Binding, needs_gradient: Sequence[bool], options: Options = PLAIN) -> CompiledLoss:
-    """Trace, lower, schedule and emit a call of the loss `name`.
+def compile_segment(
+    module: torch.fx.GraphModule,
+    names: Sequence[str],
+    count: int,
+    shapes: Any,
+    name: str,
+    options: Options = PLAIN,
+    *,
+    training: bool,
+) -> tuple[Segment, CompiledLoss]:
+    """Lower, schedule and emit a graph of AOTAutograd's.
+
+    Args:
+        module: the joint graph if `training`, else the forward graph.
+        names: what the user calls each argument.
+        count: the number of results of forward.
+        shapes: the `ShapeEnv` of the capture.
+        name: the loss's name.
+        options: how the loss is to run.
+        training: whether backward may follow.
 
     Raises:
         AutogenError: some part of the loss has no kernel; the subclass says which.
     """
-    made: Made = []
-    try:
-        compiled = _compile_any(name, binding, needs_gradient, options, made)
-    except AutogenError as error:
-        remove(made, error)
-        raise
-    if remove(made):
-        what = "what it keeps a tensor in, which no trace sees (a cache, or a table behind an object of a library)"
-        raise StateChangeError(what, remedy="Make the tensor a buffer of the module, or compute it in each call.")
-    return compiled
-
-
-def _compile_any(
-    name: str, binding: Binding, needs_gradient: Sequence[bool], options: Options, made: Made
-) -> CompiledLoss:
-    """`compile_loss`, with as little known ahead as can be."""
-    reads = Reads()
-    while True:
+    knows: dict[str, bool] = {}
+    while True:  # with as little known before the kernels as can be
+        segment = segment_of(module, names, count, shapes, **knows)
         try:
-            return _compile(name, binding, needs_gradient, options, reads, made)
-        except (CollectiveError, TooLargeError):  # which knowing more does not make
+            return segment, compile_graph(segment.graph, name, segment.device, options, training=training)
+        except TooLargeError:
             raise
-        except AutogenError as error:
-            # What could not be done without knowing a value is tried with it: numbers first, as masks seldom need it.
-            if error.unknown is not None and error.unknown.numbers:
-                reads = replace(reads, numbers=True)
-            elif error.unknown is not None and error.unknown.masks:
-                reads = replace(reads, masks=True)
-            elif isinstance(error, TraceError):
-                first = error
-                break
+        except AutogenError:
+            if segment.graph.numbers and "knows_numbers" not in knows:
+                knows["knows_numbers"] = True
+            elif segment.chooses and "knows_masks" not in knows:
+                knows["knows_masks"] = True
             else:
                 raise
-    try:  # not all of torch can be traced with symbols for sizes
-        return _compile(name, binding, needs_gradient, options, Reads(numbers=True, masks=True), made, static=True)
-    except AutogenError:
-        raise first from first.__cause__
 
 
-def _compile(
+def compile_graph(
+    joint: JointGraph,
     name: str,
-    binding: Binding,
-    needs_gradient: Sequence[bool],
-    options: Options,
-    reads: Reads,
-    made: Made,
+    device: torch.device,
+    options: Options = PLAIN,
     *,
-    static: bool = False,
+    training: bool,
+    sizes: Mapping[str, int] | None = None,
 ) -> CompiledLoss:
-    """`compile_loss`; the values that the loss `reads` are known ahead, and sizes are taken as they are if `static`."""
-    opaque = binding.state.opaque
-    if opaque is not None:
-        raise UnsupportedOpError(f"{opaque}, of which nothing tells what it gives in the next call")
+    """The kernels of a joint graph, planned and emitted in the first form that fits; `sizes` are those of a call.
 
-    def run(tensors: Sequence[torch.Tensor], numbers: Sequence[Any], then: Then) -> Any:
-        for each in binding.state.answers.known():
-            if each.has_changed():  # as a trace has modes of its own
-                raise UnsupportedOpError(f"a loss that reads {each.question} where that is {each.before}")
-        return binding.replay(tensors, numbers, stand_in=lambda each: converter(stand_in(each)), then=then)
-
-    with _python_streams(binding.state.streams) as drawn:
-        traced = trace(
-            run,
-            binding.names,
-            binding.tensors,
-            needs_gradient,
-            decompositions(),
-            floats=binding.numbers,
-            reads=reads,
-            static=static or binding.state.asks_for_types,
-            is_once=options.retraces,
-            made=made,
-        )
-    if drawn:
-        numbers = f"random numbers of {' and '.join(drawn)}, which are others in each call"
-        raise UnsupportedOpError(numbers, remedy="Draw them with torch, or outside of the loss.")
-    hints = traced.domain.sizes(binding.tensors, tuple(binding.numbers.values()))
-    assert hints is not None, "a trace holds for the call that it was made from"
-    device = binding.tensors[0].device
-    try:
-        return _in_kernels(traced, name, hints, options, device, training=any(needs_gradient))
-    except AutogenError as error:
-        error.domain = traced.domain
-        error.unknown = traced.unknown
-        raise
-
-
-def _in_kernels(
-    traced: Trace, name: str, hints: Mapping[str, int], options: Options, device: torch.device, *, training: bool
-) -> CompiledLoss:
-    """A traced loss, planned and emitted in the first form that fits."""
+    Raises:
+        AutogenError: some part of the loss has no kernel.
+    """
+    hints = dict(sizes or joint.sizes.hints())
     form: dict[str, bool] = {}
-    has_scans = not scans.TARGETS.isdisjoint(node.target for node in traced.graph.nodes)
+    has_scans = not scans.TARGETS.isdisjoint(node.target for node in joint.graph.nodes)
     while True:
         try:
-            return _of_form(traced, name, hints, options, device, training=training, **form)
+            return _of_form(joint, name, hints, options, device, training=training, **form)
         except ViewedSumError:  # of what is in memory, everything sees the same bits
             if "stores_sums" in form:
                 raise
@@ -157,7 +96,7 @@ def _in_kernels(
 
 
 def _of_form(
-    traced: Trace,
+    joint: JointGraph,
     name: str,
     hints: Mapping[str, int],
     options: Options,
@@ -166,16 +105,17 @@ def _of_form(
     training: bool,
     **form: bool,
 ) -> CompiledLoss:
-    """A traced loss, planned and emitted in the `form` that `lower` gives it."""
-    program = lower(traced, name, **form)
+    """The kernels of a joint graph, planned and emitted in the `form` that `lower` gives it."""
+    program = lower(joint, name, **form)
     plan = schedule(program, kernel_name(name), hints, training=training, gradient=options.gradient)
-    compiled = CompiledLoss(traced, plan, device, _tuner(options, device))
+    compiled = CompiledLoss(joint, plan, device, _tuner(options, device))
     # Emitted here and not at the first launch, so that whatever fails fails before anything ran.
     for launcher in compiled.launchers:
         launcher.source(launcher.tiling(hints).variant)
-    if compiled.torch_steps and not compiled.launchers:
-        first = compiled.torch_steps[0]
-        raise UnsupportedOpError(first.name, where=first.line)
+    if not compiled.launchers:
+        steps = compiled.torch_steps
+        what = steps[0].name if steps else "a graph that computes nothing"
+        raise UnsupportedOpError(what, where=steps[0].line if steps else None)
     return compiled
 
 
@@ -185,37 +125,6 @@ def _tuner(options: Options, device: torch.device) -> Callable[[Launcher], Tuner
     from autogen.tuning import Tuner
 
     return functools.partial(Tuner, mode=options.tuning, device=device)
-
-
-@contextlib.contextmanager
-def _python_streams(others: Sequence[Any]) -> Iterator[list[str]]:
-    """Put back the random streams of Python and NumPy, and `others`, which are objects of theirs; the list names those
-    that were drawn from: such a number is not to be baked into a trace.
-    """
-    drawn: list[str] = []
-    numpy = sys.modules.get("numpy")
-    streams: list[tuple[str, Any, Any]] = [("Python", random.getstate, random.setstate)]
-    if numpy is not None:
-        streams.append(("NumPy", numpy.random.get_state, numpy.random.set_state))
-    streams += [(f"a {type(each).__name__}", *_access(each)) for each in others]
-    before = [get() for _, get, _ in streams]
-    try:
-        yield drawn
-    finally:  # also of a loss that cannot be traced: torch then runs it from where the streams were
-        for (name, get, put), state in zip(streams, before, strict=True):
-            if pickle.dumps(get()) != pickle.dumps(state):
-                put(state)
-                drawn.append(name)
-
-
-def _access(stream: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    """How to read the state of a random stream, and how to write it."""
-    if isinstance(stream, random.Random):
-        return stream.getstate, stream.setstate
-    if hasattr(stream, "get_state"):
-        return stream.get_state, stream.set_state
-    bits = getattr(stream, "bit_generator", stream)
-    return (lambda: bits.state), (lambda state: setattr(bits, "state", state))
 
 
 def kernel_name(name: str) -> str:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 
-from autogen.calls.spots import MISSING
 from autogen.dispatch.dispatcher import Dispatcher
-from autogen.options import PLAIN, Gradient, Options, Retrace, Tune
+from autogen.options import PLAIN, Cpu, Gradient, Options, Reads, Retrace, Tune
 from autogen.policies import Policy
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 _Loss = TypeVar("_Loss", bound=Callable[..., Any])
 
 _DISPATCHER = "__autogen_dispatcher__"
+MISSING: Any = object()  # no argument
 
 
 @overload
@@ -34,6 +34,8 @@ def autogen_loss(
     retrace: Retrace = "changes",
     handwritten: Callable[[], Handwritten] | None = None,
     tune: Tune | None = None,
+    cpu: Cpu | None = None,
+    reads: Reads = "anything",
 ) -> _Loss: ...
 @overload
 def autogen_loss(
@@ -44,6 +46,8 @@ def autogen_loss(
     retrace: Retrace = "changes",
     handwritten: Callable[[], Handwritten] | None = None,
     tune: Tune | None = None,
+    cpu: Cpu | None = None,
+    reads: Reads = "anything",
 ) -> Callable[[_Loss], _Loss]: ...
 def autogen_loss(
     loss: Any = MISSING,
@@ -54,6 +58,8 @@ def autogen_loss(
     retrace: Retrace = "changes",
     handwritten: Callable[[], Handwritten] | None = None,
     tune: Tune | None = None,
+    cpu: Cpu | None = None,
+    reads: Reads = "anything",
 ) -> Any:
     """Run a loss on generated Triton kernels, one forward and one backward, wherever that is possible.
 
@@ -82,23 +88,28 @@ def autogen_loss(
             default, so this does not pay under loss scaling. `autogen.explain` says why where it was not possible.
         static_graph: a call that would need another graph than the first one of the module, or function, is an error
             (of those that ask for the same gradients). Sizes may differ.
-        retrace: "every" traces each call, as do `AUTOGEN_RETRACE=1` and a block of `autogen.retracing`: what the loss
-            does in Python happens in each, and numbers that it assigns to attributes are kept. That costs hundreds of
-            ms a call. By default a loss is traced again where something has changed that it reads, but for what it asks
-            Python's library (the environment, files, clocks).
+        retrace: "every" captures each call anew, as do `AUTOGEN_RETRACE=1` and a block of `autogen.retracing`; that
+            costs hundreds of ms a call. By default a loss is captured again where torch's guards say that something
+            has changed that it reads.
         handwritten: makes kernels written by hand for the loss (an `autogen.runtime.handwritten.Handwritten`), which
             come before generated ones, but under the policy "aggressive".
         tune: True (or "profile") times configurations of generated kernels (tile sizes, warps) on the GPU when a size
             first comes, and keeps the best on disk; that takes about a second for each kind of kernel. "first_valid"
             times nothing, and takes the first configuration that fits the device's registers. False takes the default
             for the sizes, as does None unless `AUTOGEN_TUNE=1` is set. See `autogen.tuning`.
+        cpu: what runs the loss on the CPU, where Triton's interpreter is off: "eager", or "inductor", which hands the
+            captured graph to torch's own compiler; by default what the environment variable `AUTOGEN_CPU` says, and
+            else "eager".
+        reads: "arguments" declares that the loss reads nothing but its arguments, and numbers, texts and buffers of its
+            own module. A call like an earlier one then goes straight to its kernels, past Dynamo's guards.
 
     Raises:
         TypeError: `loss` is not a module class, a module or a function.
         ValueError: an unknown policy, or another value of an option than those above.
         GraphChangedError: from calls of a loss with a static graph.
     """
-    options = Options(None if policy is None else Policy(policy), gradient, static_graph, retrace, handwritten, tune)
+    level = None if policy is None else Policy(policy)
+    options = Options(level, gradient, static_graph, retrace, handwritten, tune, cpu, reads)
     return functools.partial(_decorate, options=options) if loss is MISSING else _decorate(loss, options)
 
 
@@ -151,7 +162,7 @@ def call_of(loss: Any, args: tuple[Any, ...]) -> tuple[Dispatcher, torch.nn.Modu
 
 
 def trace_count(loss: Any) -> int:
-    """How often a decorated loss has been traced; for a module whose class was decorated, all modules of the class.
+    """How often torch has captured a decorated loss; for a module whose class was decorated, all modules of the class.
 
     Raises:
         TypeError: `loss` is not decorated.
@@ -159,7 +170,7 @@ def trace_count(loss: Any) -> int:
     found = getattr(_method_in(loss), _DISPATCHER, None)  # which `functools.wraps` gives to a wrapper of it as well
     if found is None:
         raise TypeError(f"{getattr(loss, '__name__', type(loss).__name__)} is not decorated with autogen_loss")
-    return found.compilations.traces
+    return int(found.captures)
 
 
 def _method_in(loss: Any) -> Any:
@@ -280,22 +291,12 @@ def _decorate_function(function: Callable[..., Any], options: Options) -> Callab
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return function(*args, **kwargs)
         return call(None, args, kwargs)
 
-    wrapper = _own(wrapper, function)
     setattr(wrapper, _DISPATCHER, dispatcher)
     return wrapper
-
-
-def _own(wrapper: Any, function: Callable[..., Any]) -> Any:
-    """A wrapper with code of its own: by that Dynamo counts how often it has compiled something, and knows its sizes.
-
-    It reads no global names, and has those of what it wraps: TorchScript takes that source for its own.
-    """
-    code = wrapper.__code__.replace(co_name=wrapper.__qualname__)
-    scope = getattr(inspect.unwrap(function), "__globals__", wrapper.__globals__)
-    same = types.FunctionType(code, scope, wrapper.__name__, None, wrapper.__closure__)
-    return functools.update_wrapper(same, function)
 
 
 def _decorate_class(cls: Any, options: Options) -> Any:
@@ -306,35 +307,13 @@ def _decorate_class(cls: Any, options: Options) -> Any:
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not self.use_autogen:
+        if not self.use_autogen or torch.compiler.is_compiling():
             return original(self, *args, **kwargs)
         return call(self, args, kwargs, self.__class__.__name__)
 
-    method = _own(method, original)
     setattr(method, _DISPATCHER, dispatcher)
-    method._torchdynamo_inline = _inlined(cls, dispatcher)  # type: ignore[attr-defined]
     setattr(cls, entry, _WithoutSelf(method, plain) if _is_without_self(plain) else method)
     return takes_use_autogen(cls)
-
-
-def _inlined(cls: Any, dispatcher: Dispatcher) -> Any:
-    """What Dynamo traces in the place of the `method` of a class.
-
-    A module that the traced code makes has a method whose closure Dynamo cannot look into; what it asks its class for,
-    it finds. A class derived from a decorated one has several dispatchers, so each has a name of its own.
-    """
-
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        own = self.__class__.__autogen_dispatcher__
-        if not self.use_autogen:
-            return own.function(self, *args, **kwargs)
-        return own(self, args, kwargs, self.__class__.__name__)
-
-    name = f"{_DISPATCHER}{id(dispatcher)}"
-    setattr(cls, name, dispatcher)
-    code = method.__code__
-    method.__code__ = code.replace(co_names=tuple([name if each == _DISPATCHER else each for each in code.co_names]))
-    return method
 
 
 def takes_use_autogen(cls: Any) -> Any:
@@ -381,12 +360,13 @@ def _with_own_call(cls: Any, options: Options) -> type:
 
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return original(self, *args, **kwargs)
         return dispatcher(self, args, kwargs)
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
         return _new_with_own_call, (cls, options), self.__dict__
 
-    __call__ = _own(__call__, original)
     setattr(__call__, _DISPATCHER, dispatcher)
     copied = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     methods = {"__call__": __call__, "__reduce_ex__": __reduce_ex__, "__autogen_original__": cls}
@@ -398,14 +378,7 @@ def _new_with_own_call(cls: Any, options: Options) -> Any:
 
 
 class InstanceForward:
-    """The `forward` of one decorated module. Copies and pickles with it; what was compiled stays behind.
-
-    Each is of a class of its own, as Python looks `__call__` up there, and that has to have its own code.
-    """
-
-    def __new__(cls, *_: Any) -> InstanceForward:
-        call = _own(cls.__call__, cls.__call__)
-        return object.__new__(type(cls.__name__, (cls,), {"__call__": call, "__module__": cls.__module__}))
+    """The `forward` of one decorated module. Copies and pickles with it; what was compiled stays behind."""
 
     def __init__(self, module: torch.nn.Module, options: Options) -> None:
         own = module.__dict__.get("forward")
@@ -423,6 +396,8 @@ class InstanceForward:
         setattr(self, _DISPATCHER, Dispatcher(function, type(self._module).__name__, options))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return self.dispatcher.in_torch(None if self.is_bound else self._module, args, kwargs)
         return self.dispatcher(None if self.is_bound else self._module, args, kwargs)
 
     @property
@@ -444,16 +419,9 @@ class InstanceForward:
         """Whether the instance had put something into the place of `forward` itself: that takes no `self`."""
         return self._own is not None
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _new_forward, (), self.__getstate__()
-
     def __getstate__(self) -> dict[str, Any]:
         return {"_own": self._own, "_module": self._module, "_options": self._options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._connect()
-
-
-def _new_forward() -> InstanceForward:
-    return InstanceForward.__new__(InstanceForward)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from autogen.frozen import frozen
 
 _USE_DEFAULT_POLICY = 'Under the policy "default" the loss runs in torch instead.'
 
 
-@frozen
+@dataclass(frozen=True)
 class SourceLine:
     """One line of the user's code."""
 
@@ -32,14 +32,7 @@ class AutogenError(RuntimeError):
 
     `reason` is one sentence that names the source line where there is one, `where` is that line, and
     `remedy` is what the user can do. The message is the reason, then the remedy on a line of its own.
-    `domain` are the calls for which the error would come again (a `tracing.domain.domain.Domain`), None if unknown;
-    `wider` are these with any other floats in the place of those that the loss has taken for granted, if it has;
-    `unknown` are the values that the loss had read without knowing them (a `tracing.domain.entries.Reads`).
     """
-
-    domain: Any = None
-    wider: Any = None
-    unknown: Any = None
 
     def __init__(self, reason: str, *, remedy: str, where: SourceLine | None = None) -> None:
         self.reason = reason if where is None else f"{reason}, at {where}"
@@ -49,8 +42,7 @@ class AutogenError(RuntimeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # BaseException would call the class with the message alone, which no subclass here accepts.
-        state = {name: value for name, value in self.__dict__.items() if name not in ("domain", "wider", "unknown")}
-        return _rebuild, (type(self), self.args), state
+        return _rebuild, (type(self), self.args), self.__dict__
 
 
 def _rebuild(cls: type[AutogenError], args: tuple[Any, ...]) -> AutogenError:
@@ -104,27 +96,6 @@ class ValueBranchError(AutogenError):
         )
 
 
-class TraceError(AutogenError):
-    """Running `loss` on symbolic tensors raised `cause`, which is chained to this error; `operation` is what of Python
-    was done with a value that no symbol has, where that is known.
-    """
-
-    def __init__(
-        self, loss: str, *, cause: BaseException, where: SourceLine | None = None, operation: str = ""
-    ) -> None:
-        self.loss = loss
-        if operation:
-            reason = f"{loss} takes a tensor's value into Python by {operation}"
-            remedy = "Do that outside of the loss, with what it returns, or use operations of torch."
-        else:
-            reason = f"{loss} could not be traced ({_summary(cause)})"
-            remedy = (
-                "Check that the loss runs in torch with these arguments and calls nothing but torch on its tensors."
-            )
-        super().__init__(reason, remedy=f"{remedy} {_USE_DEFAULT_POLICY}", where=where)
-        self.__cause__ = cause
-
-
 class TooLargeError(AutogenError):
     """The loss is made of more than `operations` operations, such as those of a Python loop over many elements."""
 
@@ -137,25 +108,23 @@ class TooLargeError(AutogenError):
         )
 
 
-class TooManyTracesError(AutogenError):
-    """The loss `loss` would have to be traced again and again, as what it reads has another value each time."""
+class FallbackWarning(UserWarning):
+    """Further kinds of calls of the loss `loss` run in torch, for a `reason`."""
 
-    def __init__(self, loss: str) -> None:
-        self.loss = loss
+    def __init__(self, loss: str, reason: str) -> None:
+        self.loss, self.reason = loss, reason
+        super().__init__(f"{loss} runs in torch for calls of further kinds: {reason}")
+
+
+class GraphBreakError(AutogenError):
+    """Torch cannot capture a loss in one graph, for a `reason` of its own."""
+
+    def __init__(self, reason: str, *, where: SourceLine | None = None) -> None:
         super().__init__(
-            f"{loss} reads something that changes from call to call: an integer of a tensor, or an attribute",
-            remedy=f"Keep what changes in tensors. {_USE_DEFAULT_POLICY}",
-        )
-
-
-class TooManyValuesError(AutogenError):
-    """The loss `loss` reaches more than `most` values beside its arguments, too many to look at in each call."""
-
-    def __init__(self, loss: str, most: int) -> None:
-        self.loss, self.most = loss, most
-        super().__init__(
-            f"{loss} reaches more than {most:,} values through its module, or through what its functions name",
-            remedy=f"Keep out of the loss's module what the loss does not need. {_USE_DEFAULT_POLICY}",
+            f"torch cannot capture the loss in one graph: {reason}",
+            remedy="Write this line so that torch.compile(fullgraph=True) takes it. "
+            'Under the policy "default" the loss runs in several parts.',
+            where=where,
         )
 
 
@@ -167,43 +136,6 @@ class GraphChangedError(AutogenError):
         super().__init__(
             f"the graph of {loss} has changed: {difference}",
             remedy="Keep what decides about its operations as it was in the first call, or leave out static_graph.",
-        )
-
-
-class StateChangeError(AutogenError):
-    """The loss changes something that outlives the call, such as an attribute of its module: `what` names it."""
-
-    def __init__(self, what: str, *, remedy: str = "", where: SourceLine | None = None) -> None:
-        self.what = what
-        super().__init__(
-            f"the loss changes {what}, which outlives the call",
-            remedy=f"{remedy or 'Return new values, and keep them outside of the loss.'} {_USE_DEFAULT_POLICY}",
-            where=where,
-        )
-
-
-class ResultError(AutogenError):
-    """The loss returns an object that only running it can make, of the class `kind`, or no tensor (None)."""
-
-    def __init__(self, kind: str | None) -> None:
-        self.kind = kind
-        what = "no tensor" if kind is None else f"an object of the class {kind}, which only running it can make"
-        super().__init__(
-            f"the loss returns {what}",
-            remedy="Return tensors, numbers and strings, in tuples, lists, dictionaries, named tuples and dataclasses. "
-            f"{_USE_DEFAULT_POLICY}",
-        )
-
-
-class CollectiveError(AutogenError):
-    """The loss communicates with other processes by `operation`, such as an `all_reduce`."""
-
-    def __init__(self, operation: str, *, where: SourceLine | None = None) -> None:
-        self.operation = operation
-        super().__init__(
-            f"a collective ({operation}) is made by every process, each time, and never by a kernel or a trace",
-            remedy=f"Communicate before the loss, and give it what came of that. {_USE_DEFAULT_POLICY}",
-            where=where,
         )
 
 
@@ -249,18 +181,6 @@ class RefusedError(AutogenError):
     def __init__(self, loss: str, what: str) -> None:
         self.loss = loss
         super().__init__(f"the handwritten kernel of {loss} is not made for {what}", remedy=_USE_DEFAULT_POLICY)
-
-
-class UnknownCallError(AutogenError):
-    """A call of `loss` cannot be told from others, because of `cause`, which is chained to this error."""
-
-    def __init__(self, loss: str, *, cause: BaseException) -> None:
-        self.loss = loss
-        super().__init__(
-            f"nothing tells a call of {loss} from others ({_summary(cause)})",
-            remedy=f"Give it arguments, and attributes, that Python can compare. {_USE_DEFAULT_POLICY}",
-        )
-        self.__cause__ = cause
 
 
 class InternalError(AutogenError):

@@ -6,10 +6,9 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args
 
-from autogen.frozen import frozen
 from autogen.policies import Policy
 
 T = TypeVar("T")
@@ -26,11 +25,17 @@ Tune = bool | Literal["profile", "first_valid"]
 Tuning = Literal["profile", "first_valid"]
 """How they are chosen where it is not by sizes alone."""
 
+Cpu = Literal["eager", "inductor"]
+"""What runs a loss of tensors on the CPU, where Triton's interpreter is off."""
+
+Reads = Literal["anything", "arguments"]
+"""What a loss may look at: anything, which torch finds out, or its arguments and the attributes of its module alone."""
+
 RETRACE_VARIABLE = "AUTOGEN_RETRACE"
 """Set to 1 when a loss is decorated, every call of it is traced."""
 
-PLANS_VARIABLE = "AUTOGEN_PLANS"
-"""Set to 0, no plan is kept on disk, and none looked for."""
+CPU_VARIABLE = "AUTOGEN_CPU"
+"""What runs losses of tensors on the CPU: "eager", or "inductor", torch's own compiler, if their `cpu` says nothing."""
 
 TUNE_VARIABLE = "AUTOGEN_TUNE"
 """Set to 1 ("profile") or "first_valid" when a loss is decorated, it is tuned unless its own `tune` says how."""
@@ -39,15 +44,6 @@ _TUNED_BY: dict[Any, Tuning] = {True: "profile", "profile": "profile", "first_va
 _TUNED_BY_ENVIRONMENT: dict[str, Tuning | None] = {
     "": None, "0": None, "1": "profile", "profile": "profile", "first_valid": "first_valid"
 }  # fmt: skip
-
-
-def keeps_plans() -> bool:
-    """Whether plans are kept on disk.
-
-    Raises:
-        ValueError: the environment variable is not understood.
-    """
-    return _asked_for(PLANS_VARIABLE, {"": True, "0": False, "1": True})
 
 
 def _asked_for(variable: str, meanings: Mapping[str, T]) -> T:
@@ -63,7 +59,7 @@ def _asked_for(variable: str, meanings: Mapping[str, T]) -> T:
     return meanings[text]
 
 
-@frozen
+@dataclass(frozen=True)
 class Options:
     """How a loss is to run; see `autogen_loss`.
 
@@ -80,6 +76,8 @@ class Options:
     retrace: Retrace = "changes"
     handwritten: Callable[[], Any] | None = None
     tune: Tune | None = None
+    cpu: Cpu | None = None
+    reads: Reads = "anything"
     fault: str = field(default="", init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -95,7 +93,14 @@ class Options:
             raise ValueError(
                 f'a loss is tuned by "profile" (True), by "first_valid" or not (False), not by {self.tune!r}'
             )
+        if self.reads not in get_args(Reads):
+            raise ValueError(f'a loss reads "anything" or its "arguments", not {self.reads!r}')
+        if self.cpu not in (None, *get_args(Cpu)):
+            raise ValueError(f'a loss on the CPU runs by "eager" or by "inductor", not by {self.cpu!r}')
         try:  # read once: what is compiled depends on it
+            if self.cpu is None:
+                kinds: dict[str, Cpu] = {"": "eager", "eager": "eager", "inductor": "inductor"}
+                object.__setattr__(self, "cpu", _asked_for(CPU_VARIABLE, kinds))
             if self.tune is None:
                 object.__setattr__(self, "tune", _asked_for(TUNE_VARIABLE, _TUNED_BY_ENVIRONMENT))
             if _asked_for(RETRACE_VARIABLE, {"": False, "0": False, "1": True}):

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
 import torch
 
 from autogen import availability, ir
-from autogen.calls.binding import Binding
 from autogen.decorator import call_of
-from autogen.dispatch.compilations import Decision, needs_gradient
+from autogen.dispatch import watch
+from autogen.dispatch.dispatcher import Dispatcher
 from autogen.emission.source import KernelSource
-from autogen.errors import SourceLine, UnknownCallError
-from autogen.frozen import frozen
+from autogen.errors import AutogenError, SourceLine
 from autogen.parts import PARTS, Parts
 from autogen.policies import Policy, resolve
 from autogen.runtime.backwards import Step, kernels_in
-from autogen.runtime.handwritten import Backward, BoundHandwritten, Forward, Launch, bytes_in_memory
+from autogen.runtime.handwritten import Backward, Forward, Launch, bytes_in_memory
 from autogen.runtime.launch import Launcher
 from autogen.sizes import Evaluator
 from autogen.tiling.variant import tile_of_part
 from autogen.torch_step import TorchStep
 
 
-@frozen
+@dataclass(frozen=True)
 class DirectionReport:
     """Forward or backward of a loss.
 
@@ -53,16 +52,17 @@ class DirectionReport:
     configs: tuple[str, ...] = ()
 
 
-@frozen
+@dataclass(frozen=True)
 class Report:
     """What `explain` found.
 
     Attributes:
         loss: the loss's name.
-        path: "generated", "handwritten", "partial" (torch runs a part of it) or "eager".
+        path: "generated", "handwritten", "partial" (torch runs a part of it), "eager" or "inductor".
         reason: one sentence: why this path; with the user's source line where one is to blame.
-        forward: the forward kernels, None if the path is "eager".
+        forward: the forward kernels, None if the path is "eager" or "inductor".
         backward: the backward kernels, None if there are none.
+        breaks: why torch ends a graph of the loss before the loss does, each with the user's source line.
     """
 
     loss: str
@@ -70,9 +70,11 @@ class Report:
     reason: str
     forward: DirectionReport | None = None
     backward: DirectionReport | None = None
+    breaks: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{self.loss}: {self.path}", f"  because {self.reason}"]
+        lines += [f"  a graph ends, as {reason}" for reason in self.breaks]
         for name, direction in (("forward", self.forward), ("backward", self.backward)):
             if direction is not None:
                 ratio = direction.bytes_moved / direction.bytes_minimum if direction.bytes_minimum else 1.0
@@ -94,8 +96,8 @@ def explain(loss: Any, *args: Any, **kwargs: Any) -> Report:
     """How `loss(*args, **kwargs)` would run, without running it.
 
     A loss that is not decorated is reported as `autogen_loss` would make it. Computed is only what decides about the
-    call: values that it branches on, what they decide the size of (`nonzero`), and what `AdaptiveLogSoftmaxWithLoss`
-    multiplies.
+    call: what values decide the size of (`nonzero`), what `AdaptiveLogSoftmaxWithLoss` multiplies, and, of a loss that
+    torch captures in several graphs, all but the last.
 
     Args:
         loss: a decorated or plain module, or function.
@@ -118,12 +120,18 @@ def explain(loss: Any, *args: Any, **kwargs: Any) -> Report:
         return Report(name, "eager", "the loss was made with use_autogen=False")
     if availability.is_transformed():
         return Report(name, "eager", "torch transforms, traces or watches the call, which needs the loss's own formula")
-    try:
-        binding, decision = dispatcher.prepare(module, args, kwargs, name, is_call=False)
-    except UnknownCallError as error:
-        return Report(name, "eager", error.reason)
-    forward, backward = _directions(decision, binding)
-    return Report(name, decision.path, decision.reason, forward, backward)
+    bound = dispatcher.signature.bind(*(args if module is None else (module, *args)), **kwargs)
+    refusal = dispatcher.refusal(module, bound.args, bound.kwargs)
+    if refusal is not None:
+        return Report(name, "eager", refusal.reason)
+    if dispatcher.handwritten is not None and resolve(dispatcher.options.policy) is not Policy.AGGRESSIVE:
+        handwritten = dispatcher.handwritten.bind(module, args, kwargs)
+        if not isinstance(handwritten, str):
+            kernels, found, tensors = handwritten
+            planned = kernels.planned((*tensors, *found.tensors), found.sizes)
+            read = [each for each, own in zip(tensors, kernels.names, strict=True) if own in kernels.loss.defaults]
+            return Report(name, "handwritten", kernels.reason, *describe_handwritten(*planned, read))
+    return _of_captures(name, dispatcher, module, args, kwargs)
 
 
 def _of_parts(name: str, parts: Parts) -> Report:
@@ -134,19 +142,61 @@ def _of_parts(name: str, parts: Parts) -> Report:
     return replace(report, loss=name, path="partial", reason=f"torch runs {', '.join(parts.steps)}")
 
 
-def _directions(decision: Decision, binding: Binding) -> tuple[DirectionReport | None, DirectionReport | None]:
-    kernels = decision.kernels
-    if kernels is None:
-        return None, None
-    if isinstance(kernels, BoundHandwritten):
-        planned = kernels.planned((*binding.tensors, *decision.found), decision.sizes)
-        read = [tensor for k, tensor in enumerate(binding.tensors) if k not in kernels.unread]
-        return describe_handwritten(*planned, read)
-    steps = kernels.backward() if any(needs_gradient(binding)) else ()
-    report = describe(kernels.forward, decision.sizes)
-    before = tuple(_with_line(TorchStep.name_of(node.target), node.meta["origin"]) for node in kernels.ahead)
-    report = replace(report, torch_steps=(*before, *report.torch_steps))
-    return report, describe(steps, decision.sizes) if steps else None
+def _of_captures(
+    name: str, dispatcher: Dispatcher, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Report:
+    """The report on what torch captures of a loss."""
+    try:
+        runs, refused = dispatcher.look(module, name, args, kwargs)
+    except AutogenError as error:  # under the policy "mandatory"
+        return Report(name, "eager", error.reason)
+    computing = [run.captured for run in runs if run.captured.computes]
+    breaks = tuple(
+        _with_line(run.captured.ended_by, run.captured.line) for run in runs if run.captured.ended_by is not None
+    )
+    in_kernels = [each for each in computing if each.runner is not None]
+    if not in_kernels:
+        path = computing[0].path if computing else "eager"
+        reason = next((each.reason for each in computing), refused or "torch captures nothing of it")
+        return Report(name, path, reason, breaks=breaks)
+    partly = [each for each in computing if each.path != "generated"]
+    forward: list[DirectionReport] = []
+    backward: list[DirectionReport] = []
+    for run in runs:
+        segment = run.captured.runner
+        if segment is None:
+            continue
+        compiled, sizes = segment.kernels_for(run.arguments)
+        report = describe(compiled.forward, sizes)
+        before = tuple(_with_line(TorchStep.name_of(node.target), node.meta["origin"]) for node in compiled.ahead)
+        forward.append(replace(report, torch_steps=(*before, *report.torch_steps)))
+        if segment.training:
+            backward.append(describe(compiled.backward(), sizes))
+    reasons = dict.fromkeys(each.reason for each in (partly or in_kernels))
+    return Report(
+        name,
+        "partial" if partly else "generated",
+        "; ".join(reasons),
+        _together(forward),
+        _together(backward),
+        breaks,
+    )
+
+
+def _together(reports: Sequence[DirectionReport]) -> DirectionReport | None:
+    """The reports on several segments as one."""
+    if len(reports) < 2:
+        return reports[0] if reports else None
+    return DirectionReport(
+        launches=sum(each.launches for each in reports),
+        source="\n\n".join(each.source for each in reports),
+        bytes_moved=sum(each.bytes_moved for each in reports),
+        bytes_minimum=sum(each.bytes_minimum for each in reports),
+        kernels=tuple(name for each in reports for name in each.kernels),
+        torch_steps=tuple(step for each in reports for step in each.torch_steps),
+        cuts=tuple(cut for each in reports for cut in each.cuts),
+        configs=tuple(config for each in reports for config in each.configs),
+    )
 
 
 def describe_handwritten(

@@ -11,7 +11,7 @@ from autogen.losses._base import ReducedLoss, number_in, same_shape
 __all__ = ["SISDRLoss"]
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class SISDRLoss(ReducedLoss):
     """Minus the scale-invariant signal-to-distortion ratio in decibels: `-10 * log10(|s|^2 / |input - s|^2)`.
 

@@ -63,7 +63,7 @@ def _area(boxes: Tensor) -> Tensor:
     return (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class IoULoss(_BoxLoss):
     """`1 - IoU`: intersection over union.
 
@@ -84,7 +84,7 @@ class IoULoss(_BoxLoss):
         return self.reduce(1 - self.overlap(input, target).iou)
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class GIoULoss(_BoxLoss):
     """`1 - IoU + (C - U) / C`, with U the area of the union and C that of the smallest box around both.
 
@@ -101,7 +101,7 @@ class GIoULoss(_BoxLoss):
         return self.reduce(1 - overlap.iou + (around - overlap.union) / (around + self.eps))
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class DIoULoss(_BoxLoss):
     """`1 - IoU + r^2 / c^2`, with r the distance of the centres and c the diagonal of the smallest box around both.
 
@@ -117,7 +117,7 @@ class DIoULoss(_BoxLoss):
         return self.reduce(1 - iou + distance)
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class CIoULoss(_BoxLoss):
     """The `DIoULoss` plus `a * v`, for the aspect ratios: `v = 4 / pi^2 * (atan(w_t / h_t) - atan(w / h))^2`.
 

@@ -16,7 +16,7 @@ __all__ = ["ArcFaceLoss", "AsymmetricLoss", "FocalLoss", "PolyLoss", "SigmoidFoc
 _NO_LABEL = torch.iinfo(torch.int64).min  # for cross entropy, which ignores -100 where nothing else is said
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class SigmoidFocalLoss(ReducedLoss):
     """`-a * (1 - p)^gamma * log(p)`, with p the probability of the right answer, per element.
 
@@ -65,7 +65,7 @@ class _LabelLoss(ReducedLoss):
         return F.cross_entropy(input, target, ignore_index=self.ignore_index, reduction="none")
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class FocalLoss(_LabelLoss):
     """`-alpha[y] * (1 - p)^gamma * log(p)` with `p = softmax(x)[y]`, of labels y.
 
@@ -111,7 +111,7 @@ class FocalLoss(_LabelLoss):
         return self.reduce(loss, counted)
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class PolyLoss(_LabelLoss):
     """Poly-1: `-log(p) + epsilon * (1 - p)` with `p = softmax(x)[y]`, of labels y.
 
@@ -144,7 +144,7 @@ class PolyLoss(_LabelLoss):
         return self.reduce(loss, target != self.ignore_index)
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class AsymmetricLoss(ReducedLoss):
     """Of several labels at once: `-t * (1 - p)^gamma_pos * log(p) - (1 - t) * q^gamma_neg * log(1 - q)`, per element.
 
@@ -186,7 +186,7 @@ class AsymmetricLoss(ReducedLoss):
         return self.reduce(-target * positive - (1 - target) * negative)
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class ArcFaceLoss(ReducedLoss):
     """Cross entropy of `scale * cos(angle)`, with `margin` added to the angle of the label.
 

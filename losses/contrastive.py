@@ -13,7 +13,7 @@ from autogen.losses._base import ReducedLoss, lowest, number_in, same_shape
 __all__ = ["CircleLoss", "InfoNCELoss", "SupConLoss"]
 
 
-@autogen_loss(handwritten=handwritten.make_info_nce)
+@autogen_loss(reads="arguments", handwritten=handwritten.make_info_nce)
 class InfoNCELoss(ReducedLoss):
     """Cross entropy of the cosines over `temperature`, in which each query is to find its positive.
 
@@ -53,7 +53,7 @@ class InfoNCELoss(ReducedLoss):
         return self.reduce(-F.logsigmoid(own - others))
 
 
-@autogen_loss(handwritten=handwritten.make_sup_con)
+@autogen_loss(reads="arguments", handwritten=handwritten.make_sup_con)
 class SupConLoss(ReducedLoss):
     """Of each embedding, the mean over those of its label, the positives, of `-log(softmax(cosines / temperature))`.
 
@@ -96,7 +96,7 @@ class SupConLoss(ReducedLoss):
         return self.reduce(loss, positives > 0)
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class CircleLoss(ReducedLoss):
     """`log(1 + sum(exp(scale * a_n * (s_n - m))) * sum(exp(-scale * a_p * (s_p - 1 + m))))`, per anchor.
 

@@ -21,7 +21,7 @@ class _DistributionLoss(ReducedLoss):
         self.dim = int(dim)
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class JSDLoss(_DistributionLoss):
     """The Jensen-Shannon divergence in nats, between 0 and log(2).
 
@@ -51,7 +51,7 @@ class JSDLoss(_DistributionLoss):
         return self.reduce((first + second).sum(self.dim) / 2)
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class TotalVariationLoss(_DistributionLoss):
     """The total variation distance, between 0 and 1: `sum(|p - q|) / 2` of `p = softmax(input)`, `q = softmax(target)`.
 
@@ -74,7 +74,7 @@ class TotalVariationLoss(_DistributionLoss):
         return self.reduce((input.softmax(self.dim) - target.softmax(self.dim)).abs().sum(self.dim) / 2)
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class DistillationLoss(_DistributionLoss):
     """`(1 - hard) * T^2 * KL(softmax(teacher / T), softmax(input / T)) + hard * cross_entropy(input, target)`.
 

@@ -41,7 +41,7 @@ __all__ = [
 
 
 def _fused(function: _Function, kernels: Callable[[], Handwritten] | None = None) -> _Function:
-    fused = autogen_loss(handwritten=kernels)(function)
+    fused = autogen_loss(reads="arguments", handwritten=kernels)(function)
     fused.__module__ = "autogen.functional"  # where pickle looks for it
     fused.__doc__ = f"`torch.nn.functional.{function.__name__}` on fused kernels.\n\n{function.__doc__ or ''}"
     return fused

@@ -14,7 +14,7 @@ from autogen.losses._base import ReducedLoss, broadcasts_to, number_in, one_of, 
 __all__ = ["EvidentialRegressionLoss", "NegativeBinomialNLLLoss", "StudentTNLLLoss", "VAELoss"]
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class NegativeBinomialNLLLoss(ReducedLoss):
     """`lgamma(r) - lgamma(t + r) + (t + r) * log(1 + m / r) - t * log(m / r)`, with `lgamma(t + 1)` besides if `full`.
 
@@ -50,7 +50,7 @@ class NegativeBinomialNLLLoss(ReducedLoss):
         return self.reduce(loss + torch.lgamma(target + 1) if self.full else loss)
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class StudentTNLLLoss(ReducedLoss):
     """`log(s) + (v + 1) / 2 * log(1 + z^2 / v) + lgamma(v / 2) - lgamma((v + 1) / 2) + log(pi * v) / 2`.
 
@@ -84,7 +84,7 @@ class StudentTNLLLoss(ReducedLoss):
         return self.reduce(scale.log() + half * torch.log1p(squared / df) + normalizer)
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class EvidentialRegressionLoss(ReducedLoss):
     """The evidence of a normal-inverse-gamma distribution, and a price for being sure and wrong.
 
@@ -118,7 +118,7 @@ class EvidentialRegressionLoss(ReducedLoss):
         return self.reduce(normalizer + tail + self.coefficient * error.abs() * (2 * evidence + alpha))
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class VAELoss(ReducedLoss):
     """Minus the evidence lower bound: `-log p(target | input) + beta * KL(N(mean, exp(log_variance)), N(0, 1))`.
 

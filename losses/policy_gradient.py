@@ -25,7 +25,7 @@ class _ClippedLoss(ReducedLoss):
         return -torch.minimum(ratio * advantage, ratio.clamp(1 - self.clip, 1 + self.clip_high) * advantage)
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class PPOClipLoss(_ClippedLoss):
     """`-min(r * A, clip(r, 1 - clip, 1 + clip_high) * A)`, with the ratio `r = exp(input - old)` and the advantage A.
 
@@ -60,7 +60,7 @@ class PPOClipLoss(_ClippedLoss):
         return self.reduce(self.clipped(log_ratio, torch.where(counted, advantage, 0)), counted)
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class GRPOLoss(_ClippedLoss):
     """Per sequence, the mean over its tokens of `-min(r * A, clip(r, 1 - clip, 1 + clip_high) * A) + beta * KL`.
 

@@ -37,7 +37,7 @@ def _margin(chosen: Tensor, rejected: Tensor, reference_chosen: Tensor, referenc
     return (chosen - reference_chosen) - (rejected - reference_rejected)
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class DPOLoss(_PreferenceLoss):
     """`-(1 - e) * log(sigmoid(beta * h)) - e * log(sigmoid(-beta * h))`, with e the label smoothing.
 
@@ -70,7 +70,7 @@ class DPOLoss(_PreferenceLoss):
         return self.reduce(loss)
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class IPOLoss(_PreferenceLoss):
     """`(h - 1 / (2 * beta))^2`, with `h = (chosen - reference_chosen) - (rejected - reference_rejected)`.
 
@@ -96,7 +96,7 @@ class IPOLoss(_PreferenceLoss):
         return self.reduce((margin - 1 / (2 * self.beta)) ** 2)
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class SimPOLoss(_PreferenceLoss):
     """`-log(sigmoid(beta * (chosen - rejected) - gamma))`, without a reference.
 
@@ -132,7 +132,7 @@ def _log_odds(log_prob: Tensor) -> Tensor:
     return log_prob - torch.where(log_prob > -math.log(2), near_one, far_off)
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class ORPOLoss(_PreferenceLoss):
     """`-chosen - beta * log(sigmoid(odds(chosen) - odds(rejected)))`, with `odds(log(p)) = log(p / (1 - p))`.
 
@@ -158,7 +158,7 @@ class ORPOLoss(_PreferenceLoss):
         return self.reduce(-chosen - self.beta * F.logsigmoid(_log_odds(chosen) - _log_odds(rejected)))
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class KTOLoss(_PreferenceLoss):
     """`w * (1 - sigmoid(s * beta * (input - reference - z)))`; s is 1 for desirable answers, -1 for others.
 

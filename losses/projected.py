@@ -61,7 +61,7 @@ class AdaptiveLogSoftmaxWithLoss(nn.AdaptiveLogSoftmaxWithLoss):
         return Parts(("linear", "index_select", "index_add"), call), rows
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 def _cross_entropies(*groups: tuple[Tensor, Tensor]) -> list[Tensor]:
     """Of each group's logits and labels, the loss of every row."""
     return [F.cross_entropy(logits, labels, reduction="none") for logits, labels in groups]
@@ -70,7 +70,7 @@ def _cross_entropies(*groups: tuple[Tensor, Tensor]) -> list[Tensor]:
 if hasattr(nn, "LinearCrossEntropyLoss"):  # torch has had it since 2.12
     __all__ += ["LinearCrossEntropyLoss"]
 
-    @autogen_loss
+    @autogen_loss(reads="arguments")
     class LinearCrossEntropyLoss(nn.LinearCrossEntropyLoss):
         """`cross_entropy(linear(input), target)`; see `torch.nn.LinearCrossEntropyLoss`.
 

@@ -14,7 +14,7 @@ from autogen.losses._base import ReducedLoss, number_in, same_shape
 __all__ = ["CharbonnierLoss", "LogCoshLoss", "QuantileLoss", "WingLoss"]
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class LogCoshLoss(ReducedLoss):
     """`log(cosh(d))`, which is `d^2 / 2` near 0 and `|d| - log(2)` far off.
 
@@ -42,7 +42,7 @@ class LogCoshLoss(ReducedLoss):
         return self.reduce(torch.where(is_small, 0, distance - math.log(2)) + torch.log1p(excess))
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class CharbonnierLoss(ReducedLoss):
     """`sqrt(d^2 + eps^2)`, a smooth `|d|`.
 
@@ -69,7 +69,7 @@ class CharbonnierLoss(ReducedLoss):
         return self.reduce(torch.sqrt((input - target) ** 2 + self.eps**2))
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class QuantileLoss(ReducedLoss):
     """The pinball loss: `q * e` where `e = target - input` is positive, else `(q - 1) * e`.
 
@@ -105,7 +105,7 @@ class QuantileLoss(ReducedLoss):
         return self.reduce(torch.where(error > 0, level, level - 1) * error)
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class WingLoss(ReducedLoss):
     """`omega * log(1 + |d| / epsilon)` where `|d| < omega`, else `|d| - c`, with the c that makes it continuous.
 

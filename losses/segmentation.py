@@ -56,7 +56,7 @@ class _OverlapLoss(ReducedLoss):
         return input.sigmoid() if self.activation == "sigmoid" else input.softmax(1)
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class DiceLoss(_OverlapLoss):
     """`1 - (2 * TP + smooth) / (2 * TP + FP + FN + smooth)`.
 
@@ -104,7 +104,7 @@ class _TverskyLoss(_OverlapLoss):
         return errors / (counts.true_positive + errors + self.smooth)
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class TverskyLoss(_TverskyLoss):
     """`1 - (TP + smooth) / (TP + alpha * FP + beta * FN + smooth)`.
 
@@ -138,7 +138,7 @@ class TverskyLoss(_TverskyLoss):
         return self.reduce(self.distance(input, target))
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class FocalTverskyLoss(_TverskyLoss):
     """`(1 - T)^(1 / gamma)`, with T the Tversky index of `TverskyLoss`.
 

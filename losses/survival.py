@@ -13,7 +13,7 @@ from autogen.losses._base import ReducedLoss, same_shape
 __all__ = ["CoxPHLoss"]
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class CoxPHLoss(ReducedLoss):
     """Minus the log partial likelihood of Cox's model: `log(sum over j at risk of exp(x_j)) - x_i`, of each event i.
 

@@ -39,17 +39,17 @@ __all__ = [
 ]
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class L1Loss(nn.L1Loss):
     """`|input - target|`; see `torch.nn.L1Loss`."""
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class MSELoss(nn.MSELoss):
     """`(input - target)^2`; see `torch.nn.MSELoss`."""
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class SmoothL1Loss(nn.SmoothL1Loss):
     """See `torch.nn.SmoothL1Loss`.
 
@@ -57,7 +57,7 @@ class SmoothL1Loss(nn.SmoothL1Loss):
     """
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class HuberLoss(nn.HuberLoss):
     """See `torch.nn.HuberLoss`.
 
@@ -65,7 +65,7 @@ class HuberLoss(nn.HuberLoss):
     """
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class BCELoss(nn.BCELoss):
     """`-w * (t * log(x) + (1 - t) * log(1 - x))`, both logarithms at least -100; see `torch.nn.BCELoss`.
 
@@ -74,12 +74,12 @@ class BCELoss(nn.BCELoss):
     """
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class BCEWithLogitsLoss(nn.BCEWithLogitsLoss):
     """`-w * (p * t * log(sigmoid(x)) + (1 - t) * log(1 - sigmoid(x)))`; see `torch.nn.BCEWithLogitsLoss`."""
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class PoissonNLLLoss(nn.PoissonNLLLoss):
     """See `torch.nn.PoissonNLLLoss`.
 
@@ -87,7 +87,7 @@ class PoissonNLLLoss(nn.PoissonNLLLoss):
     """
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class GaussianNLLLoss(nn.GaussianNLLLoss):
     """`0.5 * (log(v) + (x - t)^2 / v)` with `v = max(var, eps)`; see `torch.nn.GaussianNLLLoss`.
 
@@ -95,27 +95,27 @@ class GaussianNLLLoss(nn.GaussianNLLLoss):
     """
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class HingeEmbeddingLoss(nn.HingeEmbeddingLoss):
     """`x` where `t == 1`, `max(0, margin - x)` where `t == -1`; see `torch.nn.HingeEmbeddingLoss`."""
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class SoftMarginLoss(nn.SoftMarginLoss):
     """`log(1 + exp(-t * x))`; see `torch.nn.SoftMarginLoss`."""
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class KLDivLoss(nn.KLDivLoss):
     """`t * (log(t) - x)`, or `exp(t) * (t - x)` with `log_target`; see `torch.nn.KLDivLoss`."""
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class MarginRankingLoss(nn.MarginRankingLoss):
     """`max(0, -t * (x1 - x2) + margin)`; see `torch.nn.MarginRankingLoss`."""
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class CrossEntropyLoss(nn.CrossEntropyLoss):
     """See `torch.nn.CrossEntropyLoss`.
 
@@ -124,7 +124,7 @@ class CrossEntropyLoss(nn.CrossEntropyLoss):
     """
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class NLLLoss(nn.NLLLoss):
     """`-w[t] * x[t]`; see `torch.nn.NLLLoss`.
 
@@ -132,7 +132,7 @@ class NLLLoss(nn.NLLLoss):
     """
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class MultiMarginLoss(nn.MultiMarginLoss):
     """`sum over c != t of w[t] * max(0, margin - x[t] + x[c])^p / C`; see `torch.nn.MultiMarginLoss`.
 
@@ -140,7 +140,7 @@ class MultiMarginLoss(nn.MultiMarginLoss):
     """
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class MultiLabelSoftMarginLoss(nn.MultiLabelSoftMarginLoss):
     """See `torch.nn.MultiLabelSoftMarginLoss`.
 
@@ -148,12 +148,12 @@ class MultiLabelSoftMarginLoss(nn.MultiLabelSoftMarginLoss):
     """
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class TripletMarginLoss(nn.TripletMarginLoss):
     """`max(0, |a - p + eps|_p - |a - n + eps|_p + margin)`; see `torch.nn.TripletMarginLoss`."""
 
 
-@autogen_loss
+@autogen_loss(reads="arguments")
 class TripletMarginWithDistanceLoss(nn.TripletMarginWithDistanceLoss):
     """See `torch.nn.TripletMarginWithDistanceLoss`.
 
@@ -164,7 +164,7 @@ class TripletMarginWithDistanceLoss(nn.TripletMarginWithDistanceLoss):
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)  # that the old name is old; whoever uses it is told
 
-    @autogen_loss
+    @autogen_loss(reads="arguments")
     class NLLLoss2d(nn.NLLLoss2d):
         """`NLLLoss` by its old name; see `torch.nn.NLLLoss2d`."""
 
@@ -173,7 +173,7 @@ with warnings.catch_warnings():
             super().__init__(*args, **kwargs)
 
 
-@autogen_loss(handwritten=handwritten.make_cosine_embedding)
+@autogen_loss(reads="arguments", handwritten=handwritten.make_cosine_embedding)
 class CosineEmbeddingLoss(nn.CosineEmbeddingLoss):
     """See `torch.nn.CosineEmbeddingLoss`.
 
@@ -181,7 +181,7 @@ class CosineEmbeddingLoss(nn.CosineEmbeddingLoss):
     """
 
 
-@autogen_loss(handwritten=handwritten.make_multilabel_margin)
+@autogen_loss(reads="arguments", handwritten=handwritten.make_multilabel_margin)
 class MultiLabelMarginLoss(nn.MultiLabelMarginLoss):
     """See `torch.nn.MultiLabelMarginLoss`.
 
@@ -189,6 +189,6 @@ class MultiLabelMarginLoss(nn.MultiLabelMarginLoss):
     """
 
 
-@autogen_loss(handwritten=handwritten.make_ctc)
+@autogen_loss(reads="arguments", handwritten=handwritten.make_ctc)
 class CTCLoss(nn.CTCLoss):
     """`-log p(targets | log_probs)` summed over all alignments (Graves et al., 2006); see `torch.nn.CTCLoss`."""

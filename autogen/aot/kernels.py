@@ -86,7 +86,7 @@ class SpecializedKernel:
 def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel, ...]:
     """The kernels that `loss(*args, **kwargs)` would launch, forward then backward, as Triton would specialise them.
 
-    The loss is traced, not run, and need not be decorated; of a loss around a fused call (`autogen.parts`), torch's
+    The loss is captured, not run, and need not be decorated; of a loss around a fused call (`autogen.parts`), torch's
     part is run. The tensors give dtypes, sizes and strides, may be on the CPU, and are taken to start at multiples of
     16 bytes, each with memory of its own; `requires_grad` decides which gradients backward computes. Upstream gradients
     are taken to be laid out like the results.
@@ -96,10 +96,7 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
         TypeError: the arguments do not fit the loss's signature, or `loss` is a class: pass an instance.
         ValueError: torch computes the whole of this call.
     """
-    from autogen.calls.binding import bind
-    from autogen.compiler import compile_loss
     from autogen.decorator import call_of
-    from autogen.dispatch.compilations import needs_gradient
     from autogen.parts import PARTS
     from autogen.runtime.backwards import kernels_in
 
@@ -111,26 +108,23 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
         return kernels_of(taken.call.function, *taken.call.args, **taken.call.kwargs)
     dispatcher, module, args = call_of(loss, args)
     name = dispatcher.name if module is None else type(module).__name__
-    binding = bind(dispatcher.function, dispatcher.signature, module, args, kwargs)
-    needs = needs_gradient(binding)
-    handwritten = dispatcher.handwritten(binding, module)
+    handwritten = "none" if dispatcher.handwritten is None else dispatcher.handwritten.bind(module, args, kwargs)
     if not isinstance(handwritten, str):
-        call, given = handwritten
-        planned, after = call.planned((*binding.tensors, *given.found), given.sizes)
+        call, found, tensors = handwritten
+        planned, after = call.planned((*tensors, *found.tensors), found.sizes)
         made_for = call.loss.backends
         return (
             *(specialize_launch(launch, name, "forward", made_for) for launch in planned.launches),
             *(specialize_launch(launch, name, "backward", made_for) for launch in (after.launches if after else ())),
         )
-    compiled = compile_loss(name, binding, needs, dispatcher.options)
-    bound = compiled.bind(binding.tensors, tuple(binding.numbers.values()))
-    assert bound is not None, "a trace holds for the call that it was made from"
-    sizes = bound.sizes
-    backward = kernels_in(compiled.backward()) if any(needs) else ()
-    return (
-        *(specialize(launcher, sizes, name, "forward") for launcher in kernels_in(compiled.forward)),
-        *(specialize(launcher, sizes, name, "backward") for launcher in backward),
-    )
+    kernels: list[SpecializedKernel] = []
+    for run in dispatcher.look(module, name, args, kwargs, anywhere=True)[0]:
+        if run.captured.runner is not None:
+            compiled, sizes = run.captured.runner.kernels_for(run.arguments)
+            backward = kernels_in(compiled.backward()) if run.captured.runner.training else ()
+            kernels += [specialize(each, sizes, name, "forward") for each in kernels_in(compiled.forward)]
+            kernels += [specialize(each, sizes, name, "backward") for each in backward]
+    return tuple(kernels)
 
 
 def specialize(

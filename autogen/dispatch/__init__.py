@@ -1,1 +1,1 @@
-"""Who runs a call: kernels that were compiled before, the compiler first, or torch; and what autograd hears of it."""
+"""What happens to a call of a decorated loss: policy, fast path, handwritten kernels, or capture by torch."""

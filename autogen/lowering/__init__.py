@@ -13,6 +13,9 @@ import sympy
 import torch
 
 from autogen import ir
+from autogen.capture.graph import EdgeTensor, JointGraph, ancestors
+from autogen.capture.masks import masked_read
+from autogen.capture.source import is_torchs
 from autogen.errors import UnsupportedOpError, ValueBranchError
 from autogen.lowering import indexing, losses, masks, pointwise, reductions, scans, views  # noqa: F401  (they register)
 from autogen.lowering.entries import unchecked
@@ -22,10 +25,6 @@ from autogen.lowering.torch_parts import TorchParts, is_draw, is_torchs_own, ref
 from autogen.lowering.values import Chosen, Index, Read, Value, fresh_index
 from autogen.program import Program, Root
 from autogen.provenance import Origin, Provenance
-from autogen.tracing.aten.masks import masked_read
-from autogen.tracing.domain.ahead import ancestors
-from autogen.tracing.source import is_torchs
-from autogen.tracing.trace import Trace, TracedTensor
 
 _MOST_ASKED, _ALWAYS_ASKED = 16, 500  # times that values are computed, for each node; one is what most need
 
@@ -64,40 +63,40 @@ def _functional_twin(op: Any) -> Any:
     return getattr(packet, overload, None)
 
 
-def lower(trace: Trace, name: str, *, stores_sums: bool = False, has_scans: bool = True) -> Program:
-    """Lower the trace of the loss `name`; what has no lowering becomes a step of torch.
+def lower(joint: JointGraph, name: str, *, stores_sums: bool = False, has_scans: bool = True) -> Program:
+    """Lower the joint graph of the loss `name`; what has no lowering becomes a step of torch.
 
     If forward `stores_sums`, what adds numbers up is in memory for all else that reads it. Without `has_scans`, running
     sums of more than a few elements are steps of torch, too.
     """
-    return _Lowerer(trace, name, stores_sums=stores_sums, has_scans=has_scans).run()
+    return _Lowerer(joint, name, stores_sums=stores_sums, has_scans=has_scans).run()
 
 
 class _Lowerer:
-    def __init__(self, trace: Trace, name: str, *, stores_sums: bool, has_scans: bool) -> None:
-        self.trace, self._stores_sums, self._has_scans = trace, stores_sums, has_scans
-        self.provenance = Provenance(name, tuple(each.name for each in trace.inputs))
-        self.variables = _variables(trace.graph)
+    def __init__(self, joint: JointGraph, name: str, *, stores_sums: bool, has_scans: bool) -> None:
+        self.joint, self._stores_sums, self._has_scans = joint, stores_sums, has_scans
+        self.provenance = Provenance(name, tuple(each.name for each in joint.inputs))
+        self.variables = _variables(joint.graph)
         self.values: dict[torch.fx.Node, Any] = {}
-        for each in (*trace.inputs, *trace.constants):
+        for each in (*joint.inputs, *joint.constants):
             self.values[each.node] = _stored(_buffer(each, "input"))
-        for upstream in trace.upstream:
+        for upstream in joint.upstream:
             if upstream is not None:
                 self.values[upstream.node] = _stored(_buffer(upstream, "upstream"))
         self._symbols: dict[sympy.Symbol, Chosen | Read] = {}
         self._asked = 0
-        self.torch = TorchParts(trace, self.values, self.variables, _stored, self._size)
+        self.torch = TorchParts(joint, self.values, self.variables, _stored, self._size)
 
     def run(self) -> Program:
-        needed = _needed(self.trace)
-        for node in self.trace.graph.nodes:
+        needed = _needed(self.joint)
+        for node in self.joint.graph.nodes:
             if node in needed and node not in self.values:
                 self.values[node] = self._lower(node)
                 if self._stores_sums and self._is_sum_for_others(node):
                     self.values[node] = self.torch.in_memory(node)
-        gradients = {k: each for k, each in enumerate(self.trace.gradients) if each is not None}
+        gradients = {k: each for k, each in enumerate(self.joint.gradients) if each is not None}
         return Program(
-            outputs=tuple(map(self._root, self.trace.outputs)),
+            outputs=tuple(map(self._root, self.joint.outputs)),
             gradients=tuple(map(self._root, gradients.values())),
             gradient_of=tuple(gradients),
             provenance=self.provenance,
@@ -113,7 +112,7 @@ class _Lowerer:
         is_backward = node.meta.get("backward", False)
         return not is_backward and any(map(ir.is_inexact, ir.topological([value.at(fresh_index(value))])))
 
-    def _root(self, tensor: TracedTensor) -> Root:
+    def _root(self, tensor: EdgeTensor) -> Root:
         value = self.values[tensor.node]
         refuse_unknown_sizes(value, tensor.node)
         if tensor.dtype not in ir.STORED:
@@ -161,18 +160,18 @@ class _Lowerer:
         return result
 
     def _size(self, size: Any) -> sympy.Expr:
-        expression = self.trace.domain.guards.expression(size)
-        for symbol in expression.free_symbols & self.trace.numbers.keys():
-            self._symbols.setdefault(symbol, Read(str(symbol), self.values[self.trace.numbers[symbol]]))
+        expression = self.joint.sizes.expression(size)
+        for symbol in expression.free_symbols & self.joint.numbers.keys():
+            self._symbols.setdefault(symbol, Read(str(symbol), self.values[self.joint.numbers[symbol]]))
         expression = expression.xreplace(self._symbols)
-        known = self.trace.domain.guards.symbols
+        known = self.joint.sizes.symbols
         if any(symbol not in known and not isinstance(symbol, (Chosen, Read)) for symbol in expression.free_symbols):
             raise ValueBranchError("a size that depends on values")
         return expression
 
     def _choose(self, size: torch.SymInt, mask: Value) -> None:
         """Note the size of what a mask chooses."""
-        symbol = self.trace.domain.guards.expression(size)
+        symbol = self.joint.sizes.expression(size)
         self._symbols.setdefault(symbol, masks.chosen(str(symbol), mask))
 
     def _located(self, value: Value, origin: Origin, variable: str | None, whole: torch.fx.Node | None = None) -> Value:
@@ -205,7 +204,7 @@ class _Lowerer:
         be computed again for each of them, and for each of theirs.
         """
         self._asked += 1
-        if self._asked <= _MOST_ASKED * len(self.trace.graph.nodes) + _ALWAYS_ASKED:
+        if self._asked <= _MOST_ASKED * len(self.joint.graph.nodes) + _ALWAYS_ASKED:
             return False
         is_of_known_size = not any(size.has(Chosen, Read) or size == 0 for size in value.shape)
         return is_of_known_size and tuple(index) != fresh_index(value)
@@ -232,15 +231,15 @@ def _stored(buffer: ir.Buffer) -> Value:
     return Value(buffer.shape, buffer.dtype, at)
 
 
-def _buffer(tensor: TracedTensor, role: str) -> ir.Buffer:
+def _buffer(tensor: EdgeTensor, role: str) -> ir.Buffer:
     return ir.Buffer(tensor.name, tensor.dtype, tensor.shape, tensor.strides, role, tensor.allocated)
 
 
-def _needed(trace: Trace) -> set[torch.fx.Node]:
+def _needed(joint: JointGraph) -> set[torch.fx.Node]:
     """The nodes that some result depends on, and draws of random numbers, which move torch's stream in any case."""
-    todo = [each.node for each in (*trace.outputs, *trace.gradients) if each is not None]
-    todo += [node for node in trace.graph.nodes if node.op == "call_function" and is_draw(node)]
-    todo += trace.numbers.values()
+    todo = [each.node for each in (*joint.outputs, *joint.gradients) if each is not None]
+    todo += [node for node in joint.graph.nodes if node.op == "call_function" and is_draw(node)]
+    todo += joint.numbers.values()
     return ancestors(*todo)
 
 

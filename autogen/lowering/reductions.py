@@ -13,7 +13,7 @@ from autogen.lowering.pointwise import apply_op
 from autogen.lowering.registry import Context, lowers, number
 from autogen.lowering.unrolling import reduction
 from autogen.lowering.values import Index, Value, elementwise, numel
-from autogen.tracing.domain.entries import Size
+from autogen.capture.sizes import Size
 
 
 def _reduce(context: Context, kind: str, value: Value, dims: Any = None, keepdim: bool = False) -> Value:

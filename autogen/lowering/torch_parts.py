@@ -12,14 +12,13 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from autogen import ir
-from autogen.errors import ValueBranchError
+from autogen.capture.graph import JointGraph
+from autogen.capture.sizes import Size
+from autogen.errors import UnsupportedOpError, ValueBranchError
 from autogen.lowering.values import Chosen, Read, Value, fresh_index
 from autogen.names import unique
 from autogen.program import Root
 from autogen.torch_step import Operand, SizeArgument, TorchStep, is_random, is_view
-from autogen.tracing.devices import copy_to_device, refuse
-from autogen.tracing.domain.entries import Size
-from autogen.tracing.trace import Trace
 
 aten = torch.ops.aten
 
@@ -85,7 +84,7 @@ class TorchParts:
     """The steps of one program, while it is lowered.
 
     Args:
-        trace: the graph.
+        joint: the graph.
         values: what has been lowered so far, by node.
         variables: nodes that the user's code gives a name.
         stored: a tensor in memory as a `Value`.
@@ -94,7 +93,7 @@ class TorchParts:
 
     def __init__(
         self,
-        trace: Trace,
+        joint: JointGraph,
         values: Mapping[torch.fx.Node, Any],
         variables: Mapping[torch.fx.Node, str],
         stored: Callable[[ir.Buffer], Value],
@@ -102,12 +101,12 @@ class TorchParts:
     ) -> None:
         self.steps: list[TorchStep] = []
         self.operands: list[Root] = []
-        self._trace, self._values, self._variables = trace, values, variables
+        self._joint, self._values, self._variables = joint, values, variables
         self._stored = stored
         self._size_of = size_of
-        edge = [each for each in (*trace.inputs, *trace.constants, *trace.upstream) if each is not None]
+        edge = [each for each in (*joint.inputs, *joint.constants, *joint.upstream) if each is not None]
         self._in_memory = {(each.node, 0): each.name for each in edge}
-        results = [each for each in (*trace.outputs, *trace.gradients) if each is not None]
+        results = [each for each in (*joint.outputs, *joint.gradients) if each is not None]
         self._taken = {each.name for each in (*edge, *results)}
         self._read_again: dict[str, Value] = {}  # what `in_memory` has made, by the name of its buffer
 
@@ -118,8 +117,9 @@ class TorchParts:
             UnsupportedOpError: that is on another device, such as random numbers that the loss then moves.
             ValueBranchError: a size depends on values.
         """
-        if "elsewhere" in node.meta and node.target is not copy_to_device:
-            refuse(node)
+        if "elsewhere" in node.meta:
+            name = TorchStep.name_of(node.target)
+            raise UnsupportedOpError(f"{name} on the device {node.meta['elsewhere']}", where=node.meta["origin"])
         unknown = [symbol for shape, _ in node.meta["geometry"] for size in shape for symbol in _unknown(size)]
         if unknown:
             raise ValueBranchError(TorchStep.name_of(node.target), where=node.meta["origin"])
@@ -234,7 +234,7 @@ class TorchParts:
         value = self._values[node]
         refuse_unknown_sizes(value, node)
         buffer = self._buffer(self._name(node), "torch", value.dtype, value.shape, strides)
-        like, sizes = Operand(self._trace.inputs[0].name), [SizeArgument(size) for size in value.shape]
+        like, sizes = Operand(self._joint.inputs[0].name), [SizeArgument(size) for size in value.shape]
         steps = [SizeArgument(size) for size in strides or ir.contiguous_strides(value.shape)]
         made = ((like, sizes, steps), {"dtype": value.dtype})
         where, is_backward = node.meta.get("origin"), node.meta.get("backward", False)

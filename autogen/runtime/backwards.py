@@ -14,6 +14,7 @@ import sympy
 import torch
 
 from autogen import ir
+from autogen.capture.graph import JointGraph
 from autogen.errors import ScheduleError, defects_of
 from autogen.frozen import frozen
 from autogen.locks import compiling
@@ -22,7 +23,6 @@ from autogen.scheduling.kernel import Kernel
 from autogen.scheduling.plan import Plan
 from autogen.sizes import evaluator_of
 from autogen.torch_step import TorchStep
-from autogen.tracing.trace import Trace
 
 Sizes = Mapping[str, Any]
 Step = Launcher | TorchStep
@@ -68,7 +68,7 @@ class Arriving:
 class Backwards:
     """Backward of a trace, as it has been planned."""
 
-    trace: Trace
+    joint: JointGraph
     plan: Plan
     tune: Callable[[Launcher], Tuner] | None
     _found: dict[tuple[tuple[str, ...], bool], Backward | ScheduleError] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Backwards:
         Raises:
             ScheduleError: it does not fit the kernels known.
         """
-        layouts = tuple(_DENSE for each in self.trace.upstream if each is not None)
+        layouts = tuple(_DENSE for each in self.joint.upstream if each is not None)
         found = self._of(layouts, bool(self.plan.early.gradients))
         if isinstance(found, ScheduleError):
             raise found
@@ -95,7 +95,7 @@ class Backwards:
         named: dict[str, torch.Tensor] = {}
         layouts = []
         expected = {}
-        for each, tensor in zip(self.trace.upstream, upstream, strict=True):
+        for each, tensor in zip(self.joint.upstream, upstream, strict=True):
             if each is not None and tensor is None:
                 layouts.append(_MISSING)
             elif each is not None and tensor is not None:
@@ -120,7 +120,7 @@ class Backwards:
 
     def reached(self, arrived: Iterable[int]) -> frozenset[int]:
         """Which inputs have a gradient, if the outputs `arrived` have an upstream gradient, and no others."""
-        reached: frozenset[int] = frozenset().union(*(self.trace.reached[k] for k in arrived))
+        reached: frozenset[int] = frozenset().union(*(self.joint.reached[k] for k in arrived))
         return reached.intersection(self.plan.gradient_of)
 
     def _of(self, layouts: tuple[str, ...], is_early: bool) -> Backward | ScheduleError:
@@ -141,7 +141,7 @@ class Backwards:
 
         plan, direction, aliases = self.plan, self.plan.direction, self.plan.aliases
         buffers, arrived = {}, []
-        upstream = [(k, each) for k, each in enumerate(self.trace.upstream) if each is not None]
+        upstream = [(k, each) for k, each in enumerate(self.joint.upstream) if each is not None]
         for (k, each), layout in zip(upstream, layouts, strict=True):
             if layout == _MISSING:
                 continue
@@ -160,7 +160,7 @@ class Backwards:
         steps = launchers_of(backward_of(plan, buffers, granted, direction), plan, self.tune)
         made = [root.buffer for root in plan.early.gradients] if is_early else []
         results = results_of(steps, [root.buffer for root in direction.results], aliases, made)
-        return Backward(steps, results, tuple(map(names.get, range(len(self.trace.inputs)))), aliases)
+        return Backward(steps, results, tuple(map(names.get, range(len(self.joint.inputs)))), aliases)
 
 
 def launchers_of(

@@ -1,12 +1,8 @@
-"""What was compiled of a loss, for one class of calls: its plan as launches, and how it is run.
-
-This is all that a process needs which finds a loss compiled on disk (`autogen.dispatch.stored`).
-"""
+"""What was compiled of a segment of a loss: its plan as launches, and how it is run."""
 
 from __future__ import annotations
 
 import functools
-import uuid
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +10,7 @@ from typing import Any
 import torch
 
 from autogen import ir
-from autogen.calls.binding import Bound
-from autogen.calls.changes import State
+from autogen.capture.graph import JointGraph
 from autogen.runtime.backwards import Arriving, Backwards, Sizes, Step, kernels_in, launchers_of, results_of
 from autogen.runtime.launch import Launcher, Tuner, empty
 from autogen.runtime.packing import Packing, packed
@@ -23,26 +18,23 @@ from autogen.runtime.route import Route
 from autogen.scheduling.plan import Plan
 from autogen.sizes import evaluator_of
 from autogen.torch_step import TorchStep
-from autogen.tracing.static_graph import Graph
-from autogen.tracing.trace import Trace
 
 
 @dataclass(eq=False, repr=False)
 class CompiledLoss:
-    """A loss for one class of inputs: its trace, its plan and its launchers."""
+    """A joint graph, its plan and its launchers."""
 
-    trace: Trace
+    joint: JointGraph
     plan: Plan
     device: torch.device
     tune: Callable[[Launcher], Tuner] | None = None
-    kept_as: str = ""  # a digest of all that is on disk of it
     forward: tuple[Step, ...] = field(init=False)
     backwards: Backwards = field(init=False)
 
     @property
     def ahead(self) -> tuple[torch.fx.Node, ...]:
         """What torch runs before the kernels, to know how large tensors are."""
-        return tuple(dict.fromkeys(step for entry in self.trace.domain.found for step in entry.steps))
+        return () if self.joint.prologue is None else tuple(self.joint.prologue.steps)
 
     @property
     def torch_steps(self) -> tuple[TorchStep, ...]:
@@ -83,56 +75,12 @@ class CompiledLoss:
     @property
     def differentiable(self) -> tuple[bool, ...]:
         """Which outputs have a gradient."""
-        return tuple(upstream is not None for upstream in self.trace.upstream)
-
-    @functools.cached_property
-    def is_short(self) -> bool:
-        """Whether a call need not be taken apart if it is like an earlier one (`autogen.dispatch.shortcut`).
-
-        Then sizes, strides, numbers and what is known ahead decide if it can run on the plan. That is all there is to
-        it, but for what it changes; a tensor that is assigned with its graph would need a replay of its own, and what
-        is assigned to an argument, that argument.
-        """
-        return not self.state.is_connected and not self.state.given
-
-    @functools.cached_property
-    def is_cut(self) -> bool:
-        """Whether numbers that vary decide sizes, as in `x[: int(share * len(x))]`: a plan holds for one of them."""
-        kernels = [part for each in self.launchers for part in (each.kernel, *each.kernel.parts)]
-        sizes = {axis.size for kernel in kernels for axis in (*kernel.rows, *kernel.columns)}
-        made = (buffer for step in self._between for buffer in step.results if buffer is not None)
-        sizes.update(size for buffer in (*self.plan.outputs, *made) for size in buffer.shape)
-        return any(not symbol.is_integer for size in sizes for symbol in size.free_symbols)
-
-    @property
-    def is_found(self) -> bool:
-        """Whether the kernels are given tensors or numbers that torch finds ahead of them."""
-        return len(self.trace.domain.ahead) > len(self.trace.domain.predicates)
+        return tuple(upstream is not None for upstream in self.joint.upstream)
 
     @functools.cached_property
     def is_closed(self) -> bool:
-        """Whether the kernels are all there is to a call that can run on them. Checks of its values may come before."""
-        return not (self.is_found or self.state or self._between)
-
-    @property
-    def is_portable(self) -> bool:
-        """Whether another process may use what was compiled (`autogen.dispatch.stored`)."""
-        return self.is_closed and not self.constants
-
-    @functools.cached_property
-    def token(self) -> str:
-        """What graphs call the loss: the same in all processes that have it from one plan on disk, else in no other."""
-        return f"{self.plan.name}-{self.kept_as or uuid.uuid4().hex}"
-
-    def sizes_alone(self, tensors: Sequence[torch.Tensor]) -> dict[str, Any] | None:
-        """`sizes_of`, whatever the values are, of tensors or of what stands for them."""
-        sizes = self.trace.domain.guards.read(tensors)
-        return None if sizes is None or not self.holds(sizes) else sizes
-
-    def sizes_of(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> dict[str, Any] | None:
-        """The sizes and floats of a call by name, None if the kernels are not made for it."""
-        bound = self.bind(tensors, floats)
-        return None if bound is None else bound.sizes
+        """Whether the kernels are all there is to a call."""
+        return self.joint.prologue is None and not self._between
 
     def holds(self, sizes: Sizes) -> bool:
         """Whether the kernels are made for some sizes; floats among them do not matter."""
@@ -141,68 +89,25 @@ class CompiledLoss:
                 return False
         return not self._limited or all(step.kernel.holds(sizes) for step in self._limited)
 
-    @property
-    def state(self) -> State:
-        """What the loss changes that outlives a call."""
-        return self.trace.state
-
-    @property
-    def unread(self) -> tuple[int, ...]:
-        """Inputs whose values the loss does not look at, such as what an attribute was before it is assigned."""
-        return self.trace.unread
-
-    @functools.cached_property
-    def unconnected(self) -> tuple[bool, ...]:
-        """Which inputs, found ones included, autograd does not come to from any output."""
-        reached: frozenset[int] = frozenset().union(*self.trace.reached)
-        return tuple(k not in reached for k in range(len(self.trace.inputs)))
-
-    def bind(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> Bound | None:
-        """A call's sizes and floats by name, and what is computed ahead; None if the kernels are not made for it."""
-        bound = self.known(tensors, floats)
-        if bound is None or not self.holds(bound.sizes):
-            return None
-        return bound
-
-    def known(self, tensors: Sequence[torch.Tensor], floats: Sequence[float]) -> Bound | None:
-        """`bind`, where it is known whether the kernels are made for the sizes."""
-        return self.trace.domain.bind(tensors, floats)
-
-    @functools.cached_property
-    def returns_tensor(self) -> bool:
-        """Whether the loss returns its first output, and nothing around it."""
-        return self.trace.structure.is_leaf() and len(self.trace.outputs) - self.state.outputs == 1
-
-    def result(self, outputs: Sequence[torch.Tensor], sizes: Sizes, tensors: Sequence[torch.Tensor]) -> Any:
-        """The loss's own return value around its outputs, and those of the call's tensors that it returns."""
-        return outputs[0] if self.returns_tensor else self.trace.result(outputs, sizes, tensors)
-
-    @functools.cached_property
-    def shared(self) -> tuple[int, ...]:
-        """Which outputs outlive the call, and are what a step of torch has made: they need memory of their own."""
-        names = [each.name for each in self.trace.outputs]
-        return tuple(k for k in range(len(names) - self.state.outputs, len(names)) if names[k] in self.plan.aliases)
-
     def __post_init__(self) -> None:
         self.forward = launchers_of(self.plan.forward, self.plan, self.tune)
-        self.backwards = Backwards(self.trace, self.plan, self.tune)
-        constants = self.trace.domain.constants.values()
+        self.backwards = Backwards(self.joint, self.plan, self.tune)
+        constants = self.joint.constant_values
         self.constants = {
-            each.name: tensor.to(self.device) for each, tensor in zip(self.trace.constants, constants, strict=True)
+            each.name: tensor.to(self.device) for each, tensor in zip(self.joint.constants, constants, strict=True)
         }
         steps = (*self.forward, *self.plan.direction.steps)
         self._between = [step for step in steps if isinstance(step, TorchStep)]
         self._fixed = [(evaluator_of(size), value) for size, value in self.plan.fixed.items()]
         self._limited = [each for each in self.launchers if each.kernel.is_limited]
         early = [root.buffer for root in self.plan.early.gradients]
-        self._inputs = [each.name for each in self.trace.inputs]
+        self._inputs = [each.name for each in self.joint.inputs]
         self._early = [each.name for each in early]
         self.outputs = results_of(self.forward, [*self.plan.outputs, *early], self.plan.aliases)
         self._saved = [each.name for each in self.plan.saved]
-        apart = {each.name for each in self.trace.outputs}.union(*(step.reads for step in self._between))
+        apart = {each.name for each in self.joint.outputs}.union(*(step.reads for step in self._between))
         self._packed = packed(self._saved, self.outputs.names, apart)
         self._routes: dict[Hashable, Route] = {}
-        self.common: dict[tuple[bool, ...], dict[str, Any]] = {}  # what its plans share, by what is differentiated
 
     def packing(self, sizes: Sizes, *, is_apart: bool = False) -> Packing:
         """What forward makes, and how it keeps what backward needs."""
@@ -212,7 +117,7 @@ class CompiledLoss:
         """The way of forward, for all sizes; it returns the outputs, and after them what is kept for backward."""
         route = self._routes.get(is_apart)
         if route is None:
-            wanted = [*(each.name for each in self.trace.outputs), *packing.kept, *self._early]
+            wanted = [*(each.name for each in self.joint.outputs), *packing.kept, *self._early]
             route = self._routes[is_apart] = Route(
                 self._inputs, self.constants, packing.made, packing.parts, self.forward, self.plan.aliases, wanted
             )
@@ -227,7 +132,7 @@ class CompiledLoss:
         if route is None:
             is_early, backward = arriving.kind[-1], arriving.backward
             given = [*self._inputs, *packing.kept, *(self._early if is_early else ())]
-            given += [f"grad_{self.trace.outputs[k].name}" for k in arrived]
+            given += [f"grad_{self.joint.outputs[k].name}" for k in arrived]
             route = self._routes[key] = Route(
                 given,
                 self.constants,
@@ -247,9 +152,7 @@ class CompiledLoss:
         named = self._named(tensors)
         named |= packing.allocate(tensors[0].device)
         self._launch(self.forward, named, sizes, self.plan.aliases)
-        outputs = [named[each.name] for each in self.trace.outputs]
-        for k in self.shared:
-            outputs[k] = outputs[k].clone()
+        outputs = [named[each.name] for each in self.joint.outputs]
         return outputs, [named[name] for name in (*packing.kept, *self._early)]
 
     def run_backward(
@@ -285,11 +188,6 @@ class CompiledLoss:
         roots = [root.node for step in steps for root in step.kernel.roots]
         return ir.topological((*roots, *self.plan.nodes()))
 
-    @functools.cached_property
-    def graph(self) -> Graph:
-        """What was traced."""
-        return Graph.of(self.trace)
-
     @property
     def early(self) -> int:
         """How many gradients forward computes."""
@@ -308,7 +206,7 @@ class CompiledLoss:
         named |= {name: named[own] for name, own in aliases.items() if own in named}
 
     def _named(self, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        named = {each.name: tensor for each, tensor in zip(self.trace.inputs, tensors, strict=True)}
+        named = {each.name: tensor for each, tensor in zip(self.joint.inputs, tensors, strict=True)}
         return named | self.constants
 
 

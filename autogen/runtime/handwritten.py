@@ -8,22 +8,17 @@ are not made for it refuses, and the call goes on to the generator or to torch.
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
 
-from autogen.calls.binding import Binding, Bound
-from autogen.calls.changes import State
-from autogen.frozen import frozen
 from autogen.runtime import build, direct, scratch
 from autogen.runtime.launch import triton_around
-from autogen.runtime.versions import versions
 
 # The parameters of a kernel that adds up over its programs: what each of them has, and how many have come.
 PARTIALS, COUNTER = "partials_ptr", "counter_ptr"
@@ -32,7 +27,15 @@ IS_AUTOCAST = "is_autocast"
 _compiled: dict[Hashable, direct.Compiled] = {}
 
 
-@frozen
+@dataclass(frozen=True)
+class Found:
+    """What is read of a call on the host: integers by name, and tensors that are made of it on the device."""
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    tensors: tuple[torch.Tensor, ...] = ()
+
+
+@dataclass(frozen=True)
 class Launch:
     """One launch: a Triton kernel, its grid, and all its arguments by name, tile sizes included."""
 
@@ -126,7 +129,7 @@ def stand_in(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
-@frozen
+@dataclass(frozen=True)
 class Forward:
     """Forward, planned: `launches` fill `output` and the tensors `saved` for backward.
 
@@ -139,7 +142,7 @@ class Forward:
     launches: tuple[Launch, ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class Backward:
     """Backward, planned: `launches` fill `gradients`, by the name of the tensor that each belongs to."""
 
@@ -184,11 +187,11 @@ class Handwritten(ABC):
         """Whether values on the host have a say in whether there is a kernel for a call."""
         return type(self).read is not Handwritten.read
 
-    def read(self, arguments: Mapping[str, Any]) -> Bound | str:
+    def read(self, arguments: Mapping[str, Any]) -> Found | str:
         """What forward and backward are given as well, or in the place of arguments: integers by name, and new tensors
         on the device, those that `reads` names. Or why there is no kernel for the call.
         """
-        return Bound({})
+        return Found()
 
     @abstractmethod
     def results(self, arguments: Mapping[str, Any]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
@@ -217,7 +220,7 @@ class Handwritten(ABC):
         """Plan the gradients of the `wanted` tensors, given the gradient of the output."""
 
 
-@frozen
+@dataclass(frozen=True)
 class BoundHandwritten:
     """Calls of a handwritten loss, as dispatch sees them (compare `autogen.runtime.compiled.CompiledLoss`).
 
@@ -235,7 +238,6 @@ class BoundHandwritten:
 
     path = "handwritten"
     is_random = False
-    state = State()  # nothing that outlives a call
 
     @property
     def reason(self) -> str:
@@ -253,42 +255,14 @@ class BoundHandwritten:
         return self.found is not None
 
     @functools.cached_property
-    def token(self) -> str:
-        """What graphs call the loss (compare `CompiledLoss.token`)."""
-        kind = type(self.loss)
-        call = sorted(self.options.items()), self.names, self.found, self.wanted
-        content = repr((kind.__module__, kind.__qualname__, call, versions()))
-        return f"{kind.__name__}-{hashlib.sha256(content.encode()).hexdigest()[:32]}"
-
-    @functools.cached_property
-    def unread(self) -> tuple[int, ...]:
-        """Inputs that no kernel is given: what else the module keeps, such as what a hook has put there."""
-        return tuple(k for k, name in enumerate(self.names) if name not in self.loss.defaults)
+    def key(self) -> tuple[Any, ...]:
+        """What tells kinds of calls apart, beside tensors."""
+        return tuple((name, type(each), each) for name, each in self.options.items()), self.names, self.found, self.wanted
 
     @property
     def unconnected(self) -> tuple[bool, ...]:
         """Which inputs have no gradient, whether one is asked for or not."""
         return tuple(name not in self.wanted for name in self.inputs)
-
-    @property
-    def differentiable(self) -> tuple[bool, ...]:
-        """Which outputs have a gradient."""
-        return (True,)
-
-    @property
-    def graph(self) -> None:
-        """No graph that could change."""
-
-    @property
-    def early(self) -> int:
-        """How many gradients forward computes."""
-        return 0
-
-    def result(
-        self, outputs: Sequence[torch.Tensor], sizes: Mapping[str, int], tensors: Sequence[torch.Tensor]
-    ) -> torch.Tensor:
-        """The loss's return value around its output."""
-        return outputs[0]
 
     def device(self, tensors: Sequence[torch.Tensor]) -> torch.device:
         """Where the kernels run on some tensors."""
@@ -297,24 +271,6 @@ class BoundHandwritten:
     def arguments(self, tensors: Sequence[torch.Tensor], numbers: Mapping[str, int]) -> dict[str, Any]:
         """What forward and backward are given for a call's tensors, found ones included, and the numbers read."""
         return {**self.options, **dict(zip(self.inputs, tensors, strict=True)), **numbers}
-
-    def holds(self, sizes: Mapping[str, int]) -> bool:
-        """Whether the kernels are made for some sizes."""
-        return True
-
-    def known(self, tensors: Sequence[torch.Tensor], values: Sequence[Any]) -> Bound | None:
-        """What is read in a call; None if there is no kernel for it."""
-        given = zip((*self.names, *self.values), (*tensors, *values), strict=True)
-        read = self.loss.read({**self.options, **dict(given)})
-        return None if isinstance(read, str) else read
-
-    def like(self, tensors: Sequence[torch.Tensor], needs_gradient: Sequence[bool]) -> BoundHandwritten | None:
-        """Calls on tensors of another geometry, if there are kernels for them."""
-        wanted = _wanted(self.loss, self.names, needs_gradient)
-        arguments = {**self.options, **dict(zip(self.names, tensors, strict=True)), **dict.fromkeys(self.values, ())}
-        if self.loss.refuse(arguments, wanted) is not None:
-            return None
-        return replace(self, wanted=wanted, found=self.loss.reads(arguments))
 
     def planned(self, tensors: Sequence[torch.Tensor], numbers: Mapping[str, int]) -> tuple[Forward, Backward | None]:
         """Both directions for tensors like these, planned on the meta device, where nothing runs."""
@@ -350,37 +306,37 @@ class BoundHandwritten:
 
 
 def bind_handwritten(
-    loss: Handwritten, binding: Binding, module: torch.nn.Module | None, needs_gradient: Sequence[bool]
-) -> tuple[BoundHandwritten, Bound] | str:
+    loss: Handwritten,
+    arguments: Mapping[str, Any],
+    tensors: Mapping[str, torch.Tensor],
+    module: torch.nn.Module | None,
+    needs_gradient: Sequence[bool],
+) -> tuple[BoundHandwritten, Found] | str:
     """A call of a handwritten loss, and what is read for it; or why it has no kernel for it."""
-    given = binding.arguments
-    arguments = {
-        name: given[name] if name in given else getattr(module, name, default)
-        for name, default in loss.defaults.items()
-    }
     for name, default in loss.defaults.items():
         is_required = default is REQUIRED and name not in loss.on_host
         if is_required and not isinstance(arguments[name], torch.Tensor):
             return f"a {name} that is no tensor"
-    arguments[IS_AUTOCAST] = _is_autocast(
-        next(t.device for name, t in zip(binding.names, binding.tensors, strict=True) if name not in loss.on_host)
-    )
+    arguments = dict(arguments)
+    on_device = [each for name, each in tensors.items() if name not in loss.on_host]
+    arguments[IS_AUTOCAST] = _is_autocast(on_device[0].device)
     if ("hip" if torch.version.hip else "cuda") not in loss.backends:
         return "the GPUs that torch is built for"
-    wanted = _wanted(loss, binding.names, needs_gradient)
+    names = tuple(tensors)
+    wanted = _wanted(loss, names, needs_gradient)
     refusal = _overridden(module) or loss.refuse(arguments, wanted)
     if refusal is not None:
         return refusal
     found = loss.reads(arguments)
-    read = Bound({}) if found is None else loss.read(arguments)
+    read = Found() if found is None else loss.read(arguments)
     if isinstance(read, str):
         return read
     flags = arguments.get("size_average"), arguments.get("reduce")
     if flags != (None, None):
-        torch.nn._reduction.legacy_get_string(*flags)  # which warns of them, as in a trace
-    values = values_among(given, loss.on_host)
-    options = {name: each for name, each in arguments.items() if name not in values and name not in binding.names}
-    return BoundHandwritten(loss, options, binding.names, values, found, wanted), read
+        torch.nn._reduction.legacy_get_string(*flags)  # which warns of them
+    values = values_among(arguments, loss.on_host)
+    options = {name: each for name, each in arguments.items() if name not in values and name not in tensors}
+    return BoundHandwritten(loss, options, names, values, found, wanted), read
 
 
 def _wanted(loss: Handwritten, names: Sequence[str], needs_gradient: Sequence[bool]) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ A call then does nothing but that, and what torch runs between the launches.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -80,16 +79,6 @@ class Direction:
         return [None if place is None else tensors[place] for place in outline.wanted]
 
 
-def _apart(
-    forward: Direction, places: Sequence[int], given: Sequence[torch.Tensor], sizes: Sizes | None = None
-) -> list[Any]:
-    """Go through the steps of `forward`; the results of some places get memory of their own."""
-    results = forward(given, sizes)
-    for place in places:
-        results[place] = results[place].clone()
-    return results
-
-
 class Prepared:
     """Both directions; backward once for every layout of upstream gradients, and every set of them, that has come.
 
@@ -105,9 +94,7 @@ class Prepared:
         self._is_apart = is_apart
         self._packing = packing = loss.packing(self.sizes, is_apart=is_apart)
         forward = self._direction(loss.forward_route(packing, is_apart=is_apart), packing.made, self.sizes)
-        self.forward: Callable[..., list[Any]] = (
-            functools.partial(_apart, forward, loss.shared) if loss.shared else forward
-        )
+        self.forward: Callable[..., list[Any]] = forward
         self._backwards: dict[tuple[Any, ...], Direction | None] = {}
         self._latest: tuple[Alike, int, tuple[int, ...], Direction] | None = None
 
@@ -145,12 +132,12 @@ class Prepared:
         sizes: Sizes | None,
     ) -> list[torch.Tensor | None] | None:
         """The same for another layout of the upstream gradients that have `arrived` than that of the latest."""
-        count = len(self._loss.trace.inputs)
+        count = len(self._loss.joint.inputs)
         given = [gradient for gradient in upstream if gradient is not None]
         if has_no_memory(given):  # never like those of a call before
             return None
         is_early = len(saved) > count + len(self._packing.kept)
-        upstream = [*upstream, *[None] * (len(self._loss.trace.outputs) - len(upstream))]
+        upstream = [*upstream, *[None] * (len(self._loss.joint.outputs) - len(upstream))]
         layout = (is_early, arrived, *[gradient.stride() for gradient in given])
         is_new = layout not in self._backwards
         direction = self._plan_backward(upstream, arrived, is_early) if is_new else self._backwards.get(layout)

@@ -29,7 +29,7 @@ class Unprepared:
 
     def __init__(self, loss: CompiledLoss) -> None:
         self._loss = loss
-        self._count, self._outputs = len(loss.trace.inputs), len(loss.trace.outputs)
+        self._count, self._outputs = len(loss.joint.inputs), len(loss.joint.outputs)
 
     def forward(self, tensors: Sequence[torch.Tensor], sizes: Sizes | None) -> list[Any]:
         """Launch forward for some sizes; returns the outputs, and what is kept for backward."""

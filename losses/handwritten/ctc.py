@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import triton
 
-from autogen.calls.binding import Bound
 from autogen.losses.handwritten._reduction import (
     NO_SUM,
     compute_dtype,
@@ -19,7 +18,7 @@ from autogen.losses.handwritten._reduction import (
 )
 from autogen.losses.handwritten.ctc_kernels import ctc_loss_backward, ctc_loss_forward
 from autogen.runtime.direct import padded
-from autogen.runtime.handwritten import Backward, Forward, Handwritten, Launch, defaults_of
+from autogen.runtime.handwritten import Backward, Forward, Found, Handwritten, Launch, defaults_of
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -82,7 +81,7 @@ class CTC(Handwritten):
         are_ready = not any(are_on_host) and all(each.is_contiguous() and each.device == device for each in lengths)
         return None if are_ready and not copied else (*copied, "input_lengths", "target_lengths")
 
-    def read(self, arguments: Mapping[str, Any]) -> Bound | str:
+    def read(self, arguments: Mapping[str, Any]) -> Found | str:
         """See `Handwritten.read`: contiguous targets and lengths; `n_labels`, a bound of the labels of a target; and
         `starts`, where each target begins, if they are one after the other. `lengths` are all of these, from the host.
         """
@@ -115,7 +114,7 @@ class CTC(Handwritten):
         else:
             found += [each.to(device).flatten().contiguous() for each in given]
             found += [torch.empty_like(found[-1], dtype=torch.int64)] if are_joined else []  # on the meta device
-        return Bound({"n_labels": n_labels}, tuple(found))
+        return Found({"n_labels": n_labels}, tuple(found))
 
     def _is_on_host(self, lengths: Any) -> bool:
         """Whether lengths are known without waiting for a device."""

@@ -9,7 +9,6 @@ import torch
 import triton
 import triton.language as tl
 
-from autogen.calls.binding import Bound
 from autogen.losses.handwritten._reduction import (
     NO_SUM,
     compute_dtype,
@@ -19,7 +18,7 @@ from autogen.losses.handwritten._reduction import (
     sum_over_programs,
 )
 from autogen.losses.handwritten._rows import lanes_of, masks_of_lanes, start_of_lanes
-from autogen.runtime.handwritten import Backward, Forward, Handwritten, Launch, defaults_of
+from autogen.runtime.handwritten import Backward, Forward, Found, Handwritten, Launch, defaults_of
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _MAX_CLASSES = 8192
@@ -233,11 +232,11 @@ class MultiLabelMargin(Handwritten):
         """See `Handwritten.reads`: labels on the CPU are looked at."""
         return () if self.checks_values and arguments["target"].device.type == "cpu" else None
 
-    def read(self, arguments: Mapping[str, Any]) -> Bound | str:
+    def read(self, arguments: Mapping[str, Any]) -> Found | str:
         """See `Handwritten.read`."""
         least, greatest = arguments["target"].aminmax()
         is_known = least >= -1 and greatest < _sizes(arguments["input"])[1]
-        return Bound({}) if is_known else "targets that are no classes"
+        return Found({}) if is_known else "targets that are no classes"
 
     def refuse(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
         """See `Handwritten.refuse`."""

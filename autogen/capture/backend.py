@@ -1,0 +1,181 @@
+"""The backend that Dynamo calls with each graph of a loss: kernels for it, or torch, with the reason."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from autogen import compat
+from autogen.availability import has_interpreter, has_triton, require
+from autogen.compiler import compile_graph, compile_segment
+from autogen.errors import AutogenError, GraphChangedError, SourceLine, UnavailableError, defects_of
+from autogen.lowering import decompositions
+from autogen.options import PLAIN, Options
+from autogen.runtime.segments import KernelSegment
+
+Runner = Callable[..., Any]
+
+
+@dataclass
+class Captured:
+    """One graph of a loss, as `explain` tells of it.
+
+    `runner` is what runs it: a `KernelSegment`, None if that is torch. `reason` says why torch does. `ended_by` is
+    torch's reason to end the graph where the loss goes on, with the user's `line`.
+    """
+
+    runner: KernelSegment | None
+    path: str
+    reason: str
+    error: AutogenError | None = None
+    computes: bool = True
+    ended_by: str | None = None
+    line: SourceLine | None = None
+
+
+class Backend:
+    """Makes runners for the graphs of one loss.
+
+    Args:
+        name: the loss's name.
+        options: how the loss is to run.
+        heard: is told of each graph.
+        mandatory: whether an `AutogenError` is raised instead of leaving a graph to torch.
+        runs: whether kernels are to run; if not, they are made for tensors of any device, and torch runs the graphs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        options: Options = PLAIN,
+        heard: Callable[[Captured, Runner], Runner] | None = None,
+        *,
+        mandatory: bool = False,
+        runs: bool = True,
+    ) -> None:
+        self.name, self.options, self.mandatory, self.runs = name, options, mandatory, runs
+        self.may_fail = True  # whether a fault of torch's is to be raised, as there is another way to capture
+        self._heard = heard
+        self.__name__ = "autogen"
+
+    def __call__(self, graph: torch.fx.GraphModule, example: Sequence[Any]) -> Runner:
+        captured, runner = self._run(graph, example)
+        captured.ended_by, captured.line = compat.break_of(graph)
+        if captured.error is not None and self.mandatory:
+            raise captured.error
+        return runner if self._heard is None else self._heard(captured, runner)
+
+    def _run(self, graph: torch.fx.GraphModule, example: Sequence[Any]) -> tuple[Captured, Runner]:
+        if not _computes(graph):
+            return Captured(None, "eager", "it computes nothing", computes=False), graph.forward
+        try:
+            if self.runs:
+                require([each for each in example if isinstance(each, torch.Tensor)])
+            device = _device(example)
+            if self.runs and device.type == "cpu" and not has_interpreter() and self.options.cpu == "inductor":
+                return Captured(None, "inductor", "tensors on the CPU are for torch's own compiler"), compat.inductor(
+                    graph, example
+                )
+            with contextlib.nullcontext() if self.may_fail else defects_of(self.name):
+                runner, segment = _Compilation(self.name, self.options, graph).run(example)
+            captured = Captured(segment, segment.compiled.path, segment.compiled.reason)
+            return captured, runner if self.runs else graph.forward
+        except GraphChangedError:
+            raise
+        except AutogenError as error:
+            return Captured(None, "eager", error.reason, error), graph.forward
+
+
+class _Compilation:
+    """One graph through AOTAutograd, and on to kernels."""
+
+    def __init__(self, name: str, options: Options, graph: torch.fx.GraphModule) -> None:
+        self.name, self.options, self.graph = name, options, graph
+        self.names = list(map(_name_of, (node for node in graph.graph.nodes if node.op == "placeholder")))
+        self.runner: KernelSegment | None = None
+        self.is_plain = False
+        self.kept: list[int] = []
+
+    def run(self, example: Sequence[Any]) -> tuple[Runner, KernelSegment]:
+        """What runs the graph, and its kernels."""
+        run = compat.aot_module(
+            self.graph,
+            example,
+            partition=self._partition,
+            compile_forward=self._forward,
+            compile_backward=self._backward,
+            compile_inference=self._inference,
+            decompositions=decompositions(),
+        )
+        assert self.runner is not None
+        return (self.runner if self.is_plain else run), self.runner
+
+    def _kernels(self, module: torch.fx.GraphModule, count: int, *, training: bool) -> KernelSegment:
+        fakes = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
+        shapes = compat.shape_env_of(fakes)
+        segment, compiled = compile_segment(
+            module, self.names, count, shapes, self.name, self.options, training=training
+        )
+
+        def again(sizes: dict[str, Any]) -> Any:
+            return compile_graph(
+                segment.graph, self.name, segment.device, self.options, training=training, sizes=sizes
+            )
+
+        self.runner = KernelSegment(segment, again, compiled, self.graph.forward, _ignore, training=training)
+        return self.runner
+
+    def _inference(self, module: torch.fx.GraphModule, example: Sequence[Any]) -> Runner:
+        """Kernels for forward alone."""
+        count = len(compat.results_of(module))
+        runner = self._kernels(module, count, training=False)
+        self.is_plain = compat.is_plain_call()
+        return compat.boxed(runner)
+
+    def _partition(
+        self, joint: torch.fx.GraphModule, example: Sequence[Any], *, num_fwd_outputs: int, **_: Any
+    ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+        """Kernels for both directions; what AOTAutograd is given are graphs that say which tensors go where."""
+        runner = self._kernels(joint, num_fwd_outputs, training=True)
+        self.mutated = compat.mutated_places(joint, num_fwd_outputs)
+        return compat.partitioned(joint, num_fwd_outputs, runner.kept_fakes(compat.fake_mode_of(joint)))
+
+    def _forward(self, module: torch.fx.GraphModule, example: Sequence[Any]) -> Runner:
+        self.is_plain = compat.is_plain_call()
+        assert self.runner is not None
+        return compat.boxed(self.runner.forward_apart(self.mutated))
+
+    def _backward(self, module: torch.fx.GraphModule, example: Sequence[Any]) -> Runner:
+        assert self.runner is not None
+        return compat.boxed(self.runner.backward_apart)
+
+
+def _ignore(error: Exception) -> None:
+    pass
+
+
+def _computes(graph: torch.fx.GraphModule) -> bool:
+    """Whether a graph computes tensors from tensors."""
+    nodes = graph.graph.nodes
+    has_tensors = any(n.op == "placeholder" and isinstance(n.meta.get("example_value"), torch.Tensor) for n in nodes)
+    return has_tensors and any(node.op in ("call_function", "call_method", "call_module") for node in nodes)
+
+
+def _device(example: Sequence[Any]) -> torch.device:
+    devices = [each.device for each in example if isinstance(each, torch.Tensor)]
+    return next((each for each in devices if each.type != "cpu"), torch.device("cpu"))
+
+
+_PARTS = re.compile(r"[A-Za-z_]\w*")
+_OUTER = frozenset({"L", "G", "self", "_parameters", "_buffers", "_modules", "size", "__closure__", "cell_contents"})
+
+
+def _name_of(node: torch.fx.Node) -> str:
+    """What the user calls an argument of a graph: the last name in where Dynamo has found it."""
+    words = [word for word in _PARTS.findall(compat.source_of(node)) if word not in _OUTER]
+    return words[-1] if words else node.name

@@ -1,0 +1,136 @@
+"""Static graphs: what a loss computed when it was first traced, and how a later trace differs from that."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+if TYPE_CHECKING:
+    from autogen.capture.graph import JointGraph
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation of a graph: its name, what it is given beside tensors, and its tensors as positions in the graph."""
+
+    name: str
+    arguments: tuple[str, ...]
+    tensors: tuple[int, ...]
+    line: str
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A tensor that a loss makes of numbers. Its shape is a matter of sizes, and so are then its numbers, of which a
+    digest is kept.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    numbers: str
+    line: str
+
+    @classmethod
+    def of(cls, node: torch.fx.Node, value: torch.Tensor) -> Constant:
+        """That of a node of a joint."""
+        content = value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return cls(value.dtype, tuple(value.shape), hashlib.sha256(content).hexdigest(), _line(node))
+
+    def is_like(self, later: Constant) -> bool:
+        """Whether it does not differ from that of a later graph, but for sizes."""
+        is_of_other_sizes = self.shape != later.shape
+        return self.dtype == later.dtype and (is_of_other_sizes or self.numbers == later.numbers)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The operations of a trace, forward and backward, in order; `inputs` are the dtypes and ranks of its tensors,
+    `results` the positions of what the loss returns, or keeps.
+    """
+
+    inputs: tuple[str, ...]
+    operations: tuple[Operation, ...]
+    constants: tuple[Constant, ...]
+    results: tuple[int, ...]
+
+    @classmethod
+    def of(cls, joint: JointGraph) -> Graph:
+        """The graph of a trace, in which sizes have names, so that those of another call make no other graph."""
+        positions = {node: place for place, node in enumerate(joint.graph.nodes)}
+        inputs = tuple(f"{each.name}: {_kind(each)}" for each in joint.inputs)
+        constants = tuple(Constant.of(node, value) for node, value in zip([e.node for e in joint.constants], joint.constant_values, strict=True))
+        results = tuple(positions[each.node] for each in joint.outputs)
+        return cls(inputs, tuple(_operations(joint.graph.nodes, positions)), constants, results)
+
+    def difference(self, later: Graph) -> str | None:
+        """How a later graph differs, None if it does not: other tensors, fewer or more operations, another one, one
+        with other arguments, or other results.
+        """
+        for wanted, found in zip(self.inputs, later.inputs, strict=False):
+            if wanted != found:
+                return f"other tensors: {found}, first {wanted}"
+        if len(self.inputs) != len(later.inputs):
+            return f"other tensors: {len(later.inputs)}, first {len(self.inputs)}"
+        pairs = list(zip(self.operations, later.operations, strict=False))
+        place = next((k for k, (first, now) in enumerate(pairs) if first.name != now.name), len(pairs))
+        count = len(later.operations) - len(self.operations)
+        if count:
+            where = (later if count > 0 else self).operations[place]
+            number = f"{abs(count)} {'more' if count > 0 else 'fewer'} operation{'s' if abs(count) > 1 else ''}"
+            return f"{number}, from {where.name} on{where.line}"
+        if place < len(pairs):
+            first, now = pairs[place]
+            return f"another operation: {now.name}, first {first.name}{now.line}"
+        for first, now in pairs:
+            if (first.arguments, first.tensors) != (now.arguments, now.tensors):
+                return f"other arguments of {now.name}: {_listed(now)}, first {_listed(first)}{now.line}"
+        for made, other in zip(self.constants, later.constants, strict=False):
+            if not made.is_like(other):
+                return f"other tensors: another constant, {_kind(other)}{other.line}"
+        if self.results != later.results:
+            return f"other results: {_places(later.results)}, first {_places(self.results)}"
+        return None
+
+
+def _listed(operation: Operation) -> str:
+    return _places(operation.tensors, *operation.arguments)
+
+
+def _places(positions: Iterable[int], *more: str) -> str:
+    return f"({', '.join((*(f'%{place}' for place in positions), *more))})"
+
+
+def _kind(tensor: Any) -> str:
+    return f"{str(tensor.dtype)[6:]} of {len(tensor.shape)} dimensions"
+
+
+def _line(node: torch.fx.Node) -> str:
+    origin = node.meta.get("origin")
+    return f", at {origin}" if origin else ""
+
+
+def _operations(nodes: Iterable[torch.fx.Node], positions: dict[torch.fx.Node, int]) -> Iterable[Operation]:
+    for node in nodes:
+        if node.op != "call_function":
+            continue
+        leaves = pytree.tree_leaves((node.args, node.kwargs))
+        yield Operation(
+            str(node.target).removeprefix("aten."),
+            tuple(_text(leaf) for leaf in leaves if not isinstance(leaf, torch.fx.Node)),
+            tuple(positions[leaf] for leaf in leaves if isinstance(leaf, torch.fx.Node)),
+            _line(node),
+        )
+
+
+def _text(value: Any) -> str:
+    """A number, flag or name as text; a size that differs from call to call without its value and name."""
+    from autogen.capture.sizes import Size
+
+    if isinstance(value, Size):
+        return "a size" if value.expression.free_symbols else str(value.expression)
+    return str(value)

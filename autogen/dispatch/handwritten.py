@@ -1,0 +1,119 @@
+"""Calls of losses that have handwritten kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from autogen.availability import has_kernels, has_triton, is_differentiable, require
+from autogen.errors import UnavailableError
+from autogen.runtime.geometry import make_room
+from autogen.runtime.handwritten import BoundHandwritten, Found, Handwritten, bind_handwritten
+from autogen.runtime.handwritten_prepared import PreparedHandwritten, UnpreparedHandwritten
+from autogen.runtime.replays import Settings
+from autogen.runtime.segments import apply
+
+if TYPE_CHECKING:
+    from autogen.dispatch.dispatcher import Dispatcher
+
+_MOST_PLANS = 64  # kinds of calls whose launches are kept
+
+
+class HandwrittenCalls:
+    """The calls of one loss on its handwritten kernels."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._plans: dict[Any, Any] = {}
+        self._seen: set[int] = set()
+
+    def bind(
+        self, module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[BoundHandwritten, Found, list[torch.Tensor]] | str:
+        """A call's kernels, what is read on the host for them, and its tensors; or why there are none."""
+        if not has_triton() or not has_kernels():
+            return "Triton cannot run here"
+        make = self._dispatcher.options.handwritten
+        assert make is not None
+        loss: Handwritten = make()
+        given = args if module is None else (module, *args)
+        bound = self._dispatcher.signature.bind(*given, **kwargs)
+        bound.apply_defaults()
+        arguments = {name: value for name, value in bound.arguments.items() if value is not module or module is None}
+        taken = {name: arguments.get(name, getattr(module, name, default)) for name, default in loss.defaults.items()}
+        tensors = {name: each for name, each in taken.items() if isinstance(each, torch.Tensor)}
+        try:
+            require([each for name, each in tensors.items() if name not in loss.on_host])
+        except UnavailableError as error:
+            return error.reason
+        needs = [is_differentiable() and each.requires_grad for each in tensors.values()]
+        found = bind_handwritten(loss, taken, tensors, module, needs)
+        return found if isinstance(found, str) else (*found, list(tensors.values()))
+
+    def run(self, module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run a call; NotImplemented if there are no kernels for it."""
+        bound = self.bind(module, args, kwargs)
+        if isinstance(bound, str):
+            return NotImplemented
+        kernels, found, tensors = bound
+        tensors = [*tensors, *found.tensors]
+        prepared = self._prepared(kernels, tensors, found.sizes)
+        if not kernels.wanted:
+            with torch.no_grad():
+                return prepared.forward(tensors, found.sizes)[0]
+        segment = _Segment(self._dispatcher, kernels, module, args, kwargs)
+        connected = [
+            each.detach() if cut and each.requires_grad else each
+            for each, cut in zip(tensors, kernels.unconnected, strict=True)
+        ]
+        return apply((prepared, found.sizes, segment, (), []), *connected)
+
+    def _prepared(self, kernels: BoundHandwritten, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> Any:
+        """Launches for tensors of one geometry; those that come first are not kept."""
+        geometry = tuple((each.shape, each.stride(), each.dtype, each.device) for each in tensors)
+        key = (kernels.key, geometry, tuple(sizes.items()))
+        prepared = self._plans.get(key)
+        if prepared is None:
+            if hash(key) not in self._seen:
+                self._seen.add(hash(key))
+                return UnpreparedHandwritten(kernels, sizes)
+            make_room(_MOST_PLANS, self._plans)
+            prepared = self._plans[key] = PreparedHandwritten(kernels, tensors, sizes)
+        return prepared
+
+
+class _Segment:
+    """A call as autograd sees it (compare `autogen.runtime.segments.KernelSegment`)."""
+
+    outputs, early, only_first, is_random = 1, 0, False, False
+    constant: tuple[int, ...] = ()
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        kernels: BoundHandwritten,
+        module: torch.nn.Module | None,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        self._dispatcher, self._names, self._module = dispatcher, kernels.names, module
+        self._args, self._kwargs = args, kwargs
+        self.settings = Settings()
+
+    def failed(self, error: Exception) -> None:
+        """Nothing is kept of a kernel that does not compile."""
+
+    def replay(self, arguments: Sequence[Any]) -> Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]:
+        """The loss in torch's own operations, as a function of its tensors."""
+
+        def results(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+            replaced = dict(zip(self._names, tensors, strict=False))
+            given = self._args if self._module is None else (self._module, *self._args)
+            bound = self._dispatcher.signature.bind(*given, **self._kwargs)
+            own = {name: each for name, each in replaced.items() if name in bound.arguments}
+            bound.arguments.update(own)
+            return [self._dispatcher.function(*bound.args, **bound.kwargs)]
+
+        return results

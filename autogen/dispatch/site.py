@@ -1,0 +1,185 @@
+"""One loss, or one set of constants of a loss's modules, and what Dynamo has captured of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import types
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from autogen import compat
+from autogen.capture.backend import Backend, Captured
+from autogen.capture.source import is_torchs
+from autogen.capture.static_graph import Graph
+from autogen.dispatch import watch
+from autogen.errors import AutogenError, FallbackWarning, GraphBreakError, GraphChangedError
+from autogen.locks import compiling
+from autogen.options import Options
+
+logger = logging.getLogger(__name__)
+
+MOST_CAPTURES = 16
+"""Of one function, before its further kinds of calls run in torch."""
+
+_MOST_FAULTS = 3  # calls that torch may have refused, before capturing a function is given up
+PLAIN_TYPES = (int, float, bool, str, type(None), complex, bytes)
+
+
+class Site:
+    """A loss that is called by way of Dynamo.
+
+    Args:
+        function: what computes the loss.
+        name: the loss's name.
+        options: how the loss is to run.
+        mandatory: whether what has no kernel is an error.
+        runs: whether kernels are to run (see `Backend`).
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], name: str, options: Options, *, mandatory: bool, runs: bool = True
+    ) -> None:
+        self.name, self.options, self.mandatory = name, options, mandatory
+        self.captures = 0
+        self.reason: str | None = None  # why torch has refused the function, if it has
+        self._function = _with_own_code(function)
+        self._counts: Counter[Any] = Counter()
+        self._faults: Counter[Any] = Counter()
+        self._graphs: dict[Any, Graph] = {}
+        self._frame = threading.local()
+        self._warned = False
+        self._backend = Backend(name, options, self._hear, mandatory=mandatory, runs=runs)
+        self._call = compat.captures(self._function, self._backend, self._capture, fullgraph=mandatory)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.options.retraces:
+            compat.forget(self._function.__code__)
+            self._counts.clear()
+        if not self.mandatory:
+            return self._call(*args, **kwargs)
+        try:
+            return self._call(*args, **kwargs)
+        except compat.graph_break_errors() as error:
+            raise _break_error(error) from error
+
+    def _capture(self, frame: types.FrameType, convert: Callable[..., Any]) -> Any:
+        """Capture one frame, with as many of its sizes and values as symbols as torch allows."""
+        code = frame.f_code
+        key = (code.co_filename, code.co_firstlineno, code.co_name)
+        if self._counts[key] >= MOST_CAPTURES and not self.mandatory:
+            self._warn(frame)
+            return compat.captures_no_more("the loss was captured too often")
+        is_root = code is self._function.__code__
+        self._frame.key, fault = key, None
+        options = {"dynamic": _tensors_in(frame), "limit": MOST_CAPTURES}
+        for attempt in ({"knows_values": True}, {"knows_values": False}, {"knows_values": False, "static": True}):
+            self._backend.may_fail = "static" not in attempt
+            try:
+                with compiling:
+                    found = convert(**options, **attempt)
+            except Exception as error:
+                cause = compat.cause_of(error)
+                if isinstance(cause, GraphChangedError) or (self.mandatory and isinstance(cause, AutogenError)):
+                    raise cause from None
+                fault = error
+                if compat.is_limit(error) or compat.is_of_call(error):
+                    break
+                continue
+            if found.guarded_code is not None:
+                self._counts[key] += 1
+                self.captures += is_root
+                self._faults[key] = 0
+            elif is_root:
+                self.reason = found.skip_reason
+            return found
+        assert fault is not None
+        if self.mandatory:
+            raise fault
+        self._faults[key] += 1
+        reason = compat.reason_of(fault)
+        is_known = not compat.is_of_call(fault) or self._faults[key] >= _MOST_FAULTS
+        if is_root and is_known:
+            self.reason = reason
+        logger.info("torch runs %s of %s: %s", code.co_name, self.name, reason)
+        return compat.left_to_python(reason, always=is_known, deep=compat.is_of_call(fault))
+
+    def _hear(self, captured: Captured, runner: Callable[..., Any]) -> Callable[..., Any]:
+        """Note a graph; returns what runs it."""
+        if self.options.static_graph and captured.runner is not None:
+            self._compare(captured)
+
+        def run(*arguments: Any) -> Any:
+            return watch.run(captured, runner, arguments)
+
+        return run
+
+    def _compare(self, captured: Captured) -> None:
+        """Raise if a graph is another one than the first of its place in the loss, for the same gradients."""
+        assert captured.runner is not None
+        joint = captured.runner.segment.graph
+        wanted = frozenset(
+            each.name.rstrip("0123456789").rstrip("_")
+            for each, gradient in zip(joint.inputs, joint.gradients, strict=True)
+            if gradient is not None
+        )
+        later = Graph.of(joint)
+        first = self._graphs.setdefault((self._frame.key, wanted), later)
+        difference = first.difference(later)
+        if difference is not None:
+            raise GraphChangedError(self.name, difference)
+
+    def _warn(self, frame: types.FrameType) -> None:
+        """Say once that further kinds of calls run in torch, and why there are so many."""
+        reasons = compat.reasons_to_capture(frame)
+        self.reason = f"it was captured {MOST_CAPTURES} times, and no capture holds for this call"
+        if reasons:
+            self.reason += f" ({reasons[0]})"
+        if not self._warned:
+            self._warned = True
+            warnings.warn(FallbackWarning(self.name, self.reason), stacklevel=2)
+
+
+def _with_own_code(function: Callable[..., Any]) -> Any:
+    """A function that does the same, with a code object of its own: by that Dynamo keeps what it captures."""
+    if not isinstance(function, types.FunctionType):
+        inner = function
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return inner(*args, **kwargs)
+
+    code = function.__code__
+    # Dynamo leaves code of torch's files alone, and has one place for the captures of all of them.
+    filename = f"<{function.__module__}>" if is_torchs(code.co_filename) else code.co_filename
+    copy = types.FunctionType(
+        code.replace(co_filename=filename),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__qualname__ = function.__qualname__
+    copy.__module__ = function.__module__
+    return copy
+
+
+def _tensors_in(frame: types.FrameType) -> str:
+    """A pattern of the names of what may hold tensors among a frame's arguments: not a module, nor a plain number."""
+    import re
+
+    import torch
+
+    names = [
+        re.escape(f"L['{name}']")
+        for name, value in frame.f_locals.items()
+        if not isinstance(value, (*PLAIN_TYPES, torch.nn.Module))
+    ]
+    return "|".join(names)
+
+
+def _break_error(error: Exception) -> AutogenError:
+    """What torch says where a loss cannot be captured in one graph."""
+    return GraphBreakError(compat.reason_of(error), where=compat.line_of(error))

@@ -1,0 +1,323 @@
+"""Running a captured segment: its kernels as autograd sees them, and torch's own formula for what they cannot give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any
+
+import sympy
+import torch
+
+from autogen.availability import has_no_memory, is_functional
+from autogen.capture.joint import Returned, Segment
+from autogen.errors import CompileError, InternalError
+from autogen.runtime.compiled import CompiledLoss
+from autogen.runtime.geometry import make_room
+from autogen.runtime.prepared import Prepared
+from autogen.runtime.replays import Replayed, Settings, stream_of
+from autogen.runtime.unprepared import Unprepared
+from autogen.sizes import evaluator_of
+from autogen.torch_step import laid_out
+
+_MOST_SIZES = 256  # for which launches are prepared, before the oldest is forgotten
+_hooks = torch._C._autograd._top_saved_tensors_default_hooks  # of tensors that are saved, None if there are none
+
+
+class KernelSegment:
+    """A segment that runs on kernels; called with the arguments of Dynamo's graph, it returns a tuple of its results.
+
+    Args:
+        segment: what was captured.
+        compile: makes kernels for sizes that those at hand are not made for.
+        compiled: the kernels for the sizes that were captured.
+        eager: Dynamo's graph, for second derivatives.
+        failed: hears of kernels that turn out not to compile.
+        training: whether the results have gradients.
+    """
+
+    def __init__(
+        self,
+        segment: Segment,
+        compile: Callable[[dict[str, Any]], CompiledLoss],
+        compiled: CompiledLoss,
+        eager: Callable[..., Any],
+        failed: Callable[[Exception], None],
+        *,
+        training: bool,
+    ) -> None:
+        self.segment, self.compiled, self.training = segment, compiled, training
+        self.eager, self.failed = eager, failed
+        self.settings = Settings()  # Dynamo guards that they stay
+        self.outputs = len(segment.graph.outputs)
+        self.early = compiled.early
+        self.differentiable = compiled.differentiable
+        self.constant = tuple(k for k, varies in enumerate(self.differentiable) if not varies)
+        self.only_first = self.outputs > 1 and self.differentiable[0] and not any(self.differentiable[1:])
+        self._compile, self._variants = compile, [compiled]
+        self._prepared: dict[Any, Prepared] = {}
+        self._seen: set[int] = set()
+        self._tensors = _items(segment.tensors)
+        self._key = _items(segment.numbers)
+        self._numbers = segment.numbers
+        self._is_plain = [each.output for each in segment.returned] == list(range(self.outputs))
+        symbols = segment.graph.sizes.symbols
+        self._varies = any(not symbol.is_integer for symbol in symbols)
+        self._graph = segment.graph
+        self._is_simple = segment.graph.prologue is None and not self._varies
+        self.is_random = compiled.is_random
+
+    def __call__(self, *arguments: Any) -> tuple[Any, ...]:
+        tensors = self._tensors(arguments)
+        if self._is_simple:
+            key = self._key(arguments)
+            prepared: Any = self._prepared.get(key)
+            sizes = None
+            if prepared is None:
+                prepared, sizes = self._plan(key, tensors, key)
+        else:
+            tensors, prepared, sizes = self._bind(arguments, tensors)[:3]
+        if self.training and torch.is_grad_enabled():
+            outputs = self._apply(prepared, sizes, arguments, tensors)
+        else:
+            outputs = prepared.forward(tensors, sizes)
+        if self._is_plain:
+            return tuple(outputs[: self.outputs])
+        known = self._graph.sizes.read(tensors, self._key(arguments)) if sizes is None else sizes
+        return self._results(outputs, arguments, known)
+
+    def prepared_for(self, arguments: Sequence[Any]) -> Any:
+        """The launches that a call with such arguments takes, if its sizes alone decide, and they are kept."""
+        return self._prepared.get(self._key(arguments)) if self._is_simple else None
+
+    def kernels_for(self, arguments: Sequence[Any]) -> tuple[CompiledLoss, dict[str, Any]]:
+        """The kernels that run for some arguments, and the sizes of the call by name; nothing but the prologue runs."""
+        prologue = self._graph.prologue
+        found: Any = ((), ()) if prologue is None else prologue(arguments)
+        numbers = [*(_number(arguments[place]) for place in self._numbers), *found[1]]
+        sizes = self._graph.sizes.read((*self._tensors(arguments), *found[0]), numbers)
+        return self._variant(sizes), sizes
+
+    def _variant(self, sizes: dict[str, Any]) -> CompiledLoss:
+        """The kernels that are made for some sizes."""
+        compiled = next((each for each in self._variants if each.holds(sizes)), None)
+        if compiled is None:
+            compiled = self._compile(sizes)
+            self._variants.append(compiled)
+        return compiled
+
+    def _apply(
+        self, prepared: Any, sizes: Any, arguments: Sequence[Any], tensors: Sequence[torch.Tensor]
+    ) -> Sequence[torch.Tensor]:
+        constant: list[torch.Tensor] = []
+        returned = apply((prepared, sizes, self, arguments, constant), *tensors)
+        if self.outputs == 1:
+            return (returned,)
+        if not self.only_first:
+            return returned  # type: ignore[no-any-return]
+        outputs = (returned, *constant)
+        constant.clear()  # which the graph keeps
+        return outputs
+
+    def _bind(
+        self,
+        arguments: Sequence[Any],
+        tensors: Sequence[torch.Tensor],
+        found: tuple[Sequence[torch.Tensor], Sequence[Any]] | None = None,
+        *,
+        is_apart: bool = False,
+    ) -> tuple[Sequence[torch.Tensor], Any, dict[str, Any], Sequence[Any]]:
+        """A call whose sizes, or numbers, are not all among its arguments: its tensors, launches, sizes by name, and
+        the numbers that are found before the kernels, if they are not `found` already.
+        """
+        if found is None:
+            prologue = self._graph.prologue
+            found = ((), ()) if prologue is None else prologue(arguments)
+        numbers = [*(_number(arguments[place]) for place in self._numbers), *found[1]]
+        tensors = (*tensors, *found[0])
+        key = (is_apart, *(n for n in numbers if type(n) is int), *(each.shape for each in found[0]))
+        known = self._graph.sizes.read(tensors, numbers)
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            prepared = self._plan(key, tensors, numbers, is_apart=is_apart)[0]
+        return tensors, prepared, known, found[1]
+
+    def _plan(
+        self, key: Any, tensors: Sequence[torch.Tensor], numbers: Sequence[Any], *, is_apart: bool = False
+    ) -> tuple[Any, Any]:
+        """Launches for new sizes, and the sizes if they are to be handed over: those that come first are not kept."""
+        sizes = self._graph.sizes.read(tensors, numbers)
+        compiled = self._variant(sizes)
+        is_new = self._prepared and not is_apart and hash(key) not in self._seen
+        if is_new and compiled.is_closed and not self._varies and compiled.early == self.early:
+            if len(self._seen) > 16 * _MOST_SIZES:
+                self._seen.clear()
+            self._seen.add(hash(key))
+            return Unprepared(compiled), sizes
+        make_room(_MOST_SIZES, self._prepared)
+        prepared = self._prepared[key] = Prepared(compiled, sizes, is_apart=is_apart)
+        return prepared, None
+
+    def _results(
+        self, outputs: Sequence[torch.Tensor], arguments: Sequence[Any], known: dict[str, Any]
+    ) -> tuple[Any, ...]:
+        if self.segment.reads:
+            known = known | {str(symbol): outputs[place].item() for symbol, place in self.segment.reads.items()}
+        return tuple([self._result(each, outputs, arguments, known) for each in self.segment.returned])
+
+    def _result(
+        self, returned: Returned, outputs: Sequence[torch.Tensor], arguments: Sequence[Any], known: dict[str, Any]
+    ) -> Any:
+        if returned.output is not None:
+            return outputs[returned.output]
+        if returned.argument is not None:
+            return arguments[returned.argument]
+        if returned.number is None:
+            return None
+        number = _value(returned.number, known)
+        return number if returned.dtype is None else torch.scalar_tensor(number, dtype=returned.dtype)
+
+    def kept_fakes(self, mode: Any) -> list[torch.Tensor]:
+        """What forward keeps for backward beside its arguments, as fake tensors; see `forward_apart`."""
+        made = self.compiled.packing(self._graph.sizes.hints(), is_apart=True).made
+        prologue = self._graph.prologue
+        numbers = 0 if prologue is None else len(prologue.numbers)
+        with mode:
+            found = [torch.empty((), dtype=each.dtype) for each in self._graph.inputs[len(self.segment.tensors) :]]
+            found += [torch.empty((), dtype=torch.float64) for _ in range(numbers)]
+            kept = [
+                torch.empty_strided(*made[each.name][:2], dtype=each.dtype)
+                if each.name in made
+                else torch.empty((), dtype=each.dtype)
+                for each in self.compiled.plan.saved
+            ]
+        return [*found, *kept]
+
+    def forward_apart(self, mutated: frozenset[int]) -> Callable[..., tuple[Any, ...]]:
+        """Forward for AOTAutograd: it returns the results, what backward needs as tensors (the arguments, what is found
+        before the kernels, what these keep), and the arguments that are numbers.
+
+        What is `mutated` afterwards is kept as it is now.
+        """
+
+        def run(*arguments: Any) -> tuple[Any, ...]:
+            tensors, prepared, sizes, numbers = self._bind(arguments, self._tensors(arguments), is_apart=True)
+            outputs = prepared.forward(tensors, sizes)
+            given = [
+                each.clone() if place in mutated else each
+                for place, each in enumerate(arguments)
+                if isinstance(each, torch.Tensor)
+            ]
+            found = [*tensors[len(self.segment.tensors) :], *map(torch.tensor, numbers)]
+            plain = [each for each in arguments if not isinstance(each, torch.Tensor)]
+            return (*self._results(outputs, arguments, sizes), *given, *found, *outputs[self.outputs :], *plain)
+
+        return run
+
+    def backward_apart(self, *saved: Any) -> tuple[torch.Tensor | None, ...]:
+        """Backward for AOTAutograd, of what `forward_apart` has kept and of the upstream gradients."""
+        rest = list(saved)
+
+        def take(count: int) -> list[Any]:
+            taken = rest[:count]
+            del rest[:count]
+            return taken
+
+        are_tensors = self.segment.are_tensors
+        plain, given = iter(take(are_tensors.count(False))), iter(take(are_tensors.count(True)))
+        arguments = [next(given) if is_tensor else next(plain) for is_tensor in are_tensors]
+        prologue = self._graph.prologue
+        found = take(len(self._graph.inputs) - len(self.segment.tensors))
+        numbers = [each.item() for each in take(0 if prologue is None else len(prologue.numbers))]
+        kept = take(len(rest) - sum(self.differentiable))
+        upstream = iter(rest)
+        tensors, prepared, sizes, _ = self._bind(
+            arguments, self._tensors(arguments), (found, numbers), is_apart=True
+        )
+        incoming = [next(upstream) if varies else None for varies in self.differentiable]
+        gradients = prepared.backward((*tensors, *kept), incoming, sizes)
+        by_place = dict(zip(self.segment.tensors, gradients, strict=False))
+        return tuple([by_place.get(place) for place in range(len(are_tensors))])
+
+    def replay(self, arguments: Sequence[Any]) -> Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]:
+        """The segment in torch's own operations, as a function of the tensors of a call that returns the outputs."""
+        places = {each.output: place for place, each in reversed(list(enumerate(self.segment.returned)))}
+
+        def results(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+            given = list(arguments)
+            for place, tensor in zip(self.segment.tensors, tensors, strict=False):
+                given[place] = tensor
+            returned = self.eager(*given)
+            return [returned[places[k]] if k in places else tensors[0].detach() for k in range(self.outputs)]
+
+        return results
+
+
+class _Kernels(torch.autograd.Function):
+    """The kernels of a segment, forward and backward.
+
+    Outputs after the first that have no gradient do not go through autograd, for which each takes a µs: they are put in
+    the list that ends the `call`.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, call: tuple[Any, ...], *tensors: torch.Tensor) -> Any:
+        prepared, sizes, segment, _, constant = call
+        ctx.set_materialize_grads(False)  # torch does not go through outputs that nothing arrives for
+        if segment.is_random:
+            ctx.stream = stream_of(tensors[0].device)
+        results = prepared.forward(tensors, sizes)
+        kept = results[segment.outputs :]
+        ctx.call = call
+        if segment.early:  # not saved, as autograd may make them its own
+            kept, ctx.early = kept[: -segment.early], kept[-segment.early :]
+        ctx.save_for_backward(*tensors, *kept)
+        # A hook may give back tensors that lie otherwise, as that of `save_on_cpu` does.
+        ctx.strides = [each.stride() for each in (*tensors, *kept)] if _hooks(False) is not None else None
+        if segment.only_first:  # autograd need not hear of the others
+            constant.extend(results[1 : segment.outputs])
+            return results[0]
+        if segment.constant:
+            ctx.mark_non_differentiable(*[results[k] for k in segment.constant])
+        return results[0] if segment.outputs == 1 else tuple(results[: segment.outputs])
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: torch.Tensor | None) -> Any:
+        if all(each is None for each in upstream):
+            return (None,) * len(ctx.needs_input_grad)
+        prepared, sizes, segment, arguments, _ = ctx.call
+        saved = ctx.saved_tensors
+        if ctx.strides is not None:
+            saved = tuple(map(laid_out, saved, ctx.strides))
+        wanted = ctx.needs_input_grad[1:]
+        if not torch.is_grad_enabled() and not is_functional() and not has_no_memory(upstream):
+            early, ctx.early = getattr(ctx, "early", []), []
+            try:
+                gradients = prepared.backward((*saved, *early), upstream, sizes)
+                if gradients is not None:
+                    return None, *gradients
+            except (CompileError, InternalError) as error:  # of a kernel for another layout of upstream
+                segment.failed(error)
+        stream = ctx.stream if segment.is_random else None
+        replayed = Replayed(segment.replay(arguments), stream, segment.settings)
+        return None, *replayed.gradients(saved[: len(wanted)], wanted, upstream)
+
+
+apply: Callable[..., Any] = _Kernels.apply
+
+
+def _items(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """What takes the items at some places as a tuple."""
+    if len(places) == 1:
+        (place,) = places
+        return lambda items: (items[place],)
+    return itemgetter(*places) if places else lambda items: ()
+
+
+def _number(argument: Any) -> Any:
+    return argument.item() if isinstance(argument, torch.Tensor) else argument
+
+
+def _value(expression: sympy.Expr, known: dict[str, Any]) -> Any:
+    """The value of an expression over sizes and numbers."""
+    return evaluator_of(expression)(known)[0]

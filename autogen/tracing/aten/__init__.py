@@ -1,1 +1,0 @@
-"""ATen's ops in a trace: what they return for fake tensors, what they refuse, and as which ops they are recorded."""
