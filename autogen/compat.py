@@ -265,6 +265,13 @@ def aot_module(
     )
 
 
+def outside_of_modes() -> contextlib.AbstractContextManager[Any]:
+    """Where tensors are real, in the midst of a trace."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return _disable_current_modes()
+
+
 def boxed(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function as AOTAutograd calls compiled ones: with a list, which is empty afterwards."""
 

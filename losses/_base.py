@@ -91,3 +91,36 @@ class ReducedLoss(nn.Module):
         own: dict[str, Any] = {name: value for name, value in vars(self).items() if not name.startswith("_")}
         hidden = ("training", "use_autogen")
         return ", ".join(f"{n}={v!r}" for n, v in own.items() if isinstance(v, shown) and n not in hidden)
+
+
+def gaussian_nll_loss(
+    input: Tensor,
+    target: Tensor,
+    var: Tensor | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:
+    """`0.5 * (log(max(var, eps)) + (x - t)^2 / max(var, eps))`, as `torch.nn.functional.gaussian_nll_loss`.
+
+    torch looks for a negative variance, and raises. While torch captures it, it is nan there: nothing is looked at.
+    """
+    is_known = isinstance(var, Tensor) and reduction in REDUCTIONS and input.is_floating_point()
+    if not torch.compiler.is_compiling() or not is_known:
+        return torch.nn.functional.gaussian_nll_loss(input, target, var, full, eps, reduction)
+    assert isinstance(var, Tensor)
+    if var.shape == input.shape[:-1]:
+        var = var.unsqueeze(-1)
+    elif var.shape != input.shape:
+        differing = [own for own, size in zip(var.shape, input.shape, strict=False) if own != size]
+        if var.dim() != input.dim() or sum(differing) != 1:
+            raise ValueError("var is of incorrect size")
+    var = var.where(var >= 0, float("nan"))
+    with torch.no_grad():  # the gradient is that of var also where it is too small
+        var.clamp_(min=eps)
+    loss = 0.5 * (var.log() + (input - target) ** 2 / var)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    if reduction == "none":
+        return loss
+    return loss.mean() if reduction == "mean" else loss.sum()

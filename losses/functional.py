@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch.nn.functional as F
 
 from autogen.decorator import autogen_loss
-from autogen.losses import handwritten
+from autogen.losses import _base, handwritten
 
 if TYPE_CHECKING:
     from autogen.runtime.handwritten import Handwritten
@@ -52,7 +52,7 @@ binary_cross_entropy_with_logits = _fused(F.binary_cross_entropy_with_logits)
 cosine_embedding_loss = _fused(F.cosine_embedding_loss, handwritten.make_cosine_embedding)
 cross_entropy = _fused(F.cross_entropy)
 ctc_loss = _fused(F.ctc_loss, handwritten.make_ctc)
-gaussian_nll_loss = _fused(F.gaussian_nll_loss)
+gaussian_nll_loss = _fused(_base.gaussian_nll_loss)
 hinge_embedding_loss = _fused(F.hinge_embedding_loss)
 huber_loss = _fused(F.huber_loss)
 kl_div = _fused(F.kl_div)

@@ -8,10 +8,11 @@ reduction; `x` is the input, `t` the target, `w` the weight.
 import warnings
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from autogen.decorator import autogen_loss
 from autogen.losses import handwritten
+from autogen.losses._base import gaussian_nll_loss
 
 __all__ = [
     "BCELoss",
@@ -69,8 +70,8 @@ class HuberLoss(nn.HuberLoss):
 class BCELoss(nn.BCELoss):
     """`-w * (t * log(x) + (1 - t) * log(1 - x))`, both logarithms at least -100; see `torch.nn.BCELoss`.
 
-    An input or target outside [0, 1] raises on the CPU, as in torch; on a GPU nothing waits for a check, and the loss
-    of such an input is nan.
+    An input or target outside [0, 1] raises where torch computes the loss; of kernels, which wait for no check, the
+    loss is nan.
     """
 
 
@@ -91,8 +92,12 @@ class PoissonNLLLoss(nn.PoissonNLLLoss):
 class GaussianNLLLoss(nn.GaussianNLLLoss):
     """`0.5 * (log(v) + (x - t)^2 / v)` with `v = max(var, eps)`; see `torch.nn.GaussianNLLLoss`.
 
-    A negative variance raises on the CPU, as in torch; on a GPU nothing waits for a check, and the loss is nan.
+    A negative variance raises where torch computes the loss; of kernels, which wait for no check, the loss is nan.
     """
+
+    def forward(self, input: Tensor, target: Tensor, var: Tensor | float) -> Tensor:
+        """The loss of `input`, `target` and `var` of one shape; `var` may lack the last dimension."""
+        return gaussian_nll_loss(input, target, var, self.full, self.eps, self.reduction)
 
 
 @autogen_loss(reads="arguments")
@@ -120,7 +125,7 @@ class CrossEntropyLoss(nn.CrossEntropyLoss):
     """See `torch.nn.CrossEntropyLoss`.
 
     `-w[t] * log_softmax(x)[t]`, or `-sum(w * t * log_softmax(x))` for class probabilities. A label that is no class
-    raises on the CPU, as in torch; on a GPU nothing waits for a check, and the loss is nan.
+    raises where torch computes the loss; of kernels, which wait for no check, it is nan.
     """
 
 
@@ -128,7 +133,7 @@ class CrossEntropyLoss(nn.CrossEntropyLoss):
 class NLLLoss(nn.NLLLoss):
     """`-w[t] * x[t]`; see `torch.nn.NLLLoss`.
 
-    A label that is no class raises on the CPU, as in torch; on a GPU nothing waits for a check, and the loss is nan.
+    A label that is no class raises where torch computes the loss; of kernels, which wait for no check, it is nan.
     """
 
 
@@ -136,7 +141,7 @@ class NLLLoss(nn.NLLLoss):
 class MultiMarginLoss(nn.MultiMarginLoss):
     """`sum over c != t of w[t] * max(0, margin - x[t] + x[c])^p / C`; see `torch.nn.MultiMarginLoss`.
 
-    A label that is no class raises on the CPU, as in torch; on a GPU nothing waits for a check, and the loss is nan.
+    A label that is no class raises where torch computes the loss; of kernels, which wait for no check, it is nan.
     """
 
 

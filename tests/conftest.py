@@ -11,16 +11,12 @@ import pytest
 import torch
 from hypothesis import settings
 
-from autogen.options import PLANS_VARIABLE
 from autogen.policies import ENVIRONMENT_VARIABLE, set_policy
 from tests import interpreter
 from tests.ptx import driver
 
 # One process per core is running already.
 torch.set_num_threads(1)
-
-# Tests count traces, whatever an earlier run has left on disk.
-os.environ[PLANS_VARIABLE] = "0"
 
 # Compiling and interpreting make the first example of a test many times slower than the others.
 settings.register_profile("dev", deadline=None)

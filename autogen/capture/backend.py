@@ -71,7 +71,7 @@ class Backend:
         return runner if self._heard is None else self._heard(captured, runner)
 
     def _run(self, graph: torch.fx.GraphModule, example: Sequence[Any]) -> tuple[Captured, Runner]:
-        if not _computes(graph):
+        if not _computes(graph) or _is_condition(graph):
             return Captured(None, "eager", "it computes nothing", computes=False), graph.forward
         try:
             if self.runs:
@@ -118,9 +118,10 @@ class _Compilation:
     def _kernels(self, module: torch.fx.GraphModule, count: int, *, training: bool) -> KernelSegment:
         fakes = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
         shapes = compat.shape_env_of(fakes)
-        segment, compiled = compile_segment(
-            module, self.names, count, shapes, self.name, self.options, training=training
-        )
+        with compat.outside_of_modes():
+            segment, compiled = compile_segment(
+                module, self.names, count, shapes, self.name, self.options, training=training
+            )
 
         def again(sizes: dict[str, Any]) -> Any:
             return compile_graph(
@@ -164,6 +165,19 @@ def _computes(graph: torch.fx.GraphModule) -> bool:
     nodes = graph.graph.nodes
     has_tensors = any(n.op == "placeholder" and isinstance(n.meta.get("example_value"), torch.Tensor) for n in nodes)
     return has_tensors and any(node.op in ("call_function", "call_method", "call_module") for node in nodes)
+
+
+def _is_condition(graph: torch.fx.GraphModule) -> bool:
+    """Whether all that a graph gives is what the loss branches on, such as a check that raises."""
+    results = compat.results_of(graph)
+    values = [each.meta.get("example_value") for each in results if isinstance(each, torch.fx.Node)]
+    return (
+        compat.break_of(graph)[0] is not None
+        and len(values) == len(results) == 1
+        and isinstance(values[0], torch.Tensor)
+        and values[0].dim() == 0
+        and not values[0].requires_grad
+    )
 
 
 def _device(example: Sequence[Any]) -> torch.device:

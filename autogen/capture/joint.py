@@ -10,6 +10,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.utils import _pytree as pytree
 
 from autogen.capture import masks
@@ -34,6 +35,16 @@ _CHECKS = frozenset(
 )
 _NUMBERS = (*SYMBOLIC, int, float, bool)
 _SAME = frozenset({aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.alias.default, aten.detach.default})
+
+
+# Where the shape that a place is in, the dimension and the place are among the arguments.
+_STARTS = {aten.slice.Tensor: (0, 1, 2), aten.slice_backward.default: (1, 2, 3), aten.slice_scatter.default: (0, 2, 3)}
+_SELECTED = {
+    aten.select.int: (0, 1, 2),
+    aten.select_backward.default: (1, 2, 3),
+    aten.select_scatter.default: (0, 2, 3),
+}
+_PLACED = {**_STARTS, **_SELECTED}
 
 
 @dataclass(frozen=True)
@@ -106,9 +117,12 @@ class _Builder:
         self.knows_numbers, self.knows_masks = numbers, masks
         placeholders = [node for node in self.graph.nodes if node.op == "placeholder"]
         self.arguments, self.tangents = placeholders[: len(names)], placeholders[len(names) :]
-        self.names: list[str] = []
-        for name in names:
-            self.names.append(unique(of_input(name), self.names))
+        # Tensors have the first choice of names: the sizes among the arguments are called after them.
+        taken: dict[int, str] = {}
+        is_size = [not isinstance(node.meta["val"], torch.Tensor) for node in self.arguments]
+        for place in sorted(range(len(names)), key=is_size.__getitem__):
+            taken[place] = unique(of_input(names[place]), taken.values())
+        self.names = [taken[place] for place in range(len(names))]
         (before,) = (node for node in module.graph.nodes if node.op == "output")
         self._described = before.meta.get("desc")
         self.sources: dict[sympy.Symbol, torch.fx.Node] = {}
@@ -240,6 +254,8 @@ class _Builder:
             self.results = [node.all_input_nodes[0] if each is node else each for each in self.results]
             self.gradients = [node.all_input_nodes[0] if each is node else each for each in self.gradients]
             return
+        if node.target in _PLACED:
+            node.args = _from_the_beginning(node)
         if not isinstance(node.target, torch._ops.OpOverload):
             raise UnsupportedOpError(str(getattr(node.target, "__name__", node.target)), where=node.meta["origin"])
         value = node.meta.get("val")
@@ -489,6 +505,32 @@ class _Builder:
         strides = tuple(sympy.S.Zero if size == 1 else each for size, each in zip(shape, laid, strict=True))
         is_known = all(each.free_symbols <= self.sizes.symbols.keys() for each in laid)
         return EdgeTensor(name, value.dtype, shape, strides, node, laid if is_known and not is_input else None)
+
+
+def _value(argument: Any) -> Any:
+    """What a node, or a number, is in the capture."""
+    return argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
+
+
+def _from_the_beginning(node: torch.fx.Node) -> tuple[Any, ...]:
+    """The arguments of a slice or a selection, whose place is counted from the beginning of the dimension."""
+    of, dim, at = _PLACED[node.target]
+    if len(node.args) <= at or node.args[at] is None:
+        return tuple(node.args)
+    whole = _value(node.args[of])
+    shape = whole.shape if isinstance(whole, torch.Tensor) else [_value(size) for size in whole]
+    place, size = _value(node.args[at]), shape[node.args[dim]]
+    if guard_or_false(place < 0):
+        place = place + size
+    if node.target in _STARTS:
+        if guard_or_false(place < 0):
+            place = 0
+        elif guard_or_false(place > size):
+            place = size
+    elif place is _value(node.args[at]):
+        return tuple(node.args)
+    written = Size(place.node.expr) if isinstance(place, SYMBOLIC) else place
+    return (*node.args[:at], written, *node.args[at + 1 :])
 
 
 def _reached(

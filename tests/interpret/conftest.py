@@ -12,8 +12,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpretedFunction
 
-import autogen.compiler
-import autogen.dispatch.dispatcher
+import autogen.capture.backend
 from autogen import policy
 from tests.interpret.bounds import Bounds
 from tests.interpret.direct import DIRECT
@@ -66,32 +65,17 @@ def fresh_dynamo() -> Iterator[None]:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The losses that were compiled, by name; none may run in torch."""
+    """The segments that were compiled, by their loss's name; none may run in torch."""
     names: list[str] = []
-    compile_loss = autogen.compiler.compile_loss
+    compile_segment = autogen.capture.backend.compile_segment
 
-    def counted(name: str, *args: Any) -> Any:
+    def counted(module: Any, inputs: Any, count: int, shapes: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         names.append(name)
-        return compile_loss(name, *args)
+        return compile_segment(module, inputs, count, shapes, name, *args, **kwargs)
 
-    monkeypatch.setattr(autogen.compiler, "compile_loss", counted)
+    monkeypatch.setattr(autogen.capture.backend, "compile_segment", counted)
     with policy("mandatory"):
         yield names
-
-
-@pytest.fixture
-def binds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A call here for every call of a loss that was taken apart."""
-    calls: list[str] = []
-    original = autogen.dispatch.dispatcher.Dispatcher.bind
-
-    def bind(self: Any, *args: Any, **kwargs: Any) -> Any:
-        calls.append(self.name)
-        return original(self, *args, **kwargs)
-
-    monkeypatch.setattr(autogen.dispatch.dispatcher.Dispatcher, "bind", bind)
-    with policy("mandatory"):
-        yield calls
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -5,44 +5,41 @@ A loss here is a module or a plain function of tensors; nothing is decorated, em
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from autogen.calls.binding import Binding, bind
-from autogen.dispatch.compilations import needs_gradient
-from autogen.lowering import Program, Root, decompositions, lower
+from autogen.capture.graph import JointGraph
+from autogen.decorator import call_of
+from autogen.dispatch.watch import Run
+from autogen.lowering import Program, Root, lower
+from autogen.runtime.segments import KernelSegment
 from autogen.scheduling.kernel import Kernel
 from autogen.scheduling.plan import Plan
 from autogen.scheduling.schedule import backward_of, schedule
-from autogen.tracing.trace import Trace
-from autogen.tracing.tracer import trace
 from tests.unit.evaluate import stored
 
 Loss = Callable[..., Any]
 
 
-def binding_of(loss: Loss, *args: Any, **kwargs: Any) -> Binding:
-    """A call, taken apart."""
-    module = loss if isinstance(loss, torch.nn.Module) else None
-    function = type(loss).forward if module is not None else loss
-    return bind(function, inspect.signature(function), module, args, kwargs)
+def run_of(loss: Loss, *args: Any, **kwargs: Any) -> tuple[Run, KernelSegment]:
+    """The only segment of a call, with the arguments that it is given."""
+    dispatcher, module, args = call_of(loss, args)
+    (run,), _ = dispatcher.look(module, "loss", args, kwargs, anywhere=True)
+    assert run.captured.runner is not None
+    return run, run.captured.runner
 
 
-def trace_of(loss: Loss, *args: Any, **kwargs: Any) -> Trace:
+def joint_of(loss: Loss, *args: Any, **kwargs: Any) -> JointGraph:
     """The joint graph of a call and its gradients."""
-    binding = binding_of(loss, *args, **kwargs)
-    return trace(binding.replay, binding.names, binding.tensors, needs_gradient(binding), decompositions())
+    return run_of(loss, *args, **kwargs)[1].segment.graph
 
 
 def program_of(loss: Loss, *args: Any, **kwargs: Any) -> tuple[Program, dict[str, int]]:
     """A call as IR, and its sizes."""
-    traced = trace_of(loss, *args, **kwargs)
-    sizes = traced.domain.guards.read(binding_of(loss, *args, **kwargs).tensors)
-    assert sizes is not None
-    return lower(traced, "loss"), sizes
+    run, segment = run_of(loss, *args, **kwargs)
+    return lower(segment.segment.graph, "loss"), segment.kernels_for(run.arguments)[1]
 
 
 def plan_of(loss: Loss, *args: Any, **kwargs: Any) -> tuple[Plan, dict[str, int]]:
@@ -51,9 +48,9 @@ def plan_of(loss: Loss, *args: Any, **kwargs: Any) -> tuple[Plan, dict[str, int]
     return schedule(program, "loss", sizes, training=bool(program.gradients)), sizes
 
 
-def ops_of(traced: Trace, *, backward: bool = False) -> list[str]:
+def ops_of(joint: JointGraph, *, backward: bool = False) -> list[str]:
     """The names of the ops that the results need, of the forward or of the backward part."""
-    todo = [each.node for each in (*traced.outputs, *traced.gradients) if each is not None]
+    todo = [each.node for each in (*joint.outputs, *joint.gradients) if each is not None]
     needed: set[torch.fx.Node] = set()
     while todo:
         node = todo.pop()
@@ -61,7 +58,7 @@ def ops_of(traced: Trace, *, backward: bool = False) -> list[str]:
         todo += (arg for arg in node.all_input_nodes if arg not in needed)
     return [
         str(node.target).removeprefix("aten.")
-        for node in traced.graph.nodes
+        for node in joint.graph.nodes
         if node in needed and "geometry" in node.meta and node.meta["backward"] == backward
     ]
 
@@ -70,18 +67,20 @@ class Reference:
     """What torch computes for a call: `outputs`, an `upstream` gradient for each, and `gradients` by input name."""
 
     def __init__(self, loss: Loss, *args: Any, **kwargs: Any) -> None:
-        binding = binding_of(loss, *args, **kwargs)
-        self.tensors = dict(zip(binding.names, (t.detach() for t in binding.tensors), strict=True))
+        run, segment = run_of(loss, *args, **kwargs)
+        names = [each.name for each in segment.segment.graph.inputs]
+        inputs = [run.arguments[place] for place in segment.segment.tensors]
+        self.tensors = dict(zip(names, (each.detach() for each in inputs), strict=True))
         results = [r for r in torch.utils._pytree.tree_leaves(loss(*args, **kwargs)) if isinstance(r, torch.Tensor)]
-        names = ["loss"] if len(results) == 1 else [f"loss_{k}" for k in range(len(results))]
-        self.outputs = {name: result.detach() for name, result in zip(names, results, strict=True)}
+        titles = ["loss"] if len(results) == 1 else [f"loss_{k}" for k in range(len(results))]
+        self.outputs = {name: result.detach() for name, result in zip(titles, results, strict=True)}
         generator = torch.Generator().manual_seed(0)
         self.upstream = {
             f"grad_{name}": torch.rand(result.shape, dtype=result.dtype, generator=generator) + 0.5
-            for name, result in zip(names, results, strict=True)
+            for name, result in zip(titles, results, strict=True)
             if result.requires_grad
         }
-        wanted = {n: t for n, t in zip(binding.names, binding.tensors, strict=True) if t.requires_grad}
+        wanted = {n: t for n, t in zip(names, inputs, strict=True) if t.requires_grad}
         differentiable = [result for result in results if result.requires_grad]
         self.gradients: dict[str, torch.Tensor] = {}
         if differentiable and wanted:
