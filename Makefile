@@ -2,10 +2,11 @@
 PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin/python -m
+FUZZ_SECONDS ?= 300
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test emulate check bench-plots clean
+.PHONY: help demo test fuzz emulate check bench-plots clean
 
 help:   ## list the targets
 	@sed -nE 's/^([a-z-]+): .*## /make \1\t/p' Makefile
@@ -20,6 +21,12 @@ test: check   ## run the checks and all tests; GPU tests are skipped where there
 	TRITON_INTERPRET=0 $(RUN) pytest -n logical --emulate tests/interpret/test_half_casts.py tests/interpret/test_strided.py \
 		tests/interpret/test_contrastive.py::test_sums_over_many \
 		tests/interpret/test_contrastive.py::test_columns_of_several_programs
+
+# A round is finished, whenever the time is over, so that what fails is shrunk and said.
+fuzz: $(STAMP)   ## draw anew for the property tests, until one fails or FUZZ_SECONDS (300) are over
+	end=$$(($$(date +%s) + $(FUZZ_SECONDS))); while [ $$(date +%s) -lt $$end ]; do \
+		TRITON_INTERPRET=1 $(RUN) pytest -qx -n logical -m hypothesis --hypothesis-profile=fuzz tests/unit tests/interpret \
+		|| exit 1; done
 
 emulate: $(STAMP)   ## run the tests of ops and losses, and those for GPUs, on an emulated one: about an hour
 	TRITON_INTERPRET=0 $(RUN) pytest -n logical --emulate tests/unit/test_ops.py tests/interpret tests/gpu

@@ -233,3 +233,17 @@ class StorageError(CompileError):
             f"{_USE_DEFAULT_POLICY}",
         )
         self.__cause__ = cause
+
+
+class SharedCacheError(CompileError):
+    """Others may change what is in the folder `folder` of the cache, and would be run, as it has the fault `fault`."""
+
+    def __init__(self, folder: str, fault: str) -> None:
+        self.kernel = ""
+        self.folder, self.fault = folder, fault
+        AutogenError.__init__(
+            self,
+            f"the cache is not safe to use: {folder} {fault}",
+            remedy=f"Delete what is not yours in it and run `chmod go-w {folder}`, or name another folder in "
+            f"AUTOGEN_CACHE_DIR. {_USE_DEFAULT_POLICY}",
+        )

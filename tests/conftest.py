@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 from autogen.policies import ENVIRONMENT_VARIABLE, set_policy
 from tests import interpreter
@@ -18,10 +20,13 @@ from tests.ptx import driver
 # One process per core is running already.
 torch.set_num_threads(1)
 
-# Compiling and interpreting make the first example of a test many times slower than the others.
-settings.register_profile("dev", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
-settings.load_profile("ci" if os.environ.get("CI") else "dev")
+# Compiling and interpreting make the first example of a test many times slower than the others. `make test` draws the
+# same each time, and `make fuzz` anew.
+settings.register_profile("test", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("fuzz", deadline=None, derandomize=False, max_examples=1000, print_blob=True)
+settings.load_profile("test")
+# hypothesis draws numbers that it reads in the modules imported so far, which are others in each worker.
+providers._get_local_constants = Constants
 
 TESTS = Path(__file__).parent
 _EMULATED = pytest.StashKey[tempfile.TemporaryDirectory[str]]()

@@ -3,7 +3,7 @@
 Profilers, debuggers and people read the source of a kernel from a file, so every module is written to one, named by the
 hash of its text. A module is made of its text, not of the file, so that it is none the worse where that cannot be
 written. Beside the modules are the plans of losses (`autogen.dispatch.stored`). The folder is `AUTOGEN_CACHE_DIR`, else
-`autogen-loss` in the user's cache folder.
+`autogen-loss` in the user's cache folder; one that others can write to is refused.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any
 
 from autogen.errors import CompileError
 from autogen.frozen import frozen
+from autogen.runtime.folders import make_private, refusal_of
 
 logger = logging.getLogger("autogen")
 
@@ -61,26 +62,32 @@ _functions: dict[tuple[str, str], Any] = {}
 def cache_folder() -> Path:
     """Where generated modules are kept; made if need be, in the temporary folder if it cannot be written.
 
-    It is not there if no folder can be made: writers find that out.
+    One that cannot be written is used if it holds something, as in the image of a container. It is not there if no
+    folder can be made: writers find that out. Whether others can write to it, readers find out (`is_own`).
     """
     chosen = os.environ.get(CACHE_VARIABLE)
     folder = Path(os.devnull, "autogen-loss")  # which nobody can make
     reason = "it cannot be written"
     try:
         folder = Path(chosen).expanduser() if chosen else _users_folder() / "autogen-loss"
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
+        make_private(folder)
     except OSError as error:
         reason = error.strerror or str(error)
     except RuntimeError as error:  # nobody knows where a user's folder is
         reason = str(error)
+    else:
+        if os.access(folder, os.W_OK) or _is_filled(folder):
+            return folder
     with contextlib.suppress(OSError):
         temporary = _temporary_folder()
         if chosen:
             _say_unused(chosen, temporary, reason)
         return temporary
     return folder
+
+
+def _is_filled(folder: Path) -> bool:
+    return any(map(os.path.isdir, (folder / PLANS, folder / TUNED))) or bool(_files(folder, _MODULE))
 
 
 def _users_folder() -> Path:
@@ -118,10 +125,17 @@ def tuned_folder() -> Path:
 
 
 def module_file(name: str, text: str) -> Path:
-    """The file of a module, which holds its text if it can be written."""
+    """The file of a module, which holds its text if it can be written.
+
+    Raises:
+        SharedCacheError: others can write to the cache.
+    """
+    folder = cache_folder()
+    if refusal := refusal_of(folder, folder / PLANS, folder / TUNED):
+        raise refusal
     content = text.encode()
     plain = re.sub(r"\W", "_", name, flags=re.ASCII)[:_MOST_CHARACTERS]  # which any file system takes
-    path = cache_folder() / f"{plain}_{hashlib.sha256(content).hexdigest()[:16]}.py"
+    path = folder / f"{plain}_{hashlib.sha256(content).hexdigest()[:16]}.py"
     try:
         if not _holds(path, content):
             write_whole(path, content)
@@ -144,7 +158,7 @@ def _say_unwritten(folder: Path, reason: str) -> None:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file whole or not at all, whoever else writes it at the same time; its folder is made if need be."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private(path.parent)
     _clear_at_times(path.parent)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=_UNFINISHED)
     try:
@@ -183,6 +197,12 @@ def _files(folder: Path, name: str) -> list[Path]:
     return []
 
 
+def is_own(path: Path) -> bool:
+    """Whether a file in the cache can be read: nobody else has made it, or a folder it is in, or may change them."""
+    cache = cache_folder()
+    return refusal_of(*(each for each in (*path.parents[::-1], path) if each == cache or cache in each.parents)) is None
+
+
 def _shelves(folder: Path) -> list[Path]:
     """The folders of plans in a cache."""
     with contextlib.suppress(OSError), os.scandir(folder / PLANS) as entries:
@@ -191,8 +211,8 @@ def _shelves(folder: Path) -> list[Path]:
 
 
 def plans_in(shelf: Path) -> list[Path]:
-    """The plans in one of their folders, in order of their names."""
-    return sorted(_files(shelf, _PLAN))
+    """The plans in one of their folders that nobody else has made or may change, in order of their names."""
+    return sorted(filter(is_own, _files(shelf, _PLAN)))
 
 
 def tuned_configs() -> list[Path]:
@@ -218,7 +238,7 @@ def cache_content() -> CacheContent:
     """Look into the cache."""
     folder = cache_folder()
     modules = _states(_files(folder, _MODULE))
-    plans = _states(plan for shelf in _shelves(folder) for plan in plans_in(shelf))
+    plans = _states(plan for shelf in _shelves(folder) for plan in _files(shelf, _PLAN))
     found = modules + plans
     ages = [time.time() - each.st_mtime for each in found] or [0.0]
     size = sum(each.st_size for each in found)
@@ -243,7 +263,7 @@ def clear_cache() -> int:
     shelves = _shelves(folder)
     cleared = sum(clear_leftovers(each, older_than=0) for each in (folder, folder / TUNED, *shelves))
     found = [*_files(folder, _MODULE), *_files(folder / "__pycache__", _COMPILED), *tuned_configs()]
-    for path in (*found, *(plan for shelf in shelves for plan in plans_in(shelf))):
+    for path in (*found, *(plan for shelf in shelves for plan in _files(shelf, _PLAN))):
         with contextlib.suppress(OSError):
             path.unlink()
             cleared += 1

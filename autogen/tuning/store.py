@@ -79,6 +79,8 @@ def entries() -> Iterator[tuple[Key, Tuned]]:
 
 def _entry(path: Path) -> tuple[Key, Tuned] | None:
     """What is in a file, if that is an entry whose key belongs there."""
+    if not build.is_own(path):
+        return None
     with contextlib.suppress(OSError, *_NO_RECORD, RecursionError):  # the last where JSON is nested too deep
         record = json.loads(path.read_text(encoding="utf-8"))
         key: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Our losses beside torch's, on the same call, with torch in double precision as the judge."""
+"""Our losses beside torch's, on the same call, with torch in double precision as the judge, or in more digits yet."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import autogen.functional
 import autogen.losses
 from autogen import policy
 from tests.interpret.launches import LAUNCHES
+from tests.interpret.precise import HAS_MORE, Precise
 
 # The largest error of a result may be this many times torch's largest, and ulps of the largest element.
 _OVERALL = 2
@@ -175,6 +176,9 @@ def check(call: Call, *, launches: tuple[int, int] | None = (1, 1)) -> Outcome:
     with policy("default" if _is_chunked(call) else "mandatory"):
         ours = run(autogen.losses, call)
     judge = run(nn, converted(call, torch.float64))
+    more = None
+    if HAS_MORE and torch.float64 in {tensor.dtype for tensor in call.tensors()}:
+        more = in_more_digits(converted(call, torch.float64), judge)
     if _only_on_gpus(theirs.error) and ours.error is None:
         theirs = in_dtype_of(judge, ours)
     if "grad_input must be contiguous" in str(theirs.error):  # a defect of torch, of dimensions of size 1
@@ -194,11 +198,46 @@ def check(call: Call, *, launches: tuple[int, int] | None = (1, 1)) -> Outcome:
         )
     assert ours.value.requires_grad == theirs.value.requires_grad, f"{call}: requires_grad"
     assert len(ours.gradients) == len(theirs.gradients), f"{call}: gradients"
+    exact = more or judge
     try:
-        _compare_results(call, ours, theirs, judge, _errors_between(theirs, judge))
+        _compare_results(call, ours, theirs, exact, _errors_between(theirs, exact))
     except AssertionError:  # torch may have hit the truth by luck
-        _compare_results(call, ours, theirs, judge, _torch_errors(call, theirs, judge))
+        errors = _torch_errors(call, theirs, judge) if more is None else _errors_by_chance(call, theirs, more)
+        _compare_results(call, ours, theirs, exact, errors)
     return ours
+
+
+def in_more_digits(call: Call, judge: Outcome, seed: int | None = None) -> Outcome | None:
+    """The judge's results, as they are in more digits; None if an operation is not known in these. See `Precise`."""
+    if judge.value is None or not all(tensor.numel() for tensor in call.tensors()):
+        return None
+    with Precise(seed) as digits:
+        found = run(nn, call)
+    if found.error is not None:
+        raise found.error
+    if digits.unknown or found.value is None:
+        return None
+
+    def refined(rough: Tensor, tensor: Tensor) -> Tensor:
+        fine = torch.from_numpy(digits.of(tensor).astype(float))
+        # What overflows, and what becomes of nan, is as in torch.
+        return torch.where(rough.isfinite() & fine.isfinite(), fine, rough.detach().double())
+
+    gradients = [
+        rough if rough is None or tensor is None else refined(rough, tensor)
+        for rough, tensor in zip(judge.gradients, found.gradients, strict=True)
+    ]
+    return Outcome(refined(judge.value, found.value), tuple(gradients))
+
+
+def _errors_by_chance(call: Call, theirs: Outcome, exact: Outcome) -> list[Tensor]:
+    """How wrong torch may be at each place, by the roundings of its operations: the largest of a few runs."""
+    worst = _errors_between(theirs, exact)
+    for seed in range(5):
+        rounded = in_more_digits(call, exact, seed)
+        assert rounded is not None, "the operations are those of the judge"
+        worst = [torch.maximum(most, error) for most, error in zip(worst, _errors_between(rounded, exact), strict=True)]
+    return worst
 
 
 def _compare_results(call: Call, ours: Outcome, theirs: Outcome, judge: Outcome, errors: list[Tensor]) -> None:

@@ -18,6 +18,7 @@ from autogen.errors import (
     RefusedError,
     ResultError,
     ScheduleError,
+    SharedCacheError,
     SourceLine,
     StateChangeError,
     StorageError,
@@ -62,6 +63,7 @@ UNLOCATED = [
     RefusedError("CTCLoss", "an empty target"),
     UnknownCallError("BCELoss", cause=CAUSE),
     InternalError("BCELoss", cause=KeyError("x")),
+    SharedCacheError("/cache", "belongs to another user (uid 65534)"),
     StorageError("bce_forward", cause=OSError(28, "No space left on device")),
     CompileError("bce_forward", cause=CAUSE),
 ]
