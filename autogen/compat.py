@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any
@@ -70,7 +72,7 @@ class Frames:
 
     def __call__(self, frame: Any, cache_entry: Any, hooks: Any, frame_state: Any, skip: int = 0) -> Any:
         def convert(**options: Any) -> Any:
-            with options_of_dynamo(**options):
+            with options_of_dynamo(**options), _own_capture():
                 return self._convert(frame, cache_entry, hooks, frame_state, skip=skip + 3)
 
         return self._around(frame, convert)
@@ -238,6 +240,38 @@ def cause_of(error: BaseException) -> BaseException:
     return error
 
 
+_capture = threading.local()
+
+
+@contextlib.contextmanager
+def _own_capture() -> Iterator[None]:
+    """While this thread captures a loss."""
+    before, _capture.is_own = is_own_capture(), True
+    try:
+        yield
+    finally:
+        _capture.is_own = before
+
+
+def is_own_capture() -> bool:
+    """Whether it is for `Frames` that Dynamo traces, in which this is a constant without a guard."""
+    return getattr(_capture, "is_own", False)
+
+
+is_own_capture._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def as_operator(wrap: Callable[..., Any], function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Have Dynamo, which traces this, make one operator of a call.
+
+    Backends that trace its graph, or run it, call `wrap(graph)(*operands)`, where `graph` is `function` as a graph and
+    `operands` are all that this reads. If Dynamo breaks its own graph here, `wrap(function)(*args, **kwargs)` is run.
+    """
+    from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
+
+    return dynamo_bypassing_wrapper(wrap, function, *args, **kwargs)
+
+
 # --- AOTAutograd ------------------------------------------------------------------------------------------------------
 
 
@@ -263,6 +297,45 @@ def aot_module(
         partition_fn=partition,
         decompositions=dict(decompositions),
     )
+
+
+def fakes_of(operands: Sequence[Any]) -> list[Any] | None:
+    """The operands of an operator that AOTAutograd traces, with their fake tensors; None if a tensor has none."""
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch._subclasses.functional_tensor import FunctionalTensor
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    found = []
+    with _disable_current_modes():
+        for each in operands:
+            fake = torch._from_functional_tensor(each.elem) if type(each) is FunctionalTensor else each
+            if isinstance(each, torch.Tensor) and type(fake) is not FakeTensor:
+                return None
+            found.append(fake)
+    return found
+
+
+@contextlib.contextmanager
+def apart(fakes: Sequence[Any], wanted: Sequence[bool]) -> Iterator[list[Any]]:
+    """Outside of a trace, new tensors like its fake ones, of which those `wanted` have gradients; guards on their sizes
+    are the trace's.
+    """
+    from torch._guards import TracingContext, tracing
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    mode = next(each.fake_mode for each in fakes if isinstance(each, torch.Tensor))  # type: ignore[attr-defined]
+    shapes = mode.shape_env
+    unknown = contextlib.nullcontext() if shapes is None else shapes.ignore_fresh_unbacked_symbols()
+    with _disable_current_modes(), tracing(TracingContext(mode)), unknown:
+        with mode:
+            new = [_like(each) if isinstance(each, torch.Tensor) else each for each in fakes]
+        for each in itertools.compress(new, wanted):
+            each.requires_grad_()
+        yield new
+
+
+def _like(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
 
 def boxed(function: Callable[..., Any]) -> Callable[..., Any]:
