@@ -14,6 +14,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
+from torch._higher_order_ops.wrap import DynamoBypassingWrapper
+from torch._ops import HigherOrderOperator
 
 from autogen.errors import SourceLine
 
@@ -72,7 +74,7 @@ class Frames:
 
     def __call__(self, frame: Any, cache_entry: Any, hooks: Any, frame_state: Any, skip: int = 0) -> Any:
         def convert(**options: Any) -> Any:
-            with options_of_dynamo(**options), _own_capture():
+            with options_of_dynamo(**options), _inside_loss():
                 return self._convert(frame, cache_entry, hooks, frame_state, skip=skip + 3)
 
         return self._around(frame, convert)
@@ -240,36 +242,82 @@ def cause_of(error: BaseException) -> BaseException:
     return error
 
 
-_capture = threading.local()
+class _Now(threading.local):
+    """What this thread is at: capturing a loss, or having Dynamo trace one as an operator."""
+
+    def __init__(self) -> None:
+        self.is_inside = False
+
+
+_now = _Now()
+_inlined: set[Any] = set()
 
 
 @contextlib.contextmanager
-def _own_capture() -> Iterator[None]:
-    """While this thread captures a loss."""
-    before, _capture.is_own = is_own_capture(), True
+def _inside_loss() -> Iterator[None]:
+    """While what is traced is a loss, of which a decorated one that it calls is a part."""
+    before, _now.is_inside = _now.is_inside, True
     try:
         yield
     finally:
-        _capture.is_own = before
+        _now.is_inside = before
 
 
-def is_own_capture() -> bool:
-    """Whether it is for `Frames` that Dynamo traces, in which this is a constant without a guard."""
-    return getattr(_capture, "is_own", False)
+class _Operator(DynamoBypassingWrapper):
+    """A loss in a graph of Dynamo's, with a graph of its own: `operator(wrap, function, ...)`; see `as_operator`."""
+
+    def __init__(self) -> None:
+        HigherOrderOperator.__init__(self, "autogen_loss")
 
 
-is_own_capture._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_operator = _Operator()
 
 
 def as_operator(wrap: Callable[..., Any], function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Have Dynamo, which traces this, make one operator of a call.
+    """A call that Dynamo, as it traces this, makes an operator of its graph.
 
-    Backends that trace its graph, or run it, call `wrap(graph)(*operands)`, where `graph` is `function` as a graph and
-    `operands` are all that this reads. If Dynamo breaks its own graph here, `wrap(function)(*args, **kwargs)` is run.
+    Backends that trace that graph, or run it, call `wrap(graph)(*operands)`, where `graph` is the function as a graph,
+    and `operands` are all that it reads. If Dynamo ends its graph here, `wrap(function)(*args, **kwargs)` is called. In
+    another loss the call is traced as a part of that, and so it is where its own graph cannot be whole and has to be.
     """
-    from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
+    if _is_part(wrap):
+        return function(*args, **kwargs)
+    return _operator(wrap, function, *args, **kwargs)
 
-    return dynamo_bypassing_wrapper(wrap, function, *args, **kwargs)
+
+def _is_part(wrap: Callable[..., Any]) -> bool:
+    """Whether a loss is traced as a part of the graph around it."""
+    _register_operator()
+    return _now.is_inside or wrap in _inlined
+
+
+# Dynamo calls it while it traces, and takes the result for a constant; it also makes that a global, by this name.
+_is_part._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_is_part.__name__ = "__autogen_is_part"
+
+
+@functools.cache
+def _register_operator() -> None:
+    """Tell Dynamo how it traces the operator."""
+    from torch._dynamo.exc import UnspecializeRestartAnalysis, Unsupported
+    from torch._dynamo.variables import higher_order_ops
+
+    class Variable(higher_order_ops.DynamoBypassingWrapperHigherOrderVariable):
+        _HOP_NAME = _operator.__name__
+
+        def call_function(self, tx: Any, args: Any, kwargs: Any) -> Any:
+            # Modes of torch's functions are to hear of those that the loss calls, not of the operator.
+            try:
+                with _inside_loss():
+                    return self._call_function(tx, args, kwargs)
+            except Unsupported as error:
+                wrap = args[0].as_python_constant()
+                if not (tx.one_graph or tx.error_on_graph_break) or wrap.is_mandatory:
+                    raise
+                _inlined.add(wrap)
+                raise UnspecializeRestartAnalysis(restart_reason="a loss has no graph of its own") from error
+
+    higher_order_ops._hop_name_to_variable_class[_operator.__name__] = Variable
 
 
 # --- AOTAutograd ------------------------------------------------------------------------------------------------------
@@ -326,7 +374,7 @@ def apart(fakes: Sequence[Any], wanted: Sequence[bool]) -> Iterator[list[Any]]:
     mode = next(each.fake_mode for each in fakes if isinstance(each, torch.Tensor))  # type: ignore[attr-defined]
     shapes = mode.shape_env
     unknown = contextlib.nullcontext() if shapes is None else shapes.ignore_fresh_unbacked_symbols()
-    with _disable_current_modes(), tracing(TracingContext(mode)), unknown:
+    with _disable_current_modes(), tracing(TracingContext(mode)), unknown, _inside_loss():
         with mode:
             new = [_like(each) if isinstance(each, torch.Tensor) else each for each in fakes]
         for each in itertools.compress(new, wanted):

@@ -84,7 +84,7 @@ class Dispatcher:
         """The loss where torch traces it: an operator of the graph of `torch.compile`, else as torch computes it."""
         policy = resolve(self.options.policy)
         is_operator = torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()
-        if policy is Policy.DISABLED or not is_operator or compat.is_own_capture():
+        if policy is Policy.DISABLED or not is_operator:
             return self.in_torch(module, args, kwargs)
         wrap = self._wrap_mandatory if policy is Policy.MANDATORY else self._wrap
         if module is None:

@@ -20,7 +20,7 @@ from autogen.availability import PLAIN, is_functional, is_transformed, require
 from autogen.capture.backend import Compilation
 from autogen.dispatch.ops import Ops, separated
 from autogen.dispatch.site import Site
-from autogen.errors import AutogenError, defects_of
+from autogen.errors import AutogenError, GraphError, defects_of
 from autogen.locks import compiling
 from autogen.options import Options
 
@@ -40,6 +40,7 @@ def wrapping(dispatcher: Dispatcher, *, mandatory: bool) -> Callable[[Any], Call
 
         return run
 
+    wrap.is_mandatory = mandatory  # type: ignore[attr-defined]
     return wrap
 
 
@@ -79,10 +80,12 @@ def _ops_of(graph: torch.fx.GraphModule, operands: Sequence[Any], name: str, opt
         AutogenError: there are no kernels.
     """
     fakes = None if is_functional() else compat.fakes_of(operands)
-    if fakes is None or not all(isinstance(each, (Tensor, int, torch.SymInt)) for each in operands):
+    if fakes is None:
         return None
-    tensors, _ = separated(fakes)
+    tensors, numbers = separated(fakes)
     require(tensors, (*PLAIN, *map(type, tensors)))
+    if not all(isinstance(each, (int, torch.SymInt)) for each in numbers):
+        raise GraphError(name, "it takes a float that changes")
     wanted = [isinstance(each, Tensor) and each.requires_grad for each in operands]
     # AOTAutograd runs a graph more than once.
     geometry = [(each.dtype, each.device, tuple(each.shape), each.stride()) for each in tensors]
@@ -90,7 +93,9 @@ def _ops_of(graph: torch.fx.GraphModule, operands: Sequence[Any], name: str, opt
     if key not in known:
         with compiling, compat.apart(fakes, wanted) as example, defects_of(name):
             runner, segment = Compilation(name, replace(options, gradient="backward"), graph).run(example)
-        is_plain = runner is segment  # else the loss writes to what it reads, or returns a view
-        known[key] = Ops(segment) if is_plain and Ops.can_be(segment) else None
-    found: Ops | None = known[key]
+        refusal = "it writes to what it reads, or returns a view" if runner is not segment else Ops.refusal(segment)
+        if refusal:
+            raise GraphError(name, refusal)
+        known[key] = Ops(segment)
+    found: Ops = known[key]
     return found

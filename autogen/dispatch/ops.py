@@ -53,14 +53,18 @@ class Ops:
         self._forward, self._backward = segment.forward_apart(frozenset()), segment.backward_apart
 
     @staticmethod
-    def can_be(segment: KernelSegment) -> bool:
-        """Whether ops can stand for a segment: it returns tensors only, which depend on nothing but the operands."""
+    def refusal(segment: KernelSegment) -> str:
+        """Why ops cannot stand for a segment: they return tensors, which depend on nothing but their arguments."""
         parts, outputs = segment.segment, range(segment.outputs)
-        has_numbers = bool(parts.reads) or any(each.number is not None for each in parts.returned)
+        if parts.reads or any(each.number is not None for each in parts.returned):
+            return "it returns a number"
+        if segment.is_random:
+            return "it draws random numbers"
+        if parts.graph.prologue is not None:
+            return "it makes a tensor whose size depends on values"
         is_each_returned = {each.output for each in parts.returned}.issuperset(outputs)
         is_each_made = len({each.name for each in segment.compiled.plan.outputs}) == len(outputs)
-        is_fixed = not segment.is_random and parts.graph.prologue is None
-        return is_each_returned and is_each_made and is_fixed and not has_numbers
+        return "" if is_each_returned and is_each_made else "it returns a tensor twice"
 
     def __call__(self, operands: Sequence[Any]) -> tuple[Any, ...]:
         """Call, or record, the op forward; returns what the loss does."""
