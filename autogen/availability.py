@@ -16,7 +16,7 @@ from torch.utils._device import DeviceContext
 
 from autogen.errors import UnavailableError
 
-PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _DTYPES = frozenset(
     (
         *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
@@ -56,7 +56,7 @@ def is_differentiable() -> bool:
     return torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
 
 
-def require(tensors: Sequence[torch.Tensor], plain: tuple[type, ...] = PLAIN) -> None:
+def require(tensors: Sequence[torch.Tensor], plain: tuple[type, ...] = PLAIN_TENSORS) -> None:
     """Check that kernels can run on `tensors`, which are of `plain` types.
 
     Raises:

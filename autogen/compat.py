@@ -9,6 +9,7 @@ import contextlib
 import functools
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any
@@ -42,10 +43,13 @@ def _first_sentence(text: str) -> str:
 
 
 def source_of(node: torch.fx.Node) -> str:
-    """Where Dynamo has found an argument of a graph, such as `L['self']._buffers['weight']`."""
+    """Where Dynamo has found an argument of a graph, such as `L['self']._buffers['weight']`.
+
+    An argument of a graph inside of another has but a name, such as `l_target_`.
+    """
     argument = node.meta.get("grapharg")
     if argument is None or argument.source is None:
-        return str(node.target)
+        return str(node.target).removeprefix("l_").rstrip("_")
     name = argument.source.name
     return str(name() if callable(name) else name)  # a method before torch 2.12
 
@@ -250,12 +254,12 @@ class _Now(threading.local):
 
 
 _now = _Now()
-_inlined: set[Any] = set()
+_inlined: weakref.WeakSet[Any] = weakref.WeakSet()  # the `wrap` of losses that are no operators
 
 
 @contextlib.contextmanager
 def _inside_loss() -> Iterator[None]:
-    """While what is traced is a loss, of which a decorated one that it calls is a part."""
+    """While a loss is traced: decorated ones that it calls are parts of it."""
     before, _now.is_inside = _now.is_inside, True
     try:
         yield
@@ -277,8 +281,9 @@ def as_operator(wrap: Callable[..., Any], function: Callable[..., Any], *args: A
     """A call that Dynamo, as it traces this, makes an operator of its graph.
 
     Backends that trace that graph, or run it, call `wrap(graph)(*operands)`, where `graph` is the function as a graph,
-    and `operands` are all that it reads. If Dynamo ends its graph here, `wrap(function)(*args, **kwargs)` is called. In
-    another loss the call is traced as a part of that, and so it is where its own graph cannot be whole and has to be.
+    and `operands` are all that it reads. If Dynamo ends its graph here, `wrap(function)(*args, **kwargs)` is called.
+    The call is a part of the graph around it in another loss, for `torch.export`, and where the function has no graph
+    of its own and that around it must not end, unless `wrap.is_mandatory`.
     """
     if _is_part(wrap):
         return function(*args, **kwargs)
@@ -288,7 +293,7 @@ def as_operator(wrap: Callable[..., Any], function: Callable[..., Any], *args: A
 def _is_part(wrap: Callable[..., Any]) -> bool:
     """Whether a loss is traced as a part of the graph around it."""
     _register_operator()
-    return _now.is_inside or wrap in _inlined
+    return _now.is_inside or wrap in _inlined or torch.compiler.is_exporting()
 
 
 # Dynamo calls it while it traces, and takes the result for a constant; it also makes that a global, by this name.

@@ -83,8 +83,7 @@ class Dispatcher:
     def inside(self, module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The loss where torch traces it: an operator of the graph of `torch.compile`, else as torch computes it."""
         policy = resolve(self.options.policy)
-        is_operator = torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()
-        if policy is Policy.DISABLED or not is_operator:
+        if policy is Policy.DISABLED or not torch.compiler.is_dynamo_compiling():
             return self.in_torch(module, args, kwargs)
         wrap = self._wrap_mandatory if policy is Policy.MANDATORY else self._wrap
         if module is None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from autogen import compat
-from autogen.availability import PLAIN, is_functional, is_transformed, require
+from autogen.availability import PLAIN_TENSORS, is_functional, is_transformed, require
 from autogen.capture.backend import Compilation
 from autogen.dispatch.ops import Ops, separated
 from autogen.dispatch.site import Site
@@ -60,9 +60,9 @@ def _run_graph(
         AutogenError: there are no kernels, and they are mandatory.
     """
     if not is_transformed():  # a backend that runs the graph around the loss as it is
-        site = graph.meta.get("autogen")
+        site = graph.meta.get("autogen_site")
         if site is None:
-            site = graph.meta["autogen"] = Site(graph.forward, name, options, mandatory=mandatory)
+            site = graph.meta["autogen_site"] = Site(graph.forward, name, options, mandatory=mandatory)
         return site(*operands)
     try:
         ops = _ops_of(graph, operands, name, options)
@@ -83,13 +83,13 @@ def _ops_of(graph: torch.fx.GraphModule, operands: Sequence[Any], name: str, opt
     if fakes is None:
         return None
     tensors, numbers = separated(fakes)
-    require(tensors, (*PLAIN, *map(type, tensors)))
+    require(tensors, (*PLAIN_TENSORS, *map(type, tensors)))
     if not all(isinstance(each, (int, torch.SymInt)) for each in numbers):
         raise GraphError(name, "it takes a float that changes")
     wanted = [isinstance(each, Tensor) and each.requires_grad for each in operands]
     # AOTAutograd runs a graph more than once.
     geometry = [(each.dtype, each.device, tuple(each.shape), each.stride()) for each in tensors]
-    known, key = graph.meta.setdefault("autogen", {}), repr((geometry, wanted, torch.is_grad_enabled()))
+    known, key = graph.meta.setdefault("autogen_ops", {}), repr((geometry, wanted, torch.is_grad_enabled()))
     if key not in known:
         with compiling, compat.apart(fakes, wanted) as example, defects_of(name):
             runner, segment = Compilation(name, replace(options, gradient="backward"), graph).run(example)

@@ -19,6 +19,7 @@ from autogen.runtime.segments import KernelSegment
 
 _PROCESS = uuid.uuid4().hex  # compilers keep graphs on disk, and another process does not know these segments
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)  # kernels are made for the strides of a trace
+_count = itertools.count()
 _all: dict[str, Ops] = {}  # by token; they live as long as the process, as the graphs that it compiles may
 
 
@@ -36,7 +37,7 @@ class Ops:
     """
 
     def __init__(self, segment: KernelSegment) -> None:
-        self.token = f"{segment.compiled.plan.name}_{len(_all)}_{_PROCESS}"
+        self.token = f"{segment.compiled.plan.name}_{next(_count)}_{_PROCESS}"
         _all[self.token] = self
         self.segment, self._compiled = segment, segment.compiled
         self._parts, plan = segment.segment, segment.compiled.plan
