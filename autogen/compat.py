@@ -93,12 +93,12 @@ def captures(
 
     more: dict[str, Any] = {"isolate_recompiles": True} if _isolates() else {}
     context = eval_frame._optimize_catch_errors(
-        Frames(backend, around, fullgraph=fullgraph),  # type: ignore[arg-type]
+        Frames(backend, around, fullgraph=fullgraph),
         Hooks(None, None, None),
         fullgraph=fullgraph,
         **more,
     )
-    return context(function)  # type: ignore[no-any-return]
+    return context(function)
 
 
 @functools.cache
@@ -122,9 +122,9 @@ def options_of_dynamo(*, dynamic: str, knows_values: bool, limit: int, static: b
         static: whether all numbers and sizes are taken as they are.
     """
     from torch._dynamo import config
+    from torch._functorch import config as aot
     from torch.compiler import config as compiler
     from torch.fx.experimental import _config as symbolic
-    from torch._functorch import config as aot
 
     with (
         config.patch(
@@ -138,8 +138,8 @@ def options_of_dynamo(*, dynamic: str, knows_values: bool, limit: int, static: b
             reorderable_logging_functions=config.reorderable_logging_functions | _says(),
             suppress_errors=False,
         ),
-        compiler.patch(dynamic_sources="" if static else dynamic),
-        symbolic.patch(use_duck_shape=False),
+        compiler.patch(dynamic_sources="" if static else dynamic),  # type: ignore[attr-defined]
+        symbolic.patch(use_duck_shape=False),  # type: ignore[attr-defined]
         aot.patch(fake_tensor_propagate_real_tensors=False),
     ):
         yield
@@ -163,14 +163,16 @@ def entries_of(code: CodeType) -> int:
 
 def forget(code: CodeType) -> None:
     """Have Dynamo forget what it has captured of some code."""
-    from torch._dynamo.eval_frame import reset_code
+    from torch._C._dynamo.eval_frame import reset_code
 
     reset_code(code)
 
 
 def left_to_python(reason: str, *, always: bool, deep: bool = False) -> Any:
     """What tells Dynamo to run a frame as it is: `always`, or this once; `deep` if what it calls is left, too."""
-    from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
+    from torch._C._dynamo.eval_frame import _FrameAction as FrameAction
+    from torch._C._dynamo.eval_frame import _FrameExecStrategy as FrameExecStrategy
+    from torch._dynamo.types import ConvertFrameReturn
 
     strategy = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP if deep else FrameAction.DEFAULT)
     return ConvertFrameReturn(frame_exec_strategy=strategy, apply_to_code=always, skip_reason=reason)
@@ -178,7 +180,9 @@ def left_to_python(reason: str, *, always: bool, deep: bool = False) -> Any:
 
 def captures_no_more(reason: str) -> Any:
     """What tells Dynamo to use what it has captured of some code, and to capture no more of it."""
-    from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
+    from torch._C._dynamo.eval_frame import _FrameAction as FrameAction
+    from torch._C._dynamo.eval_frame import _FrameExecStrategy as FrameExecStrategy
+    from torch._dynamo.types import ConvertFrameReturn
 
     strategy = FrameExecStrategy(FrameAction.RUN_ONLY, FrameAction.RUN_ONLY)
     return ConvertFrameReturn(frame_exec_strategy=strategy, skip_reason=reason)
@@ -341,12 +345,12 @@ def aot_module(
     """A graph of Dynamo's by way of AOTAutograd."""
     from torch._functorch.aot_autograd import aot_module_simplified
 
-    return aot_module_simplified(  # type: ignore[no-any-return]
+    return aot_module_simplified(
         graph,
         example,
-        fw_compiler=compile_forward,  # type: ignore[arg-type]
-        bw_compiler=compile_backward,  # type: ignore[arg-type]
-        inference_compiler=compile_inference,  # type: ignore[arg-type]
+        fw_compiler=compile_forward,
+        bw_compiler=compile_backward,
+        inference_compiler=compile_inference,
         partition_fn=partition,
         decompositions=dict(decompositions),
     )
@@ -418,8 +422,11 @@ def is_plain_call() -> bool:
     is_subclass = metadata.traced_tangent_metas is not None and any(
         not isinstance(each, int) and hasattr(each, "attrs") for each in metadata.subclass_inp_meta
     )
-    return not changes and not is_wrapped and not is_subclass and all(
-        each.output_type in own for each in metadata.output_info
+    return (
+        not changes
+        and not is_wrapped
+        and not is_subclass
+        and all(each.output_type in own for each in metadata.output_info)
     )
 
 
@@ -515,11 +522,11 @@ def inductor(graph: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..
     """A graph compiled by torch's own backend."""
     from torch._inductor.compile_fx import compile_fx
 
-    return compile_fx(graph, example)  # type: ignore[no-any-return, arg-type]
-
+    compiled: Any = compile_fx(graph, example)
+    return compiled
 
 
 def hints_of(shapes: Any) -> Mapping[Any, Any]:
     """The sizes of the call that was captured, by the symbols of a `ShapeEnv`."""
     known = getattr(shapes, "backed_var_to_val", None)  # `var_to_val` before torch 2.12
-    return shapes.var_to_val if known is None else known  # type: ignore[no-any-return]
+    return shapes.var_to_val if known is None else known
