@@ -39,7 +39,8 @@ class Dispatcher:
         self._sites: dict[Hashable, Site] = {}
         self._of_module: weakref.WeakKeyDictionary[torch.nn.Module, dict[bool, Site]] = weakref.WeakKeyDictionary()
         self.fast = FastPath() if options.reads == "arguments" and not options.static_graph else None
-        self._wrap, self._wrap_mandatory = wrapping(self, mandatory=False), wrapping(self, mandatory=True)
+        self._wrap = wrapping(name, options, self.__call__, mandatory=False)
+        self._wrap_mandatory = wrapping(name, options, self.__call__, mandatory=True)
         self.handwritten = None if options.handwritten is None else HandwrittenCalls(self)
 
     @cached_property

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,19 +24,25 @@ from autogen.errors import AutogenError, GraphError, defects_of
 from autogen.locks import compiling
 from autogen.options import Options
 
-if TYPE_CHECKING:
-    from autogen.dispatch.dispatcher import Dispatcher
 
+def wrapping(
+    name: str, options: Options, call: Callable[..., Any], *, mandatory: bool
+) -> Callable[[Any], Callable[..., Any]]:
+    """What makes of a loss, or of its graph, a function that runs it; see `compat.as_operator`.
 
-def wrapping(dispatcher: Dispatcher, *, mandatory: bool) -> Callable[[Any], Callable[..., Any]]:
-    """What makes of a loss, or of its graph, a function that runs it; see `compat.as_operator`."""
+    Args:
+        name: the loss's name.
+        options: how the loss is to run.
+        call: runs a call that is in no graph, given the loss's module, or None, and the arguments.
+        mandatory: whether it is an error if a graph has no kernels.
+    """
 
     def wrap(loss: Any) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
             if isinstance(loss, torch.fx.GraphModule):
-                return _run_graph(loss, args, dispatcher.name, dispatcher.options, mandatory=mandatory)
+                return _run_graph(loss, args, name, options, mandatory=mandatory)
             module = args[0] if args and isinstance(args[0], torch.nn.Module) else None
-            return dispatcher(module, args if module is None else args[1:], kwargs)
+            return call(module, args if module is None else args[1:], kwargs)
 
         return run
 
@@ -47,14 +53,7 @@ def wrapping(dispatcher: Dispatcher, *, mandatory: bool) -> Callable[[Any], Call
 def _run_graph(
     graph: torch.fx.GraphModule, operands: Sequence[Any], name: str, options: Options, *, mandatory: bool
 ) -> Any:
-    """Run, or record, the graph of a loss.
-
-    Args:
-        graph: the loss as a function of all that it reads.
-        operands: what it is given: tensors, or what stands for them in a trace.
-        name: the loss's name.
-        options: how the loss is to run.
-        mandatory: whether it is an error if there are no kernels.
+    """Run, or record, the graph of a loss, given tensors, or what stands for them in a trace.
 
     Raises:
         AutogenError: there are no kernels, and they are mandatory.
