@@ -45,6 +45,12 @@ _SELECTED = {
     aten.select_scatter.default: (0, 2, 3),
 }
 _PLACED = {**_STARTS, **_SELECTED}
+_OF_ROWS = frozenset(
+    {
+        *(aten.gather.default, aten.scatter_add.default, aten.scatter.src, aten.scatter.value),
+        *(aten.scatter_reduce.two, aten.scatter.reduce, aten.scatter.value_reduce),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -258,6 +264,8 @@ class _Builder:
             return
         if node.target in _PLACED:
             node.args = _from_the_beginning(node)
+        if node.target in _OF_ROWS:
+            _settle_rows(node)
         if not isinstance(node.target, torch._ops.OpOverload):
             raise UnsupportedOpError(str(getattr(node.target, "__name__", node.target)), where=node.meta["origin"])
         value = node.meta.get("val")
@@ -537,6 +545,14 @@ def _from_the_beginning(node: torch.fx.Node) -> tuple[Any, ...]:
         return tuple(node.args)
     written = Size(place.node.expr) if isinstance(place, SYMBOLIC) else place
     return (*node.args[:at], written, *node.args[at + 1 :])
+
+
+def _settle_rows(node: torch.fx.Node) -> None:
+    """Guard that a gather, or a scatter, has places for all rows, if in this call it has: torch takes fewer, too."""
+    whole, dim, places = map(_value, node.args[:3])
+    for k, (count, size) in enumerate(zip(places.shape, whole.shape, strict=False)):
+        if k != dim % len(whole.shape):
+            guard_or_false(count == size)
 
 
 def _reached(
