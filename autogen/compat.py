@@ -238,8 +238,8 @@ def cause_of(error: BaseException) -> BaseException:
     """What a backend raised, out of what Dynamo makes of it."""
     from torch._dynamo.exc import BackendCompilerFailed
 
-    while isinstance(error, BackendCompilerFailed) and error.__cause__ is not None:
-        error = error.__cause__
+    while isinstance(error, BackendCompilerFailed):
+        error = error.inner_exception
     return error
 
 
