@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from autogen import compat
-from autogen.availability import has_interpreter, has_triton, require
+from autogen.availability import has_interpreter, require
 from autogen.compiler import compile_graph, compile_segment
-from autogen.errors import AutogenError, GraphChangedError, SourceLine, UnavailableError, defects_of
+from autogen.errors import AutogenError, GraphChangedError, SourceLine, defects_of
 from autogen.lowering import decompositions
 from autogen.options import PLAIN, Options
 from autogen.runtime.segments import KernelSegment
