@@ -14,13 +14,13 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.utils import _pytree as pytree
 
 from autogen.capture import masks
-from autogen.capture.graph import EdgeTensor, JointGraph, ancestors
+from autogen.capture.graph import EdgeTensor, JointGraph
 from autogen.capture.prologue import Prologue
 from autogen.capture.sizes import SYMBOLIC, Size, Sizes, settle_factors
 from autogen.capture.source import line_of_trace
 from autogen.errors import TooLargeError, UnavailableError, UnsupportedOpError
 from autogen.names import of_input, unique
-from autogen.torch_step import TorchStep, is_random
+from autogen.torch_step import TorchStep, ancestors, is_random
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
