@@ -325,6 +325,9 @@ class _Builder:
                 if isinstance(size, torch.SymInt):
                     by_size.setdefault(self.shapes.replace(size.node.expr), set()).add(chosen[0])
                     reads.append((node, *chosen))
+        for node in self.graph.nodes:
+            if node.target is aten.masked_scatter.default:
+                self._scatter(node, by_size)
         self._masked = set()
         if self.knows_masks:
             return
@@ -344,6 +347,15 @@ class _Builder:
         shape, other = tensor.meta["val"].shape, mask.meta["val"].shape  # type: ignore[union-attr]
         if tuple(shape) == tuple(other):
             node.target, node.args = aten.index.Tensor, (tensor, [mask])
+
+    def _scatter(self, node: torch.fx.Node, by_size: dict[sympy.Expr, set[torch.fx.Node]]) -> None:
+        """`masked_scatter` of as many values as the mask has chosen, as in the gradient of that, as an index."""
+        tensor, mask, source = node.args
+        whole, chosen, values = map(_value, node.args)
+        size = values.shape[0] if values.dim() == 1 else 0
+        is_chosen = isinstance(size, torch.SymInt) and by_size.get(self.shapes.replace(size.node.expr)) == {mask}
+        if is_chosen and tuple(whole.shape) == tuple(chosen.shape):
+            node.target, node.args = aten.index_put.default, (tensor, [mask], source)
 
     def _found(self) -> list[torch.fx.Node]:
         """The nodes that torch has to compute before the kernels, in the order of the graph."""
