@@ -205,7 +205,7 @@ class TestValues:
         assert prologue is not None and [str(node.target) for node in prologue.steps] == ["aten.nonzero.default"]
         (found,), numbers = prologue(run.arguments)
         assert found.tolist() == [[1], [2]] and not numbers
-        assert [each.name for each in segment.segment.graph.inputs][-1] == "nonzero"
+        assert segment.segment.graph.inputs[-1].name.startswith("nonzero")
 
     def test_what_is_found_in_backward_is_torchs(self) -> None:
         class Found(torch.autograd.Function):
