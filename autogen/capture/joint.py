@@ -146,6 +146,9 @@ class _Builder:
         given = [(names[node], node.meta["number"]) for node in self.numbers]
         given += [(node.name, node.meta["val"]) for node in (prologue.numbers if prologue else ())]
         self.sizes = Sizes(self.shapes, fakes, given)
+        for node in self.graph.nodes:
+            if node.target in _PLACED:
+                node.args = _from_the_beginning(node)
         self._drop_symbols()
         joint, returned, reads = self._edges(inputs, extra, names, prologue)
         places = {node: place for place, node in enumerate(self.arguments)}
@@ -256,8 +259,6 @@ class _Builder:
             self.results = [node.all_input_nodes[0] if each is node else each for each in self.results]
             self.gradients = [node.all_input_nodes[0] if each is node else each for each in self.gradients]
             return
-        if node.target in _PLACED:
-            node.args = _from_the_beginning(node)
         if not isinstance(node.target, torch._ops.OpOverload):
             raise UnsupportedOpError(str(getattr(node.target, "__name__", node.target)), where=node.meta["origin"])
         value = node.meta.get("val")
