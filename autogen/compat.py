@@ -147,11 +147,10 @@ def options_of_dynamo(*, dynamic: str, knows_values: bool, limit: int, static: b
 
 @functools.cache
 def _says() -> set[Any]:
-    import logging
+    """What is said after a graph, and does not end it; methods of loggers are not among what torch can put off."""
     import warnings
 
-    methods = (logging.Logger.debug, logging.Logger.info, logging.Logger.warning, logging.Logger.error)
-    return {print, warnings.warn, *methods}
+    return {print, warnings.warn}
 
 
 def entries_of(code: CodeType) -> int:

@@ -196,21 +196,27 @@ class TestBreaks:
             agree(ours, loss, (torch.rand(5, 4) * sign).requires_grad_())
         assert launches.take() == 6
 
-    def test_printing_and_logging_end_nothing(self, capsys: Any, caplog: Any) -> None:
+    def test_printing_ends_nothing_and_a_logger_ends_a_graph(self, capsys: Any, caplog: Any) -> None:
         logger = logging.getLogger("test_capture")
 
         @autogen_loss
         def loss(x: Tensor) -> Tensor:
             value = x.square().mean()
             print("a loss of", "two words")
-            logger.warning("a loss")
             return value * 2
+
+        @autogen_loss
+        def logging_loss(x: Tensor) -> Tensor:
+            value = loss(x)
+            logger.warning("a loss")
+            return value / 2
 
         for _ in range(2):
             torch.testing.assert_close(loss(torch.ones(4)), torch.tensor(2.0))
         assert capsys.readouterr().out == "a loss of two words\n" * 2
-        assert caplog.messages.count("a loss") == 2
         assert explain(loss, torch.ones(4)).breaks == ()
+        torch.testing.assert_close(logging_loss(torch.ones(4)), torch.tensor(1.0))
+        assert caplog.messages.count("a loss") == 1
 
 
 class TestBudget:
