@@ -16,6 +16,7 @@ from torch.utils._device import DeviceContext
 
 from autogen.errors import UnavailableError
 
+PLAIN_TYPES = (int, float, bool, str, type(None), complex, bytes)
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _DTYPES = frozenset(
     (

@@ -18,20 +18,15 @@ import torch
 from torch._higher_order_ops.wrap import DynamoBypassingWrapper
 from torch._ops import HigherOrderOperator
 
-from autogen.errors import SourceLine
-
 # --- Dynamo -----------------------------------------------------------------------------------------------------------
 
 
-def break_of(graph: torch.fx.GraphModule) -> tuple[str | None, SourceLine | None]:
-    """Torch's reason to end a graph of Dynamo's before the function does, and the user's line; None if it did not."""
-    from autogen.capture.source import innermost
-
+def break_of(graph: torch.fx.GraphModule) -> tuple[str | None, list[tuple[str, int]]]:
+    """Torch's reason to end a graph of Dynamo's before the function does, None if it did not, and the frames there."""
     reason = getattr(graph, "compile_subgraph_reason", None)
     if reason is None or not reason.graph_break:
-        return None, None
-    frames = [(frame.filename, frame.lineno) for frame in reason.user_stack]
-    return _first_sentence(str(reason.reason)), innermost(frames)
+        return None, []
+    return _first_sentence(str(reason.reason)), [(frame.filename, frame.lineno) for frame in reason.user_stack]
 
 
 def _first_sentence(text: str) -> str:
@@ -218,12 +213,9 @@ def reason_of(error: BaseException) -> str:
     return _first_sentence(str(error)) or type(error).__name__
 
 
-def line_of(error: BaseException) -> SourceLine | None:
-    """The user's line that Dynamo was at when it gave up."""
-    from autogen.capture.source import innermost
-
-    stack = getattr(error, "real_stack", None) or ()
-    return innermost([(frame.filename, frame.lineno) for frame in stack])
+def frames_of(error: BaseException) -> list[tuple[str, int]]:
+    """File and line of each frame of the user's that Dynamo was in when it gave up, outermost first."""
+    return [(frame.filename, frame.lineno) for frame in getattr(error, "real_stack", None) or ()]
 
 
 def restarts(error: Exception) -> bool:

@@ -14,13 +14,13 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.utils import _pytree as pytree
 
 from autogen.capture import masks
-from autogen.capture.graph import EdgeTensor, JointGraph, ancestors
+from autogen.capture.graph import EdgeTensor, JointGraph
 from autogen.capture.prologue import Prologue
 from autogen.capture.sizes import SYMBOLIC, Size, Sizes, settle_factors
 from autogen.capture.source import line_of_trace
 from autogen.errors import TooLargeError, UnavailableError, UnsupportedOpError
 from autogen.names import of_input, unique
-from autogen.torch_step import TorchStep, is_random
+from autogen.torch_step import TorchStep, ancestors, is_random
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -45,6 +45,12 @@ _SELECTED = {
     aten.select_scatter.default: (0, 2, 3),
 }
 _PLACED = {**_STARTS, **_SELECTED}
+_OF_ROWS = frozenset(
+    {
+        *(aten.gather.default, aten.scatter_add.default, aten.scatter.src, aten.scatter.value),
+        *(aten.scatter_reduce.two, aten.scatter.reduce, aten.scatter.value_reduce),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -259,6 +265,8 @@ class _Builder:
             self.results = [node.all_input_nodes[0] if each is node else each for each in self.results]
             self.gradients = [node.all_input_nodes[0] if each is node else each for each in self.gradients]
             return
+        if node.target in _OF_ROWS:
+            _settle_rows(node)
         if not isinstance(node.target, torch._ops.OpOverload):
             raise UnsupportedOpError(str(getattr(node.target, "__name__", node.target)), where=node.meta["origin"])
         value = node.meta.get("val")
@@ -538,6 +546,14 @@ def _from_the_beginning(node: torch.fx.Node) -> tuple[Any, ...]:
         return tuple(node.args)
     written = Size(place.node.expr) if isinstance(place, SYMBOLIC) else place
     return (*node.args[:at], written, *node.args[at + 1 :])
+
+
+def _settle_rows(node: torch.fx.Node) -> None:
+    """Guard that a gather, or a scatter, has places for all rows, if in this call it has: torch takes fewer, too."""
+    whole, dim, places = map(_value, node.args[:3])
+    for k, (count, size) in enumerate(zip(places.shape, whole.shape, strict=False)):
+        if k != dim % len(whole.shape):
+            guard_or_false(count == size)
 
 
 def _reached(

@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from autogen.capture.graph import ancestors
 from autogen.errors import ValueBranchError
-from autogen.torch_step import is_random, is_view
+from autogen.torch_step import ancestors, is_random, is_view
 
 aten = torch.ops.aten
 

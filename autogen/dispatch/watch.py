@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autogen.capture.backend import Captured
+    from autogen.dispatch.backend import Captured
 
 
 @dataclass(frozen=True)

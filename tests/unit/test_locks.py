@@ -10,9 +10,8 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-import torch
 
-from autogen import autogen_loss, locks
+from autogen import locks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 
@@ -84,30 +83,6 @@ def test_a_child_collects_garbage() -> None:
     with locks.without_collections():
         assert passes_in_a_child(lambda: not gc.isenabled())
     assert gc.isenabled()
-
-
-@pytest.mark.skipif("not __import__('autogen.availability').availability.has_interpreter()")
-def test_a_child_finds_no_loss_half_traced() -> None:
-    entered, go_on = threading.Event(), threading.Event()
-
-    class Slow(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("weight", torch.full((3,), 2.0))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if type(self.weight) is not torch.Tensor:
-                entered.set()
-                go_on.wait(0.5)
-            return (x * self.weight).sum()
-
-    loss = Slow()
-    thread = threading.Thread(target=lambda: autogen_loss(loss)(torch.ones(3)))
-    thread.start()
-    assert entered.wait(30)
-    assert passes_in_a_child(lambda: type(loss.weight) is torch.Tensor and loss.weight.sum().item() == 6)
-    go_on.set()
-    thread.join()
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])

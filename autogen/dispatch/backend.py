@@ -12,6 +12,7 @@ import torch
 
 from autogen import compat
 from autogen.availability import has_interpreter, require
+from autogen.capture.source import innermost
 from autogen.compiler import compile_graph, compile_segment
 from autogen.errors import AutogenError, GraphChangedError, SourceLine, defects_of
 from autogen.lowering import decompositions
@@ -65,7 +66,8 @@ class Backend:
 
     def __call__(self, graph: torch.fx.GraphModule, example: Sequence[Any]) -> Runner:
         captured, runner = self._run(graph, example)
-        captured.ended_by, captured.line = compat.break_of(graph)
+        captured.ended_by, frames = compat.break_of(graph)
+        captured.line = innermost(frames)
         if captured.error is not None and self.mandatory:
             raise captured.error
         return runner if self._heard is None else self._heard(captured, runner)
