@@ -296,7 +296,7 @@ def to_store(node: Node, dtype: torch.dtype) -> Node:
 
 def apply(op: str, *args: Node) -> Node:
     """A scalar op of the op table; raises `TypeError` if the dtypes break its rule."""
-    from autogen.ops import OPS  # not for what is found on disk, which has been applied
+    from autogen.ops import OPS
 
     return intern(op, args, OPS[op].result_dtype([arg.dtype for arg in args]), ())
 

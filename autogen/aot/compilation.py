@@ -84,7 +84,7 @@ def triton_kernel(kernel: SpecializedKernel, target: Target) -> tuple[Any, Any]:
 
     if target.backend not in kernel.backends:
         raise RefusedError(kernel.loss, target.name)
-    function = build.load_function(kernel.name, kernel.text, kernel.key)
+    function = build.load_function(kernel.name, kernel.text)
     if not isinstance(function, triton.JITFunction):
         raise RuntimeError("Triton interprets in this process; use autogen.aot.compile_all")
     named = dict(zip(function.arg_names, kernel.parameters, strict=True))

@@ -68,7 +68,6 @@ class SpecializedKernel:
         parameters: in the order of the function's.
         num_warps: warps per program.
         programs: programs of the launch.
-        key: Triton's name for the code, if it is known.
         backends: those of Triton's that the kernel is made for.
     """
 
@@ -79,7 +78,6 @@ class SpecializedKernel:
     parameters: tuple[Parameter, ...]
     num_warps: int
     programs: int
-    key: str = ""
     backends: frozenset[str] = _BACKENDS
 
 
@@ -146,7 +144,7 @@ def specialize(
     tiles = dict(tiling.tiles)
     parameters += [Parameter("constexpr", tiles[tile]) for tile in source.tiles]
     return SpecializedKernel(
-        loss, direction, source.name, source.text, tuple(parameters), tiling.num_warps, tiling.programs, source.key
+        loss, direction, source.name, source.text, tuple(parameters), tiling.num_warps, tiling.programs
     )
 
 

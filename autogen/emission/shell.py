@@ -93,7 +93,7 @@ def _quoted(text: str) -> str:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    import jinja2  # not for kernels that are on disk
+    import jinja2
 
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(autogen.templates.FOLDER),

@@ -42,8 +42,7 @@ class KernelSource:
     The kernel is called with the `buffers`, then the `partials` and the counter if there are any, then the values of
     `sizes`, then the tile sizes named in `tiles`. `loads` counts, for each load, how often a whole tensor is read, and
     names the function that reads it: 0 for the kernel itself, else the place among those that it calls, from 1.
-    `doubles` are the names of those numbers among `sizes` that are given in double precision. `key` is Triton's name
-    for the code, if it is known (`build.key_of`).
+    `doubles` are the names of those numbers among `sizes` that are given in double precision.
     """
 
     name: str
@@ -54,4 +53,3 @@ class KernelSource:
     tiles: tuple[str, ...]
     loads: tuple[tuple[ir.Node, int, int], ...]
     doubles: frozenset[str] = frozenset()
-    key: str = ""

@@ -136,7 +136,7 @@ class Backwards:
         return found
 
     def _scheduled(self, layouts: tuple[str, ...], is_early: bool) -> Backward:
-        from autogen.scheduling.missing import without  # these are not for a plan from disk
+        from autogen.scheduling.missing import without  # not for a loss that is only called forward
         from autogen.scheduling.schedule import aliases_of, backward_of
 
         plan, direction, aliases = self.plan, self.plan.direction, self.plan.aliases

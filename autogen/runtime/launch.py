@@ -7,7 +7,7 @@ import functools
 import itertools
 import traceback
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any, Protocol
 
 import torch
@@ -119,7 +119,7 @@ class Launcher:
     def _in(self, variant: Variant) -> Written:
         written = self._written.get(variant)
         if written is None:
-            from autogen.emission.emit import emit  # not for kernels that are on disk
+            from autogen.emission.emit import emit
 
             with compiling, defects_of(self._provenance.loss):
                 source = emit(self.kernel, self._space, variant, self._provenance)
@@ -130,13 +130,6 @@ class Launcher:
             names = tuple(buffer.name for buffer in source.buffers)
             written = self._written[variant] = Written(source, names, arguments, counts, is_sized)
         return written
-
-    def note_keys(self) -> None:
-        """Note what Triton finds the kernel's texts by, for a process that gets them from disk."""
-        for variant, written in self._written.items():
-            source = written.source
-            keyed = replace(source, key=build.key_of(source.name, source.text))
-            self._written[variant] = replace(written, source=keyed)
 
     def arguments(self, sizes: Mapping[str, int], variant: Variant) -> tuple[int, ...]:
         """The sizes that the kernel is given in a variant."""
@@ -214,7 +207,7 @@ class Launch:
     @functools.cached_property
     def _function(self) -> Any:
         """What Triton launches; calls of sizes that it need not tell apart from others do without."""
-        return build.load_function(self._source.name, self._source.text, self._source.key)
+        return build.load_function(self._source.name, self._source.text)
 
     def compile(self) -> int:
         """Have Triton compile the kernel for aligned tensors, which it then has for the launch.
