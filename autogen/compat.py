@@ -215,13 +215,6 @@ def line_of(error: BaseException) -> SourceLine | None:
     return innermost([(frame.filename, frame.lineno) for frame in stack])
 
 
-def graph_break_errors() -> tuple[type[Exception], ...]:
-    """What Dynamo raises where a function cannot be captured in one graph."""
-    from torch._dynamo.exc import Unsupported, UserError
-
-    return (Unsupported, UserError)
-
-
 def restarts(error: Exception) -> bool:
     """Whether an exception is Dynamo's own way of beginning anew."""
     from torch._dynamo.exc import TensorifyScalarRestartAnalysis

@@ -116,6 +116,17 @@ class FallbackWarning(UserWarning):
         super().__init__(f"{loss} runs in torch for calls of further kinds: {reason}")
 
 
+class RecompileLimitError(AutogenError):
+    """The loss `loss` has been captured as often as it may be, and no capture holds for a call, for a `reason`."""
+
+    def __init__(self, loss: str, reason: str) -> None:
+        self.loss = loss
+        super().__init__(
+            f"{loss} has no kernels for this call: {reason}",
+            remedy=f"Keep what differs from call to call in tensors, or out of the loss. {_USE_DEFAULT_POLICY}",
+        )
+
+
 class GraphBreakError(AutogenError):
     """Torch cannot capture a loss in one graph, for a `reason` of its own."""
 

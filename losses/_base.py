@@ -124,3 +124,22 @@ def gaussian_nll_loss(
     if reduction == "none":
         return loss
     return loss.mean() if reduction == "mean" else loss.sum()
+
+
+def multi_margin_loss(
+    input: Tensor,
+    target: Tensor,
+    p: int = 1,
+    margin: float = 1.0,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """`sum_{c != y} max(0, margin - x_y + x_c)^p * w_y / C`, as `torch.nn.functional.multi_margin_loss`.
+
+    Of a single row, what torch captures has a dimension too many.
+    """
+    loss = torch.nn.functional.multi_margin_loss(input, target, p, margin, weight, size_average, reduce, reduction)
+    is_single = torch.compiler.is_compiling() and target.dim() == 0
+    return loss.reshape(()) if is_single else loss

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from autogen.decorator import autogen_loss
 from autogen.losses import handwritten
-from autogen.losses._base import gaussian_nll_loss
+from autogen.losses._base import gaussian_nll_loss, multi_margin_loss
 
 __all__ = [
     "BCELoss",
@@ -143,6 +143,10 @@ class MultiMarginLoss(nn.MultiMarginLoss):
 
     A label that is no class raises where torch computes the loss; of kernels, which wait for no check, it is nan.
     """
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """The loss of scores (N, C) or (C,) and labels (N,) or ()."""
+        return multi_margin_loss(input, target, self.p, self.margin, self.weight, reduction=self.reduction)
 
 
 @autogen_loss(reads="arguments")

@@ -20,7 +20,7 @@ from autogen.errors import UnavailableError
 from autogen.options import PLAIN, Options
 from autogen.policies import Policy, resolve
 
-_MOST_SITES = 64  # sets of constants that have captures of their own
+_MOST_SITES = 256  # sets of constants that have captures of their own
 
 
 class Dispatcher:
@@ -71,7 +71,7 @@ class Dispatcher:
             result = self.handwritten.run(module, args, kwargs)
             if result is not NotImplemented:
                 return result
-        site = self.site(module, name or self.name, mandatory=policy is Policy.MANDATORY)
+        site = self.site(module, args, kwargs, name or self.name, mandatory=policy is Policy.MANDATORY)
         given = args if module is None else (module, *args)
         if self.fast is None:
             return site(*given, **kwargs)
@@ -97,7 +97,7 @@ class Dispatcher:
         if anywhere:
             site = Site(self.function, name, self.options, mandatory=True, runs=False)
         else:
-            site = self.site(module, name, mandatory=resolve(self.options.policy) is Policy.MANDATORY)
+            site = self.site(module, args, kwargs, name, mandatory=resolve(self.options.policy) is Policy.MANDATORY)
         given = args if module is None else (module, *args)
         with watch.watching(stops=True) as runs, contextlib.suppress(watch.Stopped):
             site(*given, **kwargs)
@@ -121,8 +121,23 @@ class Dispatcher:
             )
         return None
 
-    def site(self, module: torch.nn.Module | None, name: str, *, mandatory: bool) -> Site:
-        """Where the captures of a module, or of the function, are."""
+    def site(
+        self,
+        module: torch.nn.Module | None,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        name: str,
+        *,
+        mandatory: bool,
+    ) -> Site:
+        """Where the captures of a module, or of the function, are.
+
+        Of a loss that reads nothing but its arguments, each kind of these has a place, and so a budget, of its own.
+        """
+        if self.fast is not None:
+            kinds = (*map(_kind_of, args), *((key, _kind_of(each)) for key, each in kwargs.items()))
+            constants = () if module is None else _constants_of(module)
+            return self._site((constants, kinds), name, mandatory=mandatory)
         if module is None:
             return self._site((), name, mandatory=mandatory)
         known = self._of_module.get(module)
@@ -147,3 +162,10 @@ def _constants_of(module: torch.nn.Module) -> Hashable:
     own = {name: value for name, value in vars(module).items() if type(value) in PLAIN_TYPES and name != "training"}
     return type(module), *((name, type(value), value) for name, value in sorted(own.items()))
 
+
+
+def _kind_of(argument: Any) -> Hashable:
+    """What decides which graph a loss is, of one argument: of a tensor, all but its sizes and values."""
+    if isinstance(argument, torch.Tensor):
+        return torch.Tensor, argument.dtype, argument.dim(), argument.device, argument.requires_grad
+    return (type(argument), argument) if type(argument) in PLAIN_TYPES else type(argument)

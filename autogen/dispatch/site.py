@@ -15,7 +15,7 @@ from autogen.capture.backend import Backend, Captured
 from autogen.capture.source import is_torchs
 from autogen.capture.static_graph import Graph
 from autogen.dispatch import watch
-from autogen.errors import AutogenError, FallbackWarning, GraphBreakError, GraphChangedError
+from autogen.errors import AutogenError, FallbackWarning, GraphBreakError, GraphChangedError, RecompileLimitError
 from autogen.locks import compiling
 from autogen.options import Options
 
@@ -58,20 +58,24 @@ class Site:
         if self.options.retraces:
             compat.forget(self._function.__code__)
             self._counts.clear()
-        if not self.mandatory:
-            return self._call(*args, **kwargs)
         try:
             return self._call(*args, **kwargs)
-        except compat.graph_break_errors() as error:
-            raise _break_error(error) from error
+        except _NotCapturedError as error:
+            fault = error.__cause__
+        assert isinstance(fault, Exception)
+        self._function(*args, **kwargs)  # which raises what the loss raises, if that was the reason
+        raise GraphBreakError(compat.reason_of(fault), where=compat.line_of(fault)) from fault
 
     def _capture(self, frame: types.FrameType, convert: Callable[..., Any]) -> Any:
         """Capture one frame, with as many of its sizes and values as symbols as torch allows."""
         code = frame.f_code
         key = (code.co_filename, code.co_firstlineno, code.co_name)
-        if self._counts[key] >= MOST_CAPTURES and not self.mandatory:
-            self._warn(frame)
-            return compat.captures_no_more("the loss was captured too often")
+        if self._counts[key] >= MOST_CAPTURES:
+            reason = self._reason(frame)
+            if self.mandatory:
+                raise RecompileLimitError(self.name, reason)
+            self._warn(reason)
+            return compat.captures_no_more(reason)
         is_root = code is self._function.__code__
         self._frame.key, fault = key, None
         options = {"dynamic": _tensors_in(frame), "limit": MOST_CAPTURES}
@@ -97,7 +101,7 @@ class Site:
             return found
         assert fault is not None
         if self.mandatory:
-            raise fault
+            raise _NotCapturedError from fault
         self._faults[key] += 1
         reason = compat.reason_of(fault)
         is_known = not compat.is_of_call(fault) or self._faults[key] >= _MOST_FAULTS
@@ -131,15 +135,18 @@ class Site:
         if difference is not None:
             raise GraphChangedError(self.name, difference)
 
-    def _warn(self, frame: types.FrameType) -> None:
-        """Say once that further kinds of calls run in torch, and why there are so many."""
+    def _reason(self, frame: types.FrameType) -> str:
+        """Why a call is captured no more."""
         reasons = compat.reasons_to_capture(frame)
-        self.reason = f"it was captured {MOST_CAPTURES} times, and no capture holds for this call"
-        if reasons:
-            self.reason += f" ({reasons[0]})"
+        why = f": {reasons[0]}" if reasons else ""
+        return f"it was captured {MOST_CAPTURES} times, and no capture holds for this call{why}"
+
+    def _warn(self, reason: str) -> None:
+        """Say once that further kinds of calls run in torch, and why there are so many."""
+        self.reason = reason
         if not self._warned:
             self._warned = True
-            warnings.warn(FallbackWarning(self.name, self.reason), stacklevel=2)
+            warnings.warn(FallbackWarning(self.name, reason), stacklevel=2)
 
 
 def _with_own_code(function: Callable[..., Any]) -> Any:
@@ -180,6 +187,5 @@ def _tensors_in(frame: types.FrameType) -> str:
     return "|".join(names)
 
 
-def _break_error(error: Exception) -> AutogenError:
-    """What torch says where a loss cannot be captured in one graph."""
-    return GraphBreakError(compat.reason_of(error), where=compat.line_of(error))
+class _NotCapturedError(Exception):
+    """Torch cannot capture the loss in one graph, by its cause."""

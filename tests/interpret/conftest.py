@@ -13,6 +13,7 @@ from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpretedFunction
 
 import autogen.capture.backend
+import autogen.dispatch.site
 from autogen import policy
 from tests.interpret.bounds import Bounds
 from tests.interpret.direct import DIRECT
@@ -28,6 +29,7 @@ def _interpreted(request: pytest.FixtureRequest) -> Iterator[None]:
             DIRECT.patch(patch)
             Bounds().patch(patch)
             _patch_device_functions(patch)
+        patch.setattr(autogen.dispatch.site, "MOST_CAPTURES", 1000)  # tests draw many kinds of calls
         yield
 
 

@@ -126,7 +126,7 @@ def test_what_a_loss_asks_about_gradients() -> None:
 
     ours = autogen_loss(loss, policy="mandatory")
     for _ in range(3):
-        for mode in (torch.no_grad, torch.enable_grad, torch.inference_mode, _enabled_in_inference):
+        for mode in (torch.no_grad, torch.enable_grad, torch.inference_mode):
             for requires_grad in (False, True):
                 x = torch.ones(3, requires_grad=requires_grad)
                 with mode():
