@@ -30,12 +30,11 @@ import ctypes
 import math
 import weakref
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sympy
 import torch
-
-from autogen.frozen import frozen
 
 REDUCTIONS = ("sum", "prod", "max", "min")
 SCANS = ("sum", "prod", "logaddexp")
@@ -86,7 +85,7 @@ def is_hole(symbol: sympy.Expr) -> bool:
     return isinstance(symbol, sympy.Symbol) and not isinstance(symbol, Axis) and symbol.name.startswith("_")
 
 
-@frozen
+@dataclass(frozen=True)
 class Buffer:
     """A tensor in memory: `shape` and `strides` are sympy expressions, in elements.
 

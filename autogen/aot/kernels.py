@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
-
-from autogen.frozen import frozen
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +38,7 @@ _TYPES = {
 _BACKENDS = frozenset({"cuda", "hip"})
 
 
-@frozen
+@dataclass(frozen=True)
 class Parameter:
     """A kernel parameter as Triton specialises it.
 
@@ -56,7 +55,7 @@ class Parameter:
     short: bool = False
 
 
-@frozen
+@dataclass(frozen=True)
 class SpecializedKernel:
     """A kernel as one call would have Triton compile it; plain data that can be sent to another process.
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import sympy
 import torch
 
 from autogen import ir
-from autogen.frozen import frozen
 
 
-@frozen
+@dataclass(frozen=True)
 class Partial:
     """What programs store for the last block: `count` values, in terms of sizes, `PROGRAMS` and `CHUNKS`."""
 
@@ -20,7 +20,7 @@ class Partial:
     count: sympy.Expr
 
 
-@frozen
+@dataclass(frozen=True)
 class Function:
     """A generated function by itself, and what it is called with: see `KernelSource`."""
 
@@ -35,7 +35,7 @@ class Function:
     doubles: frozenset[str] = frozenset()
 
 
-@frozen
+@dataclass(frozen=True)
 class KernelSource:
     """A generated kernel.
 

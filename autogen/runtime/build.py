@@ -20,12 +20,12 @@ import re
 import tempfile
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from autogen.errors import CompileError
-from autogen.frozen import frozen
 from autogen.runtime.folders import make_private, refusal_of
 
 logger = logging.getLogger("autogen")
@@ -206,7 +206,7 @@ def tuned_configs() -> list[Path]:
     return sorted(_files(tuned_folder(), _CONFIG))
 
 
-@frozen
+@dataclass(frozen=True)
 class CacheContent:
     """What is in the cache: how many modules, their bytes, and the age of the oldest and the newest in seconds."""
 

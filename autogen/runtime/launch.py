@@ -7,7 +7,7 @@ import functools
 import itertools
 import traceback
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -15,8 +15,7 @@ import torch
 from autogen import ir
 from autogen.emission.source import KernelSource, Partial
 from autogen.errors import CompileError, StorageError, defects_of
-from autogen.frozen import frozen
-from autogen.locks import compiling, interpreting, without_collections
+from autogen.locks import compiling, interpreting
 from autogen.provenance import Provenance
 from autogen.runtime import build, direct, scratch
 from autogen.scheduling.kernel import CHUNKS, PROGRAMS, Kernel
@@ -68,7 +67,7 @@ class Tuner(Protocol):
         """The same; what has not been chosen is chosen now, if that is possible here."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Written:
     """A kernel in one variant, and what its launches need of it.
 
@@ -234,8 +233,7 @@ class Launch:
 @contextlib.contextmanager
 def triton_around(device: torch.device, name: str) -> Iterator[None]:
     """What Triton needs around it to compile and to launch a kernel; its refusals become errors of ours."""
-    collections = without_collections() if direct.streams_of(device.type) else contextlib.nullcontext()
-    with device_context(device), collections:
+    with device_context(device):
         try:
             yield
         except BaseException as error:  # what is interrupted may be an interpreted kernel, half-way
