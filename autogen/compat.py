@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any
@@ -213,6 +214,12 @@ def line_of(error: BaseException) -> SourceLine | None:
 
     stack = getattr(error, "real_stack", None) or ()
     return innermost([(frame.filename, frame.lineno) for frame in stack])
+
+
+def locks_of_dynamo() -> list[Any]:
+    """What the thread holds that Dynamo captures a function in; none before Dynamo is first used."""
+    module = sys.modules.get("torch._dynamo.convert_frame")
+    return [] if module is None else [module.compile_lock]
 
 
 def restarts(error: Exception) -> bool:
