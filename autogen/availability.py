@@ -16,6 +16,7 @@ from torch.utils._device import DeviceContext
 
 from autogen.errors import UnavailableError
 
+PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _DTYPES = frozenset(
     (
         *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
@@ -55,8 +56,8 @@ def is_differentiable() -> bool:
     return torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
 
 
-def require(tensors: Sequence[torch.Tensor]) -> None:
-    """Check that kernels can run on `tensors`.
+def require(tensors: Sequence[torch.Tensor], plain: tuple[type, ...] = PLAIN_TENSORS) -> None:
+    """Check that kernels can run on `tensors`, which are of `plain` types.
 
     Raises:
         UnavailableError: no Triton, a device or dtype that kernels do not know, tensors that are no plain ones, or that
@@ -67,7 +68,7 @@ def require(tensors: Sequence[torch.Tensor]) -> None:
     if not tensors:
         raise UnavailableError("the loss was given no tensor", remedy="Pass its input as a tensor.")
     for tensor in tensors:
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        if type(tensor) not in plain:
             raise UnavailableError(
                 f"an argument is a {type(tensor).__name__}, not a plain tensor",
                 remedy="Pass plain tensors.",

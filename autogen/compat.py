@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import sys
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
+from torch._higher_order_ops.wrap import DynamoBypassingWrapper
+from torch._ops import HigherOrderOperator
 
 from autogen.errors import SourceLine
 
@@ -39,10 +44,13 @@ def _first_sentence(text: str) -> str:
 
 
 def source_of(node: torch.fx.Node) -> str:
-    """Where Dynamo has found an argument of a graph, such as `L['self']._buffers['weight']`."""
+    """Where Dynamo has found an argument of a graph, such as `L['self']._buffers['weight']`.
+
+    An argument of a graph inside of another has but a name, such as `l_target_`.
+    """
     argument = node.meta.get("grapharg")
     if argument is None or argument.source is None:
-        return str(node.target)
+        return str(node.target).removeprefix("l_").rstrip("_")
     name = argument.source.name
     return str(name() if callable(name) else name)  # a method before torch 2.12
 
@@ -71,7 +79,7 @@ class Frames:
 
     def __call__(self, frame: Any, cache_entry: Any, hooks: Any, frame_state: Any, skip: int = 0) -> Any:
         def convert(**options: Any) -> Any:
-            with options_of_dynamo(**options):
+            with options_of_dynamo(**options), _inside_loss():
                 return self._convert(frame, cache_entry, hooks, frame_state, skip=skip + 3)
 
         return self._around(frame, convert)
@@ -86,12 +94,12 @@ def captures(
 
     more: dict[str, Any] = {"isolate_recompiles": True} if _isolates() else {}
     context = eval_frame._optimize_catch_errors(
-        Frames(backend, around, fullgraph=fullgraph),  # type: ignore[arg-type]
+        Frames(backend, around, fullgraph=fullgraph),
         Hooks(None, None, None),
         fullgraph=fullgraph,
         **more,
     )
-    return context(function)  # type: ignore[no-any-return]
+    return context(function)
 
 
 @functools.cache
@@ -115,9 +123,9 @@ def options_of_dynamo(*, dynamic: str, knows_values: bool, limit: int, static: b
         static: whether all numbers and sizes are taken as they are.
     """
     from torch._dynamo import config
+    from torch._functorch import config as aot
     from torch.compiler import config as compiler
     from torch.fx.experimental import _config as symbolic
-    from torch._functorch import config as aot
 
     with (
         config.patch(
@@ -131,8 +139,8 @@ def options_of_dynamo(*, dynamic: str, knows_values: bool, limit: int, static: b
             reorderable_logging_functions=config.reorderable_logging_functions | _says(),
             suppress_errors=False,
         ),
-        compiler.patch(dynamic_sources="" if static else dynamic),
-        symbolic.patch(use_duck_shape=False),
+        compiler.patch(dynamic_sources="" if static else dynamic),  # type: ignore[attr-defined]
+        symbolic.patch(use_duck_shape=False),  # type: ignore[attr-defined]
         aot.patch(fake_tensor_propagate_real_tensors=False),
     ):
         yield
@@ -156,14 +164,16 @@ def entries_of(code: CodeType) -> int:
 
 def forget(code: CodeType) -> None:
     """Have Dynamo forget what it has captured of some code."""
-    from torch._dynamo.eval_frame import reset_code
+    from torch._C._dynamo.eval_frame import reset_code
 
     reset_code(code)
 
 
 def left_to_python(reason: str, *, always: bool, deep: bool = False) -> Any:
     """What tells Dynamo to run a frame as it is: `always`, or this once; `deep` if what it calls is left, too."""
-    from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
+    from torch._C._dynamo.eval_frame import _FrameAction as FrameAction
+    from torch._C._dynamo.eval_frame import _FrameExecStrategy as FrameExecStrategy
+    from torch._dynamo.types import ConvertFrameReturn
 
     strategy = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP if deep else FrameAction.DEFAULT)
     return ConvertFrameReturn(frame_exec_strategy=strategy, apply_to_code=always, skip_reason=reason)
@@ -171,7 +181,9 @@ def left_to_python(reason: str, *, always: bool, deep: bool = False) -> Any:
 
 def captures_no_more(reason: str) -> Any:
     """What tells Dynamo to use what it has captured of some code, and to capture no more of it."""
-    from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
+    from torch._C._dynamo.eval_frame import _FrameAction as FrameAction
+    from torch._C._dynamo.eval_frame import _FrameExecStrategy as FrameExecStrategy
+    from torch._dynamo.types import ConvertFrameReturn
 
     strategy = FrameExecStrategy(FrameAction.RUN_ONLY, FrameAction.RUN_ONLY)
     return ConvertFrameReturn(frame_exec_strategy=strategy, skip_reason=reason)
@@ -233,9 +245,88 @@ def cause_of(error: BaseException) -> BaseException:
     """What a backend raised, out of what Dynamo makes of it."""
     from torch._dynamo.exc import BackendCompilerFailed
 
-    while isinstance(error, BackendCompilerFailed) and error.__cause__ is not None:
-        error = error.__cause__
+    while isinstance(error, BackendCompilerFailed):
+        error = error.inner_exception
     return error
+
+
+class _Now(threading.local):
+    """What this thread is at: capturing a loss, or having Dynamo trace one as an operator."""
+
+    def __init__(self) -> None:
+        self.is_inside = False
+
+
+_now = _Now()
+_inlined: weakref.WeakSet[Any] = weakref.WeakSet()  # the `wrap` of losses that are no operators
+
+
+@contextlib.contextmanager
+def _inside_loss() -> Iterator[None]:
+    """While a loss is traced: decorated ones that it calls are parts of it."""
+    before, _now.is_inside = _now.is_inside, True
+    try:
+        yield
+    finally:
+        _now.is_inside = before
+
+
+class _Operator(DynamoBypassingWrapper):
+    """A loss in a graph of Dynamo's, with a graph of its own: `operator(wrap, function, ...)`; see `as_operator`."""
+
+    def __init__(self) -> None:
+        HigherOrderOperator.__init__(self, "autogen_loss")
+
+
+_operator = _Operator()
+
+
+def as_operator(wrap: Callable[..., Any], function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A call that Dynamo, as it traces this, makes an operator of its graph.
+
+    Backends that trace that graph, or run it, call `wrap(graph)(*operands)`, where `graph` is the function as a graph,
+    and `operands` are all that it reads. If Dynamo ends its graph here, `wrap(function)(*args, **kwargs)` is called.
+    The call is a part of the graph around it in another loss, for `torch.export`, and where the function has no graph
+    of its own and that around it must not end, unless `wrap.is_mandatory`.
+    """
+    if _is_part(wrap):
+        return function(*args, **kwargs)
+    return _operator(wrap, function, *args, **kwargs)
+
+
+def _is_part(wrap: Callable[..., Any]) -> bool:
+    """Whether a loss is traced as a part of the graph around it."""
+    _register_operator()
+    return _now.is_inside or wrap in _inlined or torch.compiler.is_exporting()
+
+
+# Dynamo calls it while it traces, and takes the result for a constant; it also makes that a global, by this name.
+_is_part._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_is_part.__name__ = "__autogen_is_part"
+
+
+@functools.cache
+def _register_operator() -> None:
+    """Tell Dynamo how it traces the operator."""
+    from torch._dynamo.exc import UnspecializeRestartAnalysis, Unsupported
+    from torch._dynamo.variables import higher_order_ops
+
+    class Variable(higher_order_ops.DynamoBypassingWrapperHigherOrderVariable):
+        _HOP_NAME = _operator.__name__
+
+        def call_function(self, tx: Any, args: Any, kwargs: Any) -> Any:
+            # Modes of torch's functions are to hear of those that the loss calls, not of the operator.
+            try:
+                with _inside_loss():
+                    return self._call_function(tx, args, kwargs)
+            except Unsupported as error:
+                wrap = args[0].as_python_constant()
+                if not (tx.one_graph or tx.error_on_graph_break) or wrap.is_mandatory:
+                    raise
+                _inlined.add(wrap)
+                raise UnspecializeRestartAnalysis(restart_reason="a loss has no graph of its own") from error
+
+    higher_order_ops._hop_name_to_variable_class[_operator.__name__] = Variable
 
 
 # --- AOTAutograd ------------------------------------------------------------------------------------------------------
@@ -254,12 +345,12 @@ def aot_module(
     """A graph of Dynamo's by way of AOTAutograd."""
     from torch._functorch.aot_autograd import aot_module_simplified
 
-    return aot_module_simplified(  # type: ignore[no-any-return]
+    return aot_module_simplified(
         graph,
         example,
-        fw_compiler=compile_forward,  # type: ignore[arg-type]
-        bw_compiler=compile_backward,  # type: ignore[arg-type]
-        inference_compiler=compile_inference,  # type: ignore[arg-type]
+        fw_compiler=compile_forward,
+        bw_compiler=compile_backward,
+        inference_compiler=compile_inference,
         partition_fn=partition,
         decompositions=dict(decompositions),
     )
@@ -270,6 +361,45 @@ def outside_of_modes() -> contextlib.AbstractContextManager[Any]:
     from torch.utils._python_dispatch import _disable_current_modes
 
     return _disable_current_modes()
+
+
+def fakes_of(operands: Sequence[Any]) -> list[Any] | None:
+    """The operands of an operator that AOTAutograd traces, with their fake tensors; None if a tensor has none."""
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch._subclasses.functional_tensor import FunctionalTensor
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    found = []
+    with _disable_current_modes():
+        for each in operands:
+            fake = torch._from_functional_tensor(each.elem) if type(each) is FunctionalTensor else each
+            if isinstance(each, torch.Tensor) and type(fake) is not FakeTensor:
+                return None
+            found.append(fake)
+    return found
+
+
+@contextlib.contextmanager
+def apart(fakes: Sequence[Any], wanted: Sequence[bool]) -> Iterator[list[Any]]:
+    """Outside of a trace, new tensors like its fake ones, of which those `wanted` have gradients; guards on their sizes
+    are the trace's.
+    """
+    from torch._guards import TracingContext, tracing
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    mode = next(each.fake_mode for each in fakes if isinstance(each, torch.Tensor))  # type: ignore[attr-defined]
+    shapes = mode.shape_env
+    unknown = contextlib.nullcontext() if shapes is None else shapes.ignore_fresh_unbacked_symbols()
+    with _disable_current_modes(), tracing(TracingContext(mode)), unknown, _inside_loss():
+        with mode:
+            new = [_like(each) if isinstance(each, torch.Tensor) else each for each in fakes]
+        for each in itertools.compress(new, wanted):
+            each.requires_grad_()
+        yield new
+
+
+def _like(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
 
 def boxed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -299,8 +429,11 @@ def is_plain_call() -> bool:
     is_subclass = metadata.traced_tangent_metas is not None and any(
         not isinstance(each, int) and hasattr(each, "attrs") for each in metadata.subclass_inp_meta
     )
-    return not changes and not is_wrapped and not is_subclass and all(
-        each.output_type in own for each in metadata.output_info
+    return (
+        not changes
+        and not is_wrapped
+        and not is_subclass
+        and all(each.output_type in own for each in metadata.output_info)
     )
 
 
@@ -396,11 +529,11 @@ def inductor(graph: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..
     """A graph compiled by torch's own backend."""
     from torch._inductor.compile_fx import compile_fx
 
-    return compile_fx(graph, example)  # type: ignore[no-any-return, arg-type]
-
+    compiled: Any = compile_fx(graph, example)
+    return compiled
 
 
 def hints_of(shapes: Any) -> Mapping[Any, Any]:
     """The sizes of the call that was captured, by the symbols of a `ShapeEnv`."""
     known = getattr(shapes, "backed_var_to_val", None)  # `var_to_val` before torch 2.12
-    return shapes.var_to_val if known is None else known  # type: ignore[no-any-return]
+    return shapes.var_to_val if known is None else known

@@ -292,7 +292,7 @@ def _decorate_function(function: Callable[..., Any], options: Options) -> Callab
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            return function(*args, **kwargs)
+            return dispatcher.inside(None, args, kwargs)
         return call(None, args, kwargs)
 
     setattr(wrapper, _DISPATCHER, dispatcher)
@@ -307,8 +307,10 @@ def _decorate_class(cls: Any, options: Options) -> Any:
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not self.use_autogen or torch.compiler.is_compiling():
+        if not self.use_autogen:
             return original(self, *args, **kwargs)
+        if torch.compiler.is_compiling():
+            return dispatcher.inside(self, args, kwargs)
         return call(self, args, kwargs, self.__class__.__name__)
 
     setattr(method, _DISPATCHER, dispatcher)
@@ -361,7 +363,7 @@ def _with_own_call(cls: Any, options: Options) -> type:
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            return original(self, *args, **kwargs)
+            return dispatcher.inside(self, args, kwargs)
         return dispatcher(self, args, kwargs)
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
@@ -397,7 +399,7 @@ class InstanceForward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            return self.dispatcher.in_torch(None if self.is_bound else self._module, args, kwargs)
+            return self.dispatcher.inside(None if self.is_bound else self._module, args, kwargs)
         return self.dispatcher(None if self.is_bound else self._module, args, kwargs)
 
     @property

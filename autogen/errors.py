@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-
 _USE_DEFAULT_POLICY = 'Under the policy "default" the loss runs in torch instead.'
 
 

@@ -11,7 +11,6 @@ import torch
 
 from autogen import availability, ir
 from autogen.decorator import call_of
-from autogen.dispatch import watch
 from autogen.dispatch.dispatcher import Dispatcher
 from autogen.emission.source import KernelSource
 from autogen.errors import AutogenError, SourceLine

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from autogen import compat
-from autogen.availability import has_interpreter, has_triton, require
+from autogen.availability import has_interpreter, require
 from autogen.compiler import compile_graph, compile_segment
-from autogen.errors import AutogenError, GraphChangedError, SourceLine, UnavailableError, defects_of
+from autogen.errors import AutogenError, GraphChangedError, SourceLine, defects_of
 from autogen.lowering import decompositions
 from autogen.options import PLAIN, Options
 from autogen.runtime.segments import KernelSegment
@@ -82,7 +82,7 @@ class Backend:
                     graph, example
                 )
             with contextlib.nullcontext() if self.may_fail else defects_of(self.name):
-                runner, segment = _Compilation(self.name, self.options, graph).run(example)
+                runner, segment = Compilation(self.name, self.options, graph).run(example)
             captured = Captured(segment, segment.compiled.path, segment.compiled.reason)
             return captured, runner if self.runs else graph.forward
         except GraphChangedError:
@@ -91,7 +91,7 @@ class Backend:
             return Captured(None, "eager", error.reason, error), graph.forward
 
 
-class _Compilation:
+class Compilation:
     """One graph through AOTAutograd, and on to kernels."""
 
     def __init__(self, name: str, options: Options, graph: torch.fx.GraphModule) -> None:
@@ -124,9 +124,7 @@ class _Compilation:
             )
 
         def again(sizes: dict[str, Any]) -> Any:
-            return compile_graph(
-                segment.graph, self.name, segment.device, self.options, training=training, sizes=sizes
-            )
+            return compile_graph(segment.graph, self.name, segment.device, self.options, training=training, sizes=sizes)
 
         self.runner = KernelSegment(segment, again, compiled, self.graph.forward, _ignore, training=training)
         return self.runner

@@ -192,7 +192,9 @@ class _Builder:
         for user in node.users:
             if user.target is aten._local_scalar_dense.default and isinstance(user.meta["val"], SYMBOLIC):
                 return user.meta["val"]
-        create = self.shapes.create_unbacked_symfloat if value.is_floating_point() else self.shapes.create_unbacked_symint
+        create = (
+            self.shapes.create_unbacked_symfloat if value.is_floating_point() else self.shapes.create_unbacked_symint
+        )
         with self.shapes.ignore_fresh_unbacked_symbols():
             return create()
 
@@ -353,7 +355,11 @@ class _Builder:
                 inner = {s for each in node.all_input_nodes for s in _symbols(each.meta.get("val"))}
                 own = {s for s in _symbols(value) if self.shapes.is_unbacked_symint(s)}
                 arguments = {s for each in pytree.tree_leaves((node.args, node.kwargs)) for s in _symbols(each)}
-                if {self.shapes.replace(s) for s in own - inner - arguments} - known - {s for s in own if not self.shapes.replace(s).is_Symbol}:
+                if (
+                    {self.shapes.replace(s) for s in own - inner - arguments}
+                    - known
+                    - {s for s in own if not self.shapes.replace(s).is_Symbol}
+                ):
                     found.append(node)
         parts: list[torch.fx.Node] = []
         for node in found:

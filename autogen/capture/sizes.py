@@ -93,7 +93,9 @@ class Sizes:
     def hints(self) -> dict[str, int]:
         """The values in the call that was captured; of sizes that only values know, a guess."""
         known: Mapping[Any, Any] = compat.hints_of(self._shapes)
-        return {str(new): int(known[old]) if old in known else 64 for old, new in self._renamed.items() if new.is_integer}
+        return {
+            str(new): int(known[old]) if old in known else 64 for old, new in self._renamed.items() if new.is_integer
+        }
 
     def _replaced(self, value: Any) -> sympy.Expr:
         if isinstance(value, SYMBOLIC):

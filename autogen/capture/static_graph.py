@@ -63,7 +63,10 @@ class Graph:
         """The graph of a trace, in which sizes have names, so that those of another call make no other graph."""
         positions = {node: place for place, node in enumerate(joint.graph.nodes)}
         inputs = tuple(f"{each.name}: {_kind(each)}" for each in joint.inputs)
-        constants = tuple(Constant.of(node, value) for node, value in zip([e.node for e in joint.constants], joint.constant_values, strict=True))
+        constants = tuple(
+            Constant.of(node, value)
+            for node, value in zip([e.node for e in joint.constants], joint.constant_values, strict=True)
+        )
         results = tuple(positions[each.node] for each in joint.outputs)
         return cls(inputs, tuple(_operations(joint.graph.nodes, positions)), constants, results)
 

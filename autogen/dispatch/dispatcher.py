@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 
+from autogen import compat
 from autogen.availability import has_interpreter, has_kernels, has_triton, is_transformed
 from autogen.dispatch import watch
 from autogen.dispatch.fast import FastPath
 from autogen.dispatch.handwritten import HandwrittenCalls
+from autogen.dispatch.inside import wrapping
 from autogen.dispatch.site import PLAIN_TYPES, Site
 from autogen.errors import UnavailableError
 from autogen.options import PLAIN, Options
@@ -37,6 +39,8 @@ class Dispatcher:
         self._sites: dict[Hashable, Site] = {}
         self._of_module: weakref.WeakKeyDictionary[torch.nn.Module, dict[bool, Site]] = weakref.WeakKeyDictionary()
         self.fast = FastPath() if options.reads == "arguments" and not options.static_graph else None
+        self._wrap = wrapping(name, options, self.__call__, mandatory=False)
+        self._wrap_mandatory = wrapping(name, options, self.__call__, mandatory=True)
         self.handwritten = None if options.handwritten is None else HandwrittenCalls(self)
 
     @cached_property
@@ -76,6 +80,16 @@ class Dispatcher:
         if self.fast is None:
             return site(*given, **kwargs)
         return self.fast.learn(site, module, args, kwargs, given)
+
+    def inside(self, module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The loss where torch traces it: an operator of the graph of `torch.compile`, else as torch computes it."""
+        policy = resolve(self.options.policy)
+        if policy is Policy.DISABLED or not torch.compiler.is_dynamo_compiling():
+            return self.in_torch(module, args, kwargs)
+        wrap = self._wrap_mandatory if policy is Policy.MANDATORY else self._wrap
+        if module is None:
+            return compat.as_operator(wrap, self.function, *args, **kwargs)
+        return compat.as_operator(wrap, self.function, module, *args, **kwargs)
 
     def in_torch(self, module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The loss as torch computes it."""
@@ -161,7 +175,6 @@ def _constants_of(module: torch.nn.Module) -> Hashable:
     """The plain attributes that a module has when it is first called."""
     own = {name: value for name, value in vars(module).items() if type(value) in PLAIN_TYPES and name != "training"}
     return type(module), *((name, type(value), value) for name, value in sorted(own.items()))
-
 
 
 def _kind_of(argument: Any) -> Hashable:

@@ -8,12 +8,12 @@ import sympy
 import torch
 
 from autogen import ir
+from autogen.capture.sizes import Size
 from autogen.lowering.extremes import all_dims, comparable
 from autogen.lowering.pointwise import apply_op
 from autogen.lowering.registry import Context, lowers, number
 from autogen.lowering.unrolling import reduction
 from autogen.lowering.values import Index, Value, elementwise, numel
-from autogen.capture.sizes import Size
 
 
 def _reduce(context: Context, kind: str, value: Value, dims: Any = None, keepdim: bool = False) -> Value:

@@ -12,7 +12,7 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -257,7 +257,12 @@ class BoundHandwritten:
     @functools.cached_property
     def key(self) -> tuple[Any, ...]:
         """What tells kinds of calls apart, beside tensors."""
-        return tuple((name, type(each), each) for name, each in self.options.items()), self.names, self.found, self.wanted
+        return (
+            tuple((name, type(each), each) for name, each in self.options.items()),
+            self.names,
+            self.found,
+            self.wanted,
+        )
 
     @property
     def unconnected(self) -> tuple[bool, ...]:

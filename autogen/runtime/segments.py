@@ -231,9 +231,7 @@ class KernelSegment:
         numbers = [each.item() for each in take(0 if prologue is None else len(prologue.numbers))]
         kept = take(len(rest) - sum(self.differentiable))
         upstream = iter(rest)
-        tensors, prepared, sizes, _ = self._bind(
-            arguments, self._tensors(arguments), (found, numbers), is_apart=True
-        )
+        tensors, prepared, sizes, _ = self._bind(arguments, self._tensors(arguments), (found, numbers), is_apart=True)
         incoming = [next(upstream) if varies else None for varies in self.differentiable]
         gradients = prepared.backward((*tensors, *kept), incoming, sizes)
         by_place = dict(zip(self.segment.tensors, gradients, strict=False))

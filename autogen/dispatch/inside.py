@@ -1,0 +1,100 @@
+"""A decorated loss inside a function that `torch.compile` compiles: one op forward, and one backward.
+
+Dynamo traces the loss into a graph of its own, and puts an operator in the graph around it. What a backend makes of the
+operator is decided here. Where AOTAutograd traces it, the graph is captured as that of any loss, and what is recorded
+are the ops `autogen::forward` and `autogen::backward`, which launch its kernels; or, if there are none, the operations
+of the graph, which the backend then fuses as if the loss were not decorated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autogen import compat
+from autogen.availability import PLAIN_TENSORS, is_functional, is_transformed, require
+from autogen.capture.backend import Compilation
+from autogen.dispatch.ops import Ops, separated
+from autogen.dispatch.site import Site
+from autogen.errors import AutogenError, GraphError, defects_of
+from autogen.locks import compiling
+from autogen.options import Options
+
+
+def wrapping(
+    name: str, options: Options, call: Callable[..., Any], *, mandatory: bool
+) -> Callable[[Any], Callable[..., Any]]:
+    """What makes of a loss, or of its graph, a function that runs it; see `compat.as_operator`.
+
+    Args:
+        name: the loss's name.
+        options: how the loss is to run.
+        call: runs a call that is in no graph, given the loss's module, or None, and the arguments.
+        mandatory: whether it is an error if a graph has no kernels.
+    """
+
+    def wrap(loss: Any) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if isinstance(loss, torch.fx.GraphModule):
+                return _run_graph(loss, args, name, options, mandatory=mandatory)
+            module = args[0] if args and isinstance(args[0], torch.nn.Module) else None
+            return call(module, args if module is None else args[1:], kwargs)
+
+        return run
+
+    wrap.is_mandatory = mandatory  # type: ignore[attr-defined]
+    return wrap
+
+
+def _run_graph(
+    graph: torch.fx.GraphModule, operands: Sequence[Any], name: str, options: Options, *, mandatory: bool
+) -> Any:
+    """Run, or record, the graph of a loss, given tensors, or what stands for them in a trace.
+
+    Raises:
+        AutogenError: there are no kernels, and they are mandatory.
+    """
+    if not is_transformed():  # a backend that runs the graph around the loss as it is
+        site = graph.meta.get("autogen_site")
+        if site is None:
+            site = graph.meta["autogen_site"] = Site(graph.forward, name, options, mandatory=mandatory)
+        return site(*operands)
+    try:
+        ops = _ops_of(graph, operands, name, options)
+    except AutogenError:
+        if mandatory:
+            raise
+        ops = None
+    return graph(*operands) if ops is None else ops(operands)
+
+
+def _ops_of(graph: torch.fx.GraphModule, operands: Sequence[Any], name: str, options: Options) -> Ops | None:
+    """The ops for a graph and operands of a trace; None if torch is to run it.
+
+    Raises:
+        AutogenError: there are no kernels.
+    """
+    fakes = None if is_functional() else compat.fakes_of(operands)
+    if fakes is None:
+        return None
+    tensors, numbers = separated(fakes)
+    require(tensors, (*PLAIN_TENSORS, *map(type, tensors)))
+    if not all(isinstance(each, (int, torch.SymInt)) for each in numbers):
+        raise GraphError(name, "it takes a float that changes")
+    wanted = [isinstance(each, Tensor) and each.requires_grad for each in operands]
+    # AOTAutograd runs a graph more than once.
+    geometry = [(each.dtype, each.device, tuple(each.shape), each.stride()) for each in tensors]
+    known, key = graph.meta.setdefault("autogen_ops", {}), repr((geometry, wanted, torch.is_grad_enabled()))
+    if key not in known:
+        with compiling, compat.apart(fakes, wanted) as example, defects_of(name):
+            runner, segment = Compilation(name, replace(options, gradient="backward"), graph).run(example)
+        refusal = "it writes to what it reads, or returns a view" if runner is not segment else Ops.refusal(segment)
+        if refusal:
+            raise GraphError(name, refusal)
+        known[key] = Ops(segment)
+    found: Ops = known[key]
+    return found
