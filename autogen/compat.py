@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -216,6 +217,12 @@ def reason_of(error: BaseException) -> str:
 def frames_of(error: BaseException) -> list[tuple[str, int]]:
     """File and line of each frame of the user's that Dynamo was in when it gave up, outermost first."""
     return [(frame.filename, frame.lineno) for frame in getattr(error, "real_stack", None) or ()]
+
+
+def locks_of_dynamo() -> list[Any]:
+    """What the thread holds that Dynamo captures a function in; none before Dynamo is first used."""
+    module = sys.modules.get("torch._dynamo.convert_frame")
+    return [] if module is None else [module.compile_lock]
 
 
 def restarts(error: Exception) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -11,18 +12,17 @@ from torch.utils import _pytree as pytree
 
 from autogen import ir
 from autogen.errors import SourceLine
-from autogen.frozen import frozen
 from autogen.sizes import Evaluator
 
 
-@frozen
+@dataclass(frozen=True)
 class Operand:
     """A tensor among the arguments of a step, by the name of its buffer."""
 
     name: str
 
 
-@frozen
+@dataclass(frozen=True)
 class SizeArgument:
     """A size among the arguments of a step."""
 

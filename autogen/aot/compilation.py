@@ -8,19 +8,19 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from autogen.aot import assembly
 from autogen.aot.kernels import Parameter, SpecializedKernel
 from autogen.errors import CompileError, RefusedError
-from autogen.frozen import frozen
 from autogen.runtime import build
 
 _ITEM_BITS = re.compile(r"\d+$")
 
 
-@frozen
+@dataclass(frozen=True)
 class Target:
     """What to compile for, in Triton's words: backend "cuda" or "hip", architecture 90 or "gfx942"."""
 
@@ -41,7 +41,7 @@ TARGETS = {
 }
 
 
-@frozen
+@dataclass(frozen=True)
 class CompiledKernel:
     """What a kernel became on a target.
 
@@ -84,7 +84,7 @@ def triton_kernel(kernel: SpecializedKernel, target: Target) -> tuple[Any, Any]:
 
     if target.backend not in kernel.backends:
         raise RefusedError(kernel.loss, target.name)
-    function = build.load_function(kernel.name, kernel.text, kernel.key)
+    function = build.load_function(kernel.name, kernel.text)
     if not isinstance(function, triton.JITFunction):
         raise RuntimeError("Triton interprets in this process; use autogen.aot.compile_all")
     named = dict(zip(function.arg_names, kernel.parameters, strict=True))

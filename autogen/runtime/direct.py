@@ -13,11 +13,10 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-
-from autogen.frozen import frozen
 
 logger = logging.getLogger("autogen")
 
@@ -29,7 +28,7 @@ _LAUNCHER = ("self", "gridX", "gridY", "gridZ", "stream", "function")
 _REST = ("kernel_metadata", "launch_metadata", "launch_enter_hook", "launch_exit_hook")
 
 
-@frozen
+@dataclass(frozen=True)
 class Streams:
     """What a launch asks about the kind of device that it runs on."""
 

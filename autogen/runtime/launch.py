@@ -7,7 +7,7 @@ import functools
 import itertools
 import traceback
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -15,8 +15,7 @@ import torch
 from autogen import ir
 from autogen.emission.source import KernelSource, Partial
 from autogen.errors import CompileError, StorageError, defects_of
-from autogen.frozen import frozen
-from autogen.locks import compiling, interpreting, without_collections
+from autogen.locks import compiling, interpreting
 from autogen.provenance import Provenance
 from autogen.runtime import build, direct, scratch
 from autogen.scheduling.kernel import CHUNKS, PROGRAMS, Kernel
@@ -68,7 +67,7 @@ class Tuner(Protocol):
         """The same; what has not been chosen is chosen now, if that is possible here."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Written:
     """A kernel in one variant, and what its launches need of it.
 
@@ -119,7 +118,7 @@ class Launcher:
     def _in(self, variant: Variant) -> Written:
         written = self._written.get(variant)
         if written is None:
-            from autogen.emission.emit import emit  # not for kernels that are on disk
+            from autogen.emission.emit import emit
 
             with compiling, defects_of(self._provenance.loss):
                 source = emit(self.kernel, self._space, variant, self._provenance)
@@ -130,13 +129,6 @@ class Launcher:
             names = tuple(buffer.name for buffer in source.buffers)
             written = self._written[variant] = Written(source, names, arguments, counts, is_sized)
         return written
-
-    def note_keys(self) -> None:
-        """Note what Triton finds the kernel's texts by, for a process that gets them from disk."""
-        for variant, written in self._written.items():
-            source = written.source
-            keyed = replace(source, key=build.key_of(source.name, source.text))
-            self._written[variant] = replace(written, source=keyed)
 
     def arguments(self, sizes: Mapping[str, int], variant: Variant) -> tuple[int, ...]:
         """The sizes that the kernel is given in a variant."""
@@ -214,7 +206,7 @@ class Launch:
     @functools.cached_property
     def _function(self) -> Any:
         """What Triton launches; calls of sizes that it need not tell apart from others do without."""
-        return build.load_function(self._source.name, self._source.text, self._source.key)
+        return build.load_function(self._source.name, self._source.text)
 
     def compile(self) -> int:
         """Have Triton compile the kernel for aligned tensors, which it then has for the launch.
@@ -241,8 +233,7 @@ class Launch:
 @contextlib.contextmanager
 def triton_around(device: torch.device, name: str) -> Iterator[None]:
     """What Triton needs around it to compile and to launch a kernel; its refusals become errors of ours."""
-    collections = without_collections() if direct.streams_of(device.type) else contextlib.nullcontext()
-    with device_context(device), collections:
+    with device_context(device):
         try:
             yield
         except BaseException as error:  # what is interrupted may be an interpreted kernel, half-way

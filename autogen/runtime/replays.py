@@ -6,13 +6,12 @@ import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from autogen.availability import default_device, is_functional, is_of_functions
-from autogen.frozen import frozen
 
 
 def stream_of(device: torch.device) -> torch.Tensor:
@@ -65,7 +64,7 @@ def read_autocast() -> tuple[tuple[str, torch.dtype, bool], ...]:
     return tuple((kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)) for kind in ("cpu", "cuda"))
 
 
-@frozen
+@dataclass(frozen=True)
 class Settings:
     """Torch's settings that decide what a loss computes."""
 
@@ -88,7 +87,7 @@ class Settings:
             yield
 
 
-@frozen
+@dataclass(frozen=True)
 class Replayed:
     """A loss that torch can run again: `results` gives its tensors for those of the call, drawing from `stream` on.
 
