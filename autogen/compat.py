@@ -393,6 +393,11 @@ def _like(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
 
+def is_op(target: Any) -> bool:
+    """Whether a node's target is an overload of an op."""
+    return isinstance(target, torch._ops.OpOverload)
+
+
 def boxed(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function as AOTAutograd calls compiled ones: with a list, which is empty afterwards."""
 

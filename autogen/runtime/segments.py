@@ -11,6 +11,7 @@ import torch
 
 from autogen.availability import has_no_memory, is_functional
 from autogen.capture.joint import Returned, Segment
+from autogen.capture.prologue import UnequalSizesError
 from autogen.errors import CompileError, InternalError
 from autogen.runtime.compiled import CompiledLoss
 from autogen.runtime.geometry import make_room
@@ -76,7 +77,10 @@ class KernelSegment:
             if prepared is None:
                 prepared, sizes = self._plan(key, tensors, key)
         else:
-            tensors, prepared, sizes = self._bind(arguments, tensors)[:3]
+            try:
+                tensors, prepared, sizes = self._bind(arguments, tensors)[:3]
+            except UnequalSizesError:
+                return self.eager(*arguments)  # type: ignore[no-any-return]
         if self.training and torch.is_grad_enabled():
             outputs = self._apply(prepared, sizes, arguments, tensors)
         else:
