@@ -90,7 +90,7 @@ class Draft:
         if not fakes:
             raise UnavailableError("the loss was given no tensor", remedy="Pass its input as a tensor.")
         on_gpu = next((each.device for each in fakes if each.device.type != "cpu"), None)
-        return on_gpu or fakes[0].device  # type: ignore[no-any-return]
+        return on_gpu or fakes[0].device
 
     def _separate(self) -> None:
         """Tell the tensors among the arguments from the numbers: a float comes as a tensor of one on the host."""

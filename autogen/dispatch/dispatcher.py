@@ -221,4 +221,5 @@ def _kind_of(argument: Any) -> Hashable:
     """What decides which graph a loss is, of one argument: of a tensor, all but its sizes and values."""
     if isinstance(argument, torch.Tensor):
         return torch.Tensor, argument.dtype, argument.dim(), argument.device, argument.requires_grad
-    return (type(argument), argument) if type(argument) in PLAIN_TYPES else type(argument)
+    kind: type = type(argument)
+    return (kind, argument) if kind in PLAIN_TYPES else kind

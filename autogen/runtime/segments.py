@@ -69,7 +69,7 @@ class KernelSegment:
         self.is_random = compiled.is_random
 
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
-        tensors = self._tensors(arguments)
+        tensors: Sequence[torch.Tensor] = self._tensors(arguments)
         if self._is_simple:
             key = self._key(arguments)
             prepared: Any = self._prepared.get(key)
@@ -80,7 +80,7 @@ class KernelSegment:
             try:
                 tensors, prepared, sizes = self._bind(arguments, tensors)[:3]
             except UnequalSizesError:
-                return self.eager(*arguments)  # type: ignore[no-any-return]
+                return self.eager(*arguments)
         if self.training and torch.is_grad_enabled():
             outputs = self._apply(prepared, sizes, arguments, tensors)
         else:
@@ -118,7 +118,7 @@ class KernelSegment:
         if self.outputs == 1:
             return (returned,)
         if not self.only_first:
-            return returned  # type: ignore[no-any-return]
+            return returned
         outputs = (returned, *constant)
         constant.clear()  # which the graph keeps
         return outputs
