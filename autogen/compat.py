@@ -128,6 +128,7 @@ def options_of_dynamo(*, dynamic: str, knows_values: bool, limit: int, static: b
             capture_dynamic_output_shape_ops=knows_values,
             specialize_float=static,
             specialize_int=static,
+            allow_unspec_int_on_nn_module=not static,
             automatic_dynamic_shapes=not static,
             recompile_limit=limit + 1,
             accumulated_recompile_limit=1 << 20,
