@@ -7,6 +7,7 @@ import copy
 import io
 import math
 import random
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -116,9 +117,6 @@ def test_interrupted_compilations_leave_everything_as_it_was() -> None:
             left -= 1
             if left == 0:
                 raise KeyboardInterrupt
-
-        threading.setprofile(None)
-        import sys
 
         sys.setprofile(interrupt)
         try:
