@@ -11,13 +11,14 @@ from typing import Any
 import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import guard_or_false
-from torch.utils import _pytree as pytree
 
+from autogen import compat
 from autogen.capture import masks
 from autogen.capture.graph import EdgeTensor, JointGraph, ancestors
 from autogen.capture.prologue import Prologue
 from autogen.capture.sizes import SYMBOLIC, Size, Sizes, settle_factors
 from autogen.capture.source import line_of_trace
+from autogen.compat import pytree
 from autogen.errors import TooLargeError, UnavailableError, UnsupportedOpError
 from autogen.names import of_input, unique
 from autogen.torch_step import TorchStep, is_random
@@ -233,7 +234,7 @@ class _Builder:
         value = value.detach()
         node.meta.update(_geometry(value), value=value, val=value)
         if value.numel() == 1 and not value.is_complex():
-            with torch.utils._python_dispatch._disable_current_modes(), self.graph.inserting_before(node):
+            with compat.outside_of_modes(), self.graph.inserting_before(node):
                 number = value.reshape(()).item()
                 full = self.graph.call_function(aten.full.default, ([1] * value.dim(), number), {"dtype": value.dtype})
             full.meta.update(node.meta)
@@ -258,7 +259,7 @@ class _Builder:
             return
         if node.target in _PLACED:
             node.args = _from_the_beginning(node)
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if not isinstance(node.target, compat.OpOverload):
             raise UnsupportedOpError(str(getattr(node.target, "__name__", node.target)), where=node.meta["origin"])
         value = node.meta.get("val")
         node.meta.update(_geometry(value))

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from autogen import compat
 from autogen.capture.graph import ancestors
 from autogen.errors import ValueBranchError
 from autogen.torch_step import is_random, is_view
@@ -65,6 +66,6 @@ class Prologue:
 
     def __call__(self, arguments: Sequence[Any]) -> tuple[list[torch.Tensor], list[Any]]:
         """The tensors, each contiguous, and the numbers that are found for the arguments of a call."""
-        with torch.no_grad(), torch._C._DisableAutocast():  # the casts of autocast are nodes of the graph
+        with torch.no_grad(), compat.WithoutAutocast():  # the casts of autocast are nodes of the graph
             tensors, numbers = self._module(*arguments)
         return [tensor.contiguous() for tensor in tensors], numbers

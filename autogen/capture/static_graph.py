@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils import _pytree as pytree
+
+from autogen.compat import pytree
 
 if TYPE_CHECKING:
     from autogen.capture.graph import JointGraph
