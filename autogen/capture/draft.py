@@ -7,9 +7,9 @@ from typing import Any
 
 import sympy
 import torch
-from torch.utils import _pytree as pytree
 
 from autogen.capture.sizes import SYMBOLIC, Size
+from autogen.compat import pytree
 from autogen.errors import UnavailableError
 from autogen.names import of_input, unique
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import sympy
 import torch
-from torch.utils import _pytree as pytree
 
 from autogen.capture import nodes, unknown
 from autogen.capture.draft import Draft
 from autogen.capture.graph import EdgeTensor, JointGraph
 from autogen.capture.prologue import Prologue
 from autogen.capture.sizes import SYMBOLIC, Size, Sizes, settle_factors
+from autogen.compat import pytree
 from autogen.errors import UnsupportedOpError
 from autogen.torch_step import TorchStep, ancestors
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from torch.fx.experimental.symbolic_shapes import guard_or_false
-from torch.utils import _pytree as pytree
 
 from autogen import compat
 from autogen.capture.draft import NUMBERS, Draft, geometry_of
 from autogen.capture.sizes import SYMBOLIC, Size
 from autogen.capture.source import line_of_trace
+from autogen.compat import pytree
 from autogen.errors import TooLargeError, UnsupportedOpError
 from autogen.torch_step import is_random
 

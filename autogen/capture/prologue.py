@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from autogen import compat
 from autogen.errors import ValueBranchError
 from autogen.torch_step import ancestors, is_random, is_view
 
@@ -87,7 +88,7 @@ class Prologue:
         Raises:
             UnequalSizesError: tensors that have to be of one size are not: torch's operations refuse or broadcast them.
         """
-        with torch.no_grad(), torch._C._DisableAutocast():  # the casts of autocast are nodes of the graph
+        with torch.no_grad(), compat.WithoutAutocast():  # the casts of autocast are nodes of the graph
             tensors, numbers = self._module(*arguments)
         if any(len({tensors[k].shape[dim] for k, dim in places}) > 1 for places in self._alike):
             raise UnequalSizesError

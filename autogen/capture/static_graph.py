@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils import _pytree as pytree
+
+from autogen.compat import pytree
 
 if TYPE_CHECKING:
     from autogen.capture.graph import JointGraph
@@ -50,8 +51,9 @@ class Constant:
 
 @dataclass(frozen=True)
 class Graph:
-    """The operations of a joint graph, forward and backward, in order; `inputs` are the dtypes and ranks of its tensors,
-    `results` the positions of what the loss returns, or keeps.
+    """The operations of a joint graph, forward and backward, in order.
+
+    `inputs` are the dtypes and ranks of its tensors, `results` the positions of what the loss returns, or keeps.
     """
 
     inputs: tuple[str, ...]

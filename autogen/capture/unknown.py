@@ -7,12 +7,12 @@ from typing import Any
 
 import sympy
 import torch
-from torch.utils import _pytree as pytree
 
 from autogen.capture import masks
 from autogen.capture.draft import Draft
 from autogen.capture.prologue import Prologue
 from autogen.capture.sizes import SYMBOLIC, Size
+from autogen.compat import pytree
 from autogen.torch_step import TorchStep, ancestors, is_random
 
 aten = torch.ops.aten

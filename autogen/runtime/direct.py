@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from autogen import compat
+
 logger = logging.getLogger("autogen")
 
 ALIGNMENT = 16  # of pointers, in bytes, by which Triton tells kernels apart
@@ -46,11 +48,7 @@ def streams_of(device_type: str) -> Streams | None:
     if device_type != "cuda" or torch.version.hip is not None:
         return None
     torch.cuda.init()
-    return Streams(
-        torch._C._cuda_getDevice,
-        torch._C._cuda_getCurrentRawStream,
-        torch._C._cuda_isCurrentStreamCapturing,
-    )
+    return Streams(*compat.cuda_functions())
 
 
 Compiled = tuple[Callable[..., None], int, tuple[int, ...]]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import traceback
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
-from autogen import ir
+from autogen import compat, ir
 from autogen.emission.source import KernelSource, Partial
 from autogen.errors import CompileError, StorageError, defects_of
 from autogen.locks import compiling, interpreting
@@ -240,7 +239,7 @@ def triton_around(device: torch.device, name: str) -> Iterator[None]:
             scratch.forget()
             if isinstance(error, OSError):  # such as a full disk
                 raise StorageError(name, cause=error) from error
-            if isinstance(error, Exception) and _is_refusal(error):
+            if isinstance(error, Exception) and compat.is_refusal(error):
                 raise CompileError(name, cause=error) from error
             raise
 
@@ -249,21 +248,6 @@ def _warp_size(device: torch.device) -> int:
     """How many threads a warp has."""
     is_amd = device.type == "cuda" and torch.version.hip is not None
     return torch.cuda.get_device_properties(device).warp_size if is_amd else 32
-
-
-def _is_refusal(error: Exception) -> bool:
-    """Whether a kernel is refused: by Triton, the assembler, or the device, which has no room for it or cannot load it.
-
-    MLIR, LLVM and the driver raise errors of no class of their own. While a kernel is compiled or loaded, they come out
-    of Triton's compiler; those of a launch, and of the interpreter, do not.
-    """
-    from triton.compiler import CompilationError
-    from triton.runtime.errors import InterpreterError, OutOfResources, PTXASError
-
-    if isinstance(error, (CompilationError, OutOfResources, PTXASError)):
-        return True
-    frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return not isinstance(error, InterpreterError) and any(name.startswith("triton.compiler") for name in frames)
 
 
 @contextlib.contextmanager

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from autogen import compat
 from autogen.availability import default_device, is_functional, is_of_functions
 
 
@@ -21,13 +20,6 @@ def stream_of(device: torch.device) -> torch.Tensor:
     if torch.cuda.is_current_stream_capturing():
         return torch.empty(0, device="cpu")
     return torch.cuda.get_rng_state(device)
-
-
-@functools.cache
-def _map_modes() -> torch._C.DispatchKeySet:
-    """By these torch draws for each of what it maps over, or refuses to; what was drawn in forward is one for all."""
-    keys = [torch._C._dispatch_key_parse(name) for name in ("VmapMode", "FuncTorchVmapMode")]
-    return functools.reduce(operator.or_, map(torch._C.DispatchKeySet, keys))
 
 
 @contextlib.contextmanager
@@ -43,7 +35,7 @@ def _at(stream: torch.Tensor | None, device: torch.device) -> Iterator[None]:
     if not stream.numel():
         raise RuntimeError("what a loss has drawn in a CUDA graph cannot be drawn again, as second derivatives need it")
     on_gpu = device.type == "cuda"
-    with torch.random.fork_rng([device] if on_gpu else []), torch._C._ExcludeDispatchKeyGuard(_map_modes()):
+    with torch.random.fork_rng([device] if on_gpu else []), compat.drawing_once():
         if on_gpu:
             torch.cuda.set_rng_state(stream, device)
         else:

@@ -9,6 +9,7 @@ from typing import Any
 import sympy
 import torch
 
+from autogen import compat
 from autogen.availability import has_no_memory, is_functional
 from autogen.capture.joint import Returned, Segment
 from autogen.capture.prologue import UnequalSizesError
@@ -22,7 +23,7 @@ from autogen.sizes import evaluator_of
 from autogen.torch_step import laid_out
 
 _MOST_SIZES = 256  # for which launches are prepared, before the oldest is forgotten
-_hooks = torch._C._autograd._top_saved_tensors_default_hooks  # of tensors that are saved, None if there are none
+_hooks = compat.saved_tensors_hooks
 
 
 class KernelSegment:
