@@ -526,6 +526,11 @@ def inductor(graph: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..
     return compiled
 
 
+def replace_symbol(shapes: Any, symbol: Any, other: Any) -> None:
+    """Have a `ShapeEnv` write a size that values decide as another one, which is the same."""
+    shapes._set_replacement(symbol, other, "values decide that they are equal")
+
+
 def hints_of(shapes: Any) -> Mapping[Any, Any]:
     """The sizes of the call that was captured, by the symbols of a `ShapeEnv`."""
     known = getattr(shapes, "backed_var_to_val", None)  # `var_to_val` before torch 2.12

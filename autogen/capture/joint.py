@@ -13,10 +13,11 @@ import torch
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.utils import _pytree as pytree
 
+from autogen import compat
 from autogen.capture import masks
 from autogen.capture.graph import EdgeTensor, JointGraph, ancestors
 from autogen.capture.prologue import Prologue
-from autogen.capture.sizes import SYMBOLIC, Size, Sizes, settle_factors
+from autogen.capture.sizes import SYMBOLIC, Size, Sizes, settle_factors, settle_rows
 from autogen.capture.source import line_of_trace
 from autogen.errors import TooLargeError, UnavailableError, UnsupportedOpError
 from autogen.names import of_input, unique
@@ -34,6 +35,9 @@ _CHECKS = frozenset(
     }
 )
 _NUMBERS = (*SYMBOLIC, int, float, bool)
+_INDEXED_ROWS = frozenset(
+    {aten.gather.default, aten.scatter.value, aten.scatter.src, aten.scatter_add.default, aten.scatter_reduce.two}
+)
 _SAME = frozenset({aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.alias.default, aten.detach.default})
 
 
@@ -144,7 +148,7 @@ class _Builder:
         fakes = [(names[node], node.meta["val"]) for node in (*inputs, *extra)]
         settle_factors(self.shapes, [fake for _, fake in fakes])
         given = [(names[node], node.meta["number"]) for node in self.numbers]
-        given += [(node.name, node.meta["val"]) for node in (prologue.numbers if prologue else ())]
+        given += [(node.name.strip("_"), node.meta["val"]) for node in (prologue.numbers if prologue else ())]
         self.sizes = Sizes(self.shapes, fakes, given)
         self._drop_symbols()
         joint, returned, reads = self._edges(inputs, extra, names, prologue)
@@ -208,7 +212,8 @@ class _Builder:
             later |= {node} if any(each in later for each in node.all_input_nodes) else set()
             is_backward = node.meta.get("partitioner_tag") == "is_backward" or node in later
             node.meta.update(origin=line_of_trace(node.meta.get("stack_trace")), backward=is_backward)
-            node.meta["of_formula"] = False
+            whole = node.meta.get("original_aten")
+            node.meta["of_formula"] = whole not in (None, node.target, aten._to_copy.default)
             if node.op == "get_attr":
                 self._constant(node)
             elif node.target in _CHECKS and not node.users:
@@ -251,11 +256,15 @@ class _Builder:
         if node.target is prims.convert_element_type.default:
             node.target, (tensor, dtype) = aten._to_copy.default, node.args  # type: ignore[misc]
             node.args, node.kwargs = (tensor,), {"dtype": dtype}
+        if node.target is aten._neg_view.default:  # no kernel reads the memory of a view with the other sign
+            node.target = aten.neg.default
         if node.target in _SAME and len(node.all_input_nodes) == 1:
             node.replace_all_uses_with(node.all_input_nodes[0])
             self.results = [node.all_input_nodes[0] if each is node else each for each in self.results]
             self.gradients = [node.all_input_nodes[0] if each is node else each for each in self.gradients]
             return
+        if node.target in _INDEXED_ROWS:
+            settle_rows(_value(node.args[0]), node.args[1], _value(node.args[2]))
         if node.target in _PLACED:
             node.args = _from_the_beginning(node)
         if not isinstance(node.target, torch._ops.OpOverload):
@@ -298,6 +307,7 @@ class _Builder:
             except TypeError:  # an argument that has no hash
                 continue
             if other is not node:
+                self._equate(node, other)
                 node.replace_all_uses_with(other)
                 merged[node] = other
                 self.graph.erase_node(node)
@@ -305,9 +315,24 @@ class _Builder:
         self.gradients = [merged.get(each, each) for each in self.gradients]
         self.sources = {symbol: merged.get(node, node) for symbol, node in self.sources.items()}
 
+    def _equate(self, node: torch.fx.Node, other: torch.fx.Node) -> None:
+        """Note that what values decide of the sizes of two nodes that compute the same is the same."""
+        pair = (node.meta.get("val"), other.meta.get("val"))
+        if all(isinstance(each, torch.Tensor) for each in pair):
+            for size, same in zip(*(each.shape for each in pair), strict=True):
+                self._are_equal(size, same)
+
+    def _are_equal(self, size: Any, other: Any) -> None:
+        if not (isinstance(size, torch.SymInt) and isinstance(other, torch.SymInt)):
+            return
+        one, same = (self.shapes.replace(each.node.expr) for each in (size, other))
+        if one != same and self.shapes.is_unbacked_symint(one):
+            compat.replace_symbol(self.shapes, one, same)
+
     def _choose_by_masks(self) -> None:
         """Write reads and writes at masks as such, where equal masks alone have sizes that are equal."""
         by_size: dict[sympy.Expr, set[torch.fx.Node]] = {}
+        by_mask: dict[torch.fx.Node, Any] = {}
         reads: list[tuple[torch.fx.Node, torch.fx.Node, int]] = []
         for node in list(self.graph.nodes):
             if node.target is aten.masked_select.default:
@@ -315,6 +340,7 @@ class _Builder:
             if node.target in masks.READS and (chosen := masks.mask_of(node)) is not None:
                 size = node.meta["val"].shape[chosen[1]]
                 if isinstance(size, torch.SymInt):
+                    self._are_equal(size, by_mask.setdefault(chosen[0], size))
                     by_size.setdefault(self.shapes.replace(size.node.expr), set()).add(chosen[0])
                     reads.append((node, *chosen))
         self._masked = set()
@@ -528,6 +554,8 @@ def _from_the_beginning(node: torch.fx.Node) -> tuple[Any, ...]:
     place, size = _value(node.args[at]), shape[node.args[dim]]
     if guard_or_false(place < 0):
         place = place + size
+    elif isinstance(place, torch.SymInt) and not place.node.has_hint() and not guard_or_false(place >= 0):
+        raise UnsupportedOpError(f"{node.target} at a place that may count from the end", where=node.meta["origin"])
     if node.target in _STARTS:
         if guard_or_false(place < 0):
             place = 0

@@ -128,6 +128,16 @@ def settle_factors(shapes: Any, tensors: Sequence[torch.Tensor]) -> None:
                 shapes.evaluate_expr(sympy.Eq(factor, alike))
 
 
+def settle_rows(tensor: torch.Tensor, dim: int, index: torch.Tensor) -> None:
+    """Guard that an index into a tensor has as many rows as that, if in this call it has: it may have fewer."""
+    for place, sizes in enumerate(zip(tensor.shape, index.shape, strict=False)):
+        if place == dim % max(tensor.dim(), 1):
+            continue
+        size, indexed = (each.node.hint if isinstance(each, torch.SymInt) else each for each in sizes)
+        if size is not None and size == indexed:
+            bool(sizes[0] == sizes[1])
+
+
 def _named(home: Mapping[sympy.Symbol, Place], tensors: Sequence[tuple[str, torch.Tensor]]) -> dict[sympy.Symbol, str]:
     """N, C, D1, D2 … for the first tensor that has dimensions; `weight_size0`, `input_stride1` for the rest."""
     leading = next((k for k, (_, fake) in enumerate(tensors) if fake.dim()), 0)
