@@ -1,4 +1,4 @@
-"""`python -m autogen`: looking after the cache of generated modules, plans and tuned configurations."""
+"""`python -m autogen`: looking after the cache of generated modules and tuned configurations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="python -m autogen", description="Looks after what is kept on disk of generated kernels."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    cache = commands.add_parser("cache", help="list the cache of modules, plans and tuned configurations, or clear it")
+    cache = commands.add_parser("cache", help="list the cache of modules and tuned configurations, or clear it")
     cache.add_argument("--clear", action="store_true", help="delete everything in it")
     options = parser.parse_args(arguments)
     if options.clear:
@@ -35,8 +35,8 @@ def _say(text: str) -> None:
 
 def describe(content: build.CacheContent) -> str:
     """The cache in a line or two."""
-    text = f"{content.folder}: {content.modules} modules, {content.plans} plans, {content.size / 1024:.1f} KiB"
-    if content.modules or content.plans:
+    text = f"{content.folder}: {content.modules} modules, {content.size / 1024:.1f} KiB"
+    if content.modules:
         text += f"\nthe oldest from {_ago(content.oldest)}, the newest from {_ago(content.newest)}"
     return text
 

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd import forward_ad
 from torch.compiler import is_compiling
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils import _pytree as pytree
-from torch.utils._device import DeviceContext
 
+from autogen import compat
+from autogen.compat import default_device as default_device
+from autogen.compat import is_functional as is_functional
 from autogen.errors import UnavailableError
 
 PLAIN_TYPES = (int, float, bool, str, type(None), complex, bytes)
@@ -74,7 +72,7 @@ def require(tensors: Sequence[torch.Tensor], plain: tuple[type, ...] = PLAIN_TEN
                 f"an argument is a {type(tensor).__name__}, not a plain tensor",
                 remedy="Pass plain tensors.",
             )
-        if is_wrapped(tensor):
+        if compat.is_functorch_wrapped(tensor):
             raise UnavailableError(
                 "a tensor is one that torch.func has wrapped, and has no memory",
                 remedy="A call after the transform sets it anew if the loss does.",
@@ -86,7 +84,7 @@ def require(tensors: Sequence[torch.Tensor], plain: tuple[type, ...] = PLAIN_TEN
             raise UnavailableError(f"no kernel reads a tensor that is {kind}", remedy="Convert it first.")
         if tensor.is_neg():  # its memory holds the values with the other sign, as that of `x.conj().imag`
             raise UnavailableError("no kernel reads a tensor that is a negative view", remedy="Call resolve_neg on it.")
-        if tensor._is_zerotensor():  # as derivatives are that are known to be 0
+        if compat.is_zero_tensor(tensor):
             raise UnavailableError("no kernel reads a tensor of zeros without memory", remedy="Call clone on it.")
     is_kept = is_differentiable() and any(tensor.requires_grad for tensor in tensors)
     if is_kept and any(tensor.is_inference() for tensor in tensors):
@@ -110,60 +108,31 @@ def require(tensors: Sequence[torch.Tensor], plain: tuple[type, ...] = PLAIN_TEN
 
 def is_traced(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a call is given what stands for a tensor in a trace, as in a thread that works for the loss."""
-    return any(isinstance(each, FakeTensor) for each in pytree.tree_leaves((args, kwargs)))
-
-
-is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # also one that has outlived its transform
-_functorch = torch._C._functorch.peek_interpreter_stack
-_is_mapped = torch._C._functorch.is_batchedtensor
-_is_mapped_as_before = torch._C._functorch.is_legacy_batchedtensor  # by `torch.autograd.functional`
-_function_modes = torch._C._len_torch_function_stack
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_jit_state = torch._C._get_tracing_state
+    return any(isinstance(each, compat.FakeTensor) for each in compat.pytree.tree_leaves((args, kwargs)))
 
 
 def is_batched(tensors: Sequence[torch.Tensor | None]) -> bool:
     """Whether torch maps over a dimension that is hidden in some tensors, whose memory no kernel can read then."""
     given = [tensor for tensor in tensors if tensor is not None]
-    return any(map(_is_mapped, given)) or any(map(_is_mapped_as_before, given))
+    return any(map(compat.is_batched, given)) or any(map(compat.is_legacy_batched, given))
 
 
 def has_no_memory(tensors: Sequence[torch.Tensor | None]) -> bool:
     """Whether some tensors, such as upstream gradients, have no memory that a kernel can read, element by element."""
     given = [tensor for tensor in tensors if tensor is not None]
-    return is_batched(given) or any(each.layout != torch.strided or each._is_zerotensor() for each in given)
-
-
-def is_functional() -> bool:
-    """Whether `torch.func` or forward-mode AD is at work."""
-    return _functorch() is not None or forward_ad._current_level >= 0
+    return is_batched(given) or any(each.layout != torch.strided or compat.is_zero_tensor(each) for each in given)
 
 
 def is_of_functions(tensors: Sequence[torch.Tensor | None]) -> bool:
     """Whether some tensors are wrapped by a transform of `torch.func` that is at work, and none is mapped over."""
-    if _functorch() is None or is_batched(tensors):
+    if compat.functorch_level() is None or is_batched(tensors):
         return False
-    return any(is_wrapped(tensor) for tensor in tensors if tensor is not None)
+    return any(compat.is_functorch_wrapped(tensor) for tensor in tensors if tensor is not None)
 
 
 def is_transformed() -> bool:
     """Whether torch transforms or traces the call (`torch.compile`, `torch.func`, forward-mode AD, `torch.jit`): its
     formula is needed.
     """
-    has_modes = is_compiling() or is_functional() or _has_function_modes() or _dispatch_modes() > 0
-    return has_modes or _jit_state() is not None
-
-
-def _has_function_modes() -> bool:
-    """Whether something hears of all functions of torch that are called, but for what gives new tensors a device."""
-    if _function_modes() == 0:
-        return False
-    return any(not isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())
-
-
-def default_device() -> torch.device | None:
-    """Where torch makes tensors if a call of it says nothing, by `set_default_device` or `with torch.device`."""
-    if _function_modes() == 0:
-        return None
-    modes = reversed(_get_current_function_mode_stack())
-    return next((mode.device for mode in modes if isinstance(mode, DeviceContext)), None)
+    has_modes = is_compiling() or is_functional() or compat.has_function_modes() or compat.dispatch_modes() > 0
+    return has_modes or compat.jit_state() is not None

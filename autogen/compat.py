@@ -1,6 +1,7 @@
 """The private names of torch and Triton that the package uses, each with what it is used for.
 
-Nothing else imports a private name; `tests/unit/test_compat.py` has a test for each function here.
+Nothing else imports a private name; `tests/unit/test_compat.py` has a test for each name here. What warm calls use is
+torch's own function, with nothing around it. Neither Dynamo nor Triton is imported before a function needs it.
 """
 
 from __future__ import annotations
@@ -8,7 +9,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import operator
+import sys
 import threading
+import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
@@ -17,6 +21,160 @@ from typing import Any
 import torch
 from torch._higher_order_ops.wrap import DynamoBypassingWrapper
 from torch._ops import HigherOrderOperator
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+from torch.autograd import forward_ad
+from torch.nn.modules.adaptive import _ASMoutput
+from torch.utils._device import DeviceContext
+
+# --- torch: tensors and operators -------------------------------------------------------------------------------------
+
+pytree = torch.utils._pytree
+"""Torch's walk through nested arguments."""
+
+OpOverload = torch._ops.OpOverload
+"""The class of operators in graphs, which are one overload each."""
+
+ASMOutput: Any = _ASMoutput
+"""What `AdaptiveLogSoftmaxWithLoss` returns."""
+
+is_functorch_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+"""Whether `torch.func` has wrapped a tensor; also one that has outlived its transform."""
+
+is_batched = torch._C._functorch.is_batchedtensor
+"""Whether `torch.func.vmap` maps over a dimension of a tensor."""
+
+is_legacy_batched = torch._C._functorch.is_legacy_batchedtensor
+"""Whether `torch.autograd.functional` maps over a dimension of a tensor."""
+
+is_zero_tensor = torch.Tensor._is_zerotensor
+"""Whether a tensor is one of zeros without memory, as derivatives are that are known to be 0."""
+
+zero_tensor = torch._efficientzerotensor
+"""Makes such a tensor."""
+
+neg_view = torch._neg_view
+"""A view of a tensor whose memory holds the values with the other sign, as that of `x.conj().imag`."""
+
+reduction_by_flags: Callable[..., str] = torch.nn._reduction.legacy_get_string
+"""The reduction that `size_average` and `reduce` ask for, of which it warns unless `emit_warning=False`."""
+
+CLAMPS_TIES = torch.__version__ >= "2.14"
+"""Whether the gradient of a clamp at its bound is 0."""
+
+TAKES_ANY_BOUND = torch.__version__ >= "2.15"
+"""Whether clamp takes bounds that an integer cannot hold. Else such a bound is an error, or wraps."""
+
+
+def schema_of(target: Any) -> Any:
+    """The schema of an operator: its name, arguments and results."""
+    return target._schema
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """What tensors that share memory have in common."""
+    return tensor.untyped_storage()._cdata
+
+
+def is_leaf_module(module: torch.nn.Module) -> bool:
+    """Whether a module has neither parameters nor modules of its own."""
+    return not (module._parameters or module._modules)
+
+
+def tensor_guard(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """Dynamo's own test whether other tensors have the geometry of these, which takes 0.2 µs.
+
+    Raises:
+        ImportError, TypeError: this torch has none, or another.
+    """
+    from torch._C._dynamo.guards import TensorGuards
+
+    check: Callable[..., bool] = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    return check
+
+
+def empty_on(kind: str) -> Callable[[Any, Any, torch.dtype], torch.Tensor] | None:
+    """What Inductor's code makes a tensor with on the current device of a kind, given shape, strides and dtype; None if
+    there is no such function. It takes half as long as `torch.empty_strided`.
+    """
+    from torch._C._dynamo import guards
+
+    return getattr(guards, f"_empty_strided_{kind}", None)
+
+
+@functools.cache
+def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
+    """Torch's formulas for operators."""
+    from torch._decomp import decomposition_table
+
+    return decomposition_table
+
+
+# --- torch: modes and state -------------------------------------------------------------------------------------------
+
+functorch_level = torch._C._functorch.peek_interpreter_stack
+"""The innermost transform of `torch.func` that is at work, None if there is none."""
+
+function_modes = torch._C._len_torch_function_stack
+"""How many modes hear of torch's functions that are called."""
+
+dispatch_modes = torch._C._len_torch_dispatch_stack
+"""How many modes hear of torch's operators that are run."""
+
+jit_state = torch._C._get_tracing_state
+"""What `torch.jit.trace` is at, None if it is not at work."""
+
+is_autocast = torch._C._is_any_autocast_enabled
+"""Whether autocast is on for any kind of device."""
+
+WithoutAutocast: Any = torch._C._DisableAutocast
+"""A context in which autocast is off for all kinds of devices."""
+
+saved_tensors_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+"""The hooks of tensors that are saved for backward, None if there are none; called with False."""
+
+
+def is_functional() -> bool:
+    """Whether `torch.func` or forward-mode AD is at work."""
+    return functorch_level() is not None or forward_ad._current_level >= 0
+
+
+def has_function_modes() -> bool:
+    """Whether something hears of all functions of torch that are called, but for what gives new tensors a device."""
+    if function_modes() == 0:
+        return False
+    return any(not isinstance(mode, DeviceContext) for mode in torch.overrides._get_current_function_mode_stack())
+
+
+def default_device() -> torch.device | None:
+    """Where torch makes tensors if a call of it says nothing, by `set_default_device` or `with torch.device`."""
+    if function_modes() == 0:
+        return None
+    modes = reversed(torch.overrides._get_current_function_mode_stack())
+    return next((mode.device for mode in modes if isinstance(mode, DeviceContext)), None)
+
+
+def outside_of_modes() -> contextlib.AbstractContextManager[Any]:
+    """Where tensors are real, in the midst of a trace."""
+    return torch.utils._python_dispatch._disable_current_modes()
+
+
+def drawing_once() -> Any:
+    """A context in which torch draws one number for all that it maps over.
+
+    Else it draws one for each, or refuses to; what was drawn in forward is one for all.
+    """
+    keys = [torch._C._dispatch_key_parse(name) for name in ("VmapMode", "FuncTorchVmapMode")]
+    return torch._C._ExcludeDispatchKeyGuard(functools.reduce(operator.or_, map(torch._C.DispatchKeySet, keys)))
+
+
+def cuda_functions() -> tuple[Callable[[], int], Callable[[Any], int], Callable[[], bool]]:
+    """The current CUDA device; its current stream, as CUDA knows it, by the device; whether that is being captured."""
+    return (
+        torch._C._cuda_getDevice,
+        torch._C._cuda_getCurrentRawStream,
+        torch._C._cuda_isCurrentStreamCapturing,
+    )
+
 
 # --- Dynamo -----------------------------------------------------------------------------------------------------------
 
@@ -143,11 +301,10 @@ def options_of_dynamo(*, dynamic: str, knows_values: bool, limit: int, static: b
 
 @functools.cache
 def _says() -> set[Any]:
-    import logging
+    """What is said after a graph, and does not end it; methods of loggers are not among what torch can put off."""
     import warnings
 
-    methods = (logging.Logger.debug, logging.Logger.info, logging.Logger.warning, logging.Logger.error)
-    return {print, warnings.warn, *methods}
+    return {print, warnings.warn}
 
 
 def entries_of(code: CodeType) -> int:
@@ -218,6 +375,12 @@ def reason_of(error: BaseException) -> str:
 def frames_of(error: BaseException) -> list[tuple[str, int]]:
     """File and line of each frame of the user's that Dynamo was in when it gave up, outermost first."""
     return [(frame.filename, frame.lineno) for frame in getattr(error, "real_stack", None) or ()]
+
+
+def locks_of_dynamo() -> list[Any]:
+    """What the thread holds that Dynamo captures a function in; none before Dynamo is first used."""
+    module = sys.modules.get("torch._dynamo.convert_frame")
+    return [] if module is None else [module.compile_lock]
 
 
 def restarts(error: Exception) -> bool:
@@ -342,21 +505,12 @@ def aot_module(
     )
 
 
-def outside_of_modes() -> contextlib.AbstractContextManager[Any]:
-    """Where tensors are real, in the midst of a trace."""
-    from torch.utils._python_dispatch import _disable_current_modes
-
-    return _disable_current_modes()
-
-
 def fakes_of(operands: Sequence[Any]) -> list[Any] | None:
     """The operands of an operator that AOTAutograd traces, with their fake tensors; None if a tensor has none."""
-    from torch._subclasses.fake_tensor import FakeTensor
     from torch._subclasses.functional_tensor import FunctionalTensor
-    from torch.utils._python_dispatch import _disable_current_modes
 
     found = []
-    with _disable_current_modes():
+    with outside_of_modes():
         for each in operands:
             fake = torch._from_functional_tensor(each.elem) if type(each) is FunctionalTensor else each
             if isinstance(each, torch.Tensor) and type(fake) is not FakeTensor:
@@ -371,12 +525,11 @@ def apart(fakes: Sequence[Any], wanted: Sequence[bool]) -> Iterator[list[Any]]:
     are the trace's.
     """
     from torch._guards import TracingContext, tracing
-    from torch.utils._python_dispatch import _disable_current_modes
 
     mode = next(each.fake_mode for each in fakes if isinstance(each, torch.Tensor))  # type: ignore[attr-defined]
     shapes = mode.shape_env
     unknown = contextlib.nullcontext() if shapes is None else shapes.ignore_fresh_unbacked_symbols()
-    with _disable_current_modes(), tracing(TracingContext(mode)), unknown, _inside_loss():
+    with outside_of_modes(), tracing(TracingContext(mode)), unknown, _inside_loss():
         with mode:
             new = [_like(each) if isinstance(each, torch.Tensor) else each for each in fakes]
         for each in itertools.compress(new, wanted):
@@ -386,6 +539,11 @@ def apart(fakes: Sequence[Any], wanted: Sequence[bool]) -> Iterator[list[Any]]:
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+
+def is_op(target: Any) -> bool:
+    """Whether a node's target is an overload of an op."""
+    return isinstance(target, torch._ops.OpOverload)
 
 
 def boxed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -427,24 +585,6 @@ def results_of(module: torch.fx.GraphModule) -> list[Any]:
     """The results of a graph."""
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     return list(output.args[0])
-
-
-def shape_env_of(fakes: Sequence[Any]) -> Any:
-    """The `ShapeEnv` of some fake tensors; a new one if they have none."""
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-    for fake in fakes:
-        if isinstance(fake, torch.SymInt):
-            return fake.node.shape_env
-        if isinstance(fake, torch.Tensor) and fake.fake_mode.shape_env is not None:  # type: ignore[attr-defined]
-            return fake.fake_mode.shape_env  # type: ignore[attr-defined]
-    return ShapeEnv()
-
-
-def fake_mode_of(module: torch.fx.GraphModule) -> Any:
-    """The mode of the fake tensors of a graph."""
-    fakes = (node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder")
-    return next(each.fake_mode for each in fakes if isinstance(each, torch.Tensor))  # type: ignore[attr-defined]
 
 
 def mutated_places(joint: torch.fx.GraphModule, count: int) -> frozenset[int]:
@@ -504,8 +644,6 @@ def _copy(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
 
 
 def _part(graph: torch.fx.Graph, whole: torch.fx.Node, place: int, value: Any) -> torch.fx.Node:
-    import operator
-
     part = graph.call_function(operator.getitem, (whole, place))
     part.meta["val"] = value
     return part
@@ -519,7 +657,99 @@ def inductor(graph: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..
     return compiled
 
 
+# --- symbolic shapes --------------------------------------------------------------------------------------------------
+
+
+def shape_env_of(fakes: Sequence[Any]) -> Any:
+    """The `ShapeEnv` of some fake tensors; a new one if they have none."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    for fake in fakes:
+        if isinstance(fake, torch.SymInt):
+            return fake.node.shape_env
+        if isinstance(fake, torch.Tensor) and fake.fake_mode.shape_env is not None:  # type: ignore[attr-defined]
+            return fake.fake_mode.shape_env  # type: ignore[attr-defined]
+    return ShapeEnv()
+
+
+def fake_mode_of(module: torch.fx.GraphModule) -> Any:
+    """The mode of the fake tensors of a graph."""
+    fakes = (node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder")
+    return next(each.fake_mode for each in fakes if isinstance(each, torch.Tensor))  # type: ignore[attr-defined]
+
+
+def replace_symbol(shapes: Any, symbol: Any, other: Any) -> None:
+    """Have a `ShapeEnv` write a size that values decide as another one, which is the same."""
+    shapes._set_replacement(symbol, other, "values decide that they are equal")
+
+
 def hints_of(shapes: Any) -> Mapping[Any, Any]:
     """The sizes of the call that was captured, by the symbols of a `ShapeEnv`."""
     known = getattr(shapes, "backed_var_to_val", None)  # `var_to_val` before torch 2.12
     return shapes.var_to_val if known is None else known
+
+
+@functools.cache
+def size_functions() -> Any:
+    """Torch's functions in expressions over sizes: `FloorDiv`, `Mod` and `ToFloat` among them."""
+    from torch.utils._sympy import functions
+
+    return functions
+
+
+def size_printer() -> Any:
+    """The class that writes expressions over sizes as Python."""
+    from torch.utils._sympy.printers import PythonPrinter
+
+    return PythonPrinter
+
+
+# --- Triton -----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def interpreter_converting(better: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """Have Triton's interpreter convert numbers by `better(its own way)`, if it has one (Triton up to 3.8)."""
+    from triton.runtime import interpreter
+
+    convert = getattr(interpreter, "_convert_float", None)
+    if convert is None:
+        yield
+        return
+    interpreter._convert_float = better(convert)
+    try:
+        yield
+    finally:
+        interpreter._convert_float = convert
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether a kernel is refused: by Triton, the assembler, or the device, which has no room for it or cannot load it.
+
+    MLIR, LLVM and the driver raise errors of no class of their own. While a kernel is compiled or loaded, they come out
+    of Triton's compiler; those of a launch, and of the interpreter, do not.
+    """
+    from triton.compiler import CompilationError
+    from triton.runtime.errors import InterpreterError, OutOfResources, PTXASError
+
+    if isinstance(error, (CompilationError, OutOfResources, PTXASError)):
+        return True
+    frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return not isinstance(error, InterpreterError) and any(name.startswith("triton.compiler") for name in frames)
+
+
+def compiled_for(
+    target: tuple[str, int | str, int],
+    function: Any,
+    signature: Mapping[str, str],
+    constants: Mapping[str, Any],
+    attributes: Mapping[tuple[int], Any],
+    options: Mapping[str, Any],
+) -> Any:
+    """What Triton makes of a function for a target: its backend, architecture and threads per warp."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    source = ASTSource(fn=function, signature=dict(signature), constexprs=dict(constants), attrs=dict(attributes))
+    return triton.compile(source, target=GPUTarget(*target), options=dict(options))

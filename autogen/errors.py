@@ -246,7 +246,7 @@ class StorageError(CompileError):
 
 
 class SharedCacheError(CompileError):
-    """Others may change what is in the folder `folder` of the cache, and would be run, as it has the fault `fault`."""
+    """Others may change what is in the folder `folder` of the cache, as it has the fault `fault`."""
 
     def __init__(self, folder: str, fault: str) -> None:
         self.kernel = ""

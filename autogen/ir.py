@@ -30,12 +30,11 @@ import ctypes
 import math
 import weakref
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sympy
 import torch
-
-from autogen.frozen import frozen
 
 REDUCTIONS = ("sum", "prod", "max", "min")
 SCANS = ("sum", "prod", "logaddexp")
@@ -86,7 +85,7 @@ def is_hole(symbol: sympy.Expr) -> bool:
     return isinstance(symbol, sympy.Symbol) and not isinstance(symbol, Axis) and symbol.name.startswith("_")
 
 
-@frozen
+@dataclass(frozen=True)
 class Buffer:
     """A tensor in memory: `shape` and `strides` are sympy expressions, in elements.
 
@@ -296,7 +295,7 @@ def to_store(node: Node, dtype: torch.dtype) -> Node:
 
 def apply(op: str, *args: Node) -> Node:
     """A scalar op of the op table; raises `TypeError` if the dtypes break its rule."""
-    from autogen.ops import OPS  # not for what is found on disk, which has been applied
+    from autogen.ops import OPS
 
     return intern(op, args, OPS[op].result_dtype([arg.dtype for arg in args]), ())
 

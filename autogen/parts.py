@@ -7,15 +7,13 @@ or says why torch computes the whole of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
-
-from autogen.frozen import frozen
 
 PARTS = "__autogen_parts__"
 
 
-@frozen
+@dataclass(frozen=True)
 class FusedCall:
     """A call of a decorated function, not made yet."""
 
@@ -28,7 +26,7 @@ class FusedCall:
         return self.function(*self.args, **self.kwargs)
 
 
-@frozen
+@dataclass(frozen=True)
 class Parts:
     """A loss as what torch runs of it, `steps` by name, and the fused call."""
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import sympy
 
 from autogen import ir
-from autogen.frozen import frozen
 from autogen.provenance import Provenance
 from autogen.torch_step import TorchStep
 
 
-@frozen
+@dataclass(frozen=True)
 class Root:
     """A result: `node` is its element at `index`, to be stored in `buffer` at the same index."""
 
@@ -30,7 +31,7 @@ class Root:
         return ir.load(self.buffer, [entry.xreplace(repeated) for entry in self.index])
 
 
-@frozen
+@dataclass(frozen=True)
 class Program:
     """A loss as IR: what it returns, and the gradient of each input that has one.
 

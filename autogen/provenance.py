@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from autogen import ir
 from autogen.errors import SourceLine
-from autogen.frozen import frozen
 from autogen.names import NUMBER
 
 # What an unnamed value is called, where its op's own name does not read as one.
@@ -45,7 +44,7 @@ _NOUNS = {
 _WITH_NUMBER = {"add": "shifted", "mul": "scaled", "div": "scaled", "maximum": "clamped", "minimum": "clamped"}
 
 
-@frozen
+@dataclass(frozen=True)
 class Origin:
     """Where a value comes from: the user's statement, and whether it belongs to a gradient."""
 
@@ -53,7 +52,7 @@ class Origin:
     backward: bool
 
 
-@frozen
+@dataclass(frozen=True)
 class Provenance:
     """Names and source lines of nodes, for the reader of the generated kernel. The first to speak is kept.
 

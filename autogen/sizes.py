@@ -11,6 +11,8 @@ from typing import Any
 import sympy
 import torch
 
+from autogen import compat
+
 SCOPE = {"math": math, "numpy": sys.modules.get("numpy"), "torch": torch}  # which imports NumPy if it is there
 """What the names stand for that `python_printer` writes."""
 
@@ -36,11 +38,9 @@ class Script:
 @functools.cache
 def python_printer() -> Any:
     """What writes expressions over sizes and floats as Python, which then computes what the loss would have."""
-    from torch.utils._sympy.printers import PythonPrinter
-
     from autogen.arithmetic import Arithmetic, PlainFunction, ufunc_of
 
-    class Printer(PythonPrinter):
+    class Printer(compat.size_printer()):  # type: ignore[misc]
         def _print(self, expr: sympy.Expr, **options: Any) -> str:
             ufunc = ufunc_of(expr)
             if ufunc is not None:

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sympy
 import torch
-from torch.utils import _pytree as pytree
 
-from autogen import ir
+from autogen import compat, ir
+from autogen.compat import pytree
 from autogen.errors import SourceLine
-from autogen.frozen import frozen
 from autogen.sizes import Evaluator
 
 
-@frozen
+@dataclass(frozen=True)
 class Operand:
     """A tensor among the arguments of a step, by the name of its buffer."""
 
     name: str
 
 
-@frozen
+@dataclass(frozen=True)
 class SizeArgument:
     """A size among the arguments of a step."""
 
@@ -58,8 +58,8 @@ class TorchStep:
     @staticmethod
     def name_of(target: Any) -> str:
         """An op's name without its library and overload, such as `mm`."""
-        is_op = isinstance(target, torch._ops.OpOverload)
-        name: str = target._schema.name.rpartition("::")[2].lstrip("_") if is_op else target.__name__
+        is_op = isinstance(target, compat.OpOverload)
+        name: str = compat.schema_of(target).name.rpartition("::")[2].lstrip("_") if is_op else target.__name__
         return name
 
     @property
@@ -94,11 +94,16 @@ class TorchStep:
         return is_random(self.target)
 
     @property
+    def is_op(self) -> bool:
+        """Whether it is an op, and not a function of the package's, whose copy of a tensor is no op of ATen's."""
+        return isinstance(self.target, compat.OpOverload)
+
+    @property
     def returns_tensor(self) -> bool:
         """Whether it returns one tensor, and not several, nor a list."""
-        if not isinstance(self.target, torch._ops.OpOverload):
-            return True  # a function of the package's, whose copy of a tensor is no op of ATen's
-        returns = self.target._schema.returns
+        if not self.is_op:
+            return True
+        returns = compat.schema_of(self.target).returns
         return len(returns) == 1 and str(returns[0].type) == "Tensor"
 
     def numbers(self, sizes: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -116,7 +121,7 @@ class TorchStep:
 
         args, kwargs = pytree.tree_unflatten([real(leaf) for leaf in self._leaves], self._structure)
         # The casts of autocast are steps of the trace already.
-        with torch.no_grad(), torch._C._DisableAutocast():
+        with torch.no_grad(), compat.WithoutAutocast():
             returned = self.target(*args, **kwargs)
         parts = returned if isinstance(returned, (tuple, list)) else (returned,)
         for part, buffer, strides in zip(parts, self.results, self._strides, strict=True):

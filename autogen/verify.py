@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 
 from autogen import ir
-from autogen.frozen import frozen
 from autogen.ops import OPS
 
 
-@frozen
+@dataclass(frozen=True)
 class _In:
     """Where a rule is broken; a listing of the node, made only if it is printed."""
 

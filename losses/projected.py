@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.adaptive import _ASMoutput
 
+from autogen import compat
 from autogen.decorator import autogen_loss, takes_use_autogen
 from autogen.parts import FusedCall, Parts
 
@@ -35,7 +35,7 @@ class AdaptiveLogSoftmaxWithLoss(nn.AdaptiveLogSoftmaxWithLoss):
         for places, tail in zip(rows, tails, strict=True):
             loss = loss.index_add(0, places, tail)
         mean = loss.mean()
-        return _ASMoutput(-loss if target_.dim() else -loss.squeeze(0), mean)
+        return compat.ASMOutput(-loss if target_.dim() else -loss.squeeze(0), mean)
 
     def __autogen_parts__(self, input_: Tensor, target_: Tensor) -> Parts | str:
         return self._parts(input_, target_)[0] if self._is_plain(input_, target_) else "labels and inputs do not fit"

@@ -10,9 +10,8 @@ import ast
 import functools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
-
-from autogen.frozen import frozen
 
 Kind = Literal["load", "store"]
 
@@ -48,7 +47,7 @@ _AMD_BYTES = {
 }
 
 
-@frozen
+@dataclass(frozen=True)
 class Access:
     """A `tl.load` or `tl.store` of a kernel, and the instructions that it became.
 
@@ -77,7 +76,7 @@ class Access:
     widths: tuple[int, ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class Atomic:
     """An atomic instruction in Triton's words: "add", "acq_rel", "gpu" (which AMD calls "agent")."""
 
@@ -86,7 +85,7 @@ class Atomic:
     scope: str
 
 
-@frozen
+@dataclass(frozen=True)
 class _Call:
     """A call of `tl.load` or `tl.store`, and the lines of the statement around it."""
 

@@ -8,19 +8,20 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autogen import compat
 from autogen.aot import assembly
 from autogen.aot.kernels import Parameter, SpecializedKernel
 from autogen.errors import CompileError, RefusedError
-from autogen.frozen import frozen
 from autogen.runtime import build
 
 _ITEM_BITS = re.compile(r"\d+$")
 
 
-@frozen
+@dataclass(frozen=True)
 class Target:
     """What to compile for, in Triton's words: backend "cuda" or "hip", architecture 90 or "gfx942"."""
 
@@ -41,7 +42,7 @@ TARGETS = {
 }
 
 
-@frozen
+@dataclass(frozen=True)
 class CompiledKernel:
     """What a kernel became on a target.
 
@@ -79,25 +80,20 @@ def triton_kernel(kernel: SpecializedKernel, target: Target) -> tuple[Any, Any]:
         RuntimeError: Triton was imported as an interpreter.
     """
     import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
 
     if target.backend not in kernel.backends:
         raise RefusedError(kernel.loss, target.name)
-    function = build.load_function(kernel.name, kernel.text, kernel.key)
+    function = build.load_function(kernel.name, kernel.text)
     if not isinstance(function, triton.JITFunction):
         raise RuntimeError("Triton interprets in this process; use autogen.aot.compile_all")
     named = dict(zip(function.arg_names, kernel.parameters, strict=True))
-    source = ASTSource(
-        fn=function,
-        signature={name: parameter.type for name, parameter in named.items()},
-        constexprs={name: p.value for name, p in named.items() if p.type == "constexpr"},
-        attrs={(k,): _attributes(p, target) for k, p in enumerate(named.values()) if p.type != "constexpr"},
-    )
     try:
-        return function, triton.compile(
-            source,
-            target=GPUTarget(target.backend, target.arch, target.warp_size),
+        return function, compat.compiled_for(
+            (target.backend, target.arch, target.warp_size),
+            function,
+            signature={name: parameter.type for name, parameter in named.items()},
+            constants={name: p.value for name, p in named.items() if p.type == "constexpr"},
+            attributes={(k,): _attributes(p, target) for k, p in enumerate(named.values()) if p.type != "constexpr"},
             options={"num_warps": build.warps_within(kernel.num_warps, target.warp_size), **build.OPTIONS},
         )
     except Exception as error:

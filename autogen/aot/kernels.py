@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
-
-from autogen.frozen import frozen
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +38,7 @@ _TYPES = {
 _BACKENDS = frozenset({"cuda", "hip"})
 
 
-@frozen
+@dataclass(frozen=True)
 class Parameter:
     """A kernel parameter as Triton specialises it.
 
@@ -56,7 +55,7 @@ class Parameter:
     short: bool = False
 
 
-@frozen
+@dataclass(frozen=True)
 class SpecializedKernel:
     """A kernel as one call would have Triton compile it; plain data that can be sent to another process.
 
@@ -68,7 +67,6 @@ class SpecializedKernel:
         parameters: in the order of the function's.
         num_warps: warps per program.
         programs: programs of the launch.
-        key: Triton's name for the code, if it is known.
         backends: those of Triton's that the kernel is made for.
     """
 
@@ -79,7 +77,6 @@ class SpecializedKernel:
     parameters: tuple[Parameter, ...]
     num_warps: int
     programs: int
-    key: str = ""
     backends: frozenset[str] = _BACKENDS
 
 
@@ -147,7 +144,7 @@ def specialize(
     tiles = dict(tiling.tiles)
     parameters += [Parameter("constexpr", tiles[tile]) for tile in source.tiles]
     return SpecializedKernel(
-        loss, direction, source.name, source.text, tuple(parameters), tiling.num_warps, tiling.programs, source.key
+        loss, direction, source.name, source.text, tuple(parameters), tiling.num_warps, tiling.programs
     )
 
 

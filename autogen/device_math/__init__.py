@@ -1,6 +1,6 @@
 """Scalar functions for generated kernels, as portable code for `@triton.jit`.
 
-Kernels import them from here; Triton reads them when it compiles a kernel (`autogen.device_math.device`).
+Kernels import them from here. They are plain Triton functions.
 
 Not libdevice: it exists for NVIDIA only and does not run in Triton's interpreter, where this project proves
 its kernels. Nor Triton's own functions throughout. On NVIDIA, for fp32, `tl.exp(x)` is `ex2.approx` of the

@@ -6,8 +6,6 @@ import triton
 import triton.language as tl
 from triton.language import core  # Triton 3.6 has `to_tensor` only there
 
-from autogen.device_math.device import device
-
 # NumPy's functions in single precision, on which the interpreter builds, are biased, its logarithm by up to 4 ulp; a
 # custom combine function it walks element by element, a hundred times slower than its own max.
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
@@ -19,13 +17,13 @@ def is_nvidia(_semantic: Any = None) -> Any:
     return core.constexpr(_semantic.builder.options.backend_name == "cuda")
 
 
-@device
+@triton.jit
 def fma(x: tl.tensor, y: tl.tensor, z: tl.tensor) -> tl.tensor:
     """`x * y + z`, rounded once, in single precision. Python numbers must be such numbers."""
     return (x.to(tl.float64) * y + z).to(x.dtype) if INTERPRETED else tl.fma(x, y, z)
 
 
-@device
+@triton.jit
 def exp2_normal(x: tl.tensor) -> tl.tensor:
     """`2^x` within 2 ulp; in single precision a result that is no normal number may be 0."""
     if INTERPRETED:
@@ -37,7 +35,7 @@ def exp2_normal(x: tl.tensor) -> tl.tensor:
         return tl.exp2(x)
 
 
-@device
+@triton.jit
 def log2_far(x: tl.tensor) -> tl.tensor:
     """`log2(x)` in single precision, within 2^-22: of it where `x <= 1/2` or `x >= 2`, of 1 between."""
     if INTERPRETED:
@@ -48,7 +46,7 @@ def log2_far(x: tl.tensor) -> tl.tensor:
         return tl.log2(x)
 
 
-@device
+@triton.jit
 def reciprocal_normal(x: tl.tensor) -> tl.tensor:
     """`1 / x` within 1 ulp; in single precision a result that is no normal number may be 0."""
     if not INTERPRETED and x.dtype == tl.float32 and is_nvidia():
@@ -58,20 +56,20 @@ def reciprocal_normal(x: tl.tensor) -> tl.tensor:
         return 1.0 / x
 
 
-@device
+@triton.jit
 def div_rn(x: tl.tensor, y: tl.tensor) -> tl.tensor:
     """`x / y`, correctly rounded."""
     quotient = x / y
     return quotient if quotient.dtype == tl.float64 else tl.div_rn(x, y)
 
 
-@device
+@triton.jit
 def product_plus(x: tl.tensor, y: tl.tensor, z: tl.tensor) -> tl.tensor:
     """`x * y + z` in one instruction, where it does not matter how often that is rounded; no Python numbers in fp64."""
     return x * y + z if INTERPRETED else tl.fma(x, y, z)
 
 
-@device
+@triton.jit
 def polynomial(x: tl.tensor, coefficients: tl.constexpr) -> tl.tensor:
     """Horner's rule, highest power first."""
     if INTERPRETED:  # where each call of a function takes as long as many operations
@@ -86,7 +84,7 @@ def polynomial(x: tl.tensor, coefficients: tl.constexpr) -> tl.tensor:
         return y
 
 
-@device
+@triton.jit
 def signbit(x: tl.tensor) -> tl.tensor:
     """Whether the sign bit is set, as it is in -0.0."""
     if x.dtype == tl.float64:
@@ -95,13 +93,13 @@ def signbit(x: tl.tensor) -> tl.tensor:
         return x.to(tl.int32, bitcast=True) < 0
 
 
-@device
+@triton.jit
 def neg(x: tl.tensor) -> tl.tensor:
     """`-x`, also of 0: Triton's own negation is `0 - x`, which makes no -0.0, and costs a GPU an instruction."""
     return x * -1.0 if x.dtype.is_floating() else -x
 
 
-@device
+@triton.jit
 def copysign(magnitude: tl.tensor, x: tl.tensor) -> tl.tensor:
     """`|magnitude|` with the sign of `x`, also if 0."""
     magnitude, x = tl.broadcast(core.to_tensor(magnitude), core.to_tensor(x))
@@ -115,13 +113,13 @@ def copysign(magnitude: tl.tensor, x: tl.tensor) -> tl.tensor:
         return (bits | sign_bit).to(tl.float32, bitcast=True)
 
 
-@device
+@triton.jit
 def maximum(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     """The greater number; nan if either is."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
-@device
+@triton.jit
 def minimum(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     """The lesser number; nan if either is."""
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)

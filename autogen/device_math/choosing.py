@@ -1,12 +1,12 @@
 """Extremes, conditions, signs and half precision: all exact."""
 
+import triton
 import triton.language as tl
 
 from autogen.device_math.basic import INTERPRETED, maximum, minimum
-from autogen.device_math.device import device
 
 
-@device
+@triton.jit
 def max_over(x: tl.tensor, axis: tl.constexpr) -> tl.tensor:
     """The maximum over an axis; nan if there is one."""
     if not INTERPRETED:
@@ -19,18 +19,18 @@ def max_over(x: tl.tensor, axis: tl.constexpr) -> tl.tensor:
         return tl.max(x, axis)
 
 
-@device
+@triton.jit
 def _times(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     return a * b
 
 
-@device
+@triton.jit
 def prod_over(x: tl.tensor, axis: tl.constexpr) -> tl.tensor:
     """The product over an axis."""
     return tl.reduce(x, axis, _times)
 
 
-@device
+@triton.jit
 def min_over(x: tl.tensor, axis: tl.constexpr) -> tl.tensor:
     """The minimum over an axis; nan if there is one."""
     if not INTERPRETED:
@@ -43,13 +43,13 @@ def min_over(x: tl.tensor, axis: tl.constexpr) -> tl.tensor:
         return tl.min(x, axis)
 
 
-@device
+@triton.jit
 def narrow(x: tl.tensor) -> tl.tensor:
     """A number of 64 bits as one of 32, to be compared with places, which are at least 0; -1 if it is none of these."""
     return tl.where(x >> 32 == 0, x.to(tl.int32), -1)
 
 
-@device
+@triton.jit
 def one_condition(x: tl.tensor) -> tl.tensor:
     """A condition that there is one of, beside many: the interpreter makes floats of the result of comparing floats."""
     if INTERPRETED:
@@ -58,44 +58,44 @@ def one_condition(x: tl.tensor) -> tl.tensor:
         return x
 
 
-@device
+@triton.jit
 def round_to_float16(x: tl.tensor) -> tl.tensor:
     """`x`, rounded to single and then to half precision, ties to even."""
     return x.to(tl.float32).to(tl.float16).to(x.dtype)
 
 
-@device
+@triton.jit
 def round_to_bfloat16(x: tl.tensor) -> tl.tensor:
     """`x`, rounded to single precision and then to bfloat16, ties to even."""
     return x.to(tl.float32).to(tl.bfloat16).to(x.dtype)
 
 
-@device
+@triton.jit
 def relu(x: tl.tensor) -> tl.tensor:
     """`maximum(x, 0)`."""
     return maximum(x, 0).to(x.dtype)
 
 
-@device
+@triton.jit
 def sign(x: tl.tensor) -> tl.tensor:
     """-1, 0 or 1; 0 for nan, as in torch."""
     return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
 
 
-@device
+@triton.jit
 def isnan(x: tl.tensor) -> tl.tensor:
     """Whether `x` is nan."""
     # The interpreter forgets that a comparison of scalars is a bool.
     return tl.where(x != x, True, False) if INTERPRETED else x != x
 
 
-@device
+@triton.jit
 def isinf(x: tl.tensor) -> tl.tensor:
     """Whether `x` is infinite."""
     return tl.abs(x) == float("inf")
 
 
-@device
+@triton.jit
 def isfinite(x: tl.tensor) -> tl.tensor:
     """Whether `x` is neither infinite nor nan."""
     return tl.abs(x) < float("inf")

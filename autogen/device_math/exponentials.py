@@ -1,5 +1,6 @@
 """Roots, exponentials, sigmoid and tanh."""
 
+import triton
 import triton.language as tl
 
 from autogen.device_math.basic import (
@@ -12,7 +13,6 @@ from autogen.device_math.basic import (
     product_plus,
     reciprocal_normal,
 )
-from autogen.device_math.device import device
 
 # (expm1(r) - r) / r^2 for |r| <= ln(2) / 2
 _EXPM1_32 = tl.constexpr((0.0001991427951, 0.001394103618, 0.008333272840, 0.04166635434, 0.1666666682, 0.5000000046))
@@ -30,13 +30,13 @@ _TANH_64 = tl.constexpr((
 ))  # fmt: skip
 
 
-@device
+@triton.jit
 def sqrt(x: tl.tensor) -> tl.tensor:
     """Square root, correctly rounded."""
     return tl.sqrt(x) if x.dtype == tl.float64 else tl.sqrt_rn(x)
 
 
-@device
+@triton.jit
 def rsqrt(x: tl.tensor) -> tl.tensor:
     """`1 / sqrt(x)` within 2 ulp."""
     if x.dtype == tl.float64:
@@ -47,7 +47,7 @@ def rsqrt(x: tl.tensor) -> tl.tensor:
         return tl.rsqrt(tl.where(small, x * 16777216.0, x)) * tl.where(small, 4096.0, 1.0)
 
 
-@device
+@triton.jit
 def nearest_power_of_two(x: tl.tensor, factor: tl.constexpr = 1.0) -> tuple[tl.tensor, tl.tensor]:
     """`-n` and `2^n` for the integer `n` nearest to `x * factor`, which is the exponent of a normal number."""
     # 1.5 * 2^23 (2^52) added, the integer is in the low bits, from where it is shifted into an exponent. It is negated
@@ -62,7 +62,7 @@ def nearest_power_of_two(x: tl.tensor, factor: tl.constexpr = 1.0) -> tuple[tl.t
         return 12582912.0 - shifted, power
 
 
-@device
+@triton.jit
 def _plus_ln2(x: tl.tensor, n: tl.tensor) -> tl.tensor:
     """`x + n ln(2)` for integers `n`; ln(2) is in two parts, the first short enough for an exact product."""
     if x.dtype == tl.float64:
@@ -71,7 +71,7 @@ def _plus_ln2(x: tl.tensor, n: tl.tensor) -> tl.tensor:
         return product_plus(n, 1.4286068203094173e-06, product_plus(n, 0.693145751953125, x))
 
 
-@device
+@triton.jit
 def _exp_fraction(x: tl.tensor, minus_n: tl.tensor) -> tl.tensor:
     """`e^x / 2^n`"""
     if x.dtype == tl.float64:
@@ -81,7 +81,7 @@ def _exp_fraction(x: tl.tensor, minus_n: tl.tensor) -> tl.tensor:
         return exp2_normal(fma(x, 1.925963033500011e-08, fma(x, 1.4426950216293335, minus_n)))
 
 
-@device
+@triton.jit
 def exp_factors(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     """Two factors of `e^x`, the second a power of 2."""
     # What is beyond the normal powers of 2 stays in the first factor.
@@ -90,7 +90,7 @@ def exp_factors(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     return _exp_fraction(x, minus_n), power
 
 
-@device
+@triton.jit
 def exp(x: tl.tensor) -> tl.tensor:
     """`e^x` within 3 ulp."""
     if x.dtype == tl.float64:
@@ -100,7 +100,7 @@ def exp(x: tl.tensor) -> tl.tensor:
         return fraction * power
 
 
-@device
+@triton.jit
 def exp_nonpositive(x: tl.tensor) -> tl.tensor:
     """`e^x` within 3 ulp for `x <= 0`, and rounding errors above."""
     if x.dtype == tl.float64:
@@ -110,13 +110,13 @@ def exp_nonpositive(x: tl.tensor) -> tl.tensor:
         return _exp_fraction(x, minus_n) * power
 
 
-@device
+@triton.jit
 def exp_summand(x: tl.tensor) -> tl.tensor:
     """`e^x` for `x <= 0` within 3 ulp of 1, for sums of at least 1: to round `x log2(e)` costs `2^-24 |x| e^x`."""
     return tl.exp(x) if x.dtype == tl.float64 else exp2_normal(x * 1.4426950408889634)
 
 
-@device
+@triton.jit
 def exp2(x: tl.tensor) -> tl.tensor:
     """`2^x` within 3 ulp."""
     if x.dtype == tl.float64:
@@ -126,7 +126,7 @@ def exp2(x: tl.tensor) -> tl.tensor:
         return exp2_normal(x + minus_n) * power
 
 
-@device
+@triton.jit
 def expm1(x: tl.tensor) -> tl.tensor:
     """`e^x - 1` within 2 ulp."""
     # Below -50 the result is -1, above 710 (89) infinite.
@@ -139,26 +139,26 @@ def expm1(x: tl.tensor) -> tl.tensor:
     return 2.0 * product_plus(half, product_plus(r * r, series, r), half - 0.5)
 
 
-@device
+@triton.jit
 def _sigmoid_of(x: tl.tensor, is_tail: tl.tensor) -> tl.tensor:
     """`e^-|x| / (1 + e^-|x|)` where that is what is wanted, else `1 / (1 + e^-|x|)`."""
     z = exp_nonpositive(-tl.abs(x))
     return tl.where(is_tail, z, 1.0) * reciprocal_normal(1.0 + z)
 
 
-@device
+@triton.jit
 def sigmoid(x: tl.tensor) -> tl.tensor:
     """`1 / (1 + e^-x)` within 7 ulp, also where it is tiny."""
     return _sigmoid_of(x, x < 0)
 
 
-@device
+@triton.jit
 def sigmoid_neg(x: tl.tensor) -> tl.tensor:
     """`sigmoid(-x)` within 7 ulp, with the exponential of `sigmoid(x)`."""
     return _sigmoid_of(x, x > 0)
 
 
-@device
+@triton.jit
 def tanh(x: tl.tensor) -> tl.tensor:
     """Hyperbolic tangent within 3 ulp."""
     a = tl.abs(x)

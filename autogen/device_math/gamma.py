@@ -6,10 +6,10 @@ The contract is that of `autogen.device_math`. The gamma functions compute in fp
 
 import math
 
+import triton
 import triton.language as tl
 
 from autogen.device_math.basic import copysign, polynomial
-from autogen.device_math.device import device
 from autogen.device_math.exponentials import exp, expm1, sqrt
 from autogen.device_math.logarithms import log
 from autogen.device_math.special import high_half
@@ -63,7 +63,7 @@ _COSINE = tl.constexpr(tuple((-1) ** k / math.factorial(2 * k) for k in reversed
 # Error and gamma functions.
 
 
-@device
+@triton.jit
 def _erfcx_near(x: tl.tensor) -> tl.tensor:
     """`e^(x^2) erfc(x)` for x >= 1/2, until erfc(x) is 0."""
     t = (x - 4.0) / (x + 4.0)
@@ -71,7 +71,7 @@ def _erfcx_near(x: tl.tensor) -> tl.tensor:
     return scaled / (1.0 + 2.0 * x)
 
 
-@device
+@triton.jit
 def erfc(x: tl.tensor) -> tl.tensor:
     """`1 - erf(x)` within 9 ulp, also where it is tiny."""
     # e^(-x^2) needs more digits of x^2 than a number has: x^2 = x1^2 + (x - x1) (x + x1), the first exact.
@@ -83,7 +83,7 @@ def erfc(x: tl.tensor) -> tl.tensor:
     return tl.where(x >= 0.5, far, 1.0 - tl.erf(x))
 
 
-@device
+@triton.jit
 def erfcx(x: tl.tensor) -> tl.tensor:
     """`e^(x^2) erfc(x)` within 9 ulp."""
     # Beyond this erfc(x) is 0, and a few terms of the asymptotic series are enough.
@@ -99,7 +99,7 @@ def erfcx(x: tl.tensor) -> tl.tensor:
     return tl.where(x >= 0.5, right, e * (1.0 - tl.erf(x)))
 
 
-@device
+@triton.jit
 def erfinv(x: tl.tensor) -> tl.tensor:
     """The inverse of erf within 4 ulp."""
     a = tl.abs(x)
@@ -114,7 +114,7 @@ def erfinv(x: tl.tensor) -> tl.tensor:
     return copysign(tl.where(a == 1, float("inf"), tl.where(a < 1, y, float("nan"))), x)
 
 
-@device
+@triton.jit
 def _sin_cos_pi(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     """Sine and cosine of `pi * x` for fp64 `x` in [0, 1)."""
     # Not CUDA's: their way for large arguments takes memory, on a thread's stack.
@@ -126,7 +126,7 @@ def _sin_cos_pi(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     return tl.where(near > 0.25, cosine, sine), tl.where(x > 0.5, -of_x, of_x)
 
 
-@device
+@triton.jit
 def _lgamma_positive(x: tl.tensor) -> tl.tensor:
     """`log(gamma(x))` for positive fp64 `x`."""
     # gamma(x + 1) = x gamma(x) moves an argument below 10 to [1.5, 2.5), with the factors in `product`.
@@ -148,7 +148,7 @@ def _lgamma_positive(x: tl.tensor) -> tl.tensor:
     return tl.where(x < 10, near, far)
 
 
-@device
+@triton.jit
 def lgamma(x: tl.tensor) -> tl.tensor:
     """`log(|gamma(x)|)` within 8 ulp, of 1 where the result is smaller."""
     z = x.to(tl.float64)
@@ -162,7 +162,7 @@ def lgamma(x: tl.tensor) -> tl.tensor:
     return result.to(x.dtype)
 
 
-@device
+@triton.jit
 def digamma(x: tl.tensor) -> tl.tensor:
     """The derivative of `lgamma` within 8 ulp, of 1 where the result is smaller."""
     z = x.to(tl.float64)
@@ -183,7 +183,7 @@ def digamma(x: tl.tensor) -> tl.tensor:
     return tl.where(z == 0, -1.0 / z, result).to(x.dtype)
 
 
-@device
+@triton.jit
 def trigamma(x: tl.tensor) -> tl.tensor:
     """The derivative of `digamma` within 8 ulp."""
     z = x.to(tl.float64)
@@ -206,7 +206,7 @@ def trigamma(x: tl.tensor) -> tl.tensor:
     return tl.where(z == float("inf"), 0.0, result).to(x.dtype)
 
 
-@device
+@triton.jit
 def tetragamma(x: tl.tensor) -> tl.tensor:
     """The derivative of `trigamma` within 8 ulp."""
     z = x.to(tl.float64)

@@ -1,11 +1,10 @@
 """Columns of a tile in groups that one thread has, so that combining them moves nothing."""
 
+import triton
 import triton.language as tl
 
-from autogen.device_math.device import device
 
-
-@device
+@triton.jit
 def in_groups(x: tl.tensor, size: tl.constexpr) -> tl.tensor:
     """Neighbouring columns, `size` together: from `(..., columns)` to `(..., columns / size, size)`."""
     if len(x.shape) == 1:
@@ -14,7 +13,7 @@ def in_groups(x: tl.tensor, size: tl.constexpr) -> tl.tensor:
         return tl.reshape(x, [x.shape[0], x.shape[1] // size, size])
 
 
-@device
+@triton.jit
 def per_column(x: tl.tensor, size: tl.constexpr) -> tl.tensor:
     """What there is one of per group, once for each of its columns: from `(..., groups)` to `(..., groups * size)`."""
     if len(x.shape) == 1:
@@ -24,7 +23,7 @@ def per_column(x: tl.tensor, size: tl.constexpr) -> tl.tensor:
         return tl.reshape(columns, [x.shape[0], x.shape[1] * size])
 
 
-@device
+@triton.jit
 def columns_per_group(n_cols: tl.tensor, tile: tl.constexpr, size: tl.constexpr) -> tl.tensor:
     """How many of a row's columns each group of `size` is given, a tile of columns at a time: `(tile / size,)`."""
     rest = n_cols % tile - tl.arange(0, tile // size) * size

@@ -2,11 +2,11 @@
 than their errors. What is no normal number is 0.
 """
 
+import triton
 import triton.language as tl
 from triton.language import core  # Triton 3.6 has `to_tensor` only there
 
 from autogen.device_math.basic import exp2_normal, log2_far, polynomial, reciprocal_normal
-from autogen.device_math.device import device
 from autogen.device_math.logarithms import clamped_log, clamped_log1m, log, log_sigmoid, log_sigmoid_neg, times_log
 
 # log1p(x) / x for 0 <= x <= 1, within 2^-16
@@ -17,44 +17,44 @@ _LOG1P = tl.constexpr((-0.1809686848, 0.2141953344, -0.2495572917, 0.3329942172,
 _LOG1P_NEGATIVE = tl.constexpr((-0.8238963554, -0.2804432261, -0.3882232732, 0.3169210859, -0.5006147904))
 
 
-@device
+@triton.jit
 def exp_half(x: tl.tensor) -> tl.tensor:
     """`e^x` within 2^-17, by the rounding of `x log2(e)`."""
     return tl.exp(x) if x.dtype == tl.float64 else exp2_normal(x * 1.4426950408889634)
 
 
-@device
+@triton.jit
 def sigmoid_half(x: tl.tensor) -> tl.tensor:
     """`1 / (1 + e^-x)` within 2^-17, also where it is tiny."""
     return reciprocal_normal(1.0 + exp_half(-x))
 
 
-@device
+@triton.jit
 def sigmoid_neg_half(x: tl.tensor) -> tl.tensor:
     """`sigmoid(-x)` within 2^-17, also where it is tiny."""
     return reciprocal_normal(1.0 + exp_half(x))
 
 
-@device
+@triton.jit
 def _log1p_exp_half(x: tl.tensor) -> tl.tensor:
     """`log(1 + e^-|x|)` within 2^-16."""
     z = exp_half(-tl.abs(x))
     return z * polynomial(z, _LOG1P_UNIT)
 
 
-@device
+@triton.jit
 def log_sigmoid_half(x: tl.tensor) -> tl.tensor:
     """`log(sigmoid(x))` within 2^-16, also where it is tiny."""
     return log_sigmoid(x) if x.dtype == tl.float64 else tl.minimum(x, 0.0) - _log1p_exp_half(x)
 
 
-@device
+@triton.jit
 def log_sigmoid_neg_half(x: tl.tensor) -> tl.tensor:
     """`log(sigmoid(-x))` within 2^-16, also where it is tiny."""
     return log_sigmoid_neg(x) if x.dtype == tl.float64 else tl.minimum(-x, 0.0) - _log1p_exp_half(x)
 
 
-@device
+@triton.jit
 def log_half(x: tl.tensor) -> tl.tensor:
     """Natural logarithm within 2^-19, also near 1."""
     if x.dtype == tl.float64:
@@ -64,20 +64,20 @@ def log_half(x: tl.tensor) -> tl.tensor:
         return tl.where(tl.abs(m) < 0.25, m * polynomial(m, _LOG1P), log2_far(x) * 0.6931471805599453)
 
 
-@device
+@triton.jit
 def xlogy_half(x: tl.tensor, y: tl.tensor) -> tl.tensor:
     """`x log(y)` within 2^-19; 0 for `x = 0`, unless `y` is nan."""
     x, y = tl.broadcast(core.to_tensor(x), core.to_tensor(y))
     return times_log(x, y, log_half(y))
 
 
-@device
+@triton.jit
 def clamped_log_half(x: tl.tensor) -> tl.tensor:
     """`max(log(x), -100)` within 2^-17 for `0 <= x <= 1`; nan for `x < 0`."""
     return clamped_log(x, _LOG1P_NEGATIVE)
 
 
-@device
+@triton.jit
 def clamped_log1m_half(x: tl.tensor) -> tl.tensor:
     """`max(log(1 - x), -100)` within 2^-17 for `0 <= x <= 1`; nan for `x > 1`."""
     return clamped_log1m(x, _LOG1P_NEGATIVE)

@@ -1,17 +1,16 @@
 """Taking apart what was read at once."""
 
+import triton
 import triton.language as tl
 
-from autogen.device_math.device import device
 
-
-@device
+@triton.jit
 def parts_of_2(pairs: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     """The columns of a tile of two; each thread has whole rows, so nothing moves."""
     return tl.split(pairs)
 
 
-@device
+@triton.jit
 def parts_of_4(records: tl.tensor) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
     """The columns of a tile of four; each thread has whole rows, so nothing moves."""
     even, odd = tl.split(tl.reshape(records, [records.shape[0], 2, 2]))

@@ -1,13 +1,13 @@
 """Rounding to integers, and division with a remainder: all exact."""
 
+import triton
 import triton.language as tl
 from triton.language import core  # Triton 3.6 has `to_tensor` only there
 
 from autogen.device_math.basic import copysign
-from autogen.device_math.device import device
 
 
-@device
+@triton.jit
 def floor(x: tl.tensor) -> tl.tensor:
     """The greatest integer that is not greater."""
     below = tl.floor(x)
@@ -15,7 +15,7 @@ def floor(x: tl.tensor) -> tl.tensor:
     return tl.where(below > x, -1.0, below)
 
 
-@device
+@triton.jit
 def ceil(x: tl.tensor) -> tl.tensor:
     """The least integer that is not less."""
     above = tl.ceil(x)
@@ -23,13 +23,13 @@ def ceil(x: tl.tensor) -> tl.tensor:
     return tl.where(above < x, 1.0, above)
 
 
-@device
+@triton.jit
 def trunc(x: tl.tensor) -> tl.tensor:
     """The integer part."""
     return copysign(tl.floor(tl.abs(x)), x)
 
 
-@device
+@triton.jit
 def round(x: tl.tensor) -> tl.tensor:
     """The nearest integer, the even one of two."""
     # From 2^23 (2^52) on all numbers are integers; added to a smaller one, it leaves no place for a fraction.
@@ -38,7 +38,7 @@ def round(x: tl.tensor) -> tl.tensor:
     return tl.where(magnitude < integers, copysign((magnitude + integers) - integers, x), x)
 
 
-@device
+@triton.jit
 def _exponent(x: tl.tensor) -> tl.tensor:
     """`floor(log2(x))` of a positive number."""
     if x.dtype == tl.float64:
@@ -51,7 +51,7 @@ def _exponent(x: tl.tensor) -> tl.tensor:
         return (bits >> 23) - tl.where(denormal, 127 + 24, 127)
 
 
-@device
+@triton.jit
 def _times_power_of_two(x: tl.tensor, n: tl.tensor) -> tl.tensor:
     """`x * 2^n`, in three steps as `2^n` itself may overflow."""
     third = n // 3
@@ -64,7 +64,7 @@ def _times_power_of_two(x: tl.tensor, n: tl.tensor) -> tl.tensor:
     return x * step * step * last
 
 
-@device
+@triton.jit
 def _any(condition: tl.tensor) -> tl.tensor:
     """Whether a condition holds anywhere in a block."""
     if condition.type.is_block():
@@ -73,7 +73,7 @@ def _any(condition: tl.tensor) -> tl.tensor:
         return condition
 
 
-@device
+@triton.jit
 def fmod(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     """`a - b * trunc(a / b)`, with the sign of `a`. Exact."""
     if (a + b).dtype.is_floating():
@@ -92,14 +92,14 @@ def fmod(a: tl.tensor, b: tl.tensor) -> tl.tensor:
         return a % b
 
 
-@device
+@triton.jit
 def remainder(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     """`a - b * floor(a / b)`, with the sign of `b`. Rounded once."""
     rest = fmod(a, b)
     return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
 
 
-@device
+@triton.jit
 def floor_divide(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     """`floor(a / b)`, of the quotient before it is rounded."""
     rest = fmod(a, b)

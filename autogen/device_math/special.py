@@ -3,11 +3,11 @@
 The contract is that of `autogen.device_math`.
 """
 
+import triton
 import triton.language as tl
 from triton.language import core  # Triton 3.6 has `to_tensor` only there
 
 from autogen.device_math.basic import copysign, polynomial, product_plus, signbit
-from autogen.device_math.device import device
 from autogen.device_math.exponentials import exp_factors, expm1, nearest_power_of_two, sqrt
 from autogen.device_math.logarithms import log, log1p
 from autogen.device_math.rounding import floor
@@ -42,7 +42,7 @@ _ASIN_64 = tl.constexpr((
 # Powers: y log2(x) needs half as many digits again as the result, so it is carried as a sum of two numbers.
 
 
-@device
+@triton.jit
 def high_half(x: tl.tensor) -> tl.tensor:
     """The first half of the digits: the product of two such numbers is exact."""
     if x.dtype == tl.float64:
@@ -51,7 +51,7 @@ def high_half(x: tl.tensor) -> tl.tensor:
         return (x.to(tl.int32, bitcast=True) & -0x1000).to(tl.float32, bitcast=True)
 
 
-@device
+@triton.jit
 def _log2_in_two(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     """`log2(x)` for positive `x` as a sum of two numbers, the first with half the digits."""
     # x = 2^e m with sqrt(1/2) <= m < sqrt(2)
@@ -90,7 +90,7 @@ def _log2_in_two(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     return high, rest - ((high - e) - p1 * c1)
 
 
-@device
+@triton.jit
 def pow(x: tl.tensor, y: tl.tensor) -> tl.tensor:
     """`x^y` within 4 ulp, with C's rules for signs, infinities and nan."""
     x, y = tl.broadcast(core.to_tensor(x), core.to_tensor(y))
@@ -117,20 +117,20 @@ def pow(x: tl.tensor, y: tl.tensor) -> tl.tensor:
 # Trigonometric and hyperbolic functions and their inverses.
 
 
-@device
+@triton.jit
 def tan(x: tl.tensor) -> tl.tensor:
     """Tangent within 8 ulp."""
     return tl.sin(x) / tl.cos(x)
 
 
-@device
+@triton.jit
 def _half_pi_minus(x: tl.tensor) -> tl.tensor:
     """`pi / 2 - x`, with pi to more digits than one number has."""
     low: tl.constexpr = 6.123233995736766e-17 if x.dtype == tl.float64 else -4.3711390001862426e-08
     return 1.5707963267948966 - (x - low)
 
 
-@device
+@triton.jit
 def _atan_unit(x: tl.tensor) -> tl.tensor:
     """`atan(x)` for `|x| <= 1`."""
     z = x * x
@@ -138,7 +138,7 @@ def _atan_unit(x: tl.tensor) -> tl.tensor:
     return product_plus(x * z, series, x)
 
 
-@device
+@triton.jit
 def atan(x: tl.tensor) -> tl.tensor:
     """Inverse tangent within 2 ulp."""
     a = tl.abs(x)
@@ -146,7 +146,7 @@ def atan(x: tl.tensor) -> tl.tensor:
     return copysign(tl.where(a > 1, _half_pi_minus(angle), angle), x)
 
 
-@device
+@triton.jit
 def atan2(y: tl.tensor, x: tl.tensor) -> tl.tensor:
     """The angle of the point (x, y) within 5 ulp."""
     x, y = tl.broadcast(core.to_tensor(x), core.to_tensor(y))
@@ -160,7 +160,7 @@ def atan2(y: tl.tensor, x: tl.tensor) -> tl.tensor:
     return copysign(tl.where((x != x) | (y != y), float("nan"), angle), y)
 
 
-@device
+@triton.jit
 def _asin_half(x: tl.tensor) -> tl.tensor:
     """`asin(x)` for `|x| <= 1/2`."""
     z = x * x
@@ -168,7 +168,7 @@ def _asin_half(x: tl.tensor) -> tl.tensor:
     return product_plus(x * z, series, x)
 
 
-@device
+@triton.jit
 def asin(x: tl.tensor) -> tl.tensor:
     """Inverse sine within 3 ulp."""
     a = tl.abs(x)
@@ -176,7 +176,7 @@ def asin(x: tl.tensor) -> tl.tensor:
     return copysign(tl.where(a > 0.5, _half_pi_minus(2.0 * angle), angle), x)
 
 
-@device
+@triton.jit
 def acos(x: tl.tensor) -> tl.tensor:
     """Inverse cosine within 3 ulp."""
     a = tl.abs(x)
@@ -185,7 +185,7 @@ def acos(x: tl.tensor) -> tl.tensor:
     return tl.where(a > 0.5, large, _half_pi_minus(angle))
 
 
-@device
+@triton.jit
 def sinh(x: tl.tensor) -> tl.tensor:
     """Hyperbolic sine within 6 ulp."""
     a = tl.abs(x)
@@ -195,7 +195,7 @@ def sinh(x: tl.tensor) -> tl.tensor:
     return copysign(tl.where(a < 1, 0.5 * (t + t / (t + 1.0)), half - 0.25 / half), x)
 
 
-@device
+@triton.jit
 def cosh(x: tl.tensor) -> tl.tensor:
     """Hyperbolic cosine within 4 ulp."""
     fraction, power = exp_factors(tl.abs(x))
@@ -203,7 +203,7 @@ def cosh(x: tl.tensor) -> tl.tensor:
     return half + 0.25 / half
 
 
-@device
+@triton.jit
 def asinh(x: tl.tensor) -> tl.tensor:
     """Inverse hyperbolic sine within 3 ulp."""
     a = tl.abs(x)
@@ -211,7 +211,7 @@ def asinh(x: tl.tensor) -> tl.tensor:
     return copysign(tl.where(a > 1e8, log(a) + 0.6931471805599453, near), x)
 
 
-@device
+@triton.jit
 def acosh(x: tl.tensor) -> tl.tensor:
     """Inverse hyperbolic cosine within 3 ulp."""
     t = x - 1.0
@@ -220,14 +220,14 @@ def acosh(x: tl.tensor) -> tl.tensor:
     return tl.where(x > 1e8, log(x) + 0.6931471805599453, near)
 
 
-@device
+@triton.jit
 def atanh(x: tl.tensor) -> tl.tensor:
     """Inverse hyperbolic tangent within 5 ulp."""
     a = tl.abs(x)
     return copysign(0.5 * log1p(2.0 * a / (1.0 - a)), x)
 
 
-@device
+@triton.jit
 def hypot(x: tl.tensor, y: tl.tensor) -> tl.tensor:
     """`sqrt(x^2 + y^2)` within 5 ulp; infinite if either is, whatever the other."""
     x, y = tl.broadcast(core.to_tensor(x), core.to_tensor(y))

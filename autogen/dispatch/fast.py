@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from autogen import compat
 from autogen.availability import is_differentiable
 from autogen.dispatch import watch
 from autogen.runtime.geometry import Alike, alike
@@ -168,7 +169,7 @@ def _read(
         elif each and name not in _IGNORED:  # an attribute of another kind, or hooks
             return None
     constants.append(module.__class__)
-    return None if module._parameters or module._modules else (tuple(constants), tensors)
+    return (tuple(constants), tensors) if compat.is_leaf_module(module) else None
 
 
 def _are_same(constants: tuple[Any, ...], others: tuple[Any, ...]) -> bool:

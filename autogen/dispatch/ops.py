@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from autogen import compat
 from autogen.runtime.launch import Geometry, Results, empty
 from autogen.runtime.replays import Replayed
 from autogen.runtime.segments import KernelSegment
@@ -158,10 +159,10 @@ class Ops:
 
 def _laid_out(results: Sequence[Tensor], made: Sequence[Geometry], given: Sequence[Tensor]) -> list[Tensor]:
     """Results of torch's steps as ops return them: with the strides that were promised, and none twice."""
-    known = {each.untyped_storage()._cdata for each in given}
+    known = {compat.storage_of(each) for each in given}
     found = []
     for each, (shape, strides, _) in zip(results, made, strict=True):
-        storage = each.untyped_storage()._cdata
+        storage = compat.storage_of(each)
         if storage in known or each.stride() != tuple(strides):
             each = each.new_empty_strided(shape, strides).copy_(each)
         known.add(storage)

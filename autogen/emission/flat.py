@@ -7,6 +7,7 @@ from typing import Any
 
 import sympy
 
+from autogen import compat
 from autogen.emission.records import records_of
 from autogen.emission.streaming import Streaming
 from autogen.ir import Axis
@@ -38,17 +39,16 @@ class Flat(Streaming):
         return "tl.cdiv(n_elements, BLOCK)"
 
     def offset(self, offset: sympy.Expr) -> sympy.Expr:
-        from torch.utils._sympy.functions import FloorDiv, Mod
-
+        sizes = compat.size_functions()
         step = self.space.flat(offset)
         if step is not None:
             return step * self.line
         inside: sympy.Expr = sympy.S.One
         values = {}
         for position, group in enumerate(reversed(self.space.rows)):
-            index = self.line if inside == 1 else FloorDiv(self.line, inside)
+            index = self.line if inside == 1 else sizes.FloorDiv(self.line, inside)
             outermost = position == len(self.space.rows) - 1
-            values[group.axis] = index if outermost else Mod(index, group.size)
+            values[group.axis] = index if outermost else sizes.Mod(index, group.size)
             inside = inside * group.size
         return offset.xreplace(values)
 

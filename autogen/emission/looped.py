@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,7 +11,6 @@ from autogen import ir
 from autogen.emission.body import TRITON_DTYPES, Body, Names
 from autogen.emission.rows import IS_EDGE, REACHES_END, Rows
 from autogen.emission.shell import identity
-from autogen.frozen import frozen
 from autogen.ir import Node
 from autogen.scheduling.kernel import Level
 from autogen.scheduling.online import Form, Online, Pass, passes
@@ -253,7 +253,7 @@ class Looped(Rows):
         return f"{name} + {moved} * {seen}"
 
 
-@frozen
+@dataclass(frozen=True)
 class _Running:
     """The names of what a running maximum has in the loop, for each group of so many columns."""
 

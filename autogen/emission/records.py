@@ -5,17 +5,17 @@ once instead of each by itself.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import sympy
 
-from autogen.frozen import frozen
 from autogen.ir import Buffer, Node
 from autogen.tiling.space import Space
 
 SIZES = (4, 2)
 
 
-@frozen
+@dataclass(frozen=True)
 class Record:
     """Loads that differ in nothing but their last step: `parts[k]` is at the offset `start + k`, over merged axes."""
 

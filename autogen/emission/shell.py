@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -17,7 +17,6 @@ from autogen.emission.body import TRITON_DTYPES, Body, Names, Style, wrapped
 from autogen.emission.records import Record
 from autogen.emission.sizes import Sizes
 from autogen.emission.source import Function, KernelSource, Partial
-from autogen.frozen import frozen
 from autogen.ir import Axis, Node
 from autogen.names import NUMBER
 from autogen.program import Root
@@ -93,7 +92,7 @@ def _quoted(text: str) -> str:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    import jinja2  # not for kernels that are on disk
+    import jinja2
 
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(autogen.templates.FOLDER),
@@ -117,7 +116,7 @@ def identity(kind: str, dtype: torch.dtype) -> str:
     return str(float(value)) if math.isfinite(value) else f'float("{value}")'
 
 
-@frozen
+@dataclass(frozen=True)
 class Load:
     """A `tl.load`.
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import sympy
 import torch
-from torch.utils._sympy.functions import ToFloat
+
+from autogen import compat
 
 
 class Sizes:
@@ -61,7 +62,7 @@ class Sizes:
         """
         if all(symbol.is_integer for symbol in expression.free_symbols):
             return self._argument(self._unnamed(expression), expression)
-        return f"tl.cast({self.number(ToFloat(expression), torch.float64)}, tl.int64)"
+        return f"tl.cast({self.number(compat.size_functions().ToFloat(expression), torch.float64)}, tl.int64)"
 
     def _print(self, expression: sympy.Expr) -> tuple[str, bool]:
         if expression.is_Integer:

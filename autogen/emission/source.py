@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import sympy
 import torch
 
 from autogen import ir
-from autogen.frozen import frozen
 
 
-@frozen
+@dataclass(frozen=True)
 class Partial:
     """What programs store for the last block: `count` values, in terms of sizes, `PROGRAMS` and `CHUNKS`."""
 
@@ -20,7 +20,7 @@ class Partial:
     count: sympy.Expr
 
 
-@frozen
+@dataclass(frozen=True)
 class Function:
     """A generated function by itself, and what it is called with: see `KernelSource`."""
 
@@ -35,15 +35,14 @@ class Function:
     doubles: frozenset[str] = frozenset()
 
 
-@frozen
+@dataclass(frozen=True)
 class KernelSource:
     """A generated kernel.
 
     The kernel is called with the `buffers`, then the `partials` and the counter if there are any, then the values of
     `sizes`, then the tile sizes named in `tiles`. `loads` counts, for each load, how often a whole tensor is read, and
     names the function that reads it: 0 for the kernel itself, else the place among those that it calls, from 1.
-    `doubles` are the names of those numbers among `sizes` that are given in double precision. `key` is Triton's name
-    for the code, if it is known (`build.key_of`).
+    `doubles` are the names of those numbers among `sizes` that are given in double precision.
     """
 
     name: str
@@ -54,4 +53,3 @@ class KernelSource:
     tiles: tuple[str, ...]
     loads: tuple[tuple[ir.Node, int, int], ...]
     doubles: frozenset[str] = frozenset()
-    key: str = ""

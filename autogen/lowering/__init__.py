@@ -12,7 +12,7 @@ from typing import Any
 import sympy
 import torch
 
-from autogen import ir
+from autogen import compat, ir
 from autogen.capture.graph import EdgeTensor, JointGraph
 from autogen.capture.masks import masked_read
 from autogen.capture.source import is_torchs
@@ -46,16 +46,30 @@ def lowered_ops() -> set[Any]:
 @functools.cache
 def decompositions() -> dict[Any, Any]:
     """torch's formulas for the ops that have no lowering of their own."""
-    from torch._decomp import decomposition_table
-
+    table = compat.decomposition_table()
     own = lowered_ops()
-    written = {op for op in decomposition_table if _functional_twin(op) in own}  # the in-place forms
+    written = {op for op in table if _functional_twin(op) in own}  # the in-place forms
     kept = own | written
-    return {
+    found = {
         op: formula
-        for op, formula in decomposition_table.items()
-        if isinstance(op, torch._ops.OpOverload) and op not in kept and not is_torchs_own(op)
+        for op, formula in table.items()
+        if isinstance(op, compat.OpOverload) and op not in kept and not is_torchs_own(op)
     }
+    return found | {torch.ops.aten.rrelu_with_noise_functional.default: _rrelu}
+
+
+def _rrelu(
+    input: torch.Tensor,
+    noise: torch.Tensor,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: Any = None,
+) -> Any:
+    """`rrelu_with_noise`, which draws its slopes in training alone."""
+    if training:
+        return NotImplemented
+    return torch.ops.aten.leaky_relu(input, (lower + upper) / 2), noise
 
 
 def _functional_twin(op: Any) -> Any:
@@ -122,7 +136,7 @@ class _Lowerer:
         return Root(_buffer(tensor, "output"), index, ir.to_store(value.at(index), tensor.dtype))
 
     def _lower(self, node: torch.fx.Node) -> Any:
-        args, kwargs = torch.utils._pytree.tree_map_only(
+        args, kwargs = compat.pytree.tree_map_only(
             torch.fx.Node, self.values.__getitem__, (tuple(node.args), dict(node.kwargs))
         )
         if "geometry" not in node.meta:  # part of a result
@@ -213,7 +227,7 @@ class _Lowerer:
 
 def _op_name(target: Any) -> str:
     """The name under which an op's lowering is registered."""
-    return str(target).removeprefix("aten.") if isinstance(target, torch._ops.OpOverload) else target.__name__
+    return str(target).removeprefix("aten.") if isinstance(target, compat.OpOverload) else target.__name__
 
 
 _PLACEMENT = {"device", "layout", "pin_memory", "memory_format", "non_blocking", "dtype"}

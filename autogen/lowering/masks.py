@@ -7,9 +7,9 @@ from typing import Any
 
 import sympy
 import torch
-from torch.utils import _pytree as pytree
 
 from autogen import ir
+from autogen.compat import pytree
 from autogen.lowering.entries import as_index
 from autogen.lowering.registry import Context, Lowering, lowers
 from autogen.lowering.values import Chosen, Entry, Index, Shape, Value, aligned, free_axes, fresh_entry

@@ -12,7 +12,7 @@ from typing import Any
 import sympy
 import torch
 
-from autogen import ir
+from autogen import compat, ir
 from autogen.lowering.registry import LOWERINGS, Context, lowers
 from autogen.lowering.values import Value, elementwise, fresh_index
 from autogen.ops import OPS, Rule
@@ -28,7 +28,6 @@ _ON_INTEGERS: dict[str, Callable[..., ir.Node]] = {
     "signbit": lambda x: ir.apply("lt", ir.cast(x, torch.int64), ir.const(0, torch.int64)),
 }
 
-_HOLDS_BOUNDS = torch.__version__ >= "2.15"  # else a bound that an integer cannot hold is an error, or wraps
 
 # What integers are divided by, an error if that is 0.
 _DIVISIONS = ("floor_divide", "fmod", "remainder")
@@ -275,7 +274,7 @@ def clamp(context: Context, value: Value, min: Any = None, max: Any = None) -> V
 
 def _representable(bound: Any, dtype: torch.dtype) -> Any:
     """The number of an integer dtype that is closest to a bound."""
-    if not _HOLDS_BOUNDS or not isinstance(bound, int) or dtype.is_floating_point or dtype == torch.bool:
+    if not compat.TAKES_ANY_BOUND or not isinstance(bound, int) or dtype.is_floating_point or dtype == torch.bool:
         return bound
     limits = torch.iinfo(dtype)
     return sorted((limits.min, bound, limits.max))[1]

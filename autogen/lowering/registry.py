@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 import sympy
 import torch
 from sympy.logic.boolalg import Boolean, BooleanAtom
-from torch.utils._sympy.functions import ToFloat
 
-from autogen import ir
+from autogen import compat, ir
 from autogen.errors import ValueBranchError
 from autogen.lowering.values import Chosen, Read, Shape, Value
 from autogen.provenance import Provenance
@@ -22,6 +21,8 @@ Lowering = Callable[..., Any]
 _Function = TypeVar("_Function", bound=Lowering)
 
 LOWERINGS: dict[str, Lowering] = {}
+
+_ToFloat = compat.size_functions().ToFloat
 
 
 @dataclass
@@ -125,14 +126,14 @@ def number(expression: sympy.Expr, dtype: torch.dtype) -> ir.Node:
         return ir.cast(expression.value.at((sympy.S.Zero,) * len(expression.value.shape)), dtype)
     args = expression.args
     if not expression.has(Chosen, Read):
-        size = args[0] if isinstance(expression, ToFloat) else expression
+        size = args[0] if isinstance(expression, _ToFloat) else expression
         if _is_of_sizes(size):
             return ir.cast(ir.index(size), dtype)
         # Triton would look whether an integer is 1, though floats decide it: another call may have another.
-        expression = ToFloat(expression) if expression.is_integer else expression
+        expression = _ToFloat(expression) if expression.is_integer else expression
         evaluator_of(expression)  # refuses what Python's text has no function for
         return ir.cast(ir.scalar(expression, torch.float64), dtype)
-    if isinstance(expression, ToFloat):
+    if isinstance(expression, _ToFloat):
         return number(args[0], dtype)
     if expression.is_Add or expression.is_Mul:  # in any order: what is known is one number
         known = [arg for arg in args if not arg.has(Chosen, Read)]
@@ -187,4 +188,4 @@ _CONNECTIVES = {"And": "logical_and", "Not": "logical_not", "Or": "logical_or"}
 def _is_of_sizes(expression: sympy.Expr) -> bool:
     """Whether an expression is an integer that only integers decide."""
     is_of_integers = all(symbol.is_integer for symbol in expression.free_symbols)
-    return bool(expression.is_integer and is_of_integers and not expression.has(sympy.Float, ToFloat))
+    return bool(expression.is_integer and is_of_integers and not expression.has(sympy.Float, _ToFloat))

@@ -8,13 +8,13 @@ Read in any other order, it is stored first (`follows`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial, reduce
 
 import sympy
 import torch
 
 from autogen import ir
-from autogen.frozen import frozen
 from autogen.lowering.entries import Condition, checked, choose, is_nonnegative, is_within, plain, position
 from autogen.lowering.joining import replaced
 from autogen.lowering.picks import is_often
@@ -60,7 +60,7 @@ def follows(value: Value, index: Index) -> bool:
     return not isinstance(value, _Scan) or value.walk(index) is not None
 
 
-@frozen
+@dataclass(frozen=True)
 class _Walk:
     """The places of an index along a scan: `entry`, along an axis or at one place of a row, after `before` others."""
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import sympy
 import torch
-from torch.utils import _pytree as pytree
 
-from autogen import ir
+from autogen import compat, ir
 from autogen.capture.graph import JointGraph
 from autogen.capture.sizes import Size
+from autogen.compat import pytree
 from autogen.errors import UnsupportedOpError, ValueBranchError
 from autogen.lowering.values import Chosen, Read, Value, fresh_index
 from autogen.names import unique
@@ -65,7 +65,7 @@ _PERMUTATIONS = frozenset({"t", "transpose", "permute"})
 
 def is_torchs_own(target: Any) -> bool:
     """Whether an op is torch's to run, whatever formula there is for it."""
-    return target._schema.name.removeprefix("aten::").rstrip("_") in _OWN_KERNELS or is_random(target)
+    return compat.schema_of(target).name.removeprefix("aten::").rstrip("_") in _OWN_KERNELS or is_random(target)
 
 
 def is_draw(node: torch.fx.Node) -> bool:

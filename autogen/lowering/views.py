@@ -7,7 +7,7 @@ from typing import Any
 
 import sympy
 
-from autogen import ir
+from autogen import compat, ir
 from autogen.lowering.entries import bounded, plus, position, times
 from autogen.lowering.registry import Context, lowers
 from autogen.lowering.values import Entry, Index, Shape, Value, aligned, broadcast_factors
@@ -124,8 +124,6 @@ def _regroup(index: Index, ours: list[int], theirs: list[int], value: Value, sha
 
 def divide(flat: sympy.Expr, size: sympy.Expr, *, last: bool) -> tuple[sympy.Expr, sympy.Expr]:
     """`flat` // `size` and `flat` % `size`, without a division where the terms separate."""
-    from torch.utils._sympy.functions import FloorDiv, Mod
-
     if size == 1:
         return flat, sympy.S.Zero
     if last:
@@ -145,7 +143,8 @@ def divide(flat: sympy.Expr, size: sympy.Expr, *, last: bool) -> tuple[sympy.Exp
     turned = sympy.expand(-1 - low)  # of which the quotient is turned, too, and the remainder
     if _below(turned, size):
         return high - 1, size + low
-    return FloorDiv(flat, size), Mod(flat, size)
+    functions = compat.size_functions()
+    return functions.FloorDiv(flat, size), functions.Mod(flat, size)
 
 
 def _terms(flat: sympy.Expr) -> list[sympy.Expr]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy
@@ -16,7 +16,6 @@ import torch
 from autogen import ir
 from autogen.capture.graph import JointGraph
 from autogen.errors import ScheduleError, defects_of
-from autogen.frozen import frozen
 from autogen.locks import compiling
 from autogen.runtime.launch import Launcher, Results, Tuner
 from autogen.scheduling.kernel import Kernel
@@ -30,7 +29,7 @@ Step = Launcher | TorchStep
 _DENSE, _EXPANDED, _STRIDED, _MISSING = "dense", "expanded", "strided", "missing"
 
 
-@frozen
+@dataclass(frozen=True)
 class Backward:
     """The steps of backward, the tensors that its kernels write, and the gradient of each input by name.
 
@@ -51,7 +50,7 @@ class Backward:
         return [step.kernel for step in kernels_in(self.steps) if step.kernel.is_limited]
 
 
-@frozen
+@dataclass(frozen=True)
 class Arriving:
     """Upstream gradients, by name, and backward for them; `sizes` know their strides. Their `kind` is the layout of
     each, and whether forward's gradients are at hand.
@@ -64,7 +63,7 @@ class Arriving:
     is_copied: bool
 
 
-@frozen
+@dataclass(frozen=True)
 class Backwards:
     """Backward of a trace, as it has been planned."""
 
@@ -136,7 +135,7 @@ class Backwards:
         return found
 
     def _scheduled(self, layouts: tuple[str, ...], is_early: bool) -> Backward:
-        from autogen.scheduling.missing import without  # these are not for a plan from disk
+        from autogen.scheduling.missing import without  # not for a loss that is only called forward
         from autogen.scheduling.schedule import aliases_of, backward_of
 
         plan, direction, aliases = self.plan, self.plan.direction, self.plan.aliases

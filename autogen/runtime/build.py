@@ -2,7 +2,7 @@
 
 Profilers, debuggers and people read the source of a kernel from a file, so every module is written to one, named by the
 hash of its text. A module is made of its text, not of the file, so that it is none the worse where that cannot be
-written. Beside the modules are the plans of losses (`autogen.dispatch.stored`). The folder is `AUTOGEN_CACHE_DIR`, else
+written. Beside the modules are tuned configurations (`autogen.tuning.store`). The folder is `AUTOGEN_CACHE_DIR`, else
 `autogen-loss` in the user's cache folder; one that others can write to is refused.
 """
 
@@ -20,12 +20,12 @@ import re
 import tempfile
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from autogen.errors import CompileError
-from autogen.frozen import frozen
 from autogen.runtime.folders import make_private, refusal_of
 
 logger = logging.getLogger("autogen")
@@ -39,19 +39,17 @@ _MOST_THREADS = 1024  # of a program, on every GPU
 
 CACHE_VARIABLE = "AUTOGEN_CACHE_DIR"
 
-PLANS, PLAN = "plans", ".plan"  # the folder below, and the suffix of what is in folders there
-TUNED = "tuned"  # likewise, of JSON files
+TUNED = "tuned"  # the folder below, of JSON files
 
 # The whole names of what is ours: the user may keep other files in the folder, which are neither counted nor deleted.
 _MODULE = r"\w+_[0-9a-f]{16}\.py"
 _COMPILED = r"\w+_[0-9a-f]{16}\.[\w.-]+\.pyc(\.\d+)?"  # the latter is what Python has not finished
-_SHELF, _PLAN = "[0-9a-f]{32}", rf"[0-9a-f]{{16}}\{PLAN}"
 _CONFIG = r"[0-9a-f]{24}\.json"
 
 _MOST_CHARACTERS = 100  # of a kernel's name in that of its file
 
 _UNFINISHED = ".tmp"
-_BEGUN = rf"({_MODULE}|{_PLAN}|{_CONFIG})\.[a-z0-9_]{{8}}\{_UNFINISHED}"
+_BEGUN = rf"({_MODULE}|{_CONFIG})\.[a-z0-9_]{{8}}\{_UNFINISHED}"
 _ABANDONED = 600.0  # seconds after which a file that is not finished never will be
 
 _looked_through: dict[Path, float] = {}  # when a folder last was for leftovers
@@ -87,7 +85,7 @@ def cache_folder() -> Path:
 
 
 def _is_filled(folder: Path) -> bool:
-    return any(map(os.path.isdir, (folder / PLANS, folder / TUNED))) or bool(_files(folder, _MODULE))
+    return os.path.isdir(folder / TUNED) or bool(_files(folder, _MODULE))
 
 
 def _users_folder() -> Path:
@@ -115,7 +113,7 @@ def _temporary_folder() -> Path:
 
 @functools.cache
 def _folder_of_process() -> Path:
-    """A new folder that nobody else writes to: what is in the cache is run."""
+    """A new folder that nobody else writes to."""
     return Path(tempfile.mkdtemp(prefix="autogen-loss-"))
 
 
@@ -131,7 +129,7 @@ def module_file(name: str, text: str) -> Path:
         SharedCacheError: others can write to the cache.
     """
     folder = cache_folder()
-    if refusal := refusal_of(folder, folder / PLANS, folder / TUNED):
+    if refusal := refusal_of(folder, folder / TUNED):
         raise refusal
     content = text.encode()
     plain = re.sub(r"\W", "_", name, flags=re.ASCII)[:_MOST_CHARACTERS]  # which any file system takes
@@ -203,32 +201,17 @@ def is_own(path: Path) -> bool:
     return refusal_of(*(each for each in (*path.parents[::-1], path) if each == cache or cache in each.parents)) is None
 
 
-def _shelves(folder: Path) -> list[Path]:
-    """The folders of plans in a cache."""
-    with contextlib.suppress(OSError), os.scandir(folder / PLANS) as entries:
-        return [Path(e.path) for e in entries if re.fullmatch(_SHELF, e.name) and e.is_dir(follow_symlinks=False)]
-    return []
-
-
-def plans_in(shelf: Path) -> list[Path]:
-    """The plans in one of their folders that nobody else has made or may change, in order of their names."""
-    return sorted(filter(is_own, _files(shelf, _PLAN)))
-
-
 def tuned_configs() -> list[Path]:
     """The files of tuned configurations, in order of their names."""
     return sorted(_files(tuned_folder(), _CONFIG))
 
 
-@frozen
+@dataclass(frozen=True)
 class CacheContent:
-    """What is in the cache: how many modules and plans, their bytes, and the age of the oldest and the newest in
-    seconds.
-    """
+    """What is in the cache: how many modules, their bytes, and the age of the oldest and the newest in seconds."""
 
     folder: Path
     modules: int
-    plans: int
     size: int
     oldest: float
     newest: float
@@ -238,11 +221,8 @@ def cache_content() -> CacheContent:
     """Look into the cache."""
     folder = cache_folder()
     modules = _states(_files(folder, _MODULE))
-    plans = _states(plan for shelf in _shelves(folder) for plan in _files(shelf, _PLAN))
-    found = modules + plans
-    ages = [time.time() - each.st_mtime for each in found] or [0.0]
-    size = sum(each.st_size for each in found)
-    return CacheContent(folder, len(modules), len(plans), size, max(ages), min(ages))
+    ages = [time.time() - each.st_mtime for each in modules] or [0.0]
+    return CacheContent(folder, len(modules), sum(each.st_size for each in modules), max(ages), min(ages))
 
 
 def _states(paths: Iterable[Path]) -> list[os.stat_result]:
@@ -254,22 +234,17 @@ def _states(paths: Iterable[Path]) -> list[os.stat_result]:
 
 
 def clear_cache() -> int:
-    """Delete all modules, with what Python has compiled of them, all plans, tuned configurations and leftovers, and
-    nothing else; returns how many files.
+    """Delete all modules, with what Python has compiled of them, tuned configurations and leftovers, and nothing else;
+    returns how many files.
 
     Processes that run go on with what they have loaded.
     """
     folder = cache_folder()
-    shelves = _shelves(folder)
-    cleared = sum(clear_leftovers(each, older_than=0) for each in (folder, folder / TUNED, *shelves))
-    found = [*_files(folder, _MODULE), *_files(folder / "__pycache__", _COMPILED), *tuned_configs()]
-    for path in (*found, *(plan for shelf in shelves for plan in _files(shelf, _PLAN))):
+    cleared = sum(clear_leftovers(each, older_than=0) for each in (folder, folder / TUNED))
+    for path in (*_files(folder, _MODULE), *_files(folder / "__pycache__", _COMPILED), *tuned_configs()):
         with contextlib.suppress(OSError):
             path.unlink()
             cleared += 1
-    for shelf in shelves:
-        with contextlib.suppress(OSError):  # one that a process is writing to is not empty
-            shelf.rmdir()
     return cleared
 
 
@@ -278,8 +253,8 @@ def warps_within(num_warps: int, warp_size: int) -> int:
     return min(num_warps, _MOST_THREADS // warp_size)
 
 
-def load_function(name: str, text: str, key: str = "") -> Any:
-    """The Triton function `name` of a module, generated or not; with its `key`, if that is known.
+def load_function(name: str, text: str) -> Any:
+    """The Triton function `name` of a module, generated or not.
 
     Raises:
         CompileError: Python does not take the text.
@@ -291,21 +266,8 @@ def load_function(name: str, text: str, key: str = "") -> Any:
             function = getattr(_module(path, text), name)
         except (SyntaxError, RecursionError, MemoryError) as error:  # the last two of Python's own parser
             raise CompileError(name, cause=error) from error
-        if key:
-            function.hash = key  # what `cache_key` would compute
         _functions[name, text] = function
     return function
-
-
-def key_of(name: str, text: str) -> str:
-    """What Triton finds a function by in its cache, as far as that depends on code; empty where it interprets.
-
-    Triton computes it from the function's syntax tree, and those of all functions that it calls. It stands for the
-    same code wherever our files and Triton's are the same, but need not be what Triton computes there: that depends on
-    which of these functions it has read before.
-    """
-    key: str = getattr(load_function(name, text), "cache_key", "")
-    return key
 
 
 def _module(path: Path, text: str) -> ModuleType:

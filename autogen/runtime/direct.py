@@ -13,11 +13,12 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from autogen.frozen import frozen
+from autogen import compat
 
 logger = logging.getLogger("autogen")
 
@@ -29,7 +30,7 @@ _LAUNCHER = ("self", "gridX", "gridY", "gridZ", "stream", "function")
 _REST = ("kernel_metadata", "launch_metadata", "launch_enter_hook", "launch_exit_hook")
 
 
-@frozen
+@dataclass(frozen=True)
 class Streams:
     """What a launch asks about the kind of device that it runs on."""
 
@@ -47,11 +48,7 @@ def streams_of(device_type: str) -> Streams | None:
     if device_type != "cuda" or torch.version.hip is not None:
         return None
     torch.cuda.init()
-    return Streams(
-        torch._C._cuda_getDevice,
-        torch._C._cuda_getCurrentRawStream,
-        torch._C._cuda_isCurrentStreamCapturing,
-    )
+    return Streams(*compat.cuda_functions())
 
 
 Compiled = tuple[Callable[..., None], int, tuple[int, ...]]

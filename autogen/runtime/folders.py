@@ -1,4 +1,4 @@
-"""What nobody else writes to: what is read from the cache is run, as plans are unpickled."""
+"""What nobody else writes to: people read modules in the cache as ours, and tuned configurations are used."""
 
 from __future__ import annotations
 

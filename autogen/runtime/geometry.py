@@ -8,27 +8,10 @@ from typing import Any
 
 import torch
 
-ATTRIBUTES = (
-    *("__class__", "shape", "stride()", "dtype", "layout", "device"),
-    *("requires_grad", "is_neg()", "_is_zerotensor()", "is_inference()"),
-)
-"""What it consists of, as Python asks a tensor for it."""
-
-_COUNT, _SHAPE = len(ATTRIBUTES), ATTRIBUTES.index("shape")
-
+from autogen import compat
 
 MOST_LAYOUTS = 64
 """Of upstream gradients for which backward is prepared, before the oldest is forgotten."""
-
-
-def kinds_of(attributes: Sequence[Any]) -> tuple[Any, ...]:
-    """The geometry of tensors but for their strides, and for their sizes if these are not 0 or 1."""
-    kinds: list[Any] = []
-    for first in range(0, len(attributes), _COUNT):
-        kinds.append(tuple([size if size < 2 else 2 for size in attributes[first + _SHAPE]]))
-        kinds.append(attributes[first])
-        kinds += attributes[first + _SHAPE + 2 : first + _COUNT]  # the strides are next to the shape
-    return tuple(kinds)
 
 
 Alike = Callable[..., bool]
@@ -44,14 +27,7 @@ def alike(tensors: Sequence[torch.Tensor]) -> Alike | None:
     It is that of Dynamo's guards, which is not public, and which says no where autocast or inference mode have changed,
     or a tensor comes twice.
     """
-    return _guard(tensors) if _is_thorough() else None
-
-
-def _guard(tensors: Sequence[torch.Tensor]) -> Alike:
-    from torch._C._dynamo.guards import TensorGuards
-
-    check: Alike = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-    return check
+    return compat.tensor_guard(tensors) if _is_thorough() else None
 
 
 @functools.cache
@@ -68,13 +44,13 @@ def _is_thorough() -> bool:
             torch.zeros(2, 3, dtype=torch.int32),
             torch.zeros(2, 3, device="meta"),
             torch.zeros(2, 3, requires_grad=True),
-            torch._neg_view(like),
-            torch._efficientzerotensor(2, 3),
+            compat.neg_view(like),
+            compat.zero_tensor(2, 3),
             like.to_sparse(),
             made_elsewhere,
         ]
     try:
-        check = _guard([like])
+        check = compat.tensor_guard([like])
         return check(like) and check(like + 1) and not any(map(check, others))
     except (ImportError, TypeError):
         return False

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from autogen import compat
 from autogen.runtime import build, direct, scratch
 from autogen.runtime.launch import triton_around
 
@@ -338,7 +339,7 @@ def bind_handwritten(
         return read
     flags = arguments.get("size_average"), arguments.get("reduce")
     if flags != (None, None):
-        torch.nn._reduction.legacy_get_string(*flags)  # which warns of them
+        compat.reduction_by_flags(*flags)  # which warns of them
     values = values_among(arguments, loss.on_host)
     options = {name: each for name, each in arguments.items() if name not in values and name not in tensors}
     return BoundHandwritten(loss, options, names, values, found, wanted), read
@@ -352,7 +353,7 @@ def _wanted(loss: Handwritten, names: Sequence[str], needs_gradient: Sequence[bo
 def _is_autocast(device: torch.device) -> bool:
     """Whether autocast is on for a device; for the meta device, which stands for any, whether it is on for one."""
     if device.type == "meta":
-        return torch._C._is_any_autocast_enabled()
+        return compat.is_autocast()
     return torch.is_autocast_enabled(device.type)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from autogen import compat
 from autogen.availability import has_no_memory
 from autogen.runtime import direct, scratch
 from autogen.runtime.geometry import MOST_LAYOUTS, Alike, alike, make_room
@@ -102,8 +103,9 @@ class PreparedHandwritten:
         self.sizes = dict(sizes)
         planned = call.loss.forward(self._arguments)
         self._saved = planned.saved
-        own = {_memory(each) for each in self._saved if each.nbytes == each.untyped_storage().nbytes()}
-        assert len(own.difference(map(_memory, self._inputs))) == len(self._saved), "memory of something else is saved"
+        own = {compat.storage_of(each) for each in self._saved if each.nbytes == each.untyped_storage().nbytes()}
+        given = set(map(compat.storage_of, self._inputs))
+        assert len(own - given) == len(self._saved), "memory of something else is saved"
         self.forward = self._direction(self._inputs, [planned.output, *self._saved], planned.launches)
         self._backwards: dict[tuple[int, ...], Direction] = {}
         self._latest: tuple[Alike, Direction] | None = None
@@ -137,18 +139,18 @@ class PreparedHandwritten:
         self, given: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor | None], launches: Iterable[Launch]
     ) -> Direction:
         prepared = [PreparedLaunch(launch, self._device) for launch in launches]
-        owners = {_memory(each): place for place, each in enumerate(given)}
+        owners = {compat.storage_of(each): place for place, each in enumerate(given)}
         made: list[Geometry] = []
         for each in (*wanted, *(each for launch in prepared for each in launch.tensors)):
-            if each is not None and _memory(each) not in owners:
-                owners[_memory(each)] = len(owners)
+            if each is not None and compat.storage_of(each) not in owners:
+                owners[compat.storage_of(each)] = len(owners)
                 made.append(_geometry(each))
         parts: dict[tuple[int, int], Geometry] = {}
 
         def place(tensor: torch.Tensor | None) -> int | None:
             if tensor is None:
                 return None
-            owner, offset = owners[_memory(tensor)], int(tensor.storage_offset()) * tensor.itemsize
+            owner, offset = owners[compat.storage_of(tensor)], int(tensor.storage_offset()) * tensor.itemsize
             if not offset:
                 return owner
             parts.setdefault((owner, offset), (tuple(tensor.shape), tensor.stride(), tensor.dtype))
@@ -157,7 +159,7 @@ class PreparedHandwritten:
         taken = [
             Launched(launch, Launching(tuple(map(place, launch.tensors)), len(launch.offsets))) for launch in prepared
         ]
-        returned = tuple([None if each is None else owners[_memory(each)] for each in wanted])
+        returned = tuple([None if each is None else owners[compat.storage_of(each)] for each in wanted])
         within = [(offset, geometry) for (_, offset), geometry in parts.items()]
         steps = tuple([each.outline for each in taken])
         outline = Outline(len(given), 0, len(made), tuple([owner for owner, _ in parts]), steps, returned)
@@ -166,10 +168,6 @@ class PreparedHandwritten:
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
 
 
 def _geometry(tensor: torch.Tensor) -> Geometry:

@@ -46,6 +46,7 @@ from typing import Any
 
 import torch
 
+from autogen import compat
 from autogen.runtime import direct, scratch
 from autogen.runtime.procedure import Called, Calling, Launching, Outline, Procedure, Seen
 from autogen.torch_step import Operand, SizeArgument, call_text, constant_text, copied
@@ -174,8 +175,8 @@ def _written(
         "scratches": scratch.scratches_of(device),
         "make_scratch": scratch.make_scratch,
         "forget": scratch.forget,
-        "is_autocast": torch._C._is_any_autocast_enabled,
-        "without_autocast": torch._C._DisableAutocast,
+        "is_autocast": compat.is_autocast,
+        "without_autocast": compat.WithoutAutocast,
         "copied": copied,
     }
     text = "\n".join(_lines(outline, alignment, scope, varies=varies))
@@ -283,13 +284,9 @@ def _called(
 
 
 def allocator(device: torch.device) -> Allocator:
-    """How to make a tensor of given shape, strides and dtype on a device that is the current one.
-
-    It is what Inductor's code calls, and takes half as long as `torch.empty_strided`, but is not public.
-    """
-    from torch._C._dynamo import guards
+    """How to make a tensor of given shape, strides and dtype on a device that is the current one."""
 
     def empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty_strided(shape, strides, dtype=dtype, device=device)
 
-    return getattr(guards, f"_empty_strided_{device.type}", empty)
+    return compat.empty_on(device.type) or empty

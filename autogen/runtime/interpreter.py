@@ -7,22 +7,21 @@ for other numbers.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy
 import triton.language as tl
-from triton.runtime import interpreter
+
+from autogen import compat
 
 
-@contextlib.contextmanager
-def converting() -> Iterator[None]:
+def converting() -> contextlib.AbstractContextManager[None]:
     """Have the interpreter convert so, for the kernels that this thread runs; no other runs one meanwhile."""
-    convert = getattr(interpreter, "_convert_float", None)
-    if convert is None:  # a Triton later than 3.8, which converts as it does
-        yield
-        return
+    return compat.interpreter_converting(_as_a_gpu)
 
+
+def _as_a_gpu(convert: Callable[..., Any]) -> Callable[..., Any]:
     def converted(numbers: Any, given: tl.dtype, wanted: tl.dtype, rounding: Any) -> Any:
         match given, wanted:
             case tl.float32, tl.bfloat16:
@@ -31,11 +30,7 @@ def converting() -> Iterator[None]:
                 return numpy.asarray(numbers, numpy.uint16).astype(numpy.uint32) << 16
         return convert(numbers, given, wanted, rounding)
 
-    interpreter._convert_float = converted
-    try:
-        yield
-    finally:
-        interpreter._convert_float = convert
+    return converted
 
 
 def _nearest(numbers: Any) -> Any:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import traceback
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
-from autogen import ir
+from autogen import compat, ir
 from autogen.emission.source import KernelSource, Partial
 from autogen.errors import CompileError, StorageError, defects_of
-from autogen.frozen import frozen
-from autogen.locks import compiling, interpreting, without_collections
+from autogen.locks import compiling, interpreting
 from autogen.provenance import Provenance
 from autogen.runtime import build, direct, scratch
 from autogen.scheduling.kernel import CHUNKS, PROGRAMS, Kernel
@@ -68,7 +66,7 @@ class Tuner(Protocol):
         """The same; what has not been chosen is chosen now, if that is possible here."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Written:
     """A kernel in one variant, and what its launches need of it.
 
@@ -119,7 +117,7 @@ class Launcher:
     def _in(self, variant: Variant) -> Written:
         written = self._written.get(variant)
         if written is None:
-            from autogen.emission.emit import emit  # not for kernels that are on disk
+            from autogen.emission.emit import emit
 
             with compiling, defects_of(self._provenance.loss):
                 source = emit(self.kernel, self._space, variant, self._provenance)
@@ -130,13 +128,6 @@ class Launcher:
             names = tuple(buffer.name for buffer in source.buffers)
             written = self._written[variant] = Written(source, names, arguments, counts, is_sized)
         return written
-
-    def note_keys(self) -> None:
-        """Note what Triton finds the kernel's texts by, for a process that gets them from disk."""
-        for variant, written in self._written.items():
-            source = written.source
-            keyed = replace(source, key=build.key_of(source.name, source.text))
-            self._written[variant] = replace(written, source=keyed)
 
     def arguments(self, sizes: Mapping[str, int], variant: Variant) -> tuple[int, ...]:
         """The sizes that the kernel is given in a variant."""
@@ -214,7 +205,7 @@ class Launch:
     @functools.cached_property
     def _function(self) -> Any:
         """What Triton launches; calls of sizes that it need not tell apart from others do without."""
-        return build.load_function(self._source.name, self._source.text, self._source.key)
+        return build.load_function(self._source.name, self._source.text)
 
     def compile(self) -> int:
         """Have Triton compile the kernel for aligned tensors, which it then has for the launch.
@@ -241,15 +232,14 @@ class Launch:
 @contextlib.contextmanager
 def triton_around(device: torch.device, name: str) -> Iterator[None]:
     """What Triton needs around it to compile and to launch a kernel; its refusals become errors of ours."""
-    collections = without_collections() if direct.streams_of(device.type) else contextlib.nullcontext()
-    with device_context(device), collections:
+    with device_context(device):
         try:
             yield
         except BaseException as error:  # what is interrupted may be an interpreted kernel, half-way
             scratch.forget()
             if isinstance(error, OSError):  # such as a full disk
                 raise StorageError(name, cause=error) from error
-            if isinstance(error, Exception) and _is_refusal(error):
+            if isinstance(error, Exception) and compat.is_refusal(error):
                 raise CompileError(name, cause=error) from error
             raise
 
@@ -258,21 +248,6 @@ def _warp_size(device: torch.device) -> int:
     """How many threads a warp has."""
     is_amd = device.type == "cuda" and torch.version.hip is not None
     return torch.cuda.get_device_properties(device).warp_size if is_amd else 32
-
-
-def _is_refusal(error: Exception) -> bool:
-    """Whether a kernel is refused: by Triton, the assembler, or the device, which has no room for it or cannot load it.
-
-    MLIR, LLVM and the driver raise errors of no class of their own. While a kernel is compiled or loaded, they come out
-    of Triton's compiler; those of a launch, and of the interpreter, do not.
-    """
-    from triton.compiler import CompilationError
-    from triton.runtime.errors import InterpreterError, OutOfResources, PTXASError
-
-    if isinstance(error, (CompilationError, OutOfResources, PTXASError)):
-        return True
-    frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return not isinstance(error, InterpreterError) and any(name.startswith("triton.compiler") for name in frames)
 
 
 @contextlib.contextmanager

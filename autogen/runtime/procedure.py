@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from autogen.frozen import frozen
 from autogen.runtime import direct
 from autogen.torch_step import TorchStep
 
@@ -39,7 +38,7 @@ class Launchable(Protocol):
         """Launch by Triton."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Launching:
     """A launch for all sizes: the tensors that it takes, None for None, and how many kinds of partial results."""
 
@@ -47,7 +46,7 @@ class Launching:
     partials: int
 
 
-@frozen
+@dataclass(frozen=True)
 class Calling:
     """A step of torch for all sizes: the tensors that it reads, in the order of its `reads`, and makes."""
 
@@ -56,7 +55,7 @@ class Calling:
     made: tuple[int | None, ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class Outline:
     """What a procedure is for all sizes.
 
@@ -103,7 +102,7 @@ class Outline:
         return [step for step in self.steps if isinstance(step, Launching)]
 
 
-@frozen
+@dataclass(frozen=True)
 class Launched:
     """A launch for some sizes."""
 
@@ -115,7 +114,7 @@ class Launched:
         self.launch([None if place is None else tensors[place] for place in self.outline.places], sizes)
 
 
-@frozen
+@dataclass(frozen=True)
 class Called:
     """A step of torch, and the sizes of the preparation."""
 
@@ -137,7 +136,7 @@ class Called:
                 tensors[place] = named[buffer.name]
 
 
-@frozen
+@dataclass(frozen=True)
 class Procedure:
     """What a call does for some sizes: the numbers and tensors that its `outline` speaks of.
 
@@ -152,7 +151,7 @@ class Procedure:
     steps: Sequence[Launched | Called]
 
 
-@frozen
+@dataclass(frozen=True)
 class Seen:
     """What torch has made in one call, each tensor: its strides, and whether it is aligned."""
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from autogen import compat
 from autogen.availability import default_device, is_functional, is_of_functions
-from autogen.frozen import frozen
 
 
 def stream_of(device: torch.device) -> torch.Tensor:
@@ -22,13 +20,6 @@ def stream_of(device: torch.device) -> torch.Tensor:
     if torch.cuda.is_current_stream_capturing():
         return torch.empty(0, device="cpu")
     return torch.cuda.get_rng_state(device)
-
-
-@functools.cache
-def _map_modes() -> torch._C.DispatchKeySet:
-    """By these torch draws for each of what it maps over, or refuses to; what was drawn in forward is one for all."""
-    keys = [torch._C._dispatch_key_parse(name) for name in ("VmapMode", "FuncTorchVmapMode")]
-    return functools.reduce(operator.or_, map(torch._C.DispatchKeySet, keys))
 
 
 @contextlib.contextmanager
@@ -44,7 +35,7 @@ def _at(stream: torch.Tensor | None, device: torch.device) -> Iterator[None]:
     if not stream.numel():
         raise RuntimeError("what a loss has drawn in a CUDA graph cannot be drawn again, as second derivatives need it")
     on_gpu = device.type == "cuda"
-    with torch.random.fork_rng([device] if on_gpu else []), torch._C._ExcludeDispatchKeyGuard(_map_modes()):
+    with torch.random.fork_rng([device] if on_gpu else []), compat.drawing_once():
         if on_gpu:
             torch.cuda.set_rng_state(stream, device)
         else:
@@ -65,7 +56,7 @@ def read_autocast() -> tuple[tuple[str, torch.dtype, bool], ...]:
     return tuple((kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)) for kind in ("cpu", "cuda"))
 
 
-@frozen
+@dataclass(frozen=True)
 class Settings:
     """Torch's settings that decide what a loss computes."""
 
@@ -88,7 +79,7 @@ class Settings:
             yield
 
 
-@frozen
+@dataclass(frozen=True)
 class Replayed:
     """A loss that torch can run again: `results` gives its tensors for those of the call, drawing from `stream` on.
 

@@ -12,7 +12,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import sympy
@@ -20,7 +20,6 @@ import torch
 
 from autogen import ir
 from autogen.errors import ScheduleError
-from autogen.frozen import frozen
 from autogen.ir import Axis, Buffer, Node
 from autogen.program import Root
 from autogen.sizes import Evaluator, evaluator_of, hint, next_power_of_2
@@ -48,7 +47,7 @@ class Level(Enum):
     FINAL = "one, known to the last block only"
 
 
-@frozen
+@dataclass(frozen=True)
 class Granted:
     """A number in memory, and the value that it has been taken to have."""
 
@@ -56,7 +55,7 @@ class Granted:
     value: sympy.Expr
 
 
-@frozen
+@dataclass(frozen=True)
 class Kernel:
     """One launch.
 
@@ -242,7 +241,7 @@ class Kernel:
         return [node for node in self.along_rows() if node.op == "reduce"]
 
 
-@frozen
+@dataclass(frozen=True)
 class LastBlock:
     """What the last block computes from the `partials` that all programs have stored, one for each of their totals.
 

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from autogen import ir
 from autogen.errors import ScheduleError
-from autogen.frozen import frozen
 from autogen.ir import Axis, Node
 from autogen.names import unique
 from autogen.program import Root
@@ -104,7 +103,7 @@ def _with_first_block(name: str, streamed: Sequence[Root], small: Sequence[Root]
     return replace(kernel, finals=tuple(small), last_block=LastBlock(last, (), chunked=False))
 
 
-@frozen
+@dataclass(frozen=True)
 class _Space:
     """The axes of a kernel: `rows` are `kept` by totals, or `chunked`; `in_memory` has all, outermost first."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from enum import Enum
 
-from autogen import ir
+from autogen import compat, ir
 from autogen.errors import ScheduleError
 from autogen.ir import Node
 from autogen.program import Root
@@ -142,7 +142,7 @@ class _Omission:
 def _has_bias(step: TorchStep) -> bool:
     """Whether torch adds a tensor to the product that a step is, as a convolution does."""
     args, kwargs = step.arguments
-    known = [each.name for each in step.target._schema.arguments] if hasattr(step.target, "_schema") else []
+    known = [each.name for each in compat.schema_of(step.target).arguments] if step.is_op else []
     return {**dict(zip(known, args, strict=False)), **kwargs}.get("bias") is not None
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import sympy
 
 from autogen import ir
-from autogen.frozen import frozen
 from autogen.ir import Node
 from autogen.program import Root
 from autogen.provenance import Provenance
@@ -18,7 +17,7 @@ from autogen.torch_step import TorchStep
 Step = Kernel | TorchStep
 
 
-@frozen
+@dataclass(frozen=True)
 class Direction:
     """What forward or backward has to do: `results`, by way of torch's `steps`, which read `operands` from kernels."""
 
@@ -41,7 +40,7 @@ class Direction:
         return replace(self, operands=tuple(roots[: len(self.operands)]), results=tuple(roots[len(self.operands) :]))
 
 
-@frozen
+@dataclass(frozen=True)
 class Early:
     """Forward's kernel with the gradients, or `refused`: why there is none."""
 
@@ -51,7 +50,7 @@ class Early:
     refused: str = ""
 
 
-@frozen
+@dataclass(frozen=True)
 class Plan:
     """A loss as launches: forward, backward, and what the first keeps for the second.
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from autogen import ir
 from autogen.errors import ScheduleError, ViewedSumError
-from autogen.frozen import frozen
 from autogen.ir import Node
 from autogen.names import unique
 from autogen.options import Gradient
@@ -159,7 +158,7 @@ def aliases_of(results: Iterable[Root]) -> dict[str, str]:
     return {name: own for name, own in found.items() if own is not None}
 
 
-@frozen
+@dataclass(frozen=True)
 class _Kept:
     """Statistics that forward stores, and how each reduction in the gradients is read from them."""
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import sympy
 
 from autogen import ir
-from autogen.frozen import frozen
 from autogen.scheduling.kernel import Kernel, Level
 from autogen.sizes import next_power_of_2
 from autogen.tiling.space import Group, Space
@@ -27,7 +27,7 @@ IN_GROUPS = (OVERLAPPING, INSIDE, WITHIN)
 LEAST_GROUPS = 4  # in a row: of fewer, most would be its ends
 
 
-@frozen
+@dataclass(frozen=True)
 class Skew:
     """What tensors have in common whose rows begin anywhere.
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import sympy
 
 from autogen import ir
-from autogen.frozen import frozen
 from autogen.ir import Axis
 from autogen.names import unique
 from autogen.scheduling.kernel import Kernel, Level
 
 
-@frozen
+@dataclass(frozen=True)
 class Group:
     """Axes that are walked as one; `axis` stands for the merged index, from 0 to the product of the sizes."""
 

@@ -30,13 +30,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import sympy
 import torch
 
 from autogen import ir
-from autogen.frozen import frozen
 from autogen.scheduling.kernel import PAIRED, ROWS_ADJACENT, Kernel, Level
 from autogen.scheduling.online import passes
 from autogen.sizes import Evaluator, magnitude, next_power_of_2
@@ -67,7 +66,7 @@ FEW = 4  # columns, which are never split: they may be a record (`emission.recor
 WARPS = (1, 2, 4, 8, 16, 32)
 
 
-@frozen
+@dataclass(frozen=True)
 class Config:
     """What a launch is free to choose: its tiles, its warps, and whether a program walks its rows in steps; or all that
     for each of its parts.
@@ -88,7 +87,7 @@ class Config:
         return f"{tiles}{' in steps' * self.looped}{', ' * bool(tiles)}{self.num_warps} warps"
 
 
-@frozen
+@dataclass(frozen=True)
 class Tiling:
     """How one launch is cut up."""
 
@@ -99,7 +98,7 @@ class Tiling:
     chunks: int = 1  # of the rows of a result, each for a program
 
 
-@frozen
+@dataclass(frozen=True)
 class Extents:
     """What of the sizes of a call decides how it is cut up; `whole` are the axes that one program has all of, `held`
     the elements of its largest tile.

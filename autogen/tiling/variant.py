@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from autogen.frozen import frozen
+from dataclasses import dataclass
 
 
-@frozen
+@dataclass(frozen=True)
 class Variant:
     """How a kernel is written for a range of sizes: a row kernel resident or looped; several tiles for each program,
     which is strided, or one; offsets in 64 bits or 32; rows that begin anywhere (`autogen.tiling.skew`) or at multiples

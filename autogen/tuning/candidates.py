@@ -6,15 +6,14 @@ A candidate is the default, or the default that rows would have if they were (no
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from autogen.frozen import frozen
 from autogen.tiling.tiler import Config, Tiler
 
 Capability = tuple[int, int]
 
 
-@frozen
+@dataclass(frozen=True)
 class Step:
     """How a candidate differs: doublings of its elements and of its warps, and the least capability to try it on."""
 

@@ -16,13 +16,12 @@ Names are those of places, so losses of the same pattern have the same skeleton,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import sympy
 import torch
 
 from autogen import ir
-from autogen.frozen import frozen
 from autogen.ir import Axis, Buffer, Node
 from autogen.ops import OPS
 from autogen.program import Root
@@ -32,7 +31,7 @@ from autogen.scheduling.online import Form, Online, passes
 from autogen.tiling.tiler import HEAVY
 
 
-@frozen
+@dataclass(frozen=True)
 class Skeleton:
     """A kernel without its arithmetic; `pattern` tells all about it, `names` which size of the kernel each size is."""
 

@@ -13,11 +13,10 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from autogen.frozen import frozen
 from autogen.runtime import build
 from autogen.tiling.tiler import WARPS, Config
 
@@ -26,7 +25,7 @@ logger = logging.getLogger("autogen")
 _NO_RECORD = (ValueError, TypeError, KeyError, AttributeError, OverflowError)  # the last is raised for an infinity
 
 
-@frozen
+@dataclass(frozen=True)
 class Key:
     """What a tuned configuration holds for: everything that decides about time, and nothing of the loss's arithmetic.
 
@@ -46,7 +45,7 @@ class Key:
         return build.tuned_folder() / f"{digest}.json"
 
 
-@frozen
+@dataclass(frozen=True)
 class Tuned:
     """A configuration that was found by timing, and how many times as fast as the default it was."""
 

@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
+from autogen import compat
 from autogen.runtime.handwritten import IS_AUTOCAST
 from autogen.runtime.scratch import COUNTERS, ticket_counter
 
@@ -100,7 +101,7 @@ def reduction_of(arguments: Mapping[str, Any]) -> str:
     size_average, reduce = arguments["size_average"], arguments["reduce"]
     if size_average is None and reduce is None:
         return arguments["reduction"]
-    return torch.nn._reduction.legacy_get_string(size_average, reduce, emit_warning=False)
+    return compat.reduction_by_flags(size_average, reduce, emit_warning=False)
 
 
 def result_dtype(arguments: Mapping[str, Any], *inputs: torch.Tensor) -> torch.dtype:

@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from autogen import compat
 from autogen.device_math import maximum, sqrt
 from autogen.losses.handwritten._reduction import (
     NO_SUM,
@@ -27,7 +28,7 @@ from autogen.tiling.tiler import strided
 
 # torch's 1e-12, a C++ float there.
 _EPSILON = tl.constexpr(9.999999960041972e-13)
-_IS_TIE_CLAMPED = tl.constexpr(torch.__version__ >= "2.14")  # has no gradient at its bound, as torch's clamp has not
+_IS_TIE_CLAMPED = tl.constexpr(compat.CLAMPS_TIES)  # has no gradient at its bound, as torch's clamp has not
 _INPUTS = ("input1", "input2")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # Elements of each input that a program holds at a time, and columns of a row up to which it is as many.

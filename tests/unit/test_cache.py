@@ -1,4 +1,4 @@
-"""Looking after the cache of generated modules and plans: what is counted, and what is deleted."""
+"""Looking after the cache of generated modules and configurations: what is counted, and what is deleted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_folder_is_not_looked_through_with_every_file(folder: Path, monkeypatc
 
 def test_the_command_lists_and_clears_the_cache(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["cache"])
-    assert capsys.readouterr().out == f"{folder}: 0 modules, 0 plans, 0.0 KiB\n"
+    assert capsys.readouterr().out == f"{folder}: 0 modules, 0.0 KiB\n"
     build.load_function("answer", TEXT)
     os.utime(build.module_file("other", TEXT), (0, time.time() - 7300))
     (folder / "answer_0123456789abcdef.py.half_new.tmp").write_text("half")
@@ -66,11 +66,11 @@ def test_the_command_names_a_folder_that_the_output_cannot(tmp_path: Path, monke
     assert output.getvalue().count(rb"\xf6") == 2
 
 
-OTHERS = ("train.py", "results.tmp", "tuned/mine.json", "plans/mine/best.plan", "__pycache__/train.cpython-311.pyc")
+OTHERS = ("train.py", "results.tmp", "tuned/mine.json", "mine/best.py", "__pycache__/train.cpython-311.pyc")
 OTHER_FOLDERS = (
     "answer_0123456789abcdef.py",
-    "plans/0123456789abcdef0123456789abcdef/0123456789abcdef.plan",
-    "plans/own",
+    "tuned/0123456789abcdef76543210.json",
+    "own",
 )
 
 
@@ -85,8 +85,7 @@ def test_what_is_not_ours_is_neither_counted_nor_deleted(folder: Path, capsys: p
     build.module_file("answer", TEXT)
     build.write_whole(folder / "tuned" / "0123456789abcdef01234567.json", b"{}")
     assert all((folder / name).is_file() for name in OTHERS)
-    content = build.cache_content()
-    assert (content.modules, content.plans) == (1, 0)
+    assert build.cache_content().modules == 1
     main(["cache", "--clear"])
     assert capsys.readouterr().out.startswith("2 files deleted")
     assert sorted(path for path in folder.rglob("*") if path.is_file()) == sorted(folder / name for name in OTHERS)
@@ -95,14 +94,12 @@ def test_what_is_not_ours_is_neither_counted_nor_deleted(folder: Path, capsys: p
 
 OURS = (
     "answer_0123456789abcdef.py",
-    "plans/0123456789abcdef0123456789abcdef/0123456789abcdef.plan",
     "tuned/0123456789abcdef01234567.json",
 )
 
 
 @pytest.mark.parametrize("name", OURS)
 def test_what_a_killed_writer_leaves_is_known_as_ours(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / name).parent.mkdir(parents=True)
     monkeypatch.setattr(os, "replace", lambda *_: None)
     build.write_whole(folder / name, b"whole")
     assert [path for path in folder.rglob("*") if path.is_file()]

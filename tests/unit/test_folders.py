@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from autogen import SharedCacheError, autogen_loss
-from autogen.options import PLANS_VARIABLE
 from autogen.runtime import build
 from autogen.runtime.folders import make_private
 from autogen.tiling.tiler import Config
@@ -20,7 +19,6 @@ from autogen.tuning import store
 TEXT = "def answer():\n    return 42\n"
 KEY = store.Key("a device", ("float32",), "a pattern", (8,), "versions")
 TUNED = store.Tuned(Config((("BLOCK", 8),), 4, False), 1.5)
-SHELF = "0123456789abcdef" * 2
 pytestmark = [
     pytest.mark.usefixtures("folder"),
     pytest.mark.skipif(os.name != "posix", reason="others write to folders by POSIX's rules"),
@@ -45,15 +43,8 @@ def give_away(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
     return give
 
 
-def plan_of(folder: Path) -> Path:
-    """A plan in the cache."""
-    path = folder / build.PLANS / SHELF / f"0123456789abcdef{build.PLAN}"
-    build.write_whole(path, b"content")
-    return path
-
-
 @pytest.mark.parametrize("mode", [0o770, 0o702, 0o777], ids=oct)
-@pytest.mark.parametrize("below", ["", build.PLANS, build.TUNED])
+@pytest.mark.parametrize("below", ["", build.TUNED])
 def test_a_folder_that_others_can_write_to_is_refused(below: str, mode: int, folder: Path) -> None:
     (folder / below).mkdir(parents=True)
     (folder / below).chmod(mode)
@@ -64,7 +55,7 @@ def test_a_folder_that_others_can_write_to_is_refused(below: str, mode: int, fol
     assert build.load_function("answer", TEXT)() == 42
 
 
-@pytest.mark.parametrize("below", ["", build.PLANS, build.TUNED])
+@pytest.mark.parametrize("below", ["", build.TUNED])
 def test_a_folder_of_another_user_is_refused(below: str, folder: Path, give_away: Callable[[Path], None]) -> None:
     (folder / below).mkdir(parents=True)
     give_away(folder / below)
@@ -72,29 +63,20 @@ def test_a_folder_of_another_user_is_refused(below: str, folder: Path, give_away
         build.load_function("answer", TEXT)
 
 
-@pytest.mark.parametrize("below", ["", build.PLANS, f"{build.PLANS}/{SHELF}"])
-def test_plans_that_others_can_write_are_not_read(below: str, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    shelf = plan_of(folder).parent
-    assert len(build.plans_in(shelf)) == 1
-    (folder / below).chmod(0o770)
-    assert not build.plans_in(shelf) and not build.plans_in(shelf)
-    (said,) = caplog.messages
-    assert str(folder / below) in said and said.endswith("can be written by other users (mode 770)")
-    assert build.cache_content().plans == build.clear_cache() == 1
-
-
 @pytest.mark.parametrize("below", ["", build.TUNED])
-def test_configurations_that_others_can_write_are_not_read(below: str, folder: Path) -> None:
+def test_configurations_that_others_can_write_are_not_read(
+    below: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     store.write(KEY, TUNED)
+    assert store.read(KEY) == TUNED
     (folder / below).chmod(0o770)
     assert store.read(KEY) is None and not list(store.entries())
+    (said,) = caplog.messages
+    assert str(folder / below) in said and said.endswith("can be written by other users (mode 770)")
+    assert build.clear_cache() == 1
 
 
-@pytest.mark.parametrize("keeps_plans", [False, True])
-def test_a_loss_says_so(
-    keeps_plans: bool, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv(PLANS_VARIABLE, str(int(keeps_plans)))
+def test_a_loss_says_so(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder.mkdir()
     folder.chmod(0o777)
     with pytest.raises(SharedCacheError):
@@ -108,35 +90,32 @@ def test_files_of_others_in_a_sticky_folder_are_not_read(
     spoil: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A folder like /tmp may be the cache: others cannot change our files there, but make their own."""
-    for each in (folder, folder / build.PLANS, folder / build.TUNED, folder / build.PLANS / SHELF):
+    for each in (folder, folder / build.TUNED):
         each.mkdir()
         each.chmod(0o1777)
-    plan = plan_of(folder)
     store.write(KEY, TUNED)
     assert build.load_function("answer", TEXT)() == 42
-    assert build.plans_in(plan.parent) == [plan] and store.read(KEY) == TUNED and not caplog.records
-    for path in (plan, KEY.file):
-        if spoil == "write":
-            path.chmod(0o666)
-        elif os.geteuid() == 0:
-            os.chown(path, 65534, -1)
-        else:
-            pytest.skip("only root can give files away")
+    assert store.read(KEY) == TUNED and not caplog.records
+    if spoil == "write":
+        KEY.file.chmod(0o666)
+    elif os.geteuid() == 0:
+        os.chown(KEY.file, 65534, -1)
+    else:
+        pytest.skip("only root can give files away")
     for _ in range(2):
-        assert build.plans_in(plan.parent) == [] and store.read(KEY) is None and not list(store.entries())
-    assert len(caplog.messages) == 2
+        assert store.read(KEY) is None and not list(store.entries())
+    assert len(caplog.messages) == 1
 
 
 def test_new_folders_are_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(build.CACHE_VARIABLE, str(tmp_path / "a" / "b"))
     before = os.umask(0)
     try:
-        plan = plan_of(build.cache_folder())
         store.write(KEY, TUNED)
     finally:
         os.umask(before)
     made = (tmp_path / "a", *(path for path in (tmp_path / "a").rglob("*") if path.is_dir()))
-    assert plan.parent in made and KEY.file.parent in made
+    assert KEY.file.parent in made
     assert {mode_of(each) for each in made} == {0o700}
 
 
@@ -146,14 +125,12 @@ def test_a_folder_that_is_there_keeps_its_mode(folder: Path) -> None:
     assert (mode_of(folder), mode_of(folder / "below")) == (0o755, 0o700)
 
 
-@pytest.mark.parametrize("what", ["modules", "plans", "tuned"])
+@pytest.mark.parametrize("what", ["modules", "tuned"])
 def test_a_filled_folder_that_cannot_be_written_is_read(
     what: str, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     if what == "modules":
         build.module_file("answer", TEXT)
-    elif what == "plans":
-        plan_of(folder)
     else:
         store.write(KEY, TUNED)
 
