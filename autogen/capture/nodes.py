@@ -160,7 +160,7 @@ def merge_alike(draft: Draft) -> None:
 
 def _equate(draft: Draft, node: torch.fx.Node, other: torch.fx.Node) -> None:
     """Note that what values decide of the sizes of two nodes that compute the same is the same."""
-    values = node.meta.get("val"), other.meta.get("val")
+    values: tuple[Any, Any] = (node.meta.get("val"), other.meta.get("val"))
     if all(isinstance(each, torch.Tensor) for each in values):
         for size, same in zip(*(each.shape for each in values), strict=True):
             draft.are_equal(size, same)
