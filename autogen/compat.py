@@ -176,6 +176,16 @@ def cuda_functions() -> tuple[Callable[[], int], Callable[[Any], int], Callable[
     )
 
 
+def direct_apply(function: Any) -> Callable[..., Any]:
+    """`apply` of an `autograd.Function`, which does not ask whether torch.func transforms the call.
+
+    What autograd calls would look each time whether the class has a `backward` or a `vjp`.
+    """
+    if hasattr(function, "_backward_cls"):
+        function._backward_cls.apply = function.backward
+    return super(torch.autograd.Function, function).apply
+
+
 # --- Dynamo -----------------------------------------------------------------------------------------------------------
 
 

@@ -160,9 +160,9 @@ def merge_alike(draft: Draft) -> None:
 
 def _equate(draft: Draft, node: torch.fx.Node, other: torch.fx.Node) -> None:
     """Note that what values decide of the sizes of two nodes that compute the same is the same."""
-    values = node.meta.get("val"), other.meta.get("val")
-    if all(isinstance(each, torch.Tensor) for each in values):
-        for size, same in zip(*(each.shape for each in values), strict=True):
+    one, two = node.meta.get("val"), other.meta.get("val")
+    if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor):
+        for size, same in zip(one.shape, two.shape, strict=True):
             draft.are_equal(size, same)
 
 

@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from autogen import compat
-from autogen.availability import has_no_memory, is_functional
+from autogen.availability import is_functional
 from autogen.capture.joint import Returned, Segment
 from autogen.capture.prologue import UnequalSizesError
 from autogen.errors import CompileError, InternalError
@@ -34,7 +34,7 @@ class KernelSegment:
         compile: makes kernels for sizes that those at hand are not made for.
         compiled: the kernels for the sizes that were captured.
         eager: Dynamo's graph, for second derivatives.
-        failed: hears of kernels that turn out not to compile.
+        failed: hears of kernels that turn out not to compile; what it raises is the call's error.
         training: whether the results have gradients.
     """
 
@@ -68,26 +68,39 @@ class KernelSegment:
         self._graph = segment.graph
         self._is_simple = segment.graph.prologue is None and not self._varies
         self.is_random = compiled.is_random
+        self._is_refused = False
 
-    def __call__(self, *arguments: Any) -> tuple[Any, ...]:
+    def __call__(self, *arguments: Any) -> Sequence[Any]:
+        if self._is_refused:
+            return self.eager(*arguments)
+        try:
+            return self.run(arguments)
+        except UnequalSizesError:
+            return self.eager(*arguments)
+        except (CompileError, InternalError) as error:  # of a kernel that Triton, or the device, refuses
+            self.failed(error)
+            self._is_refused = True
+            return self.eager(*arguments)
+
+    def run(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        """Launch the kernels for some arguments, whatever comes of it."""
         tensors: Sequence[torch.Tensor] = self._tensors(arguments)
+        prepared, sizes = None, None
         if self._is_simple:
             key = self._key(arguments)
-            prepared: Any = self._prepared.get(key)
-            sizes = None
+            prepared = self._prepared.get(key)
             if prepared is None:
                 prepared, sizes = self._plan(key, tensors, key)
         else:
-            try:
-                tensors, prepared, sizes = self._bind(arguments, tensors)[:3]
-            except UnequalSizesError:
-                return self.eager(*arguments)
-        if self.training and torch.is_grad_enabled():
-            outputs = self._apply(prepared, sizes, arguments, tensors)
+            tensors, prepared, sizes = self._bind(arguments, tensors)[:3]
+        if not self.training:
+            outputs = prepared.forward(tensors, sizes)[: self.outputs]
+        elif self.outputs == 1:
+            outputs = (apply((prepared, sizes, self, arguments, None), *tensors),)
         else:
-            outputs = prepared.forward(tensors, sizes)
+            outputs = self._apply(prepared, sizes, arguments, tensors)
         if self._is_plain:
-            return tuple(outputs[: self.outputs])
+            return outputs
         known = self._graph.sizes.read(tensors, self._key(arguments)) if sizes is None else sizes
         return self._results(outputs, arguments, known)
 
@@ -116,8 +129,6 @@ class KernelSegment:
     ) -> Sequence[torch.Tensor]:
         constant: list[torch.Tensor] = []
         returned = apply((prepared, sizes, self, arguments, constant), *tensors)
-        if self.outputs == 1:
-            return (returned,)
         if not self.only_first:
             return returned
         outputs = (returned, *constant)
@@ -286,27 +297,28 @@ class _Kernels(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: torch.Tensor | None) -> Any:
-        if all(each is None for each in upstream):
+        if upstream[0] is None and all(each is None for each in upstream):
             return (None,) * len(ctx.needs_input_grad)
         prepared, sizes, segment, arguments, _ = ctx.call
         saved = ctx.saved_tensors
         if ctx.strides is not None:
             saved = tuple(map(laid_out, saved, ctx.strides))
-        wanted = ctx.needs_input_grad[1:]
-        if not torch.is_grad_enabled() and not is_functional() and not has_no_memory(upstream):
-            early, ctx.early = getattr(ctx, "early", []), []
+        if not torch.is_grad_enabled() and not is_functional():
+            if segment.early:
+                saved, ctx.early = (*saved, *ctx.early), []
             try:
-                gradients = prepared.backward((*saved, *early), upstream, sizes)
+                gradients = prepared.backward(saved, upstream, sizes)
                 if gradients is not None:
                     return None, *gradients
             except (CompileError, InternalError) as error:  # of a kernel for another layout of upstream
                 segment.failed(error)
-        stream = ctx.stream if segment.is_random else None
+        stream, wanted = ctx.stream if segment.is_random else None, ctx.needs_input_grad[1:]
         replayed = Replayed(segment.replay(arguments), stream, segment.settings)
         return None, *replayed.gradients(saved[: len(wanted)], wanted, upstream)
 
 
-apply: Callable[..., Any] = _Kernels.apply
+apply: Callable[..., Any] = compat.direct_apply(_Kernels)
+"""Applies the kernels; whether torch.func transforms a call, the dispatcher has asked."""
 
 
 def _items(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
