@@ -112,7 +112,9 @@ def measure(name: str, target: str, bytecode: str, cache: str) -> list[float]:
     folders = {"TRITON_CACHE_DIR": cache, "AUTOGEN_CACHE_DIR": cache, "PYTHONPYCACHEPREFIX": bytecode}
     environment = {**os.environ, **folders, "TRITON_INTERPRET": "0"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has been compiled to bytecode
-    program = "import autogen.compiler, autogen.dispatch.site, autogen.aot, jinja2, bench.compile as b; b.import_lazily()"
+    program = (
+        "import autogen.compiler, autogen.dispatch.site, autogen.aot, jinja2, bench.compile as b; b.import_lazily()"
+    )
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
     command = [sys.executable, "-m", "bench.compile", "--target", target, "--loss", name]
 
