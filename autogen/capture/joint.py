@@ -55,10 +55,13 @@ _PLACED = {**_STARTS, **_SELECTED}
 class Returned:
     """One result of a segment: the output of this number, the argument of this number, or a number that Python
     computes from sizes and from what the loss reads of tensors, as a tensor of `dtype` if that is not None.
+
+    Of an argument it may be a view: its shape, its strides, and how much further in memory it begins.
     """
 
     output: int | None = None
     argument: int | None = None
+    view: tuple[tuple[sympy.Expr, ...], tuple[sympy.Expr, ...], sympy.Expr] | None = None
     number: sympy.Expr | None = None
     dtype: torch.dtype | None = None
 
@@ -458,6 +461,8 @@ class _Builder:
                 returned.append(Returned(number=None if node is None else sympy.sympify(node)))
             elif node in self.arguments:
                 returned.append(Returned(argument=self.arguments.index(node)))
+            elif place not in tangents and (view := self._view_of_argument(node)) is not None:
+                returned.append(view)
             elif (number := self._number(node)) is not None:
                 is_tensor = isinstance(node.meta["val"], torch.Tensor)
                 returned.append(Returned(number=number, dtype=node.meta["val"].dtype if is_tensor else None))
@@ -510,6 +515,21 @@ class _Builder:
         described = pytree.tree_leaves(self._described, is_leaf=lambda each: each is None or hasattr(each, "expr"))
         places = {each: place for place, each in enumerate(described[: len(self.results)])}
         return {places[node.meta["desc"].output]: node for node in self.tangents}
+
+    def _view_of_argument(self, node: torch.fx.Node) -> Returned | None:
+        """A result that shows the memory of an argument, which torch finds out by where it begins."""
+        whole = node
+        while whole.target is operator.getitem or _shows_its_first(whole.target):
+            whole = whole.all_input_nodes[0]
+        if whole not in self.tensors:
+            return None
+        value, own = node.meta["val"], whole.meta["val"]
+        places = (*value.shape, *value.stride(), value.storage_offset() - own.storage_offset())
+        found = tuple(map(self.sizes.expression, places))
+        if any(not each.free_symbols <= self.sizes.symbols.keys() for each in found):
+            return None
+        rank = value.dim()
+        return Returned(argument=self.arguments.index(whole), view=(found[:rank], found[rank:-1], found[-1]))
 
     def _number(self, node: torch.fx.Node) -> sympy.Expr | None:
         """The expression of a result that is a number, or a tensor of one on the host."""
@@ -565,6 +585,13 @@ def _from_the_beginning(node: torch.fx.Node) -> tuple[Any, ...]:
         return tuple(node.args)
     written = Size(place.node.expr) if isinstance(place, SYMBOLIC) else place
     return (*node.args[:at], written, *node.args[at + 1 :])
+
+
+def _shows_its_first(target: Any) -> bool:
+    """Whether an op's results are views of its first argument."""
+    arguments = getattr(getattr(target, "_schema", None), "arguments", None)
+    first = arguments[0].alias_info if arguments else None
+    return first is not None and not first.is_write
 
 
 def _reached(

@@ -171,7 +171,12 @@ class KernelSegment:
         if returned.output is not None:
             return outputs[returned.output]
         if returned.argument is not None:
-            return arguments[returned.argument]
+            argument = arguments[returned.argument]
+            if returned.view is None:
+                return argument
+            shape, strides, offset = returned.view
+            places = [[_value(each, known) for each in part] for part in (shape, strides, (offset,))]
+            return argument.as_strided(*places[:2], argument.storage_offset() + places[2][0])
         if returned.number is None:
             return None
         number = _value(returned.number, known)
