@@ -11,7 +11,7 @@ import torch
 
 from autogen.availability import has_no_memory, is_functional
 from autogen.capture.joint import Returned, Segment
-from autogen.errors import CompileError, InternalError
+from autogen.errors import AutogenError, StorageError
 from autogen.runtime.compiled import CompiledLoss
 from autogen.runtime.geometry import make_room
 from autogen.runtime.prepared import Prepared
@@ -32,7 +32,7 @@ class KernelSegment:
         compile: makes kernels for sizes that those at hand are not made for.
         compiled: the kernels for the sizes that were captured.
         eager: Dynamo's graph, for second derivatives.
-        failed: hears of kernels that turn out not to compile.
+        failed: hears of the first kernel that turns out not to compile, and may raise; `eager` runs from then on.
         training: whether the results have gradients.
     """
 
@@ -42,12 +42,13 @@ class KernelSegment:
         compile: Callable[[dict[str, Any]], CompiledLoss],
         compiled: CompiledLoss,
         eager: Callable[..., Any],
-        failed: Callable[[Exception], None],
+        failed: Callable[[AutogenError], None],
         *,
         training: bool,
     ) -> None:
         self.segment, self.compiled, self.training = segment, compiled, training
-        self.eager, self.failed = eager, failed
+        self.eager, self._failed = eager, failed
+        self.fault: AutogenError | None = None
         self.settings = Settings()  # Dynamo guards that they stay
         self.outputs = len(segment.graph.outputs)
         self.early = compiled.early
@@ -68,6 +69,21 @@ class KernelSegment:
         self.is_random = compiled.is_random
 
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
+        if self.fault is not None:
+            return self.eager(*arguments)  # type: ignore[no-any-return]
+        try:
+            return self._run(arguments)
+        except AutogenError as error:
+            self.fail(error)
+        return self.eager(*arguments)  # type: ignore[no-any-return]
+
+    def fail(self, error: AutogenError) -> None:
+        """Have torch run the segment from now on; what only storage lacks may be there again in the next call."""
+        self._failed(error)
+        if not isinstance(error, StorageError):
+            self.fault = error
+
+    def _run(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         tensors = self._tensors(arguments)
         if self._is_simple:
             key = self._key(arguments)
@@ -299,8 +315,8 @@ class _Kernels(torch.autograd.Function):
                 gradients = prepared.backward((*saved, *early), upstream, sizes)
                 if gradients is not None:
                     return None, *gradients
-            except (CompileError, InternalError) as error:  # of a kernel for another layout of upstream
-                segment.failed(error)
+            except AutogenError as error:  # of a kernel for another layout of upstream
+                segment.fail(error)
         stream = ctx.stream if segment.is_random else None
         replayed = Replayed(segment.replay(arguments), stream, segment.settings)
         return None, *replayed.gradients(saved[: len(wanted)], wanted, upstream)
