@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -38,6 +38,7 @@ _NUMBERS = (*SYMBOLIC, int, float, bool)
 _INDEXED_ROWS = frozenset(
     {aten.gather.default, aten.scatter.value, aten.scatter.src, aten.scatter_add.default, aten.scatter_reduce.two}
 )
+_EXTREMES = frozenset({aten.max.default, aten.max.dim, aten.min.default, aten.min.dim})
 _SAME = frozenset({aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.alias.default, aten.detach.default})
 
 
@@ -56,7 +57,8 @@ class Returned:
     """One result of a segment: the output of this number, the argument of this number, or a number that Python
     computes from sizes and from what the loss reads of tensors, as a tensor of `dtype` if that is not None.
 
-    Of an argument it may be a view: its shape, its strides, and how much further in memory it begins.
+    Of an argument it may be a view: its shape, its strides, and how much further in memory it begins. What is `moved` is
+    copied to another device, with these options.
     """
 
     output: int | None = None
@@ -64,6 +66,7 @@ class Returned:
     view: tuple[tuple[sympy.Expr, ...], tuple[sympy.Expr, ...], sympy.Expr] | None = None
     number: sympy.Expr | None = None
     dtype: torch.dtype | None = None
+    moved: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -266,6 +269,8 @@ class _Builder:
             self.results = [node.all_input_nodes[0] if each is node else each for each in self.results]
             self.gradients = [node.all_input_nodes[0] if each is node else each for each in self.gradients]
             return
+        if node.target in _EXTREMES and _reduces_nothing(node):
+            raise UnsupportedOpError(f"{TorchStep.name_of(node.target)} of no elements", where=node.meta["origin"])
         if node.target in _INDEXED_ROWS:
             settle_rows(_value(node.args[0]), node.args[1], _value(node.args[2]))
         if node.target in _PLACED:
@@ -457,6 +462,8 @@ class _Builder:
         upstream: list[torch.fx.Node | None] = []
         needed: set[sympy.Symbol] = set()
         for place, node in enumerate(self.results):
+            moved = _is_copy_elsewhere(node) and place not in tangents
+            options, node = (node.kwargs, node.args[0]) if moved else (None, node)
             if not isinstance(node, torch.fx.Node):
                 returned.append(Returned(number=None if node is None else sympy.sympify(node)))
             elif node in self.arguments:
@@ -473,6 +480,7 @@ class _Builder:
                 returned.append(Returned(output=len(outputs)))
                 outputs.append(node)
                 upstream.append(tangents.get(place))
+            returned[-1] = replace(returned[-1], moved=options)
         reads: dict[sympy.Symbol, int] = {}
         for symbol in sorted(needed, key=str):
             (tensor,) = self.sources[symbol].all_input_nodes
@@ -585,6 +593,17 @@ def _from_the_beginning(node: torch.fx.Node) -> tuple[Any, ...]:
         return tuple(node.args)
     written = Size(place.node.expr) if isinstance(place, SYMBOLIC) else place
     return (*node.args[:at], written, *node.args[at + 1 :])
+
+
+def _reduces_nothing(node: torch.fx.Node) -> bool:
+    """Whether a reduction has no elements, all or along its one dimension."""
+    shape, dims = _value(node.args[0]).shape, node.args[1:2]
+    return 0 in shape if not dims else bool(shape) and shape[dims[0]] == 0  # type: ignore[index]
+
+
+def _is_copy_elsewhere(node: Any) -> bool:
+    """Whether a result is a copy on another device, such as one for a log."""
+    return isinstance(node, torch.fx.Node) and "elsewhere" in node.meta and node.target is aten._to_copy.default
 
 
 def _shows_its_first(target: Any) -> bool:

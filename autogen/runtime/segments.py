@@ -61,7 +61,8 @@ class KernelSegment:
         self._tensors = _items(segment.tensors)
         self._key = _items(segment.numbers)
         self._numbers = segment.numbers
-        self._is_plain = [each.output for each in segment.returned] == list(range(self.outputs))
+        in_order = [each.output for each in segment.returned] == list(range(self.outputs))
+        self._is_plain = in_order and all(each.moved is None for each in segment.returned)
         symbols = segment.graph.sizes.symbols
         self._varies = any(not symbol.is_integer for symbol in symbols)
         self._graph = segment.graph
@@ -179,7 +180,11 @@ class KernelSegment:
     ) -> tuple[Any, ...]:
         if self.segment.reads:
             known = known | {str(symbol): outputs[place].item() for symbol, place in self.segment.reads.items()}
-        return tuple([self._result(each, outputs, arguments, known) for each in self.segment.returned])
+        results = [self._result(each, outputs, arguments, known) for each in self.segment.returned]
+        for place, each in enumerate(self.segment.returned):
+            if each.moved is not None:
+                results[place] = torch.ops.aten._to_copy.default(results[place].detach(), **each.moved)
+        return tuple(results)
 
     def _result(
         self, returned: Returned, outputs: Sequence[torch.Tensor], arguments: Sequence[Any], known: dict[str, Any]

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autogen.compiler
-import autogen.dispatch.compilations
 import autogen.scheduling.kernel
-from autogen import TooManyTracesError, autogen_loss, explain, policy, trace_count
+from autogen.errors import RecompileLimitError as TooManyTracesError
+from autogen import autogen_loss, explain, policy, trace_count
 from tests.interpret.agreement import draw
 
 X, Y = draw("real", 6, 5), draw("real", 6, 5, seed=1).detach()
