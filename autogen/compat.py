@@ -554,6 +554,13 @@ def _like(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
 
+def shows_its_first(target: Any) -> bool:
+    """Whether an op's results are views of its first argument."""
+    arguments = getattr(getattr(target, "_schema", None), "arguments", None)
+    first = arguments[0].alias_info if arguments else None
+    return first is not None and not first.is_write
+
+
 def is_op(target: Any) -> bool:
     """Whether a node's target is an overload of an op."""
     return isinstance(target, torch._ops.OpOverload)

@@ -6,13 +6,14 @@ import contextlib
 import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from autogen import compat
 from autogen.availability import has_interpreter, require
+from autogen.capture import formulas
 from autogen.capture.source import innermost
 from autogen.compiler import compile_graph, compile_segment
 from autogen.errors import AutogenError, GraphChangedError, SourceLine, defects_of
@@ -40,6 +41,12 @@ class Captured:
     computes: bool = True
     ended_by: str | None = None
     line: SourceLine | None = None
+
+    @property
+    def now(self) -> Captured:
+        """The same, as it is after kernels have turned out not to compile."""
+        fault = None if self.runner is None else self.runner.fault
+        return self if fault is None else replace(self, runner=None, path="eager", reason=fault.reason, error=fault)
 
 
 class Backend:
@@ -84,6 +91,7 @@ class Backend:
                     captured = Captured(None, "inductor", "tensors on the CPU are for torch's own compiler")
                     return captured, compat.inductor(graph, example)
                 require([each for each in example if isinstance(each, torch.Tensor)])
+            formulas.replace(graph)
             with contextlib.nullcontext() if self.may_fail else defects_of(self.name):
                 runner, segment = Compilation(self.name, self.options, graph, mandatory=self.mandatory).run(example)
             captured = Captured(segment, segment.compiled.path, segment.compiled.reason)
@@ -124,11 +132,11 @@ class Compilation:
         assert self.runner is not None
         return (self.runner if self.is_plain else run), self.runner
 
-    def _failed(self, error: Exception) -> None:
-        """Hear of a kernel that does not compile: torch runs the segment from then on."""
+    def _failed(self, error: AutogenError) -> None:
+        """Say that torch runs the graph from now on."""
         if self._mandatory:
             raise error
-        logger.warning("torch runs %s, as a kernel does not compile: %s", self.name, error)
+        logger.warning("%s runs in torch: %s", self.name, error.reason)
 
     def _kernels(self, module: torch.fx.GraphModule, count: int, *, training: bool) -> KernelSegment:
         fakes = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
@@ -139,7 +147,10 @@ class Compilation:
             )
 
         def again(sizes: dict[str, Any]) -> Any:
-            return compile_graph(segment.graph, self.name, segment.device, self.options, training=training, sizes=sizes)
+            with defects_of(self.name):
+                return compile_graph(
+                    segment.graph, self.name, segment.device, self.options, training=training, sizes=sizes
+                )
 
         self.runner = KernelSegment(segment, again, compiled, self.graph.forward, self._failed, training=training)
         return self.runner

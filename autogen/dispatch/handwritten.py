@@ -118,7 +118,7 @@ class _Segment:
         self._args, self._kwargs = args, kwargs
         self.settings = Settings()
 
-    def failed(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """Nothing is kept of a kernel that does not compile."""
 
     def replay(self, arguments: Sequence[Any]) -> Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]:
