@@ -75,11 +75,6 @@ def storage_of(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def is_leaf_module(module: torch.nn.Module) -> bool:
-    """Whether a module has neither parameters nor modules of its own."""
-    return not (module._parameters or module._modules)
-
-
 def tensor_guard(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
     """Dynamo's own test whether other tensors have the geometry of these, which takes 0.2 µs.
 
@@ -320,13 +315,6 @@ def _says() -> set[Any]:
     return {print, warnings.warn}
 
 
-def entries_of(code: CodeType) -> int:
-    """How many captures of some code Dynamo keeps."""
-    from torch._dynamo.eval_frame import _debug_get_cache_entry_list
-
-    return len(_debug_get_cache_entry_list(code))
-
-
 def forget(code: CodeType) -> None:
     """Have Dynamo forget what it has captured of some code."""
     from torch._C._dynamo.eval_frame import reset_code
@@ -394,13 +382,6 @@ def locks_of_dynamo() -> list[Any]:
     """What the thread holds that Dynamo captures a function in; none before Dynamo is first used."""
     module = sys.modules.get("torch._dynamo.convert_frame")
     return [] if module is None else [module.compile_lock]
-
-
-def restarts(error: Exception) -> bool:
-    """Whether an exception is Dynamo's own way of beginning anew."""
-    from torch._dynamo.exc import TensorifyScalarRestartAnalysis
-
-    return isinstance(error, TensorifyScalarRestartAnalysis)
 
 
 def cause_of(error: BaseException) -> BaseException:

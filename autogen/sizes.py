@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,18 +12,15 @@ import torch
 
 from autogen import compat
 
-SCOPE = {"math": math, "numpy": sys.modules.get("numpy"), "torch": torch}  # which imports NumPy if it is there
+SCOPE = {"math": math, "torch": torch}
 """What the names stand for that `python_printer` writes."""
 
 
 class Script:
-    """A generated function, which can be pickled: `text` defines `run`, and is compiled when it is first run."""
+    """A generated function: `text` defines `run`, and is compiled when it is first run."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-
-    def __getstate__(self) -> dict[str, str]:
-        return {"text": self.text}
 
     @functools.cached_property
     def run(self) -> Callable[..., Any]:
@@ -38,22 +34,12 @@ class Script:
 @functools.cache
 def python_printer() -> Any:
     """What writes expressions over sizes and floats as Python, which then computes what the loss would have."""
-    from autogen.arithmetic import Arithmetic, PlainFunction, ufunc_of
 
     class Printer(compat.size_printer()):  # type: ignore[misc]
-        def _print(self, expr: sympy.Expr, **options: Any) -> str:
-            ufunc = ufunc_of(expr)
-            if ufunc is not None:
-                return f"float(numpy.{ufunc}({', '.join(map(self._print, expr.args))}))"
-            text: str = super()._print(expr, **options)
-            return text
-
         def _print_Float(self, expr: sympy.Float) -> str:
             return repr(float(expr)).replace("inf", "math.inf")  # all digits, not sympy's fifteen
 
         def _print_Function(self, expr: sympy.Function) -> str:
-            if isinstance(expr, (Arithmetic, PlainFunction)):
-                return expr.text(self._print)
             raise NotImplementedError(f"the size expression {expr}")
 
     return Printer()

@@ -35,9 +35,9 @@ from typing import Any
 import torch
 from torch import nn
 
+import autogen.dispatch.dispatcher
 import autogen.losses
 from autogen import autogen_loss, availability, policy
-from autogen.dispatch import dispatcher
 from autogen.losses.handwritten.ctc import CTC
 from autogen.losses.handwritten.multilabel_margin import MultiLabelMargin
 from autogen.runtime import build, direct, handwritten
@@ -112,7 +112,8 @@ class _Kernel:
 def pretend() -> None:
     """Make tensors on the CPU pass for those of a GPU whose driver does nothing."""
     torch.set_flush_denormal(True)  # which are slow to multiply: what no kernel has written may be full of them
-    dispatcher.has_interpreter = availability.has_interpreter = lambda: True  # type: ignore[assignment]
+    for module in (availability, autogen.dispatch.dispatcher):
+        setattr(module, "has_interpreter", lambda: True)  # noqa: B010
     MultiLabelMargin.checks_values = CTC.checks_values = False  # which are of the CPU alone
     build.load_function = lambda name, text, key="": _Kernel()
     streams = direct.Streams(lambda: None, lambda index: 0, lambda: False)

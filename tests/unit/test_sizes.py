@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 import pickle
 
-import numpy as np
 import pytest
 import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._sympy.functions import FloorDiv, Mod
 
-from autogen.arithmetic import MATH_FUNCTIONS, function_of
 from autogen.sizes import Evaluator
 
 N, C, D1 = sympy.symbols("N C D1", integer=True, positive=True)
@@ -69,22 +67,3 @@ def test_is_compiled_when_it_is_first_run() -> None:
     assert pickle.dumps(evaluator) == kept
     found = pickle.loads(kept)
     assert "run" not in vars(found) and found({"N": 3, "C": 5}) == (15,)
-
-
-@pytest.mark.parametrize("name", sorted(MATH_FUNCTIONS))
-def test_functions_of_math(name: str) -> None:
-    n = sympy.Symbol("n", integer=True, positive=True)
-    expression = pickle.loads(pickle.dumps(function_of("math", name)(n) / 2))
-    assert expression == function_of("math", name)(n) / 2
-    value = {"acosh": 3, "atanh": 0.5}.get(name, 1)
-    assert Evaluator([function_of("math", name)(n)])({"n": value}) == (getattr(math, name)(value),)
-    assert function_of("math", name)(sympy.Float(value)) == getattr(math, name)(value)
-
-
-@pytest.mark.parametrize("name, numbers", [("exp", (0.3,)), ("minimum", (0.3, 2)), ("clip", (4, 0.5, 2.5))])
-def test_functions_of_numpy(name: str, numbers: tuple[float, ...]) -> None:
-    symbols = sympy.symbols(f"a:{len(numbers)}", real=True)
-    expression = pickle.loads(pickle.dumps(function_of("numpy", name)(*symbols)))
-    (found,) = Evaluator([expression])(dict(zip(map(str, symbols), numbers, strict=True)))
-    assert type(found) is float and found == getattr(np, name)(*numbers)
-    assert function_of("numpy", name)(*map(sympy.sympify, numbers)) == found
