@@ -34,11 +34,11 @@ class Entry:
         order: which tensor of the call each tensor of the segment is.
         segment: what was captured.
         prepared: its launches.
-        plain: the arguments of the segment that are no tensors, each at its place.
+        numbers: the arguments of the segment that are numbers.
         is_differentiated: whether gradients were wanted.
     """
 
-    __slots__ = ("apply", "arguments", "check", "constants", "is_differentiated", "order", "prepared", "segment")
+    __slots__ = ("apply", "check", "constants", "is_differentiated", "numbers", "order", "prepared", "segment")
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Entry:
         order: tuple[int, ...],
         segment: KernelSegment,
         prepared: Any,
-        plain: list[Any],
+        numbers: tuple[Any, ...],
         is_differentiated: bool,
     ) -> None:
         from autogen.runtime.segments import apply
@@ -55,7 +55,7 @@ class Entry:
         self.apply = apply
         self.constants, self.check, self.segment, self.prepared = constants, check, segment, prepared
         self.order = None if order == tuple(range(len(order))) else order
-        self.arguments, self.is_differentiated = plain, is_differentiated
+        self.numbers, self.is_differentiated = numbers, is_differentiated
 
     def run(self, tensors: Sequence[torch.Tensor]) -> Any:
         """Launch for the tensors of a call like this one."""
@@ -63,7 +63,7 @@ class Entry:
             tensors = [tensors[place] for place in self.order]
         if not self.is_differentiated:
             return self.prepared.forward(tensors, None)[0]
-        return self.apply((self.prepared, None, self.segment, self.arguments, []), *tensors)
+        return self.apply((self.prepared, None, self.segment, self.numbers, []), *tensors)
 
 
 class FastPath:
@@ -116,7 +116,7 @@ def _entry_of(run: watch.Run, result: Any, constants: tuple[Any, ...], tensors: 
     segment = run.captured.runner
     if segment is None or len(run.results) != 1 or result is not run.results[0]:
         return None
-    prepared = segment.prepared_for(run.arguments)
+    prepared, numbers = segment.prepared_for(run.arguments)
     places = {id(tensor): place for place, tensor in enumerate(tensors)}
     wanted = [id(run.arguments[place]) for place in segment.segment.tensors]
     if any(type(each) not in _PLAIN and not isinstance(each, type) for each in constants):
@@ -126,9 +126,8 @@ def _entry_of(run: watch.Run, result: Any, constants: tuple[Any, ...], tensors: 
     check = alike(tensors)
     if check is None:
         return None
-    plain = [None if isinstance(each, torch.Tensor) else each for each in run.arguments]
     order = tuple(places[each] for each in wanted)
-    return Entry(constants, check, order, segment, prepared, plain, is_differentiable() and segment.training)
+    return Entry(constants, check, order, segment, prepared, numbers, is_differentiable() and segment.training)
 
 
 def _read(

@@ -91,9 +91,9 @@ class KernelSegment:
     def run(self, arguments: Sequence[Any]) -> Sequence[Any]:
         """Launch the kernels for some arguments, whatever comes of it."""
         tensors: Sequence[torch.Tensor] = self._tensors(arguments)
+        key = self._key(arguments)
         prepared, sizes = None, None
         if self._is_simple:
-            key = self._key(arguments)
             prepared = self._prepared.get(key)
             if prepared is None:
                 prepared, sizes = self._plan(key, tensors, key)
@@ -102,17 +102,20 @@ class KernelSegment:
         if not self.training:
             outputs = prepared.forward(tensors, sizes)[: self.outputs]
         elif self.outputs == 1:
-            outputs = (apply((prepared, sizes, self, arguments, None), *tensors),)
+            outputs = (apply((prepared, sizes, self, key, None), *tensors),)
         else:
-            outputs = self._apply(prepared, sizes, arguments, tensors)
+            outputs = self._apply(prepared, sizes, key, tensors)
         if self._is_plain:
             return outputs
-        known = self._graph.sizes.read(tensors, self._key(arguments)) if sizes is None else sizes
+        known = self._graph.sizes.read(tensors, key) if sizes is None else sizes
         return self._results(outputs, arguments, known)
 
-    def prepared_for(self, arguments: Sequence[Any]) -> Any:
-        """The launches that a call with such arguments takes, if its sizes alone decide, and they are kept."""
-        return self._prepared.get(self._key(arguments)) if self._is_simple else None
+    def prepared_for(self, arguments: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
+        """The launches that a call with such arguments takes, None if more than its sizes decide, or they are not kept;
+        and the numbers among the arguments.
+        """
+        numbers = self._key(arguments)
+        return (self._prepared.get(numbers) if self._is_simple else None), numbers
 
     def kernels_for(self, arguments: Sequence[Any]) -> tuple[CompiledLoss, dict[str, Any]]:
         """The kernels that run for some arguments, and the sizes of the call by name; nothing but the prologue runs."""
@@ -131,10 +134,10 @@ class KernelSegment:
         return compiled
 
     def _apply(
-        self, prepared: Any, sizes: Any, arguments: Sequence[Any], tensors: Sequence[torch.Tensor]
+        self, prepared: Any, sizes: Any, numbers: tuple[Any, ...], tensors: Sequence[torch.Tensor]
     ) -> Sequence[torch.Tensor]:
         constant: list[torch.Tensor] = []
-        returned = apply((prepared, sizes, self, arguments, constant), *tensors)
+        returned = apply((prepared, sizes, self, numbers, constant), *tensors)
         if not self.only_first:
             return returned
         outputs = (returned, *constant)
@@ -268,12 +271,14 @@ class KernelSegment:
         by_place = dict(zip(self.segment.tensors, gradients, strict=False))
         return tuple([by_place.get(place) for place in range(len(are_tensors))])
 
-    def replay(self, arguments: Sequence[Any]) -> Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]:
+    def replay(self, numbers: Sequence[Any]) -> Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]:
         """The segment in torch's own operations, as a function of the tensors of a call that returns the outputs."""
         places = {each.output: place for place, each in reversed(list(enumerate(self.segment.returned)))}
 
         def results(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-            given = list(arguments)
+            given: list[Any] = [None] * len(self.segment.are_tensors)
+            for place, number in zip(self._numbers, numbers, strict=True):
+                given[place] = number
             for place, tensor in zip(self.segment.tensors, tensors, strict=False):
                 given[place] = tensor
             returned = self.eager(*given)
@@ -314,7 +319,7 @@ class _Kernels(torch.autograd.Function):
     def backward(ctx: Any, *upstream: torch.Tensor | None) -> Any:
         if upstream[0] is None and all(each is None for each in upstream):
             return (None,) * len(ctx.needs_input_grad)
-        prepared, sizes, segment, arguments, _ = ctx.call
+        prepared, sizes, segment, numbers, _ = ctx.call
         saved = ctx.saved_tensors
         if ctx.strides is not None:
             saved = tuple(map(laid_out, saved, ctx.strides))
@@ -328,7 +333,7 @@ class _Kernels(torch.autograd.Function):
             except AutogenError as error:  # of a kernel for another layout of upstream
                 segment.fail(error)
         stream, wanted = ctx.stream if segment.is_random else None, ctx.needs_input_grad[1:]
-        replayed = Replayed(segment.replay(arguments), stream, segment.settings)
+        replayed = Replayed(segment.replay(numbers), stream, segment.settings)
         return None, *replayed.gradients(saved[: len(wanted)], wanted, upstream)
 
 
