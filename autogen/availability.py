@@ -14,6 +14,7 @@ from autogen.compat import default_device as default_device
 from autogen.compat import is_functional as is_functional
 from autogen.errors import UnavailableError
 
+PLAIN_TYPES = (int, float, bool, str, type(None), complex, bytes)
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _DTYPES = frozenset(
     (

@@ -26,8 +26,6 @@ from torch.autograd import forward_ad
 from torch.nn.modules.adaptive import _ASMoutput
 from torch.utils._device import DeviceContext
 
-from autogen.errors import SourceLine
-
 # --- torch: tensors and operators -------------------------------------------------------------------------------------
 
 pytree = torch.utils._pytree
@@ -68,8 +66,8 @@ TAKES_ANY_BOUND = torch.__version__ >= "2.15"
 
 
 def schema_of(target: Any) -> Any:
-    """The schema of an operator: its name, arguments and results."""
-    return target._schema
+    """The schema of an operator: its name, arguments and results; None of another function."""
+    return getattr(target, "_schema", None)
 
 
 def storage_of(tensor: torch.Tensor) -> int:
@@ -181,15 +179,12 @@ def cuda_functions() -> tuple[Callable[[], int], Callable[[Any], int], Callable[
 # --- Dynamo -----------------------------------------------------------------------------------------------------------
 
 
-def break_of(graph: torch.fx.GraphModule) -> tuple[str | None, SourceLine | None]:
-    """Torch's reason to end a graph of Dynamo's before the function does, and the user's line; None if it did not."""
-    from autogen.capture.source import innermost
-
+def break_of(graph: torch.fx.GraphModule) -> tuple[str | None, list[tuple[str, int]]]:
+    """Torch's reason to end a graph of Dynamo's before the function does, None if it did not, and the frames there."""
     reason = getattr(graph, "compile_subgraph_reason", None)
     if reason is None or not reason.graph_break:
-        return None, None
-    frames = [(frame.filename, frame.lineno) for frame in reason.user_stack]
-    return _first_sentence(str(reason.reason)), innermost(frames)
+        return None, []
+    return _first_sentence(str(reason.reason)), [(frame.filename, frame.lineno) for frame in reason.user_stack]
 
 
 def _first_sentence(text: str) -> str:
@@ -290,6 +285,7 @@ def options_of_dynamo(*, dynamic: str, knows_values: bool, limit: int, static: b
             capture_dynamic_output_shape_ops=knows_values,
             specialize_float=static,
             specialize_int=static,
+            allow_unspec_int_on_nn_module=not static,
             automatic_dynamic_shapes=not static,
             recompile_limit=limit + 1,
             accumulated_recompile_limit=1 << 20,
@@ -305,11 +301,10 @@ def options_of_dynamo(*, dynamic: str, knows_values: bool, limit: int, static: b
 
 @functools.cache
 def _says() -> set[Any]:
-    import logging
+    """What is said after a graph, and does not end it; methods of loggers are not among what torch can put off."""
     import warnings
 
-    methods = (logging.Logger.debug, logging.Logger.info, logging.Logger.warning, logging.Logger.error)
-    return {print, warnings.warn, *methods}
+    return {print, warnings.warn}
 
 
 def entries_of(code: CodeType) -> int:
@@ -377,12 +372,9 @@ def reason_of(error: BaseException) -> str:
     return _first_sentence(str(error)) or type(error).__name__
 
 
-def line_of(error: BaseException) -> SourceLine | None:
-    """The user's line that Dynamo was at when it gave up."""
-    from autogen.capture.source import innermost
-
-    stack = getattr(error, "real_stack", None) or ()
-    return innermost([(frame.filename, frame.lineno) for frame in stack])
+def frames_of(error: BaseException) -> list[tuple[str, int]]:
+    """File and line of each frame of the user's that Dynamo was in when it gave up, outermost first."""
+    return [(frame.filename, frame.lineno) for frame in getattr(error, "real_stack", None) or ()]
 
 
 def locks_of_dynamo() -> list[Any]:
@@ -547,6 +539,11 @@ def apart(fakes: Sequence[Any], wanted: Sequence[bool]) -> Iterator[list[Any]]:
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+
+def is_op(target: Any) -> bool:
+    """Whether a node's target is an overload of an op."""
+    return isinstance(target, torch._ops.OpOverload)
 
 
 def boxed(function: Callable[..., Any]) -> Callable[..., Any]:

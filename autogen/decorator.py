@@ -288,15 +288,24 @@ def _decorate_function(function: Callable[..., Any], options: Options) -> Callab
         raise TypeError(f"autogen_loss decorates {function.name} before torch.jit.script does, not after that")
     dispatcher = Dispatcher(function, getattr(function, "__name__", type(function).__name__), options)
     call = dispatcher.__call__  # which Python calls faster than an object
+    is_compiling = torch.compiler.is_compiling
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return dispatcher.inside(None, args, kwargs)
         return call(None, args, kwargs)
 
+    wrapper = _in_scope_of(function, wrapper)
     setattr(wrapper, _DISPATCHER, dispatcher)
     return wrapper
+
+
+def _in_scope_of(function: Callable[..., Any], wrapper: Any) -> Any:
+    """A wrapper with the global names of what it wraps, whose source TorchScript takes for its own; it reads none."""
+    scope = getattr(inspect.unwrap(function), "__globals__", wrapper.__globals__)
+    same = types.FunctionType(wrapper.__code__, scope, wrapper.__name__, None, wrapper.__closure__)
+    return functools.update_wrapper(same, function)
 
 
 def _decorate_class(cls: Any, options: Options) -> Any:
@@ -304,15 +313,17 @@ def _decorate_class(cls: Any, options: Options) -> Any:
     original, plain = _method_of(cls, entry), inspect.getattr_static(cls, entry)
     dispatcher = Dispatcher(original, cls.__name__, options)
     call = dispatcher.__call__  # which Python calls faster than an object
+    is_compiling = torch.compiler.is_compiling
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not self.use_autogen:
             return original(self, *args, **kwargs)
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return dispatcher.inside(self, args, kwargs)
         return call(self, args, kwargs, self.__class__.__name__)
 
+    method = _in_scope_of(original, method)
     setattr(method, _DISPATCHER, dispatcher)
     setattr(cls, entry, _WithoutSelf(method, plain) if _is_without_self(plain) else method)
     return takes_use_autogen(cls)

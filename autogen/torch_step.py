@@ -169,7 +169,7 @@ def copied(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
 
 def is_view(target: Any) -> bool:
     """Whether an op returns a view of its first argument."""
-    schema = getattr(target, "_schema", None)
+    schema = compat.schema_of(target)
     if schema is None:
         return False
     first = schema.arguments[0].alias_info if schema.arguments else None
@@ -181,3 +181,15 @@ def is_view(target: Any) -> bool:
 def is_random(target: Any) -> bool:
     """Whether an op draws from torch's random stream."""
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+
+
+def ancestors(*nodes: torch.fx.Node) -> set[torch.fx.Node]:
+    """The nodes that some nodes depend on, these included."""
+    found: set[torch.fx.Node] = set()
+    todo = list(nodes)
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo += node.all_input_nodes
+    return found

@@ -19,6 +19,7 @@ import functools
 import hashlib
 import importlib.util
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +32,6 @@ from torch import Tensor
 
 import autogen
 from autogen import autogen_loss, explain, policy
-from autogen.runtime.versions import source_files
 from bench import goals, gpu, results
 from bench.gpu_cases import Case, cases
 from bench.results import DIRECTIONS, Row
@@ -176,6 +176,12 @@ def least_bytes(case: Case) -> dict[str, int]:
     forward = report.forward.bytes_minimum if report.forward else 0
     backward = report.backward.bytes_minimum if report.backward else 0
     return {"forward": forward, "backward": backward, "both": forward + backward}
+
+
+def source_files() -> Iterator[Path]:
+    """All files of the package that have a part in compiling a loss, also where links lead."""
+    for folder, _, files in os.walk(Path(autogen.__file__).parent, followlinks=True):
+        yield from (Path(folder, file) for file in files if file.endswith((".py", ".jinja")))
 
 
 def versions_text() -> str:

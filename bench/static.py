@@ -38,10 +38,7 @@ import torch
 import autogen.losses
 from autogen.aot import TARGETS, CompiledKernel, SpecializedKernel, compile_kernel, specialize, specialize_launch
 from autogen.aot.assembly import Access
-from autogen.calls.binding import bind
-from autogen.compiler import compile_loss
 from autogen.decorator import dispatcher_of
-from autogen.dispatch.compilations import needs_gradient
 from autogen.names import unique
 from autogen.parts import PARTS, FusedCall
 from autogen.report import DirectionReport, describe, describe_handwritten
@@ -138,19 +135,19 @@ def _directions(call: FusedCall) -> tuple[_Direction, _Direction]:
     found = dispatcher_of(call.function)
     assert found is not None, "every loss of autogen.losses is decorated"
     dispatcher, module = found
-    binding = bind(dispatcher.function, dispatcher.signature, module, call.args, dict(call.kwargs))
-    handwritten = dispatcher.handwritten(binding, module)
+    made = dispatcher.handwritten
+    handwritten = "none" if made is None else made.bind(module, call.args, call.kwargs)
     if not isinstance(handwritten, str):
-        loss, given = handwritten
-        planned = loss.planned((*binding.tensors, *given.found), given.sizes)
-        reports = describe_handwritten(*planned, binding.tensors)
+        loss, given, tensors = handwritten
+        planned = loss.planned((*tensors, *given.tensors), given.sizes)
+        read = [each for each, own in zip(tensors, loss.names, strict=True) if own in loss.loss.defaults]
+        reports = describe_handwritten(*planned, read)
         return _written(reports[0], planned[0]), _written(reports[1], planned[1])
-    compiled = compile_loss(
-        dispatcher.name if module is None else type(module).__name__, binding, needs_gradient(binding)
-    )
-    bound = compiled.bind(binding.tensors, tuple(binding.numbers.values()))
-    assert bound is not None
-    return _generated(compiled.forward, bound.sizes), _generated(compiled.backward(), bound.sizes)
+    name = dispatcher.name if module is None else type(module).__name__
+    ((run,), _) = dispatcher.look(module, name, call.args, call.kwargs, anywhere=True)
+    assert run.captured.runner is not None, run.captured.reason
+    compiled, sizes = run.captured.runner.kernels_for(run.arguments)
+    return _generated(compiled.forward, sizes), _generated(compiled.backward(), sizes)
 
 
 def _written(report: DirectionReport | None, planned: Forward | Backward | None) -> _Direction:

@@ -58,15 +58,3 @@ class JointGraph:
     gradients: list[EdgeTensor | None]
     numbers: dict[sympy.Symbol, torch.fx.Node]
     prologue: Prologue | None = None
-
-
-def ancestors(*nodes: torch.fx.Node) -> set[torch.fx.Node]:
-    """The nodes that some nodes depend on, these included."""
-    found: set[torch.fx.Node] = set()
-    todo = list(nodes)
-    while todo:
-        node = todo.pop()
-        if node not in found:
-            found.add(node)
-            todo += node.all_input_nodes
-    return found

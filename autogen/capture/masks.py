@@ -32,4 +32,4 @@ def mask_of(node: torch.fx.Node) -> tuple[torch.fx.Node, int] | None:
     if len(indices) != 1:
         return None
     place, mask = indices[0]
-    return (mask, place) if mask.meta["val"].dtype == torch.bool else None  # type: ignore[union-attr]
+    return (mask, place) if mask.meta["val"].dtype == torch.bool else None

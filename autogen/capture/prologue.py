@@ -12,11 +12,14 @@ from typing import Any
 import torch
 
 from autogen import compat
-from autogen.capture.graph import ancestors
 from autogen.errors import ValueBranchError
-from autogen.torch_step import is_random, is_view
+from autogen.torch_step import ancestors, is_random, is_view
 
 aten = torch.ops.aten
+
+
+class UnequalSizesError(Exception):
+    """What is found in a call is of sizes that kernels are not made for."""
 
 
 class Prologue:
@@ -26,13 +29,18 @@ class Prologue:
         found: the nodes whose value is found, of the joint graph.
         inputs: the placeholders of the joint graph.
         numbers: those among the found nodes that are numbers.
+        shapes: the `ShapeEnv` of the capture.
 
     Raises:
         ValueBranchError: something is found only in backward.
     """
 
     def __init__(
-        self, found: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node], numbers: Collection[torch.fx.Node]
+        self,
+        found: Sequence[torch.fx.Node],
+        inputs: Sequence[torch.fx.Node],
+        numbers: Collection[torch.fx.Node],
+        shapes: Any,
     ) -> None:
         needed = ancestors(*found)
         late = next((node for node in needed if node.op == "placeholder" and node not in set(inputs)), None)
@@ -53,6 +61,7 @@ class Prologue:
             if node.op == "get_attr":
                 setattr(root, str(node.target), node.meta["value"])
         self._module = torch.fx.GraphModule(root, graph)
+        self._alike = self._places_of_one_size(shapes)
 
     @property
     def steps(self) -> list[torch.fx.Node]:
@@ -64,8 +73,23 @@ class Prologue:
         """Whether it draws from torch's random stream."""
         return any(map(is_random, (node.target for node in self.nodes)))
 
+    def _places_of_one_size(self, shapes: Any) -> list[list[tuple[int, int]]]:
+        """The dimensions of found tensors that have to be equal, as the loss computes with them."""
+        places: dict[Any, list[tuple[int, int]]] = {}
+        for k, node in enumerate(self.tensors):
+            for dim, size in enumerate(node.meta["val"].shape):
+                if isinstance(size, torch.SymInt):
+                    places.setdefault(shapes.replace(size.node.expr), []).append((k, dim))
+        return [each for each in places.values() if len(each) > 1]
+
     def __call__(self, arguments: Sequence[Any]) -> tuple[list[torch.Tensor], list[Any]]:
-        """The tensors, each contiguous, and the numbers that are found for the arguments of a call."""
+        """The tensors, each contiguous, and the numbers that are found for the arguments of a call.
+
+        Raises:
+            UnequalSizesError: tensors that have to be of one size are not: torch's operations refuse or broadcast them.
+        """
         with torch.no_grad(), compat.WithoutAutocast():  # the casts of autocast are nodes of the graph
             tensors, numbers = self._module(*arguments)
+        if any(len({tensors[k].shape[dim] for k, dim in places}) > 1 for places in self._alike):
+            raise UnequalSizesError
         return [tensor.contiguous() for tensor in tensors], numbers

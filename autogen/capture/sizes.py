@@ -108,7 +108,7 @@ def settle_factors(shapes: Any, tensors: Sequence[torch.Tensor]) -> None:
     """Where two products of sizes have turned out equal, as after `a.flatten(0, 1) + b.flatten()`, guard that their
     factors are equal, if in this call they are: the two then have the same axes.
     """
-    hints = {}
+    hints: dict[sympy.Expr, sympy.Integer] = {}
     for fake in tensors:
         for size in fake.shape:
             if isinstance(size, torch.SymInt) and size.node.has_hint():

@@ -36,7 +36,12 @@ def innermost(frames: list[tuple[str, int]]) -> SourceLine | None:
     """
     users = [frame for frame in frames if _is_users(frame[0])]
     with_text = [frame for frame in users if linecache.getline(*frame)]
-    in_torch = [frame for frame in frames if frame[0].startswith(f"{_TORCH}/nn/")]
+    # Code of torch that is captured has the name of its module for a file.
+    files = [
+        re.sub(r"^<torch(.*)>$", lambda name: f"{_TORCH}{name[1].replace('.', '/')}.py", file) for file, _ in frames
+    ]
+    copied = [(file, line) for file, (_, line) in zip(files, frames, strict=True)]
+    in_torch = [frame for frame in copied if frame[0].startswith(f"{_TORCH}/nn/")]
     found = with_text or users or in_torch
     return statement_at(*found[-1]) if found else None
 

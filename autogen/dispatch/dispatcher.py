@@ -7,20 +7,21 @@ import inspect
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from autogen import compat
-from autogen.availability import has_interpreter, has_kernels, has_triton, is_transformed
+from autogen.availability import PLAIN_TYPES, has_interpreter, has_kernels, has_triton, is_transformed
 from autogen.dispatch import watch
 from autogen.dispatch.fast import FastPath
-from autogen.dispatch.handwritten import HandwrittenCalls
-from autogen.dispatch.inside import wrapping
-from autogen.dispatch.site import PLAIN_TYPES, Site
 from autogen.errors import UnavailableError
 from autogen.options import PLAIN, Options
 from autogen.policies import Policy, resolve
+
+if TYPE_CHECKING:  # what takes long to import comes with the first call
+    from autogen.dispatch.handwritten import HandwrittenCalls
+    from autogen.dispatch.site import Site
 
 _MOST_SITES = 256  # sets of constants that have captures of their own
 
@@ -39,9 +40,17 @@ class Dispatcher:
         self._sites: dict[Hashable, Site] = {}
         self._of_module: weakref.WeakKeyDictionary[torch.nn.Module, dict[bool, Site]] = weakref.WeakKeyDictionary()
         self.fast = FastPath() if options.reads == "arguments" and not options.static_graph else None
-        self._wrap = wrapping(name, options, self.__call__, mandatory=False)
-        self._wrap_mandatory = wrapping(name, options, self.__call__, mandatory=True)
-        self.handwritten = None if options.handwritten is None else HandwrittenCalls(self)
+        self._wrap = _wrapping(name, options, self.__call__, mandatory=False)
+        self._wrap_mandatory = _wrapping(name, options, self.__call__, mandatory=True)
+
+    @cached_property
+    def handwritten(self) -> HandwrittenCalls | None:
+        """The loss's handwritten kernels, if it has any."""
+        if self.options.handwritten is None:
+            return None
+        from autogen.dispatch.handwritten import HandwrittenCalls
+
+        return HandwrittenCalls(self.function, self.options.handwritten)
 
     @cached_property
     def signature(self) -> inspect.Signature:
@@ -109,6 +118,8 @@ class Dispatcher:
         Of several, all but the last are run; `anywhere` captures the call apart, for any device, and torch runs them.
         """
         if anywhere:
+            from autogen.dispatch.site import Site
+
             site = Site(self.function, name, self.options, mandatory=True, runs=False)
         else:
             site = self.site(module, args, kwargs, name, mandatory=resolve(self.options.policy) is Policy.MANDATORY)
@@ -167,8 +178,37 @@ class Dispatcher:
             key = (None, name, mandatory)
         site = self._sites.get(key)
         if site is None:
+            from autogen.dispatch.site import Site
+
             site = self._sites[key] = Site(self.function, name, self.options, mandatory=mandatory)
         return site
+
+
+def _wrapping(
+    name: str, options: Options, call: Callable[..., Any], *, mandatory: bool
+) -> Callable[[Any], Callable[..., Any]]:
+    """What makes of a loss, or of its graph, a function that runs it; see `compat.as_operator`.
+
+    Args:
+        name: the loss's name.
+        options: how the loss is to run.
+        call: runs a call that is in no graph, given the loss's module, or None, and the arguments.
+        mandatory: whether it is an error if a graph has no kernels.
+    """
+
+    def wrap(loss: Any) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if isinstance(loss, torch.fx.GraphModule):
+                from autogen.dispatch.inside import run_graph
+
+                return run_graph(loss, args, name, options, mandatory=mandatory)
+            module = args[0] if args and isinstance(args[0], torch.nn.Module) else None
+            return call(module, args if module is None else args[1:], kwargs)
+
+        return run
+
+    wrap.is_mandatory = mandatory  # type: ignore[attr-defined]
+    return wrap
 
 
 def _constants_of(module: torch.nn.Module) -> Hashable:
@@ -181,4 +221,5 @@ def _kind_of(argument: Any) -> Hashable:
     """What decides which graph a loss is, of one argument: of a tensor, all but its sizes and values."""
     if isinstance(argument, torch.Tensor):
         return torch.Tensor, argument.dtype, argument.dim(), argument.device, argument.requires_grad
-    return (type(argument), argument) if type(argument) in PLAIN_TYPES else type(argument)
+    kind: type = type(argument)
+    return (kind, argument) if kind in PLAIN_TYPES else kind

@@ -16,10 +16,10 @@ from autogen import compat
 from autogen.availability import is_differentiable
 from autogen.dispatch import watch
 from autogen.runtime.geometry import Alike, alike
-from autogen.runtime.segments import KernelSegment, apply
 
 if TYPE_CHECKING:
     from autogen.dispatch.site import Site
+    from autogen.runtime.segments import KernelSegment
 
 _PLAIN = frozenset({int, float, bool, str, type(None)})
 _MOST_ENTRIES = 32  # kinds of calls that are known, before the oldest is forgotten
@@ -39,7 +39,7 @@ class Entry:
         is_differentiated: whether gradients were wanted.
     """
 
-    __slots__ = ("arguments", "check", "constants", "is_differentiated", "order", "prepared", "segment")
+    __slots__ = ("apply", "arguments", "check", "constants", "is_differentiated", "order", "prepared", "segment")
 
     def __init__(
         self,
@@ -51,6 +51,9 @@ class Entry:
         plain: list[Any],
         is_differentiated: bool,
     ) -> None:
+        from autogen.runtime.segments import apply
+
+        self.apply = apply
         self.constants, self.check, self.segment, self.prepared = constants, check, segment, prepared
         self.order = None if order == tuple(range(len(order))) else order
         self.arguments, self.is_differentiated = plain, is_differentiated
@@ -61,7 +64,7 @@ class Entry:
             tensors = [tensors[place] for place in self.order]
         if not self.is_differentiated:
             return self.prepared.forward(tensors, None)[0]
-        return apply((self.prepared, None, self.segment, self.arguments, []), *tensors)
+        return self.apply((self.prepared, None, self.segment, self.arguments, []), *tensors)
 
 
 class FastPath:
@@ -130,7 +133,7 @@ def _entry_of(run: watch.Run, result: Any, constants: tuple[Any, ...], tensors: 
 def _read(
     module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], list[torch.Tensor]] | None:
-    """What a call is recognised by: its plain arguments and attributes, and its tensors; None if it has anything else."""
+    """What a call is recognised by: plain arguments and attributes, and tensors; None if it has anything else."""
     constants: list[Any] = []
     tensors: list[torch.Tensor] = []
     for each in args:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -15,19 +17,26 @@ from autogen.runtime.handwritten_prepared import PreparedHandwritten, Unprepared
 from autogen.runtime.replays import Settings
 from autogen.runtime.segments import apply
 
-if TYPE_CHECKING:
-    from autogen.dispatch.dispatcher import Dispatcher
-
 _MOST_PLANS = 64  # kinds of calls whose launches are kept
 
 
 class HandwrittenCalls:
-    """The calls of one loss on its handwritten kernels."""
+    """The calls of one loss on its handwritten kernels.
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
+    Args:
+        function: what computes the loss in torch.
+        make: makes the kernels.
+    """
+
+    def __init__(self, function: Callable[..., Any], make: Callable[[], Handwritten]) -> None:
+        self.function, self._make = function, make
         self._plans: dict[Any, Any] = {}
         self._seen: set[int] = set()
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        """What the loss takes."""
+        return inspect.signature(self.function)
 
     def bind(
         self, module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -35,11 +44,9 @@ class HandwrittenCalls:
         """A call's kernels, what is read on the host for them, and its tensors; or why there are none."""
         if not has_triton() or not has_kernels():
             return "Triton cannot run here"
-        make = self._dispatcher.options.handwritten
-        assert make is not None
-        loss: Handwritten = make()
+        loss = self._make()
         given = args if module is None else (module, *args)
-        bound = self._dispatcher.signature.bind(*given, **kwargs)
+        bound = self.signature.bind(*given, **kwargs)
         bound.apply_defaults()
         arguments = {name: value for name, value in bound.arguments.items() if value is not module or module is None}
         taken = {name: arguments.get(name, getattr(module, name, default)) for name, default in loss.defaults.items()}
@@ -63,7 +70,7 @@ class HandwrittenCalls:
         if not kernels.wanted:
             with torch.no_grad():
                 return prepared.forward(tensors, found.sizes)[0]
-        segment = _Segment(self._dispatcher, kernels, module, args, kwargs)
+        segment = _Segment(self, kernels, module, args, kwargs)
         connected = [
             each.detach() if cut and each.requires_grad else each
             for each, cut in zip(tensors, kernels.unconnected, strict=True)
@@ -92,13 +99,13 @@ class _Segment:
 
     def __init__(
         self,
-        dispatcher: Dispatcher,
+        calls: HandwrittenCalls,
         kernels: BoundHandwritten,
         module: torch.nn.Module | None,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> None:
-        self._dispatcher, self._names, self._module = dispatcher, kernels.names, module
+        self._calls, self._names, self._module = calls, kernels.names, module
         self._args, self._kwargs = args, kwargs
         self.settings = Settings()
 
@@ -111,9 +118,9 @@ class _Segment:
         def results(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             replaced = dict(zip(self._names, tensors, strict=False))
             given = self._args if self._module is None else (self._module, *self._args)
-            bound = self._dispatcher.signature.bind(*given, **self._kwargs)
+            bound = self._calls.signature.bind(*given, **self._kwargs)
             own = {name: each for name, each in replaced.items() if name in bound.arguments}
             bound.arguments.update(own)
-            return [self._dispatcher.function(*bound.args, **bound.kwargs)]
+            return [self._calls.function(*bound.args, **bound.kwargs)]
 
         return results

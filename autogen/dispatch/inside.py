@@ -8,7 +8,7 @@ of the graph, which the backend then fuses as if the loss were not decorated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from autogen import compat
 from autogen.availability import PLAIN_TENSORS, is_functional, is_transformed, require
-from autogen.capture.backend import Compilation
+from autogen.dispatch.backend import Compilation
 from autogen.dispatch.ops import Ops, separated
 from autogen.dispatch.site import Site
 from autogen.errors import AutogenError, GraphError, defects_of
@@ -25,32 +25,7 @@ from autogen.locks import compiling
 from autogen.options import Options
 
 
-def wrapping(
-    name: str, options: Options, call: Callable[..., Any], *, mandatory: bool
-) -> Callable[[Any], Callable[..., Any]]:
-    """What makes of a loss, or of its graph, a function that runs it; see `compat.as_operator`.
-
-    Args:
-        name: the loss's name.
-        options: how the loss is to run.
-        call: runs a call that is in no graph, given the loss's module, or None, and the arguments.
-        mandatory: whether it is an error if a graph has no kernels.
-    """
-
-    def wrap(loss: Any) -> Callable[..., Any]:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            if isinstance(loss, torch.fx.GraphModule):
-                return _run_graph(loss, args, name, options, mandatory=mandatory)
-            module = args[0] if args and isinstance(args[0], torch.nn.Module) else None
-            return call(module, args if module is None else args[1:], kwargs)
-
-        return run
-
-    wrap.is_mandatory = mandatory  # type: ignore[attr-defined]
-    return wrap
-
-
-def _run_graph(
+def run_graph(
     graph: torch.fx.GraphModule, operands: Sequence[Any], name: str, options: Options, *, mandatory: bool
 ) -> Any:
     """Run, or record, the graph of a loss, given tensors, or what stands for them in a trace.

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from autogen import compat
-from autogen.capture.backend import Backend, Captured
-from autogen.capture.source import is_torchs
+from autogen.availability import PLAIN_TYPES
+from autogen.capture.source import innermost, is_torchs
 from autogen.capture.static_graph import Graph
 from autogen.dispatch import watch
+from autogen.dispatch.backend import Backend, Captured
 from autogen.errors import AutogenError, FallbackWarning, GraphBreakError, GraphChangedError, RecompileLimitError
 from autogen.locks import compiling
 from autogen.options import Options
@@ -25,7 +26,6 @@ MOST_CAPTURES = 16
 """Of one function, before its further kinds of calls run in torch."""
 
 _MOST_FAULTS = 3  # calls that torch may have refused, before capturing a function is given up
-PLAIN_TYPES = (int, float, bool, str, type(None), complex, bytes)
 
 
 class Site:
@@ -64,7 +64,7 @@ class Site:
             fault = error.__cause__
         assert isinstance(fault, Exception)
         self._function(*args, **kwargs)  # which raises what the loss raises, if that was the reason
-        raise GraphBreakError(compat.reason_of(fault), where=compat.line_of(fault)) from fault
+        raise GraphBreakError(compat.reason_of(fault), where=innermost(compat.frames_of(fault))) from fault
 
     def _capture(self, frame: types.FrameType, convert: Callable[..., Any]) -> Any:
         """Capture one frame, with as many of its sizes and values as symbols as torch allows."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autogen.capture.backend import Captured
+    from autogen.dispatch.backend import Captured
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ _watchers = _Watchers()
 def watching(*, stops: bool = False) -> Iterator[list[Run]]:
     """The segments that this thread runs in the block. If it `stops`, a segment with which a call ends does not run."""
     before = _watchers.runs, _watchers.stops
-    _watchers.runs, _watchers.stops = runs, _ = [], stops
+    runs: list[Run] = []
+    _watchers.runs, _watchers.stops = runs, stops
     try:
         yield runs
     finally:

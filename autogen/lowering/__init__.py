@@ -13,7 +13,7 @@ import sympy
 import torch
 
 from autogen import compat, ir
-from autogen.capture.graph import EdgeTensor, JointGraph, ancestors
+from autogen.capture.graph import EdgeTensor, JointGraph
 from autogen.capture.masks import masked_read
 from autogen.capture.source import is_torchs
 from autogen.errors import UnsupportedOpError, ValueBranchError
@@ -25,6 +25,7 @@ from autogen.lowering.torch_parts import TorchParts, is_draw, is_torchs_own, ref
 from autogen.lowering.values import Chosen, Index, Read, Value, fresh_index
 from autogen.program import Program, Root
 from autogen.provenance import Origin, Provenance
+from autogen.torch_step import ancestors
 
 _MOST_ASKED, _ALWAYS_ASKED = 16, 500  # times that values are computed, for each node; one is what most need
 

@@ -12,6 +12,7 @@ import torch
 from autogen import compat
 from autogen.availability import has_no_memory, is_functional
 from autogen.capture.joint import Returned, Segment
+from autogen.capture.prologue import UnequalSizesError
 from autogen.errors import CompileError, InternalError
 from autogen.runtime.compiled import CompiledLoss
 from autogen.runtime.geometry import make_room
@@ -69,7 +70,7 @@ class KernelSegment:
         self.is_random = compiled.is_random
 
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
-        tensors = self._tensors(arguments)
+        tensors: Sequence[torch.Tensor] = self._tensors(arguments)
         if self._is_simple:
             key = self._key(arguments)
             prepared: Any = self._prepared.get(key)
@@ -77,7 +78,10 @@ class KernelSegment:
             if prepared is None:
                 prepared, sizes = self._plan(key, tensors, key)
         else:
-            tensors, prepared, sizes = self._bind(arguments, tensors)[:3]
+            try:
+                tensors, prepared, sizes = self._bind(arguments, tensors)[:3]
+            except UnequalSizesError:
+                return self.eager(*arguments)
         if self.training and torch.is_grad_enabled():
             outputs = self._apply(prepared, sizes, arguments, tensors)
         else:
@@ -115,7 +119,7 @@ class KernelSegment:
         if self.outputs == 1:
             return (returned,)
         if not self.only_first:
-            return returned  # type: ignore[no-any-return]
+            return returned
         outputs = (returned, *constant)
         constant.clear()  # which the graph keeps
         return outputs

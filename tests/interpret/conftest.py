@@ -12,7 +12,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpretedFunction
 
-import autogen.capture.backend
+import autogen.dispatch.backend
 import autogen.dispatch.site
 from autogen import policy
 from tests.interpret.bounds import Bounds
@@ -69,13 +69,13 @@ def fresh_dynamo() -> Iterator[None]:
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The segments that were compiled, by their loss's name; none may run in torch."""
     names: list[str] = []
-    compile_segment = autogen.capture.backend.compile_segment
+    compile_segment = autogen.dispatch.backend.compile_segment
 
     def counted(module: Any, inputs: Any, count: int, shapes: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         names.append(name)
         return compile_segment(module, inputs, count, shapes, name, *args, **kwargs)
 
-    monkeypatch.setattr(autogen.capture.backend, "compile_segment", counted)
+    monkeypatch.setattr(autogen.dispatch.backend, "compile_segment", counted)
     with policy("mandatory"):
         yield names
 

@@ -137,3 +137,8 @@ def positive(*shape: int, grad: bool = True) -> torch.Tensor:
 def pointwise(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """A loss of two tensors (..., C) of one shape."""
     return (x * y).sum(-1).mean()
+
+
+def weighted(x: torch.Tensor, t: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """A loss of tensors (N, C) with a weight per column."""
+    return torch.nn.functional.binary_cross_entropy_with_logits(x, t, pos_weight=weight)

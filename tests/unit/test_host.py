@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from autogen.options import PLANS_VARIABLE
 from bench import host
 
 
 def test_host_time_is_near_eagers(tmp_path: Path) -> None:
-    as_installed = {**os.environ, PLANS_VARIABLE: "1", "AUTOGEN_CACHE_DIR": str(tmp_path)}
+    as_installed = {**os.environ, "AUTOGEN_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "bench.host", "--seconds", "0.05", "--slack", "2", "--without-compile"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=as_installed)
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -29,7 +29,6 @@ from autogen.sizes import Evaluator
 from autogen.tiling.tiler import Tiling
 from autogen.tiling.variant import Variant
 from autogen.torch_step import Operand, SizeArgument, TorchStep
-from autogen.tracing.devices import copy_to_device
 from tests.unit.tuned import launcher_of
 
 aten = torch.ops.aten
@@ -459,9 +458,3 @@ def test_what_is_a_refusal(error: Exception, module: str, expected: type[Excepti
         fail(error, module)
     assert raised.type is expected
     assert raised.value is error or raised.value.__cause__ is error
-
-
-def test_a_copy_to_another_device_returns_a_tensor() -> None:
-    """It is no op of ATen's, and has no schema."""
-    step = TorchStep(copy_to_device, ((), {"device": torch.device("cpu")}), (None,), None, backward=False)
-    assert step.returns_tensor

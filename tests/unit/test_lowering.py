@@ -54,7 +54,7 @@ class TestNumbers:
 
     def test_a_number_is_one_leaf(self) -> None:
         assert self.leaves(lambda x: x * (1 - 1 / x.shape[0]) ** x.shape[1]) == [
-            "scalar FloatPow(FloatAdd(1.0, -(IntTrueDiv(1, N))), ToFloat(C))"
+            "scalar FloatPow(1.0 - (IntTrueDiv(1, N)), ToFloat(C))"
         ]
 
     def test_a_size_is_an_integer(self) -> None:
@@ -65,7 +65,7 @@ class TestNumbers:
 
     def test_with_a_number_that_is_read_the_known_ones_are_one(self) -> None:
         leaves = self.leaves(lambda x: x * (x.sum().item() * (1 / x.shape[1] - 1 / x.shape[0])))
-        assert leaves == ["scalar FloatAdd(IntTrueDiv(1, C), -(IntTrueDiv(1, N)))"]
+        assert leaves == ["scalar (IntTrueDiv(1, C)) - (IntTrueDiv(1, N))"]
         leaves = self.leaves(lambda x: x * (x.shape[0] + (x > 0).sum().item() + x.shape[1]))
         assert leaves == ["index C + N"]
 
@@ -234,7 +234,7 @@ class TestReductions:
 
     @pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
     def test_of_nothing(self, shape: tuple[int, int]) -> None:
-        check(lambda x: x.sum(0), floats(*shape))
+        check(lambda x: x.sum(0).sum(), floats(*shape))
         check(lambda x: x.mean(), floats(*shape))
 
     @pytest.mark.parametrize("dim", [0, 1, -1])
@@ -283,7 +283,7 @@ class TestIndexing:
         check(lambda x, y: (x[:, 0] * y).sum() + x.scatter_add(1, y.unsqueeze(1), x[:, :1]), x, y)
 
     def test_scatter_to_several_places_per_row_is_torchs(self) -> None:
-        program, _ = program_of(lambda x, y: x.scatter(1, y, 2.0), floats(5, 4, grad=False), labels(5, 2, classes=4))
+        program, _ = program_of(lambda x, y: x.scatter(1, y, 2.0) * 2, floats(5, 4, grad=False), labels(5, 2, classes=4))
         assert [step.name for step in program.steps] == ["scatter"]
 
     def test_one_hot_by_comparison(self) -> None:

@@ -24,7 +24,7 @@ from autogen.scheduling.schedule import backward_of, schedule
 from autogen.sizes import evaluator_of
 from autogen.torch_step import TorchStep
 from autogen.verify import verify
-from tests.unit.pipeline import Loss, Reference, floats, plan_of, program_of
+from tests.unit.pipeline import Loss, Reference, floats, plan_of, program_of, weighted
 
 X, PROBABILITY = floats(3, 4), floats(3, 4).sigmoid().detach()
 LABELS = torch.tensor([0, 1, 2])
@@ -32,6 +32,10 @@ LABELS = torch.tensor([0, 1, 2])
 
 def names(axes: Any) -> str:
     return " ".join(map(str, axes))
+
+
+def gaussian(x: Tensor, t: Tensor, variance: Tensor) -> Tensor:
+    return ((x - t) ** 2 / variance + variance.log()).mean()
 
 
 # rows, columns and whether a program needs whole rows: forward, then backward
@@ -43,8 +47,8 @@ WHOLE_ROWS: Shape = ("n", "c", True)
 SHAPES: dict[str, tuple[Loss, tuple[Any, ...], Shape, Shape]] = {
     "elementwise": (nn.BCEWithLogitsLoss(), (X, PROBABILITY), FLAT, FLAT),
     "elementwise, unreduced": (nn.MSELoss(reduction="none"), (X, PROBABILITY), FLAT, FLAT),
-    "a weight per column": (nn.BCEWithLogitsLoss(pos_weight=floats(4, grad=False)), (X, PROBABILITY), TILED, TILED),
-    "a variance per row": (nn.GaussianNLLLoss(), (X, PROBABILITY, PROBABILITY[:, :1]), TILED, TILED),
+    "a weight per column": (weighted, (X, PROBABILITY, floats(4, grad=False)), TILED, TILED),
+    "a variance per row": (gaussian, (X, PROBABILITY, PROBABILITY[:, :1]), TILED, TILED),
     "classes": (nn.CrossEntropyLoss(), (X, LABELS), WHOLE_ROWS, TILED),
     "classes in the middle": (
         nn.CrossEntropyLoss(),

@@ -30,7 +30,7 @@ from autogen.tiling.tiler import (
     alignment,
     strided,
 )
-from tests.unit.pipeline import Loss, floats, plan_of
+from tests.unit.pipeline import Loss, floats, plan_of, weighted
 
 X = floats(3, 4)
 
@@ -50,7 +50,7 @@ class Tiled:
 
 LOSSES: dict[str, tuple[Loss, tuple[Any, ...]]] = {
     "flat": (nn.MSELoss(), (X, X.detach())),
-    "tiled": (nn.BCEWithLogitsLoss(pos_weight=X[0].detach()), (X, X.detach().sigmoid())),
+    "tiled": (weighted, (X, X.detach().sigmoid(), X[0].detach())),
     "rows": (nn.CrossEntropyLoss(), (X, torch.tensor([0, 1, 2]))),
     "adjacent rows": (lambda x: x.logsumexp(0), (X,)),
 }

@@ -12,6 +12,7 @@ import torch
 
 from autogen import compat
 from autogen.availability import has_interpreter, require
+from autogen.capture.source import innermost
 from autogen.compiler import compile_graph, compile_segment
 from autogen.errors import AutogenError, GraphChangedError, SourceLine, defects_of
 from autogen.lowering import decompositions
@@ -65,7 +66,8 @@ class Backend:
 
     def __call__(self, graph: torch.fx.GraphModule, example: Sequence[Any]) -> Runner:
         captured, runner = self._run(graph, example)
-        captured.ended_by, captured.line = compat.break_of(graph)
+        captured.ended_by, frames = compat.break_of(graph)
+        captured.line = innermost(frames)
         if captured.error is not None and self.mandatory:
             raise captured.error
         return runner if self._heard is None else self._heard(captured, runner)
@@ -75,12 +77,10 @@ class Backend:
             return Captured(None, "eager", "it computes nothing", computes=False), graph.forward
         try:
             if self.runs:
+                if _device(example).type == "cpu" and not has_interpreter() and self.options.cpu == "inductor":
+                    captured = Captured(None, "inductor", "tensors on the CPU are for torch's own compiler")
+                    return captured, compat.inductor(graph, example)
                 require([each for each in example if isinstance(each, torch.Tensor)])
-            device = _device(example)
-            if self.runs and device.type == "cpu" and not has_interpreter() and self.options.cpu == "inductor":
-                return Captured(None, "inductor", "tensors on the CPU are for torch's own compiler"), compat.inductor(
-                    graph, example
-                )
             with contextlib.nullcontext() if self.may_fail else defects_of(self.name):
                 runner, segment = Compilation(self.name, self.options, graph).run(example)
             captured = Captured(segment, segment.compiled.path, segment.compiled.reason)
@@ -89,6 +89,13 @@ class Backend:
             raise
         except AutogenError as error:
             return Captured(None, "eager", error.reason, error), graph.forward
+
+
+def dynamo_backend(graph: torch.fx.GraphModule, example: Sequence[Any]) -> Runner:
+    """The backend of `torch.compile(loss, backend="autogen")`: kernels for a graph where there are some, else torch."""
+    backend = Backend("loss")
+    backend.may_fail = False
+    return backend(graph, example)
 
 
 class Compilation:
