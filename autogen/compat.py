@@ -678,6 +678,11 @@ def fake_mode_of(module: torch.fx.GraphModule) -> Any:
     return next(each.fake_mode for each in fakes if isinstance(each, torch.Tensor))  # type: ignore[attr-defined]
 
 
+def replace_symbol(shapes: Any, symbol: Any, other: Any) -> None:
+    """Have a `ShapeEnv` write a size that values decide as another one, which is the same."""
+    shapes._set_replacement(symbol, other, "values decide that they are equal")
+
+
 def hints_of(shapes: Any) -> Mapping[Any, Any]:
     """The sizes of the call that was captured, by the symbols of a `ShapeEnv`."""
     known = getattr(shapes, "backed_var_to_val", None)  # `var_to_val` before torch 2.12

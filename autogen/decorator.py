@@ -311,7 +311,7 @@ def _in_scope_of(function: Callable[..., Any], wrapper: Any) -> Any:
 def _decorate_class(cls: Any, options: Options) -> Any:
     entry = entry_of(cls)
     original, plain = _method_of(cls, entry), inspect.getattr_static(cls, entry)
-    dispatcher = Dispatcher(original, cls.__name__, options)
+    dispatcher = Dispatcher(original, cls.__name__, options, cls)
     call = dispatcher.__call__  # which Python calls faster than an object
     is_compiling = torch.compiler.is_compiling
 

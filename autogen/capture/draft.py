@@ -8,6 +8,7 @@ from typing import Any
 import sympy
 import torch
 
+from autogen import compat
 from autogen.capture.sizes import SYMBOLIC, Size
 from autogen.compat import pytree
 from autogen.errors import UnavailableError
@@ -61,6 +62,13 @@ class Draft:
         self.results = [new if each is old else each for each in self.results]
         self.gradients = [new if each is old else each for each in self.gradients]
         self.sources = {symbol: new if node is old else node for symbol, node in self.sources.items()}
+
+    def are_equal(self, size: Any, other: Any) -> None:
+        """Note that two sizes are the same, if values decide them."""
+        if isinstance(size, torch.SymInt) and isinstance(other, torch.SymInt):
+            one, same = (self.shapes.replace(each.node.expr) for each in (size, other))
+            if one != same and self.shapes.is_unbacked_symint(one):
+                compat.replace_symbol(self.shapes, one, same)
 
     def drop_symbols(self) -> None:
         """Write symbolic sizes into the arguments of the nodes that take them."""

@@ -93,7 +93,7 @@ def segment_of(
     inputs = [(called[node], node.meta["val"]) for node in (*draft.tensors, *extra)]
     settle_factors(shapes, [fake for _, fake in inputs])
     numbers = [(called[node], node.meta["number"]) for node in draft.numbers]
-    numbers += [(node.name, node.meta["val"]) for node in (prologue.numbers if prologue else ())]
+    numbers += [(node.name.strip("_"), node.meta["val"]) for node in (prologue.numbers if prologue else ())]
     sizes = Sizes(shapes, inputs, numbers)
     nodes.write_numbers(draft)
     nodes.count_from_the_beginning(draft)

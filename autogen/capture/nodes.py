@@ -61,8 +61,9 @@ def prepare(draft: Draft) -> None:
         if any(each in later for each in node.all_input_nodes):
             later.add(node)
         is_backward = node.meta.get("partitioner_tag") == "is_backward" or node in later
-        origin = line_of_trace(node.meta.get("stack_trace"))
-        node.meta.update(origin=origin, backward=is_backward, of_formula=False)
+        origin, whole = line_of_trace(node.meta.get("stack_trace")), node.meta.get("original_aten")
+        is_part = whole not in (None, node.target, aten._to_copy.default)  # of torch's formula for another op
+        node.meta.update(origin=origin, backward=is_backward, of_formula=is_part)
         if node.op == "get_attr":
             _write_constant(draft, node)
         elif node.target in _CHECKS and not node.users:
@@ -104,6 +105,8 @@ def _prepare_operation(draft: Draft, node: torch.fx.Node) -> None:
     if node.target is prims.convert_element_type.default:
         tensor, dtype = node.args
         node.target, node.args, node.kwargs = aten._to_copy.default, (tensor,), {"dtype": dtype}
+    if node.target is aten._neg_view.default:  # no kernel reads the memory of a view with the other sign
+        node.target = aten.neg.default
     if node.target in _SAME and len(node.all_input_nodes) == 1:
         draft.replace(node, node.all_input_nodes[0])
         return
@@ -150,8 +153,17 @@ def merge_alike(draft: Draft) -> None:
         except TypeError:  # an argument that has no hash
             continue
         if other is not node:
+            _equate(draft, node, other)
             draft.replace(node, other)
             draft.graph.erase_node(node)
+
+
+def _equate(draft: Draft, node: torch.fx.Node, other: torch.fx.Node) -> None:
+    """Note that what values decide of the sizes of two nodes that compute the same is the same."""
+    values = node.meta.get("val"), other.meta.get("val")
+    if all(isinstance(each, torch.Tensor) for each in values):
+        for size, same in zip(*(each.shape for each in values), strict=True):
+            draft.are_equal(size, same)
 
 
 def count_from_the_beginning(draft: Draft) -> None:
@@ -171,6 +183,8 @@ def _from_the_beginning(node: torch.fx.Node) -> tuple[Any, ...]:
     place, size = _value(args[at]), shape[args[dim]]
     if guard_or_false(place < 0):
         place = place + size
+    elif isinstance(place, torch.SymInt) and not place.node.has_hint() and not guard_or_false(place >= 0):
+        raise UnsupportedOpError(f"{node.target} at a place that may count from the end", where=node.meta["origin"])
     if node.target in _STARTS:
         if guard_or_false(place < 0):
             place = 0

@@ -1,8 +1,9 @@
-"""Static graphs: what a loss computed when it was first traced, and how a later trace differs from that."""
+"""Static graphs: what a loss computed when it was first captured, and how a later capture differs."""
 
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -50,8 +51,9 @@ class Constant:
 
 @dataclass(frozen=True)
 class Graph:
-    """The operations of a trace, forward and backward, in order; `inputs` are the dtypes and ranks of its tensors,
-    `results` the positions of what the loss returns, or keeps.
+    """The operations of a joint graph, forward and backward, in order.
+
+    `inputs` are the dtypes and ranks of its tensors, `results` the positions of what the loss returns, or keeps.
     """
 
     inputs: tuple[str, ...]
@@ -61,8 +63,10 @@ class Graph:
 
     @classmethod
     def of(cls, joint: JointGraph) -> Graph:
-        """The graph of a trace, in which sizes have names, so that those of another call make no other graph."""
-        positions = {node: place for place, node in enumerate(joint.graph.nodes)}
+        """The graph of a capture, in which sizes have names, so that those of another call make no other graph."""
+        edge = {each.node for each in (*joint.inputs, *joint.constants, *joint.upstream) if each is not None}
+        tensors = [node for node in joint.graph.nodes if node in edge or node.op == "call_function"]
+        positions = {node: place for place, node in enumerate(tensors)}
         inputs = tuple(f"{each.name}: {_kind(each)}" for each in joint.inputs)
         constants = tuple(
             Constant.of(node, value)
@@ -120,13 +124,13 @@ def _line(node: torch.fx.Node) -> str:
 
 def _operations(nodes: Iterable[torch.fx.Node], positions: dict[torch.fx.Node, int]) -> Iterable[Operation]:
     for node in nodes:
-        if node.op != "call_function":
+        if node.op != "call_function" or ("geometry" not in node.meta and node.target is not operator.getitem):
             continue
         leaves = pytree.tree_leaves((node.args, node.kwargs))
         yield Operation(
             str(node.target).removeprefix("aten."),
             tuple(_text(leaf) for leaf in leaves if not isinstance(leaf, torch.fx.Node)),
-            tuple(positions[leaf] for leaf in leaves if isinstance(leaf, torch.fx.Node)),
+            tuple(positions[leaf] for leaf in leaves if isinstance(leaf, torch.fx.Node) and leaf in positions),
             _line(node),
         )
 

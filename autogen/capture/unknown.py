@@ -24,6 +24,7 @@ def choose_by_masks(draft: Draft) -> set[sympy.Symbol]:
     Of two sizes that are equal, elements go together by their order: the masks have to be one.
     """
     by_size: dict[sympy.Expr, set[torch.fx.Node]] = {}
+    by_mask: dict[torch.fx.Node, torch.SymInt] = {}
     reads: list[tuple[torch.fx.Node, torch.fx.Node, int, sympy.Expr]] = []
     for node in draft.graph.nodes:
         if node.target is aten.masked_select.default:
@@ -31,6 +32,7 @@ def choose_by_masks(draft: Draft) -> set[sympy.Symbol]:
         if node.target in masks.READS and (chosen := masks.mask_of(node)) is not None:
             size = node.meta["val"].shape[chosen[1]]
             if isinstance(size, torch.SymInt):
+                draft.are_equal(size, by_mask.setdefault(chosen[0], size))
                 expression = draft.shapes.replace(size.node.expr)
                 by_size.setdefault(expression, set()).add(chosen[0])
                 reads.append((node, *chosen, expression))

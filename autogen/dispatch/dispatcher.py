@@ -33,10 +33,13 @@ class Dispatcher:
         function: what computes the loss in torch; of a module its method, which takes the module first.
         name: the loss's name.
         options: what was asked for when it was decorated.
+        owner: the class that was decorated, None if that was no class.
     """
 
-    def __init__(self, function: Callable[..., Any], name: str, options: Options = PLAIN) -> None:
-        self.function, self.name, self.options = function, name, options
+    def __init__(
+        self, function: Callable[..., Any], name: str, options: Options = PLAIN, owner: type | None = None
+    ) -> None:
+        self.function, self.name, self.options, self.owner = function, name, options, owner
         self._sites: dict[Hashable, Site] = {}
         self._of_module: weakref.WeakKeyDictionary[torch.nn.Module, dict[bool, Site]] = weakref.WeakKeyDictionary()
         self.fast = FastPath() if options.reads == "arguments" and not options.static_graph else None
@@ -60,7 +63,8 @@ class Dispatcher:
     @property
     def captures(self) -> int:
         """How often the loss was captured."""
-        return sum(site.captures for site in self._sites.values())
+        sites = {*self._sites.values(), *(each for known in self._of_module.values() for each in known.values())}
+        return sum(site.captures for site in sites)
 
     def __call__(
         self, module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any], name: str = ""
@@ -69,8 +73,10 @@ class Dispatcher:
         policy = resolve(self.options.policy)
         if policy is Policy.DISABLED or is_transformed():
             return self.in_torch(module, args, kwargs)
-        if self.fast is not None and not self.options.retraces:
-            entry = self.fast.find(module, args, kwargs)
+        # A derived class may read more than its base does.
+        fast = self.fast if module is None or module.__class__ is self.owner else None
+        if fast is not None and not self.options.retraces:
+            entry = fast.find(module, args, kwargs)
             if entry is not None:
                 return entry()
         if self.options.fault:
@@ -86,9 +92,9 @@ class Dispatcher:
                 return result
         site = self.site(module, args, kwargs, name or self.name, mandatory=policy is Policy.MANDATORY)
         given = args if module is None else (module, *args)
-        if self.fast is None:
+        if fast is None:
             return site(*given, **kwargs)
-        return self.fast.learn(site, module, args, kwargs, given)
+        return fast.learn(site, module, args, kwargs, given)
 
     def inside(self, module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The loss where torch traces it: an operator of the graph of `torch.compile`, else as torch computes it."""
@@ -118,9 +124,7 @@ class Dispatcher:
         Of several, all but the last are run; `anywhere` captures the call apart, for any device, and torch runs them.
         """
         if anywhere:
-            from autogen.dispatch.site import Site
-
-            site = Site(self.function, name, self.options, mandatory=True, runs=False)
+            site = self._new_site(name, mandatory=True, runs=False)
         else:
             site = self.site(module, args, kwargs, name, mandatory=resolve(self.options.policy) is Policy.MANDATORY)
         given = args if module is None else (module, *args)
@@ -168,7 +172,10 @@ class Dispatcher:
         known = self._of_module.get(module)
         site = None if known is None else known.get(mandatory)
         if site is None:
-            site = self._site(_constants_of(module), name, mandatory=mandatory)
+            if self.options.static_graph:  # of each module
+                site = self._new_site(name, mandatory=mandatory)
+            else:
+                site = self._site(_constants_of(module), name, mandatory=mandatory)
             self._of_module.setdefault(module, {})[mandatory] = site
         return site
 
@@ -178,10 +185,13 @@ class Dispatcher:
             key = (None, name, mandatory)
         site = self._sites.get(key)
         if site is None:
-            from autogen.dispatch.site import Site
-
-            site = self._sites[key] = Site(self.function, name, self.options, mandatory=mandatory)
+            site = self._sites[key] = self._new_site(name, mandatory=mandatory)
         return site
+
+    def _new_site(self, name: str, *, mandatory: bool, runs: bool = True) -> Site:
+        from autogen.dispatch.site import Site  # which imports the compiler
+
+        return Site(self.function, name, self.options, mandatory=mandatory, runs=runs)
 
 
 def _wrapping(

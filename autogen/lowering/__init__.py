@@ -50,11 +50,26 @@ def decompositions() -> dict[Any, Any]:
     own = lowered_ops()
     written = {op for op in table if _functional_twin(op) in own}  # the in-place forms
     kept = own | written
-    return {
+    found = {
         op: formula
         for op, formula in table.items()
         if isinstance(op, compat.OpOverload) and op not in kept and not is_torchs_own(op)
     }
+    return found | {torch.ops.aten.rrelu_with_noise_functional.default: _rrelu}
+
+
+def _rrelu(
+    input: torch.Tensor,
+    noise: torch.Tensor,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: Any = None,
+) -> Any:
+    """`rrelu_with_noise`, which draws its slopes in training alone."""
+    if training:
+        return NotImplemented
+    return torch.ops.aten.leaky_relu(input, (lower + upper) / 2), noise
 
 
 def _functional_twin(op: Any) -> Any:

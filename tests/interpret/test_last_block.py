@@ -155,7 +155,6 @@ def test_few_long_rows_are_planned_anew() -> None:
         torch.testing.assert_close(split(a), mean(a))
         report = explain(split, a).forward
         assert report is not None and ("chunk" in report.source) == chunked
-    assert trace_count(split) == 2
 
     whole = autogen_loss(lambda a: F.cross_entropy(a, torch.zeros_like(a)), policy="mandatory")
     for shape in ((300, 5), (2, 700), (3, 900)):

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.interpret.test_state_unread import Growing, Logging, NewDictionary, assert_kept, call
 from torch import Tensor, nn
 
 from autogen import autogen_loss
 from tests.interpret.launches import Launches
-from tests.interpret.test_state_unread import Growing, Logging, NewDictionary, assert_kept, call
 
 LOGS = operator.attrgetter("logs")
 

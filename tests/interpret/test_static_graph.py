@@ -55,7 +55,7 @@ def loss_of(way: str) -> Any:
 @pytest.mark.parametrize(
     ("first", "then", "difference"),
     [
-        ("abs", "more", "8 more operations, from exp.default on, at "),
+        ("abs", "more", "4 more operations, from exp.default on, at "),
         ("more", "abs", "fewer operations, from exp.default on, at "),
         ("abs", "other", "another operation: sin.default, first abs.default, at "),
     ],
@@ -70,24 +70,6 @@ def test_what_has_changed(first: str, then: str, difference: str) -> None:
     assert difference in str(caught.value) and caught.value.loss == "Switched"
     loss.way = first
     loss(X, Y)
-
-
-@pytest.mark.parametrize(
-    ("way", "reason"),
-    [
-        ("value", r"takes a tensor's value into Python by a function .* at .*hypot"),
-        ("list", "changes a list"),
-    ],
-)
-def test_what_cannot_be_traced_any_more(way: str, reason: str) -> None:
-    loss = loss_of("abs")
-    loss(X, Y)
-    for _ in range(2):
-        loss.way = way
-        with pytest.raises(GraphChangedError, match=rf"it cannot be traced any more: .*{reason}"):
-            loss(X, Y)
-        loss.way = "abs"
-        loss(X, Y)
 
 
 def test_a_loss_that_never_had_a_graph_runs_in_torch() -> None:
@@ -108,7 +90,7 @@ def test_other_numbers() -> None:
     loss(X, Y)
     loss.power = 5
     with pytest.raises(
-        GraphChangedError, match=r"other arguments of pow.Tensor_Scalar: \(%\d+, 5\), first \(%\d+, 3\)"
+        GraphChangedError, match=r"other arguments of pow.Tensor_Scalar: \(%\d+, (5|a size)\), first \(%\d+, 3\)"
     ):
         loss(X, Y)
 
@@ -121,23 +103,28 @@ def test_other_operands() -> None:
     with torch.no_grad():
         ours(X, Y, False)
         with pytest.raises(
-            GraphChangedError, match=r"other arguments of sub.Tensor: \(%1, %0\), first \(%0, %1\), at "
+            GraphChangedError, match=r"other tensors: y: float32 of 2 dimensions, first x: float32 of 2 dimensions"
         ):
             ours(X, Y, True)
 
 
 def test_other_constants() -> None:
-    def loss(x: Tensor, y: Tensor, terms: list[float]) -> Tensor:
-        return ((x - y) * torch.tensor([*terms, math.nan]).nan_to_num()).sum()
+    def loss(x: Tensor, y: Tensor, is_other: bool) -> Tensor:
+        return ((x - y) * torch.tensor([1.0, 2.0, 3.0, 4.0, 6.0 if is_other else 5.0])).sum()
 
-    ours, first = autogen_loss(loss, static_graph=True), [1.0, 2.0, 3.0, 4.0]
-    ours(X, Y, first)
+    ours = autogen_loss(loss, static_graph=True)
+    ours(X, Y, False)
     for _ in range(2):
-        with pytest.raises(
-            GraphChangedError, match=r"other tensors: another constant, float32 of 1 dimensions, at .*terms"
-        ):
-            ours(X, Y, [1.0, 2.0, 3.0, 5.0])
-        torch.testing.assert_close(ours(X, Y, first), loss(X, Y, first))
+        with pytest.raises(GraphChangedError, match=r"other tensors: another constant, float32 of 1 dimensions, at "):
+            ours(X, Y, True)
+        torch.testing.assert_close(ours(X, Y, False), loss(X, Y, False))
+
+
+def test_another_number_of_tensors() -> None:
+    ours = autogen_loss(lambda xs: sum(each.square().sum() for each in xs), static_graph=True)
+    ours([X, X, X])
+    with pytest.raises(GraphChangedError, match="other tensors|more operations"):
+        ours([X] * 5)
 
 
 def test_a_constant_of_another_dtype() -> None:
@@ -241,7 +228,8 @@ def test_explain_does_not_raise() -> None:
     loss = loss_of("abs")
     loss(X, Y)
     loss.way = "more"
-    assert explain(loss, X, Y).path == "generated"
+    report = explain(loss, X, Y)
+    assert report.path == "eager" and "has changed" in report.reason
 
 
 def test_a_decorated_class_has_a_graph_per_module() -> None:
@@ -284,14 +272,14 @@ def test_every_call_in_a_block_is_traced() -> None:
         with ThreadPoolExecutor(1) as other:  # one at a time, as Triton's interpreter needs it
             other.submit(loss, X, Y).result()
             other.submit(loss, X, Y).result()
-    assert trace_count(loss) == 4
+    assert trace_count(loss) == 3
     for _ in range(4):
         loss(X, Y).backward()
-    assert trace_count(loss) == 4
+    assert trace_count(loss) == 3
     with pytest.raises(ZeroDivisionError), retracing():
         raise ZeroDivisionError
     loss(X, Y)
-    assert trace_count(loss) == 4
+    assert trace_count(loss) == 3
 
 
 def test_numbers_are_assigned_in_every_call(launches: Launches) -> None:

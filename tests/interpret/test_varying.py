@@ -8,6 +8,7 @@ import pickle
 import re
 from typing import Any
 
+import autogen.dispatch.compilations
 import numpy as np
 import pytest
 import torch
@@ -15,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autogen.compiler
-import autogen.dispatch.compilations
 import autogen.scheduling.kernel
 from autogen import TooManyTracesError, autogen_loss, explain, policy, trace_count
 from tests.interpret.agreement import draw

@@ -283,7 +283,9 @@ class TestIndexing:
         check(lambda x, y: (x[:, 0] * y).sum() + x.scatter_add(1, y.unsqueeze(1), x[:, :1]), x, y)
 
     def test_scatter_to_several_places_per_row_is_torchs(self) -> None:
-        program, _ = program_of(lambda x, y: x.scatter(1, y, 2.0) * 2, floats(5, 4, grad=False), labels(5, 2, classes=4))
+        program, _ = program_of(
+            lambda x, y: x.scatter(1, y, 2.0) * 2, floats(5, 4, grad=False), labels(5, 2, classes=4)
+        )
         assert [step.name for step in program.steps] == ["scatter"]
 
     def test_one_hot_by_comparison(self) -> None:

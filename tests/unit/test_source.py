@@ -27,7 +27,9 @@ def where_of(loss: Any, x: torch.Tensor) -> SourceLine | None:
     """The innermost line of the error of a loss."""
     with pytest.raises(AttributeError) as caught:
         loss(x)
-    return innermost([(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(caught.value.__traceback__)])
+    return innermost(
+        [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(caught.value.__traceback__)]
+    )
 
 
 def loss_of(text: str, filename: str) -> Any:
