@@ -58,9 +58,9 @@ class TorchStep:
     @staticmethod
     def name_of(target: Any) -> str:
         """An op's name without its library and overload, such as `mm`."""
-        is_op = isinstance(target, compat.OpOverload)
-        name: str = compat.schema_of(target).name.rpartition("::")[2].lstrip("_") if is_op else target.__name__
-        return name
+        return (
+            compat.schema_of(target).name.rpartition("::")[2].lstrip("_") if compat.is_op(target) else target.__name__
+        )
 
     @property
     def name(self) -> str:
@@ -96,7 +96,7 @@ class TorchStep:
     @property
     def is_op(self) -> bool:
         """Whether it is an op, and not a function of the package's, whose copy of a tensor is no op of ATen's."""
-        return isinstance(self.target, compat.OpOverload)
+        return compat.is_op(self.target)
 
     @property
     def returns_tensor(self) -> bool:
