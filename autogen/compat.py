@@ -72,6 +72,13 @@ def schema_of(target: Any) -> Any:
     return getattr(target, "_schema", None)
 
 
+def shows_its_first(target: Any) -> bool:
+    """Whether an op's results are views of its first argument."""
+    arguments = getattr(schema_of(target), "arguments", None)
+    first = arguments[0].alias_info if arguments else None
+    return first is not None and not first.is_write
+
+
 def storage_of(tensor: torch.Tensor) -> int:
     """What tensors that share memory have in common."""
     return tensor.untyped_storage()._cdata
@@ -178,6 +185,16 @@ def cuda_functions() -> tuple[Callable[[], int], Callable[[Any], int], Callable[
     )
 
 
+def direct_apply(function: Any) -> Callable[..., Any]:
+    """`apply` of an `autograd.Function`, which does not ask whether torch.func transforms the call.
+
+    What autograd calls would look each time whether the class has a `backward` or a `vjp`.
+    """
+    if hasattr(function, "_backward_cls"):
+        function._backward_cls.apply = function.backward
+    return super(torch.autograd.Function, function).apply
+
+
 # --- Dynamo -----------------------------------------------------------------------------------------------------------
 
 
@@ -281,19 +298,22 @@ def options_of_dynamo(*, dynamic: str, knows_values: bool, limit: int, static: b
     from torch.compiler import config as compiler
     from torch.fx.experimental import _config as symbolic
 
+    chosen: dict[str, Any] = {
+        "capture_scalar_outputs": knows_values,
+        "capture_dynamic_output_shape_ops": knows_values,
+        "specialize_float": static,
+        "specialize_int": static,
+        "automatic_dynamic_shapes": not static,
+        "recompile_limit": limit + 1,
+        "accumulated_recompile_limit": 1 << 20,
+        "reorderable_logging_functions": config.reorderable_logging_functions | _says(),
+        "suppress_errors": False,
+        "record_runtime_overhead": False,  # which is two calls of Python around each graph
+    }
+    chosen["allow_unspec_int_on_nn_module"] = not static
+    known = {name: value for name, value in chosen.items() if hasattr(config, name)}  # not all are in torch 2.11
     with (
-        config.patch(
-            capture_scalar_outputs=knows_values,
-            capture_dynamic_output_shape_ops=knows_values,
-            specialize_float=static,
-            specialize_int=static,
-            allow_unspec_int_on_nn_module=not static,
-            automatic_dynamic_shapes=not static,
-            recompile_limit=limit + 1,
-            accumulated_recompile_limit=1 << 20,
-            reorderable_logging_functions=config.reorderable_logging_functions | _says(),
-            suppress_errors=False,
-        ),
+        config.patch(known),
         compiler.patch(dynamic_sources="" if static else dynamic),  # type: ignore[attr-defined]
         symbolic.patch(use_duck_shape=False),  # type: ignore[attr-defined]
         aot.patch(fake_tensor_propagate_real_tensors=False),

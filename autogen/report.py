@@ -149,6 +149,7 @@ def _of_captures(
         runs, refused = dispatcher.look(module, name, args, kwargs)
     except AutogenError as error:  # under the policy "mandatory"
         return Report(name, "eager", error.reason)
+    runs = [replace(run, captured=run.captured.now) for run in runs]
     computing = [run.captured for run in runs if run.captured.computes]
     breaks = tuple(
         _with_line(run.captured.ended_by, run.captured.line) for run in runs if run.captured.ended_by is not None

@@ -136,7 +136,7 @@ def _directions(call: FusedCall) -> tuple[_Direction, _Direction]:
     assert found is not None, "every loss of autogen.losses is decorated"
     dispatcher, module = found
     made = dispatcher.handwritten
-    handwritten = "none" if made is None else made.bind(module, call.args, call.kwargs)
+    handwritten = "none" if made is None else made.bind(module, call.args, call.kwargs, anywhere=True)
     if not isinstance(handwritten, str):
         loss, given, tensors = handwritten
         planned = loss.planned((*tensors, *given.tensors), given.sizes)

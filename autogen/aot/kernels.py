@@ -105,7 +105,8 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
         return kernels_of(taken.call.function, *taken.call.args, **taken.call.kwargs)
     dispatcher, module, args = call_of(loss, args)
     name = dispatcher.name if module is None else type(module).__name__
-    handwritten = "none" if dispatcher.handwritten is None else dispatcher.handwritten.bind(module, args, kwargs)
+    made = dispatcher.handwritten
+    handwritten = "none" if made is None else made.bind(module, args, kwargs, anywhere=True)
     if not isinstance(handwritten, str):
         call, found, tensors = handwritten
         planned, after = call.planned((*tensors, *found.tensors), found.sizes)

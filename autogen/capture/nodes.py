@@ -15,7 +15,7 @@ from autogen.capture.sizes import SYMBOLIC, Size
 from autogen.capture.source import line_of_trace
 from autogen.compat import pytree
 from autogen.errors import TooLargeError, UnsupportedOpError
-from autogen.torch_step import is_random
+from autogen.torch_step import TorchStep, is_random
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -38,6 +38,7 @@ _SELECTED = {
     aten.select_scatter.default: (0, 2, 3),
 }
 _PLACED: dict[Any, tuple[int, int, int]] = {**_STARTS, **_SELECTED}
+_EXTREMES = frozenset({aten.max.default, aten.max.dim, aten.min.default, aten.min.dim})
 _OF_ROWS = frozenset(
     {
         *(aten.gather.default, aten.scatter_add.default, aten.scatter.src, aten.scatter.value),
@@ -110,6 +111,8 @@ def _prepare_operation(draft: Draft, node: torch.fx.Node) -> None:
     if node.target in _SAME and len(node.all_input_nodes) == 1:
         draft.replace(node, node.all_input_nodes[0])
         return
+    if node.target in _EXTREMES and _reduces_nothing(node):
+        raise UnsupportedOpError(f"{TorchStep.name_of(node.target)} of no elements", where=node.meta["origin"])
     if node.target in _OF_ROWS:
         _settle_rows(node)
     if not compat.is_op(node.target):
@@ -160,9 +163,9 @@ def merge_alike(draft: Draft) -> None:
 
 def _equate(draft: Draft, node: torch.fx.Node, other: torch.fx.Node) -> None:
     """Note that what values decide of the sizes of two nodes that compute the same is the same."""
-    values = node.meta.get("val"), other.meta.get("val")
-    if all(isinstance(each, torch.Tensor) for each in values):
-        for size, same in zip(*(each.shape for each in values), strict=True):
+    one, two = node.meta.get("val"), other.meta.get("val")
+    if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor):
+        for size, same in zip(one.shape, two.shape, strict=True):
             draft.are_equal(size, same)
 
 
@@ -202,6 +205,12 @@ def _settle_rows(node: torch.fx.Node) -> None:
     for k, (count, size) in enumerate(zip(places.shape, whole.shape, strict=False)):
         if k != dim % len(whole.shape):
             guard_or_false(count == size)
+
+
+def _reduces_nothing(node: torch.fx.Node) -> bool:
+    """Whether a reduction has no elements, all or along its one dimension."""
+    shape, dims = _value(node.args[0]).shape, node.args[1:2]
+    return 0 in shape if not dims else bool(shape) and shape[dims[0]] == 0
 
 
 def _value(argument: Any) -> Any:

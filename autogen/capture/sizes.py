@@ -129,8 +129,8 @@ def settle_factors(shapes: Any, tensors: Sequence[torch.Tensor]) -> None:
 
 
 def _named(home: Mapping[sympy.Symbol, Place], tensors: Sequence[tuple[str, torch.Tensor]]) -> dict[sympy.Symbol, str]:
-    """N, C, D1, D2 … for the first tensor that has dimensions; `weight_size0`, `input_stride1` for the rest."""
-    leading = next((k for k, (_, fake) in enumerate(tensors) if fake.dim()), 0)
+    """N, C, D1, D2 … for the first tensor that has sizes which vary; `weight_size0`, `input_stride1` for the rest."""
+    leading = next((place.position for place in home.values() if place.kind == "shape"), 0)
     names: dict[sympy.Symbol, str] = {}
     for symbol, place in home.items():
         if place.kind == "shape" and place.position == leading:

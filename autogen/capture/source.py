@@ -16,6 +16,7 @@ from autogen.errors import SourceLine
 _TORCH = torch.__path__[0]
 _OWN = __file__.removesuffix("capture/source.py")
 _WRAPPERS = frozenset({contextlib.__file__, typing_extensions.__file__})  # of functions of torch that are decorated
+_MODULE = re.compile(r"^<torch(.*)>$")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in .*')
 
 
@@ -37,10 +38,9 @@ def innermost(frames: list[tuple[str, int]]) -> SourceLine | None:
     users = [frame for frame in frames if _is_users(frame[0])]
     with_text = [frame for frame in users if linecache.getline(*frame)]
     # Code of torch that is captured has the name of its module for a file.
-    files = [
-        re.sub(r"^<torch(.*)>$", lambda name: f"{_TORCH}{name[1].replace('.', '/')}.py", file) for file, _ in frames
+    copied = [
+        (_MODULE.sub(lambda name: f"{_TORCH}{name[1].replace('.', '/')}.py", file), line) for file, line in frames
     ]
-    copied = [(file, line) for file, (_, line) in zip(files, frames, strict=True)]
     in_torch = [frame for frame in copied if frame[0].startswith(f"{_TORCH}/nn/")]
     found = with_text or users or in_torch
     return statement_at(*found[-1]) if found else None

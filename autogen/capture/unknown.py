@@ -42,6 +42,8 @@ def choose_by_masks(draft: Draft) -> set[sympy.Symbol]:
             node.target, node.args = masks.masked_read, (node.args[0], mask, before)
             sizes.add(size)
     for node in draft.graph.nodes:
+        if node.target is aten.masked_scatter.default:
+            _as_write(draft, node, by_size)
         if node.target in masks.WRITES and (chosen := masks.mask_of(node)) is not None:
             values, accumulate = node.args[2], len(node.args) > 3 and bool(node.args[3])
             node.target, node.args = masks.masked_write, (node.args[0], *chosen, values, accumulate)
@@ -53,6 +55,18 @@ def _as_index(node: torch.fx.Node) -> None:
     tensor, mask = node.all_input_nodes
     if tuple(tensor.meta["val"].shape) == tuple(mask.meta["val"].shape):
         node.target, node.args = aten.index.Tensor, (tensor, [mask])
+
+
+def _as_write(draft: Draft, node: torch.fx.Node, by_size: dict[sympy.Expr, set[torch.fx.Node]]) -> None:
+    """`masked_scatter` of what the mask has chosen, as in the gradient of that, as a write at an index."""
+    if len(node.all_input_nodes) < 3:
+        return
+    tensor, mask, source = node.all_input_nodes
+    whole, where, values = (each.meta["val"] for each in (tensor, mask, source))
+    if values.dim() != 1 or not isinstance(values.shape[0], torch.SymInt) or tuple(whole.shape) != tuple(where.shape):
+        return
+    if by_size.get(draft.shapes.replace(values.shape[0].node.expr)) == {mask}:
+        node.target, node.args = aten.index_put.default, (tensor, [mask], source)
 
 
 def found_by_torch(draft: Draft, chosen: set[sympy.Symbol], *, knows_numbers: bool) -> list[torch.fx.Node]:

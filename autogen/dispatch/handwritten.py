@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from autogen.availability import has_kernels, has_triton, is_differentiable, require
+from autogen.availability import has_kernels, is_differentiable, require
 from autogen.errors import UnavailableError
 from autogen.runtime.geometry import make_room
 from autogen.runtime.handwritten import BoundHandwritten, Found, Handwritten, bind_handwritten
@@ -39,10 +39,18 @@ class HandwrittenCalls:
         return inspect.signature(self.function)
 
     def bind(
-        self, module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self,
+        module: torch.nn.Module | None,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        anywhere: bool = False,
     ) -> tuple[BoundHandwritten, Found, list[torch.Tensor]] | str:
-        """A call's kernels, what is read on the host for them, and its tensors; or why there are none."""
-        if not has_triton() or not has_kernels():
+        """A call's kernels, what is read on the host for them, and its tensors; or why there are none.
+
+        If they are for `anywhere`, they need not run here.
+        """
+        if not anywhere and not has_kernels():
             return "Triton cannot run here"
         loss = self._make()
         given = args if module is None else (module, *args)
@@ -52,7 +60,8 @@ class HandwrittenCalls:
         taken = {name: arguments.get(name, getattr(module, name, default)) for name, default in loss.defaults.items()}
         tensors = {name: each for name, each in taken.items() if isinstance(each, torch.Tensor)}
         try:
-            require([each for name, each in tensors.items() if name not in loss.on_host])
+            if not anywhere:
+                require([each for name, each in tensors.items() if name not in loss.on_host])
         except UnavailableError as error:
             return error.reason
         needs = [is_differentiable() and each.requires_grad for each in tensors.values()]
@@ -109,7 +118,7 @@ class _Segment:
         self._args, self._kwargs = args, kwargs
         self.settings = Settings()
 
-    def failed(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """Nothing is kept of a kernel that does not compile."""
 
     def replay(self, arguments: Sequence[Any]) -> Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]:

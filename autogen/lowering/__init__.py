@@ -51,9 +51,7 @@ def decompositions() -> dict[Any, Any]:
     written = {op for op in table if _functional_twin(op) in own}  # the in-place forms
     kept = own | written
     found = {
-        op: formula
-        for op, formula in table.items()
-        if compat.is_op(op) and op not in kept and not is_torchs_own(op)
+        op: formula for op, formula in table.items() if compat.is_op(op) and op not in kept and not is_torchs_own(op)
     }
     return found | {torch.ops.aten.rrelu_with_noise_functional.default: _rrelu}
 

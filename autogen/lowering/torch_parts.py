@@ -8,7 +8,6 @@ from typing import Any
 
 import sympy
 import torch
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from autogen import compat, ir
 from autogen.capture.graph import JointGraph
@@ -120,8 +119,7 @@ class TorchParts:
         if "elsewhere" in node.meta:
             name = TorchStep.name_of(node.target)
             raise UnsupportedOpError(f"{name} on the device {node.meta['elsewhere']}", where=node.meta["origin"])
-        unknown = [symbol for shape, _ in node.meta["geometry"] for size in shape for symbol in _unknown(size)]
-        if unknown:
+        if any(size.has(Read, Chosen) for shape, _ in node.meta["geometry"] for size in self._sizes(shape)):
             raise ValueBranchError(TorchStep.name_of(node.target), where=node.meta["origin"])
         buffers: list[ir.Buffer | None] = []
         geometry = iter(node.meta["geometry"])
@@ -248,10 +246,6 @@ class TorchParts:
 
     def _name(self, node: torch.fx.Node) -> str:
         return self._variables.get(node) or (TorchStep.name_of(node.target) if "geometry" in node.meta else "part")
-
-
-def _unknown(size: Any) -> set[Any]:
-    return set(free_unbacked_symbols(size)) if isinstance(size, torch.SymInt) else set()
 
 
 def _place(node: torch.fx.Node) -> tuple[torch.fx.Node, int]:

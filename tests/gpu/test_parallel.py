@@ -1,12 +1,8 @@
-"""Losses in several threads, on several devices, and in processes that find them on disk."""
+"""Losses in several threads, and on several devices."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +11,8 @@ from torch import Tensor, nn
 
 import autogen.losses
 from autogen import autogen_loss
-from autogen.options import PLANS_VARIABLE
-from autogen.runtime import build
 
 pytestmark = pytest.mark.hardware
-
-ROOT = Path(__file__).parents[2]
 
 
 def cases(device: str) -> list[tuple[nn.Module, nn.Module, tuple[Tensor, ...]]]:
@@ -77,30 +69,3 @@ def test_devices(current: int) -> None:
                     found, expected = outcome(loss, inputs), outcome(plain, inputs)
                     assert [str(each.device) for each in found] == [device, device]
                     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-
-
-PROGRAM = """
-import torch
-from torch import nn
-from autogen import autogen_loss, trace_count
-
-torch.manual_seed(0)
-x, labels = torch.randn(64, 1000, device="cuda", requires_grad=True), torch.randint(1000, (64,), device="cuda")
-loss = autogen_loss(nn.CrossEntropyLoss(), policy="mandatory")
-value = loss(x, labels)
-value.backward()
-torch.testing.assert_close(value, nn.functional.cross_entropy(x, labels))
-print(trace_count(loss), value.item(), x.grad.sum(0)[:5].tolist())
-"""
-
-
-def test_a_plan_from_disk(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(PROGRAM)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), build.CACHE_VARIABLE: str(tmp_path)}
-    environment.pop(PLANS_VARIABLE, None)
-    found = []
-    for _ in range(2):
-        run = subprocess.run([sys.executable, str(script)], env=environment, check=True, capture_output=True, text=True)
-        found.append(run.stdout.strip())
-    assert found[0].startswith("1 ") and found[1] == "0 " + found[0][2:]

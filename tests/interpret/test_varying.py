@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 import autogen.compiler
 import autogen.scheduling.kernel
-from autogen import TooManyTracesError, autogen_loss, explain, policy, trace_count
+from autogen import autogen_loss, explain, policy, trace_count
+from autogen.errors import RecompileLimitError as TooManyTracesError
 from tests.interpret.agreement import draw
 
 X, Y = draw("real", 6, 5), draw("real", 6, 5, seed=1).detach()

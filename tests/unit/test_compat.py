@@ -91,6 +91,8 @@ def test_operators_have_schemas() -> None:
     assert "dim" in [each.name for each in schema.arguments]
     assert not compat.schema_of(aten.view.default).arguments[0].alias_info.is_write
     assert compat.schema_of(operator.getitem) is None
+    shown = {op: compat.shows_its_first(op) for op in (aten.view.default, aten.exp.default, aten.exp_.default)}
+    assert list(shown.values()) == [True, False, False] and not compat.shows_its_first(operator.getitem)
 
 
 def test_results_of_adaptive_softmax_have_its_class() -> None:

@@ -1,0 +1,162 @@
+"""The fast path: which calls are those that are known, and which are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autogen import autogen_loss, policy
+from autogen.decorator import dispatcher_of
+from autogen.dispatch.fast import FastPath
+from tests.unit.pipeline import floats
+
+X, T = floats(4, 3, dtype=torch.float32), floats(4, 3, dtype=torch.float32, grad=False, seed=1)
+
+pytestmark = pytest.mark.skipif("not __import__('autogen.availability').availability.has_interpreter()")
+
+
+@autogen_loss(reads="arguments")
+def hinge(x: Tensor, t: Tensor, margin: float = 1.0, weight: Tensor | None = None) -> Tensor:
+    error = (margin - x * t).clamp(min=0)
+    return (error if weight is None else error * weight).mean()
+
+
+@autogen_loss(reads="arguments")
+class Hinge(nn.Module):
+    def __init__(self, margin: float = 1.0, weight: Tensor | None = None) -> None:
+        super().__init__()
+        self.margin = margin
+        self.register_buffer("weight", weight)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        error = (self.margin - x * t).clamp(min=0)
+        return (error if self.weight is None else error * self.weight).mean()
+
+
+@pytest.fixture(autouse=True)
+def mandatory() -> Iterator[None]:
+    with policy("mandatory"):
+        yield
+
+
+def path_of(loss: Any) -> FastPath:
+    found = dispatcher_of(loss)
+    assert found is not None and found[0].fast is not None
+    return found[0].fast
+
+
+def knows(*args: Any, **kwargs: Any) -> bool:
+    return path_of(hinge).find(None, args, kwargs) is not None
+
+
+@pytest.fixture
+def known() -> Callable[..., bool]:
+    """The path after one call of `hinge(X, T, 0.5)`."""
+    path_of(hinge)._entries.clear()
+    hinge(X, T, 0.5)
+    return knows
+
+
+def test_a_call_of_the_same_kind_goes_past_dynamo(known: Callable[..., bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert known(X, T, 0.5) and known(X.detach().clone().requires_grad_(), T, 0.5)
+    found = dispatcher_of(hinge)
+    assert found is not None
+    monkeypatch.setattr(found[0], "site", None)
+    x = X.detach().clone().requires_grad_()
+    hinge(x, T * 2, 0.5).backward()
+    wanted = torch.autograd.grad((0.5 - X * T * 2).clamp(min=0).mean(), X)[0]
+    torch.testing.assert_close(x.grad, wanted)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((X, T, 0.25), {}),
+        ((X, T, 1), {}),
+        ((X, T, True), {}),
+        ((X, T), {}),
+        ((X, T), {"margin": 0.5}),
+        ((X, T, 0.5, T), {}),
+        ((X, T, 0.5), {"weight": None}),
+        ((X, T, 0.5, "text"), {}),
+        ((X, T, [0.5]), {}),
+        ((X.double(), T, 0.5), {}),
+        ((X, T.double(), 0.5), {}),
+        ((X[:3], T[:3], 0.5), {}),
+        ((X, T[0], 0.5), {}),
+        ((X.detach().t().contiguous().t().requires_grad_(), T, 0.5), {}),
+        ((X.detach(), T, 0.5), {}),
+        ((X, T.clone().requires_grad_(), 0.5), {}),
+        ((X, T.to("meta"), 0.5), {}),
+    ],
+)
+def test_another_kind_is_not_known(args: Any, kwargs: Any, known: Callable[..., bool]) -> None:
+    assert not known(*args, **kwargs)
+
+
+def test_another_state_of_torch_is_not_known(known: Callable[..., bool]) -> None:
+    with torch.no_grad():
+        assert not known(X, T, 0.5)
+    with torch.inference_mode():
+        assert not known(X, T, 0.5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        hinge(X, T, 0.5)
+        with torch.autocast("cpu", enabled=False):
+            assert known(X, T, 0.5)
+
+
+def test_zeros_of_both_signs_differ(known: Callable[..., bool]) -> None:
+    hinge(X, T, 0.0)
+    assert known(X, T, 0.0) and not known(X, T, -0.0)
+
+
+def test_the_attributes_of_a_module() -> None:
+    def is_known(loss: Hinge) -> bool:
+        return path_of(loss).find(loss, (X, T), {}) is not None
+
+    loss = Hinge(0.5)
+    path_of(loss)._entries.clear()
+    loss(X, T)
+    assert is_known(loss) and is_known(Hinge(0.5))
+    assert not is_known(Hinge(0.25)) and not is_known(Hinge(0.5, T[0]))
+    loss.margin = 0.25
+    assert not is_known(loss)
+    loss.margin = 0.5
+    assert is_known(loss)
+    loss.register_buffer("weight", T[0])
+    assert not is_known(loss)
+    torch.testing.assert_close(loss(X, T), ((0.5 - X * T).clamp(min=0) * T[0]).mean())
+    loss.register_buffer("weight", T[1])
+    assert is_known(loss)
+    torch.testing.assert_close(loss(X, T), ((0.5 - X * T).clamp(min=0) * T[1]).mean())
+    loss.eval()
+    assert not is_known(loss)
+    loss.train()
+    loss.others = [1]
+    assert not is_known(loss)
+
+
+def test_what_is_not_learned() -> None:
+    @autogen_loss(reads="arguments")
+    def several(x: Tensor, t: Tensor) -> Any:
+        return x.exp().mean(), (x * t).mean()
+
+    several(X, T)
+    assert not path_of(several)._entries
+    path = path_of(hinge)
+    hinge(X, X)  # a tensor that is given twice
+    assert path.find(None, (X, X), {}) is None
+
+
+def test_the_oldest_is_forgotten() -> None:
+    from autogen.dispatch import fast
+
+    path = path_of(hinge)
+    for rows in range(2, fast._MOST_ENTRIES + 4):
+        for _ in range(2):  # launches for sizes that come first are not kept
+            hinge(torch.ones(rows, 3), torch.ones(rows, 3))
+    assert len(path._entries) == fast._MOST_ENTRIES
