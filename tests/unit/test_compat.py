@@ -122,6 +122,13 @@ def test_a_clamp_is_as_it_is_in_this_version() -> None:
     assert is_kept == compat.TAKES_ANY_BOUND
 
 
+def test_a_function_is_applied_directly() -> None:
+    y = x().requires_grad_()
+    z = compat.direct_apply(Doubled)(y)
+    z.sum().backward()
+    assert torch.equal(z, 2 * x()) and torch.equal(y.grad, torch.full((2, 3), 2.0))
+
+
 def test_views_share_a_storage() -> None:
     y = x()
     assert compat.storage_of(y) == compat.storage_of(y[1:]) != compat.storage_of(y.clone())
@@ -515,6 +522,13 @@ def test_inductor_compiles_a_graph() -> None:
 
 
 # --- symbolic shapes --------------------------------------------------------------------------------------------------
+
+
+def test_a_size_is_written_as_another() -> None:
+    shapes = compat.shape_env_of([])
+    one, other = (shapes.create_unbacked_symint().node.expr for _ in range(2))
+    compat.replace_symbol(shapes, one, other)
+    assert shapes.replace(one) == shapes.replace(other)
 
 
 def test_sizes_are_divided_as_integers() -> None:
