@@ -31,9 +31,6 @@ from torch.utils._device import DeviceContext
 pytree = torch.utils._pytree
 """Torch's walk through nested arguments."""
 
-OpOverload = torch._ops.OpOverload
-"""The class of operators in graphs, which are one overload each."""
-
 ASMOutput: Any = _ASMoutput
 """What `AdaptiveLogSoftmaxWithLoss` returns."""
 
@@ -65,9 +62,21 @@ TAKES_ANY_BOUND = torch.__version__ >= "2.15"
 """Whether clamp takes bounds that an integer cannot hold. Else such a bound is an error, or wraps."""
 
 
+def is_op(target: Any) -> bool:
+    """Whether a node's target is an overload of an op."""
+    return isinstance(target, torch._ops.OpOverload)
+
+
 def schema_of(target: Any) -> Any:
-    """The schema of an operator: its name, arguments and results."""
-    return target._schema
+    """The schema of an operator: its name, arguments and results; None of another function."""
+    return getattr(target, "_schema", None)
+
+
+def shows_its_first(target: Any) -> bool:
+    """Whether an op's results are views of its first argument."""
+    arguments = getattr(schema_of(target), "arguments", None)
+    first = arguments[0].alias_info if arguments else None
+    return first is not None and not first.is_write
 
 
 def storage_of(tensor: torch.Tensor) -> int:
@@ -324,22 +333,28 @@ def forget(code: CodeType) -> None:
 
 def left_to_python(reason: str, *, always: bool, deep: bool = False) -> Any:
     """What tells Dynamo to run a frame as it is: `always`, or this once; `deep` if what it calls is left, too."""
-    from torch._C._dynamo.eval_frame import _FrameAction as FrameAction
-    from torch._C._dynamo.eval_frame import _FrameExecStrategy as FrameExecStrategy
-    from torch._dynamo.types import ConvertFrameReturn
-
-    strategy = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP if deep else FrameAction.DEFAULT)
-    return ConvertFrameReturn(frame_exec_strategy=strategy, apply_to_code=always, skip_reason=reason)
+    return _answer("SKIP", "SKIP" if deep else "DEFAULT", reason, always=always)
 
 
 def captures_no_more(reason: str) -> Any:
     """What tells Dynamo to use what it has captured of some code, and to capture no more of it."""
-    from torch._C._dynamo.eval_frame import _FrameAction as FrameAction
-    from torch._C._dynamo.eval_frame import _FrameExecStrategy as FrameExecStrategy
+    return _answer("RUN_ONLY", "RUN_ONLY", reason)
+
+
+def _answer(own: str, called: str, reason: str, *, always: bool = True) -> Any:
+    from torch._C._dynamo import eval_frame
     from torch._dynamo.types import ConvertFrameReturn
 
-    strategy = FrameExecStrategy(FrameAction.RUN_ONLY, FrameAction.RUN_ONLY)
-    return ConvertFrameReturn(frame_exec_strategy=strategy, skip_reason=reason)
+    actions = eval_frame._FrameAction
+    strategy = eval_frame._FrameExecStrategy(getattr(actions, own), getattr(actions, called))
+    answer = ConvertFrameReturn(frame_exec_strategy=strategy, apply_to_code=always)
+    answer.skip_reason = reason  # which torch 2.11 does not ask for
+    return answer
+
+
+def skip_reason_of(answer: Any) -> str | None:
+    """Why Dynamo has captured nothing of a frame."""
+    return getattr(answer, "skip_reason", "torch leaves it to Python")
 
 
 def reasons_to_capture(frame: Any) -> list[str]:
@@ -533,18 +548,6 @@ def apart(fakes: Sequence[Any], wanted: Sequence[bool]) -> Iterator[list[Any]]:
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-
-
-def shows_its_first(target: Any) -> bool:
-    """Whether an op's results are views of its first argument."""
-    arguments = getattr(getattr(target, "_schema", None), "arguments", None)
-    first = arguments[0].alias_info if arguments else None
-    return first is not None and not first.is_write
-
-
-def is_op(target: Any) -> bool:
-    """Whether a node's target is an overload of an op."""
-    return isinstance(target, torch._ops.OpOverload)
 
 
 def boxed(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -220,7 +220,7 @@ def _value(argument: Any) -> Any:
 
 def _is_effect(node: torch.fx.Node) -> bool:
     """Whether a node does more than to compute its result."""
-    schema = getattr(node.target, "_schema", None)
+    schema = compat.schema_of(node.target)
     return schema is not None and bool(schema.is_mutable)
 
 

@@ -97,7 +97,7 @@ class Site:
                 self.captures += is_root
                 self._faults[key] = 0
             elif is_root:
-                self.reason = found.skip_reason
+                self.reason = compat.skip_reason_of(found)
             return found
         assert fault is not None
         if self.mandatory:
