@@ -360,6 +360,8 @@ class _Builder:
                 node.target, node.args = masks.masked_read, (node.args[0], mask, before)
                 self._masked.add(size)
         for node in self.graph.nodes:
+            if node.target is aten.masked_scatter.default:
+                self._scatter(node, by_mask)
             if node.target in masks.WRITES and (chosen := masks.mask_of(node)) is not None:
                 values, accumulate = node.args[2], len(node.args) > 3 and bool(node.args[3])
                 node.target, node.args = masks.masked_write, (node.args[0], *chosen, values, accumulate)
@@ -370,6 +372,19 @@ class _Builder:
         shape, other = tensor.meta["val"].shape, mask.meta["val"].shape  # type: ignore[union-attr]
         if tuple(shape) == tuple(other):
             node.target, node.args = aten.index.Tensor, (tensor, [mask])
+
+    def _scatter(self, node: torch.fx.Node, by_mask: dict[torch.fx.Node, Any]) -> None:
+        """`masked_scatter` of as many elements as the mask chooses, as the gradient of `masked_select` has it."""
+        tensor, mask, source = (_value(each) for each in node.args)
+        if source.dim() != 1 or tuple(tensor.shape) != tuple(mask.shape) or node.args[1] not in by_mask:
+            return
+        if self._is_same(source.shape[0], by_mask[node.args[1]]):  # type: ignore[index]
+            node.target = masks.masked_write
+            node.args = (node.args[0], node.args[1], 0, node.args[2], False)
+
+    def _is_same(self, size: Any, other: Any) -> bool:
+        one, same = (each.node.expr if isinstance(each, torch.SymInt) else each for each in (size, other))
+        return bool(self.shapes.replace(sympy.sympify(one)) == self.shapes.replace(sympy.sympify(same)))
 
     def _found(self) -> list[torch.fx.Node]:
         """The nodes that torch has to compute before the kernels, in the order of the graph."""

@@ -11,7 +11,7 @@ import torch
 
 from autogen.availability import has_no_memory, is_functional
 from autogen.capture.joint import Returned, Segment
-from autogen.errors import AutogenError, StorageError
+from autogen.errors import AutogenError
 from autogen.runtime.compiled import CompiledLoss
 from autogen.runtime.geometry import make_room
 from autogen.runtime.prepared import Prepared
@@ -79,10 +79,9 @@ class KernelSegment:
         return self.eager(*arguments)  # type: ignore[no-any-return]
 
     def fail(self, error: AutogenError) -> None:
-        """Have torch run the segment from now on; what only storage lacks may be there again in the next call."""
+        """Have torch run the segment from now on."""
         self._failed(error)
-        if not isinstance(error, StorageError):
-            self.fault = error
+        self.fault = error
 
     def _run(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         tensors = self._tensors(arguments)
