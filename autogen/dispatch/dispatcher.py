@@ -43,6 +43,10 @@ class Dispatcher:
         self._wrap_mandatory = wrapping(name, options, self.__call__, mandatory=True)
         self.handwritten = None if options.handwritten is None else HandwrittenCalls(self)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What was captured stays behind."""
+        return Dispatcher, (self.function, self.name, self.options)
+
     @cached_property
     def signature(self) -> inspect.Signature:
         """What the loss takes."""

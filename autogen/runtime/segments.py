@@ -33,6 +33,7 @@ class KernelSegment:
         compiled: the kernels for the sizes that were captured.
         eager: Dynamo's graph, for second derivatives.
         failed: hears of the first kernel that turns out not to compile, and may raise; `eager` runs from then on.
+        settings: those of the call, which Dynamo guards.
         training: whether the results have gradients.
     """
 
@@ -43,13 +44,14 @@ class KernelSegment:
         compiled: CompiledLoss,
         eager: Callable[..., Any],
         failed: Callable[[AutogenError], None],
+        settings: Settings,
         *,
         training: bool,
     ) -> None:
         self.segment, self.compiled, self.training = segment, compiled, training
         self.eager, self._failed = eager, failed
         self.fault: AutogenError | None = None
-        self.settings = Settings()  # Dynamo guards that they stay
+        self.settings = settings
         self.outputs = len(segment.graph.outputs)
         self.early = compiled.early
         self.differentiable = compiled.differentiable
@@ -59,6 +61,9 @@ class KernelSegment:
         self._prepared: dict[Any, Prepared] = {}
         self._seen: set[int] = set()
         self._tensors = _items(segment.tensors)
+        self._places = frozenset(segment.tensors)
+        count = len(segment.are_tensors)
+        self._kept: list[Any] | None = [None] * count if len(self._places) == count else None
         self._key = _items(segment.numbers)
         self._numbers = segment.numbers
         in_order = [each.output for each in segment.returned] == list(range(self.outputs))
@@ -126,7 +131,10 @@ class KernelSegment:
         self, prepared: Any, sizes: Any, arguments: Sequence[Any], tensors: Sequence[torch.Tensor]
     ) -> Sequence[torch.Tensor]:
         constant: list[torch.Tensor] = []
-        returned = apply((prepared, sizes, self, arguments, constant), *tensors)
+        kept = self._kept
+        if kept is None:  # of tensors autograd keeps those that are saved, until backward has run
+            kept = [None if place in self._places else each for place, each in enumerate(arguments)]
+        returned = apply((prepared, sizes, self, kept, constant), *tensors)
         if self.outputs == 1:
             return (returned,)
         if not self.only_first:
