@@ -57,8 +57,8 @@ class Returned:
     """One result of a segment: the output of this number, the argument of this number, or a number that Python
     computes from sizes and from what the loss reads of tensors, as a tensor of `dtype` if that is not None.
 
-    Of an argument it may be a view: its shape, its strides, and how much further in memory it begins. What is `moved` is
-    copied to another device, with these options.
+    Of an argument it may be a view: its shape, its strides, and how much further in memory it begins. What is `moved`
+    is copied to another device, with these options.
     """
 
     output: int | None = None

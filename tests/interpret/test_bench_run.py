@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-
 from autogen.runtime.versions import source_files
+
 from bench import gpu, results, run
 from bench.gpu_cases import Case, cases
 from tests.interpret.launches import LAUNCHES

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 import torch
+from autogen.calls.surroundings import Surroundings
 from torch import Tensor, nn
 
 from autogen import autogen_loss, explain, policy, trace_count
-from autogen.calls.surroundings import Surroundings
 from autogen.decorator import dispatcher_of
 from autogen.locks import replaced
 from tests.interpret.agreement import draw
