@@ -56,6 +56,10 @@ class Dispatcher:
 
         return HandwrittenCalls(self.function, self.options.handwritten)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What was captured stays behind."""
+        return Dispatcher, (self.function, self.name, self.options)
+
     @cached_property
     def signature(self) -> inspect.Signature:
         """What the loss takes."""
