@@ -687,13 +687,6 @@ def replace_symbol(shapes: Any, symbol: Any, other: Any) -> None:
     shapes._set_replacement(symbol, other, "values decide that they are equal")
 
 
-def expression_of(size: Any) -> Any:
-    """A size as an expression of sympy."""
-    import sympy
-
-    return size.node.expr if isinstance(size, torch.SymInt) else sympy.sympify(size)
-
-
 def hints_of(shapes: Any) -> Mapping[Any, Any]:
     """The sizes of the call that was captured, by the symbols of a `ShapeEnv`."""
     known = getattr(shapes, "backed_var_to_val", None)  # `var_to_val` before torch 2.12

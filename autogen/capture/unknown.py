@@ -8,7 +8,6 @@ from typing import Any
 import sympy
 import torch
 
-from autogen import compat
 from autogen.capture import masks
 from autogen.capture.draft import Draft
 from autogen.capture.prologue import Prologue
@@ -68,19 +67,6 @@ def _as_write(draft: Draft, node: torch.fx.Node, by_size: dict[sympy.Expr, set[t
         return
     if by_size.get(draft.shapes.replace(values.shape[0].node.expr)) == {mask}:
         node.target, node.args = aten.index_put.default, (tensor, [mask], source)
-
-
-def _as_write(draft: Draft, node: torch.fx.Node, by_mask: dict[torch.fx.Node, torch.SymInt]) -> None:
-    """`masked_scatter` of as many elements as the mask chooses, as the gradient of `masked_select` has it."""
-    if len(node.all_input_nodes) != 3:
-        return
-    tensor, mask, source = node.all_input_nodes
-    shape = source.meta["val"].shape
-    if len(shape) != 1 or tuple(tensor.meta["val"].shape) != tuple(mask.meta["val"].shape) or mask not in by_mask:
-        return
-    given, chosen = (compat.expression_of(size) for size in (shape[0], by_mask[mask]))
-    if draft.shapes.replace(given) == draft.shapes.replace(chosen):
-        node.target, node.args = masks.masked_write, (tensor, mask, 0, source, False)
 
 
 def found_by_torch(draft: Draft, chosen: set[sympy.Symbol], *, knows_numbers: bool) -> list[torch.fx.Node]:
