@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin/python -m
 FUZZ_SECONDS ?= 300
+COMPAT ?= 2.11.0-3.6.0 2.13.0-3.7.1 2.14.1-3.8.0
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz emulate check bench-plots clean
+.PHONY: help demo test fuzz emulate compat check bench-plots clean
 
 help:   ## list the targets
 	@sed -nE 's/^([a-z-]+): .*## /make \1\t/p' Makefile
@@ -30,6 +31,19 @@ fuzz: $(STAMP)   ## draw anew for the property tests, until one fails or FUZZ_SE
 
 emulate: $(STAMP)   ## run the tests of ops and losses, and those for GPUs, on an emulated one: about an hour
 	TRITON_INTERPRET=0 $(RUN) pytest -n logical --emulate tests/unit/test_ops.py tests/interpret tests/gpu
+
+# Each has an environment of its own, in build/compat. Of PyPI's builds of torch for x86-64 all but a few bring CUDA's
+# libraries, 5 GB.
+compat: $(COMPAT:%=build/compat/%/.installed)   ## test some losses with the versions of torch and Triton in COMPAT
+	for each in $(COMPAT); do echo "torch-triton $$each"; \
+		TRITON_INTERPRET=1 build/compat/$$each/bin/python -m pytest -q tests/unit/test_compat.py tests/unit/test_smoke.py \
+		&& TRITON_INTERPRET=0 build/compat/$$each/bin/python -m pytest -q tests/unit/test_compat.py || exit 1; done
+
+build/compat/%/.installed:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install -q -e ".[test]" "numpy<2.4" \
+		torch==$(word 1,$(subst -, ,$*)) triton==$(word 2,$(subst -, ,$*))
+	touch $@
 
 check: $(STAMP)   ## run the linter, the formatter's check and the type checker
 	$(RUN) ruff check

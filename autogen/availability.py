@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch.compiler import is_compiling
@@ -104,11 +103,6 @@ def require(tensors: Sequence[torch.Tensor], plain: tuple[type, ...] = PLAIN_TEN
         )
     if device.type not in ("cpu", "cuda"):
         raise UnavailableError(f"no kernels for the device {device.type}", remedy="Move the tensors to a GPU.")
-
-
-def is_traced(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call is given what stands for a tensor in a trace, as in a thread that works for the loss."""
-    return any(isinstance(each, compat.FakeTensor) for each in compat.pytree.tree_leaves((args, kwargs)))
 
 
 def is_batched(tensors: Sequence[torch.Tensor | None]) -> bool:

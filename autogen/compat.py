@@ -31,9 +31,6 @@ from torch.utils._device import DeviceContext
 pytree = torch.utils._pytree
 """Torch's walk through nested arguments."""
 
-OpOverload = torch._ops.OpOverload
-"""The class of operators in graphs, which are one overload each."""
-
 ASMOutput: Any = _ASMoutput
 """What `AdaptiveLogSoftmaxWithLoss` returns."""
 
@@ -65,19 +62,26 @@ TAKES_ANY_BOUND = torch.__version__ >= "2.15"
 """Whether clamp takes bounds that an integer cannot hold. Else such a bound is an error, or wraps."""
 
 
+def is_op(target: Any) -> bool:
+    """Whether a node's target is an overload of an op."""
+    return isinstance(target, torch._ops.OpOverload)
+
+
 def schema_of(target: Any) -> Any:
-    """The schema of an operator: its name, arguments and results."""
-    return target._schema
+    """The schema of an operator: its name, arguments and results; None of another function."""
+    return getattr(target, "_schema", None)
+
+
+def shows_its_first(target: Any) -> bool:
+    """Whether an op's results are views of its first argument."""
+    arguments = getattr(schema_of(target), "arguments", None)
+    first = arguments[0].alias_info if arguments else None
+    return first is not None and not first.is_write
 
 
 def storage_of(tensor: torch.Tensor) -> int:
     """What tensors that share memory have in common."""
     return tensor.untyped_storage()._cdata
-
-
-def is_leaf_module(module: torch.nn.Module) -> bool:
-    """Whether a module has neither parameters nor modules of its own."""
-    return not (module._parameters or module._modules)
 
 
 def tensor_guard(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
@@ -174,6 +178,16 @@ def cuda_functions() -> tuple[Callable[[], int], Callable[[Any], int], Callable[
         torch._C._cuda_getCurrentRawStream,
         torch._C._cuda_isCurrentStreamCapturing,
     )
+
+
+def direct_apply(function: Any) -> Callable[..., Any]:
+    """`apply` of an `autograd.Function`, which does not ask whether torch.func transforms the call.
+
+    What autograd calls would look each time whether the class has a `backward` or a `vjp`.
+    """
+    if hasattr(function, "_backward_cls"):
+        function._backward_cls.apply = function.backward
+    return super(torch.autograd.Function, function).apply
 
 
 # --- Dynamo -----------------------------------------------------------------------------------------------------------
@@ -279,19 +293,22 @@ def options_of_dynamo(*, dynamic: str, knows_values: bool, limit: int, static: b
     from torch.compiler import config as compiler
     from torch.fx.experimental import _config as symbolic
 
+    chosen: dict[str, Any] = {
+        "capture_scalar_outputs": knows_values,
+        "capture_dynamic_output_shape_ops": knows_values,
+        "specialize_float": static,
+        "specialize_int": static,
+        "automatic_dynamic_shapes": not static,
+        "recompile_limit": limit + 1,
+        "accumulated_recompile_limit": 1 << 20,
+        "reorderable_logging_functions": config.reorderable_logging_functions | _says(),
+        "suppress_errors": False,
+        "record_runtime_overhead": False,  # which is two calls of Python around each graph
+    }
+    chosen["allow_unspec_int_on_nn_module"] = not static
+    known = {name: value for name, value in chosen.items() if hasattr(config, name)}  # not all are in torch 2.11
     with (
-        config.patch(
-            capture_scalar_outputs=knows_values,
-            capture_dynamic_output_shape_ops=knows_values,
-            specialize_float=static,
-            specialize_int=static,
-            allow_unspec_int_on_nn_module=not static,
-            automatic_dynamic_shapes=not static,
-            recompile_limit=limit + 1,
-            accumulated_recompile_limit=1 << 20,
-            reorderable_logging_functions=config.reorderable_logging_functions | _says(),
-            suppress_errors=False,
-        ),
+        config.patch(known),
         compiler.patch(dynamic_sources="" if static else dynamic),  # type: ignore[attr-defined]
         symbolic.patch(use_duck_shape=False),  # type: ignore[attr-defined]
         aot.patch(fake_tensor_propagate_real_tensors=False),
@@ -307,13 +324,6 @@ def _says() -> set[Any]:
     return {print, warnings.warn}
 
 
-def entries_of(code: CodeType) -> int:
-    """How many captures of some code Dynamo keeps."""
-    from torch._dynamo.eval_frame import _debug_get_cache_entry_list
-
-    return len(_debug_get_cache_entry_list(code))
-
-
 def forget(code: CodeType) -> None:
     """Have Dynamo forget what it has captured of some code."""
     from torch._C._dynamo.eval_frame import reset_code
@@ -323,22 +333,28 @@ def forget(code: CodeType) -> None:
 
 def left_to_python(reason: str, *, always: bool, deep: bool = False) -> Any:
     """What tells Dynamo to run a frame as it is: `always`, or this once; `deep` if what it calls is left, too."""
-    from torch._C._dynamo.eval_frame import _FrameAction as FrameAction
-    from torch._C._dynamo.eval_frame import _FrameExecStrategy as FrameExecStrategy
-    from torch._dynamo.types import ConvertFrameReturn
-
-    strategy = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP if deep else FrameAction.DEFAULT)
-    return ConvertFrameReturn(frame_exec_strategy=strategy, apply_to_code=always, skip_reason=reason)
+    return _answer("SKIP", "SKIP" if deep else "DEFAULT", reason, always=always)
 
 
 def captures_no_more(reason: str) -> Any:
     """What tells Dynamo to use what it has captured of some code, and to capture no more of it."""
-    from torch._C._dynamo.eval_frame import _FrameAction as FrameAction
-    from torch._C._dynamo.eval_frame import _FrameExecStrategy as FrameExecStrategy
+    return _answer("RUN_ONLY", "RUN_ONLY", reason)
+
+
+def _answer(own: str, called: str, reason: str, *, always: bool = True) -> Any:
+    from torch._C._dynamo import eval_frame
     from torch._dynamo.types import ConvertFrameReturn
 
-    strategy = FrameExecStrategy(FrameAction.RUN_ONLY, FrameAction.RUN_ONLY)
-    return ConvertFrameReturn(frame_exec_strategy=strategy, skip_reason=reason)
+    actions = eval_frame._FrameAction
+    strategy = eval_frame._FrameExecStrategy(getattr(actions, own), getattr(actions, called))
+    answer = ConvertFrameReturn(frame_exec_strategy=strategy, apply_to_code=always)
+    answer.skip_reason = reason  # which torch 2.11 does not ask for
+    return answer
+
+
+def skip_reason_of(answer: Any) -> str | None:
+    """Why Dynamo has captured nothing of a frame."""
+    return getattr(answer, "skip_reason", "torch leaves it to Python")
 
 
 def reasons_to_capture(frame: Any) -> list[str]:
@@ -381,13 +397,6 @@ def locks_of_dynamo() -> list[Any]:
     """What the thread holds that Dynamo captures a function in; none before Dynamo is first used."""
     module = sys.modules.get("torch._dynamo.convert_frame")
     return [] if module is None else [module.compile_lock]
-
-
-def restarts(error: Exception) -> bool:
-    """Whether an exception is Dynamo's own way of beginning anew."""
-    from torch._dynamo.exc import TensorifyScalarRestartAnalysis
-
-    return isinstance(error, TensorifyScalarRestartAnalysis)
 
 
 def cause_of(error: BaseException) -> BaseException:
@@ -539,11 +548,6 @@ def apart(fakes: Sequence[Any], wanted: Sequence[bool]) -> Iterator[list[Any]]:
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-
-
-def is_op(target: Any) -> bool:
-    """Whether a node's target is an overload of an op."""
-    return isinstance(target, torch._ops.OpOverload)
 
 
 def boxed(function: Callable[..., Any]) -> Callable[..., Any]:

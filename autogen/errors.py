@@ -55,19 +55,6 @@ def _summary(cause: BaseException) -> str:
     return f"{name}: {message.splitlines()[0].rstrip('.')}" if message else name
 
 
-def without_frames(error: AutogenError) -> AutogenError:
-    """An error that keeps no tensors of the call alive, nor does what it was raised from or after."""
-    todo: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    while todo:
-        each = todo.pop()
-        if each is not None and id(each) not in seen:
-            seen.add(id(each))
-            each.__traceback__ = None
-            todo += [each.__cause__, each.__context__]
-    return error
-
-
 class UnsupportedOpError(AutogenError):
     """No kernel can be generated for `op`, a torch op or a use of one; `node` is its name in the graph."""
 

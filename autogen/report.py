@@ -105,6 +105,7 @@ def explain(loss: Any, *args: Any, **kwargs: Any) -> Report:
 
     Raises:
         TypeError: the arguments do not fit the loss's signature, or `loss` is a class: pass an instance.
+        ValueError: an environment variable has a value that is not understood.
     """
     parts = None if isinstance(loss, type) else getattr(loss, PARTS, None)
     if parts is not None and getattr(loss, "use_autogen", True):
@@ -113,6 +114,8 @@ def explain(loss: Any, *args: Any, **kwargs: Any) -> Report:
         return Report(name, "eager", taken) if isinstance(taken, str) else _of_parts(name, taken)
     dispatcher, module, args = call_of(loss, args)
     name = type(module).__name__ if module is not None else dispatcher.name
+    if dispatcher.options.fault:
+        raise ValueError(dispatcher.options.fault)
     if resolve(dispatcher.options.policy) is Policy.DISABLED:
         return Report(name, "eager", "the policy is disabled")
     if module is not None and not getattr(module, "use_autogen", True):
@@ -149,6 +152,7 @@ def _of_captures(
         runs, refused = dispatcher.look(module, name, args, kwargs)
     except AutogenError as error:  # under the policy "mandatory"
         return Report(name, "eager", error.reason)
+    runs = [replace(run, captured=run.captured.now) for run in runs]
     computing = [run.captured for run in runs if run.captured.computes]
     breaks = tuple(
         _with_line(run.captured.ended_by, run.captured.line) for run in runs if run.captured.ended_by is not None

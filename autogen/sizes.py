@@ -17,13 +17,10 @@ SCOPE = {"math": math, "torch": torch}
 
 
 class Script:
-    """A generated function, which can be pickled: `text` defines `run`, and is compiled when it is first run."""
+    """A generated function: `text` defines `run`, and is compiled when it is first run."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-
-    def __getstate__(self) -> dict[str, str]:
-        return {"text": self.text}
 
     @functools.cached_property
     def run(self) -> Callable[..., Any]:

@@ -58,9 +58,9 @@ class TorchStep:
     @staticmethod
     def name_of(target: Any) -> str:
         """An op's name without its library and overload, such as `mm`."""
-        is_op = isinstance(target, compat.OpOverload)
-        name: str = compat.schema_of(target).name.rpartition("::")[2].lstrip("_") if is_op else target.__name__
-        return name
+        return (
+            compat.schema_of(target).name.rpartition("::")[2].lstrip("_") if compat.is_op(target) else target.__name__
+        )
 
     @property
     def name(self) -> str:
@@ -96,7 +96,7 @@ class TorchStep:
     @property
     def is_op(self) -> bool:
         """Whether it is an op, and not a function of the package's, whose copy of a tensor is no op of ATen's."""
-        return isinstance(self.target, compat.OpOverload)
+        return compat.is_op(self.target)
 
     @property
     def returns_tensor(self) -> bool:
@@ -169,7 +169,7 @@ def copied(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
 
 def is_view(target: Any) -> bool:
     """Whether an op returns a view of its first argument."""
-    schema = getattr(target, "_schema", None)
+    schema = compat.schema_of(target)
     if schema is None:
         return False
     first = schema.arguments[0].alias_info if schema.arguments else None

@@ -101,7 +101,7 @@ def run_one(name: str, target: str) -> None:
     import_lazily()
     loss, make = LOSSES[name]
     tensors = make()
-    gc.disable()
+    gc.disable()  # whose times would be noise
     seconds = stages(loss, tensors, target)
     print(*(1000 * seconds[stage] for stage in STAGES))
 

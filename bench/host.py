@@ -35,9 +35,9 @@ from typing import Any
 import torch
 from torch import nn
 
-import autogen.dispatch.dispatcher
 import autogen.losses
 from autogen import autogen_loss, availability, policy
+from autogen.dispatch import dispatcher
 from autogen.losses.handwritten.ctc import CTC
 from autogen.losses.handwritten.multilabel_margin import MultiLabelMargin
 from autogen.runtime import build, direct, handwritten
@@ -112,10 +112,9 @@ class _Kernel:
 def pretend() -> None:
     """Make tensors on the CPU pass for those of a GPU whose driver does nothing."""
     torch.set_flush_denormal(True)  # which are slow to multiply: what no kernel has written may be full of them
-    for module in (availability, autogen.dispatch.dispatcher):
-        setattr(module, "has_interpreter", lambda: True)  # noqa: B010
+    dispatcher.has_interpreter = availability.has_interpreter = lambda: True  # type: ignore[assignment, attr-defined]
     MultiLabelMargin.checks_values = CTC.checks_values = False  # which are of the CPU alone
-    build.load_function = lambda name, text, key="": _Kernel()
+    build.load_function = lambda name, text: _Kernel()
     streams = direct.Streams(lambda: None, lambda index: 0, lambda: False)
     direct.streams_of = lambda kind: streams  # type: ignore[assignment]
     handwritten.Launch._through_triton = lambda self, device: _Kernel()  # type: ignore[method-assign]

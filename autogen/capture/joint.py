@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
 import torch
 
+from autogen import compat
 from autogen.capture import nodes, unknown
 from autogen.capture.draft import Draft
 from autogen.capture.graph import EdgeTensor, JointGraph
@@ -25,12 +27,17 @@ aten = torch.ops.aten
 class Returned:
     """One result of a segment: the output of this number, the argument of this number, or a number that Python
     computes from sizes and from what the loss reads of tensors, as a tensor of `dtype` if that is not None.
+
+    Of an argument it may be a view: its shape, its strides, and how much further in memory it begins. What is `moved`
+    is copied to another device, with these options.
     """
 
     output: int | None = None
     argument: int | None = None
+    view: tuple[tuple[sympy.Expr, ...], tuple[sympy.Expr, ...], sympy.Expr] | None = None
     number: sympy.Expr | None = None
     dtype: torch.dtype | None = None
+    moved: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -165,13 +172,34 @@ class _Edge:
     def _returned(self, node: Any, tangent: torch.fx.Node | None) -> Returned:
         if not isinstance(node, torch.fx.Node):
             return Returned(number=None if node is None else sympy.sympify(node))
+        if tangent is None and "elsewhere" in node.meta and node.target is aten._to_copy.default:
+            return replace(self._returned(node.args[0], None), moved=dict(node.kwargs))
         if node in self._draft.arguments:
             return Returned(argument=self._draft.arguments.index(node))
+        view = self._view_of_argument(node) if tangent is None else None
+        if view is not None:
+            return view
         number = self._number(node)
         if number is not None:
             value = node.meta["val"]
             return Returned(number=number, dtype=value.dtype if isinstance(value, torch.Tensor) else None)
         return Returned(output=self._output(node, tangent))
+
+    def _view_of_argument(self, node: torch.fx.Node) -> Returned | None:
+        """A result that shows the memory of an argument, which torch finds out by where it begins."""
+        whole = node
+        while whole.target is operator.getitem or compat.shows_its_first(whole.target):
+            whole = whole.all_input_nodes[0]
+        if whole not in self._draft.tensors:
+            return None
+        value, own = node.meta["val"], whole.meta["val"]
+        places = (*value.shape, *value.stride(), value.storage_offset() - own.storage_offset())
+        found = tuple(map(self._sizes.expression, places))
+        if any(not each.free_symbols <= self._sizes.symbols.keys() for each in found):
+            return None
+        rank = value.dim()
+        argument = self._draft.arguments.index(whole)
+        return Returned(argument=argument, view=(found[:rank], found[rank:-1], found[-1]))
 
     def _output(self, node: torch.fx.Node, tangent: torch.fx.Node | None) -> int:
         """The number of an output; a new one if it has an upstream gradient of its own."""

@@ -15,7 +15,7 @@ from autogen.capture.sizes import SYMBOLIC, Size
 from autogen.capture.source import line_of_trace
 from autogen.compat import pytree
 from autogen.errors import TooLargeError, UnsupportedOpError
-from autogen.torch_step import is_random
+from autogen.torch_step import TorchStep, is_random
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -38,6 +38,7 @@ _SELECTED = {
     aten.select_scatter.default: (0, 2, 3),
 }
 _PLACED: dict[Any, tuple[int, int, int]] = {**_STARTS, **_SELECTED}
+_EXTREMES = frozenset({aten.max.default, aten.max.dim, aten.min.default, aten.min.dim})
 _OF_ROWS = frozenset(
     {
         *(aten.gather.default, aten.scatter_add.default, aten.scatter.src, aten.scatter.value),
@@ -62,7 +63,8 @@ def prepare(draft: Draft) -> None:
             later.add(node)
         is_backward = node.meta.get("partitioner_tag") == "is_backward" or node in later
         origin, whole = line_of_trace(node.meta.get("stack_trace")), node.meta.get("original_aten")
-        is_part = whole not in (None, node.target, aten._to_copy.default)  # of torch's formula for another op
+        # Of torch's formula for another op; AOTAutograd notes a copy of the op.
+        is_part = str(whole) not in ("None", str(node.target), "aten._to_copy.default")
         node.meta.update(origin=origin, backward=is_backward, of_formula=is_part)
         if node.op == "get_attr":
             _write_constant(draft, node)
@@ -110,6 +112,8 @@ def _prepare_operation(draft: Draft, node: torch.fx.Node) -> None:
     if node.target in _SAME and len(node.all_input_nodes) == 1:
         draft.replace(node, node.all_input_nodes[0])
         return
+    if node.target in _EXTREMES and _reduces_nothing(node):
+        raise UnsupportedOpError(f"{TorchStep.name_of(node.target)} of no elements", where=node.meta["origin"])
     if node.target in _OF_ROWS:
         _settle_rows(node)
     if not compat.is_op(node.target):
@@ -160,9 +164,9 @@ def merge_alike(draft: Draft) -> None:
 
 def _equate(draft: Draft, node: torch.fx.Node, other: torch.fx.Node) -> None:
     """Note that what values decide of the sizes of two nodes that compute the same is the same."""
-    values: tuple[Any, Any] = (node.meta.get("val"), other.meta.get("val"))
-    if all(isinstance(each, torch.Tensor) for each in values):
-        for size, same in zip(*(each.shape for each in values), strict=True):
+    one, two = node.meta.get("val"), other.meta.get("val")
+    if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor):
+        for size, same in zip(one.shape, two.shape, strict=True):
             draft.are_equal(size, same)
 
 
@@ -204,6 +208,12 @@ def _settle_rows(node: torch.fx.Node) -> None:
             guard_or_false(count == size)
 
 
+def _reduces_nothing(node: torch.fx.Node) -> bool:
+    """Whether a reduction has no elements, all or along its one dimension."""
+    shape, dims = _value(node.args[0]).shape, node.args[1:2]
+    return 0 in shape if not dims else bool(shape) and shape[dims[0]] == 0
+
+
 def _value(argument: Any) -> Any:
     """What a node, or a number, is in the capture."""
     return argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
@@ -211,7 +221,7 @@ def _value(argument: Any) -> Any:
 
 def _is_effect(node: torch.fx.Node) -> bool:
     """Whether a node does more than to compute its result."""
-    schema = getattr(node.target, "_schema", None)
+    schema = compat.schema_of(node.target)
     return schema is not None and bool(schema.is_mutable)
 
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from autogen import compat
 from autogen.availability import has_interpreter, require
+from autogen.capture import formulas
 from autogen.capture.source import innermost
 from autogen.compiler import compile_graph, compile_segment
 from autogen.errors import AutogenError, GraphChangedError, SourceLine, defects_of
 from autogen.lowering import decompositions
 from autogen.options import PLAIN, Options
+from autogen.runtime.replays import Settings
 from autogen.runtime.segments import KernelSegment
+
+logger = logging.getLogger(__name__)
 
 Runner = Callable[..., Any]
 
@@ -37,6 +42,12 @@ class Captured:
     computes: bool = True
     ended_by: str | None = None
     line: SourceLine | None = None
+
+    @property
+    def now(self) -> Captured:
+        """The same, as it is after kernels have turned out not to compile."""
+        fault = None if self.runner is None else self.runner.fault
+        return self if fault is None else replace(self, runner=None, path="eager", reason=fault.reason, error=fault)
 
 
 class Backend:
@@ -81,8 +92,9 @@ class Backend:
                     captured = Captured(None, "inductor", "tensors on the CPU are for torch's own compiler")
                     return captured, compat.inductor(graph, example)
                 require([each for each in example if isinstance(each, torch.Tensor)])
+            formulas.replace(graph)
             with contextlib.nullcontext() if self.may_fail else defects_of(self.name):
-                runner, segment = Compilation(self.name, self.options, graph).run(example)
+                runner, segment = Compilation(self.name, self.options, graph, mandatory=self.mandatory).run(example)
             captured = Captured(segment, segment.compiled.path, segment.compiled.reason)
             return captured, runner if self.runs else graph.forward
         except GraphChangedError:
@@ -101,12 +113,12 @@ def dynamo_backend(graph: torch.fx.GraphModule, example: Sequence[Any]) -> Runne
 class Compilation:
     """One graph through AOTAutograd, and on to kernels."""
 
-    def __init__(self, name: str, options: Options, graph: torch.fx.GraphModule) -> None:
-        self.name, self.options, self.graph = name, options, graph
+    def __init__(self, name: str, options: Options, graph: torch.fx.GraphModule, *, mandatory: bool = False) -> None:
+        self.name, self.options, self.graph, self._mandatory = name, options, graph, mandatory
         self.names = list(map(_name_of, (node for node in graph.graph.nodes if node.op == "placeholder")))
         self.runner: KernelSegment | None = None
         self.is_plain = False
-        self.kept: list[int] = []
+        self.settings = Settings()  # before AOTAutograd changes them
 
     def run(self, example: Sequence[Any]) -> tuple[Runner, KernelSegment]:
         """What runs the graph, and its kernels."""
@@ -122,6 +134,12 @@ class Compilation:
         assert self.runner is not None
         return (self.runner if self.is_plain else run), self.runner
 
+    def _failed(self, error: AutogenError) -> None:
+        """Say that torch runs the graph from now on."""
+        if self._mandatory:
+            raise error
+        logger.warning("%s runs in torch: %s", self.name, error.reason)
+
     def _kernels(self, module: torch.fx.GraphModule, count: int, *, training: bool) -> KernelSegment:
         fakes = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
         shapes = compat.shape_env_of(fakes)
@@ -131,9 +149,14 @@ class Compilation:
             )
 
         def again(sizes: dict[str, Any]) -> Any:
-            return compile_graph(segment.graph, self.name, segment.device, self.options, training=training, sizes=sizes)
+            with defects_of(self.name):
+                return compile_graph(
+                    segment.graph, self.name, segment.device, self.options, training=training, sizes=sizes
+                )
 
-        self.runner = KernelSegment(segment, again, compiled, self.graph.forward, _ignore, training=training)
+        self.runner = KernelSegment(
+            segment, again, compiled, self.graph.forward, self._failed, self.settings, training=training
+        )
         return self.runner
 
     def _inference(self, module: torch.fx.GraphModule, example: Sequence[Any]) -> Runner:
@@ -141,7 +164,7 @@ class Compilation:
         count = len(compat.results_of(module))
         runner = self._kernels(module, count, training=False)
         self.is_plain = compat.is_plain_call()
-        return compat.boxed(runner)
+        return compat.boxed(lambda *arguments: runner.run(arguments))
 
     def _partition(
         self, joint: torch.fx.GraphModule, example: Sequence[Any], *, num_fwd_outputs: int, **_: Any
@@ -159,10 +182,6 @@ class Compilation:
     def _backward(self, module: torch.fx.GraphModule, example: Sequence[Any]) -> Runner:
         assert self.runner is not None
         return compat.boxed(self.runner.backward_apart)
-
-
-def _ignore(error: Exception) -> None:
-    pass
 
 
 def _computes(graph: torch.fx.GraphModule) -> bool:

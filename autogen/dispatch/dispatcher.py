@@ -41,6 +41,7 @@ class Dispatcher:
     ) -> None:
         self.function, self.name, self.options, self.owner = function, name, options, owner
         self._sites: dict[Hashable, Site] = {}
+        self._of_function: list[Site | None] = [None, None]  # by whether kernels are mandatory
         self._of_module: weakref.WeakKeyDictionary[torch.nn.Module, dict[bool, Site]] = weakref.WeakKeyDictionary()
         self.fast = FastPath() if options.reads == "arguments" and not options.static_graph else None
         self._wrap = _wrapping(name, options, self.__call__, mandatory=False)
@@ -54,6 +55,10 @@ class Dispatcher:
         from autogen.dispatch.handwritten import HandwrittenCalls
 
         return HandwrittenCalls(self.function, self.options.handwritten)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What was captured stays behind."""
+        return Dispatcher, (self.function, self.name, self.options, self.owner)
 
     @cached_property
     def signature(self) -> inspect.Signature:
@@ -168,7 +173,10 @@ class Dispatcher:
             constants = () if module is None else _constants_of(module)
             return self._site((constants, kinds), name, mandatory=mandatory)
         if module is None:
-            return self._site((), name, mandatory=mandatory)
+            site = self._of_function[mandatory]
+            if site is None:
+                site = self._of_function[mandatory] = self._site((), name, mandatory=mandatory)
+            return site
         known = self._of_module.get(module)
         site = None if known is None else known.get(mandatory)
         if site is None:

@@ -7,12 +7,12 @@ and torch's own guards compare the tensors.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from autogen import compat
 from autogen.availability import is_differentiable
 from autogen.dispatch import watch
 from autogen.runtime.geometry import Alike, alike
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _PLAIN = frozenset({int, float, bool, str, type(None)})
 _MOST_ENTRIES = 32  # kinds of calls that are known, before the oldest is forgotten
-_IGNORED = frozenset({"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_is_full_backward_hook"})
 
 
 class Entry:
@@ -35,11 +34,11 @@ class Entry:
         order: which tensor of the call each tensor of the segment is.
         segment: what was captured.
         prepared: its launches.
-        plain: the arguments of the segment that are no tensors, each at its place.
+        numbers: the arguments of the segment that are numbers.
         is_differentiated: whether gradients were wanted.
     """
 
-    __slots__ = ("apply", "arguments", "check", "constants", "is_differentiated", "order", "prepared", "segment")
+    __slots__ = ("apply", "check", "constants", "is_differentiated", "numbers", "order", "prepared", "segment")
 
     def __init__(
         self,
@@ -48,7 +47,7 @@ class Entry:
         order: tuple[int, ...],
         segment: KernelSegment,
         prepared: Any,
-        plain: list[Any],
+        numbers: tuple[Any, ...],
         is_differentiated: bool,
     ) -> None:
         from autogen.runtime.segments import apply
@@ -56,7 +55,7 @@ class Entry:
         self.apply = apply
         self.constants, self.check, self.segment, self.prepared = constants, check, segment, prepared
         self.order = None if order == tuple(range(len(order))) else order
-        self.arguments, self.is_differentiated = plain, is_differentiated
+        self.numbers, self.is_differentiated = numbers, is_differentiated
 
     def run(self, tensors: Sequence[torch.Tensor]) -> Any:
         """Launch for the tensors of a call like this one."""
@@ -64,7 +63,7 @@ class Entry:
             tensors = [tensors[place] for place in self.order]
         if not self.is_differentiated:
             return self.prepared.forward(tensors, None)[0]
-        return self.apply((self.prepared, None, self.segment, self.arguments, []), *tensors)
+        return self.apply((self.prepared, None, self.segment, self.numbers, []), *tensors)
 
 
 class FastPath:
@@ -117,35 +116,30 @@ def _entry_of(run: watch.Run, result: Any, constants: tuple[Any, ...], tensors: 
     segment = run.captured.runner
     if segment is None or len(run.results) != 1 or result is not run.results[0]:
         return None
-    prepared = segment.prepared_for(run.arguments)
+    prepared, numbers = segment.prepared_for(run.arguments)
     places = {id(tensor): place for place, tensor in enumerate(tensors)}
     wanted = [id(run.arguments[place]) for place in segment.segment.tensors]
+    if any(type(each) not in _PLAIN and not isinstance(each, type) for each in constants):
+        return None
     if prepared is None or not all(each in places for each in wanted) or len(places) < len(tensors):
         return None
     check = alike(tensors)
     if check is None:
         return None
-    plain = [None if isinstance(each, torch.Tensor) else each for each in run.arguments]
     order = tuple(places[each] for each in wanted)
-    return Entry(constants, check, order, segment, prepared, plain, is_differentiable() and segment.training)
+    return Entry(constants, check, order, segment, prepared, numbers, is_differentiable() and segment.training)
 
 
 def _read(
     module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], list[torch.Tensor]] | None:
-    """What a call is recognised by: plain arguments and attributes, and tensors; None if it has anything else."""
-    constants: list[Any] = []
+    """What a call is recognised by: its plain arguments and attributes, and its tensors; None if it has anything else.
+
+    Attributes that are neither plain nor tensors are found when a call is noted.
+    """
     tensors: list[torch.Tensor] = []
-    for each in args:
-        if isinstance(each, torch.Tensor):
-            tensors.append(each)
-            constants.append(torch.Tensor)
-        elif type(each) in _PLAIN:
-            constants.append(each)
-        else:
-            return None
-    for name, each in kwargs.items():
-        constants.append(name)
+    constants: list[Any] = []
+    for each in (*args, *kwargs, *kwargs.values()) if kwargs else args:
         if isinstance(each, torch.Tensor):
             tensors.append(each)
             constants.append(torch.Tensor)
@@ -155,21 +149,39 @@ def _read(
             return None
     if module is None:
         return tuple(constants), tensors
-    for name, each in module.__dict__.items():
-        kind = type(each)
-        if kind in _PLAIN:
-            constants.append(each)
-        elif name == "_buffers":
-            for buffer in each.values():
-                if buffer is None:
-                    constants.append(None)
-                else:
-                    constants.append(torch.Tensor)
-                    tensors.append(buffer)
-        elif each and name not in _IGNORED:  # an attribute of another kind, or hooks
-            return None
-    constants.append(module.__class__)
-    return (tuple(constants), tensors) if compat.is_leaf_module(module) else None
+    own = module.__dict__
+    if own["_parameters"] or own["_modules"]:
+        return None
+    for buffer in own["_buffers"].values():
+        if buffer is None:
+            constants.append(None)
+        else:
+            constants.append(torch.Tensor)
+            tensors.append(buffer)
+    count, take = _own_attributes(module.__class__, len(own)) or _note_attributes(module)
+    try:
+        return (*constants, count, module.__class__, *take(own)), tensors
+    except KeyError:  # other attributes than those of the first module of its class, but as many
+        return None
+
+
+_attributes: dict[tuple[type, int], tuple[int, Callable[[dict[str, Any]], tuple[Any, ...]]]] = {}
+
+
+def _own_attributes(kind: type, count: int) -> tuple[int, Callable[[dict[str, Any]], tuple[Any, ...]]] | None:
+    """What reads the attributes of a class's modules that have as many."""
+    return _attributes.get((kind, count))
+
+
+def _note_attributes(module: torch.nn.Module) -> tuple[int, Callable[[dict[str, Any]], tuple[Any, ...]]]:
+    own = module.__dict__
+    names = [name for name, each in own.items() if name not in _OF_TORCH]
+    found = len(own), (operator.itemgetter(*names) if len(names) > 1 else lambda own: tuple(map(own.get, names)))
+    _attributes[module.__class__, len(own)] = found
+    return found
+
+
+_OF_TORCH = frozenset(vars(torch.nn.Module())) - {"training"}
 
 
 def _are_same(constants: tuple[Any, ...], others: tuple[Any, ...]) -> bool:

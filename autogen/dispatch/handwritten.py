@@ -115,13 +115,15 @@ class _Segment:
         kwargs: Mapping[str, Any],
     ) -> None:
         self._calls, self._names, self._module = calls, kernels.names, module
-        self._args, self._kwargs = args, kwargs
+        # Tensors are what autograd saves.
+        self._args = [None if isinstance(each, torch.Tensor) else each for each in args]
+        self._kwargs = {name: None if isinstance(each, torch.Tensor) else each for name, each in kwargs.items()}
         self.settings = Settings()
 
-    def failed(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """Nothing is kept of a kernel that does not compile."""
 
-    def replay(self, arguments: Sequence[Any]) -> Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]:
+    def replay(self, numbers: Sequence[Any]) -> Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]:
         """The loss in torch's own operations, as a function of its tensors."""
 
         def results(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -121,7 +121,7 @@ class Ops:
         self, tensors: Sequence[Tensor], upstream: Sequence[Tensor | None], numbers: Sequence[int]
     ) -> list[Tensor | None]:
         """The gradients by torch's own formula, which can be differentiated."""
-        results = self.segment.replay(self._arguments(tensors, numbers))
+        results = self.segment.replay(numbers)
         given = [tensors[place] for place in self._order]
         wanted = [each.requires_grad for each in given]
         found = Replayed(results, None, self.segment.settings).gradients(given, wanted, upstream)

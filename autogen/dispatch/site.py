@@ -97,7 +97,7 @@ class Site:
                 self.captures += is_root
                 self._faults[key] = 0
             elif is_root:
-                self.reason = found.skip_reason
+                self.reason = compat.skip_reason_of(found)
             return found
         assert fault is not None
         if self.mandatory:
@@ -115,7 +115,11 @@ class Site:
         if self.options.static_graph and captured.runner is not None:
             self._compare(captured)
 
+        watchers = watch.WATCHERS
+
         def run(*arguments: Any) -> Any:
+            if watchers.runs is None:
+                return runner(*arguments)
             return watch.run(captured, runner, arguments)
 
         return run

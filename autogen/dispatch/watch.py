@@ -31,27 +31,27 @@ class _Watchers(threading.local):
         self.stops = False
 
 
-_watchers = _Watchers()
+WATCHERS = _Watchers()
+"""Who watches the calls of a thread."""
 
 
 @contextlib.contextmanager
 def watching(*, stops: bool = False) -> Iterator[list[Run]]:
     """The segments that this thread runs in the block. If it `stops`, a segment with which a call ends does not run."""
-    before = _watchers.runs, _watchers.stops
+    before = WATCHERS.runs, WATCHERS.stops
     runs: list[Run] = []
-    _watchers.runs, _watchers.stops = runs, stops
+    WATCHERS.runs, WATCHERS.stops = runs, stops
     try:
         yield runs
     finally:
-        _watchers.runs, _watchers.stops = before
+        WATCHERS.runs, WATCHERS.stops = before
 
 
 def run(captured: Captured, runner: Any, arguments: Sequence[Any]) -> Any:
     """Run a segment, for whoever watches."""
-    runs = _watchers.runs
-    if runs is None:
-        return runner(*arguments)
-    if _watchers.stops and captured.ended_by is None:
+    runs = WATCHERS.runs
+    assert runs is not None
+    if WATCHERS.stops and captured.ended_by is None:
         runs.append(Run(captured, arguments, ()))
         raise Stopped
     results = runner(*arguments)

@@ -51,9 +51,7 @@ def decompositions() -> dict[Any, Any]:
     written = {op for op in table if _functional_twin(op) in own}  # the in-place forms
     kept = own | written
     found = {
-        op: formula
-        for op, formula in table.items()
-        if isinstance(op, compat.OpOverload) and op not in kept and not is_torchs_own(op)
+        op: formula for op, formula in table.items() if compat.is_op(op) and op not in kept and not is_torchs_own(op)
     }
     return found | {torch.ops.aten.rrelu_with_noise_functional.default: _rrelu}
 
@@ -227,7 +225,7 @@ class _Lowerer:
 
 def _op_name(target: Any) -> str:
     """The name under which an op's lowering is registered."""
-    return str(target).removeprefix("aten.") if isinstance(target, compat.OpOverload) else target.__name__
+    return str(target).removeprefix("aten.") if compat.is_op(target) else target.__name__
 
 
 _PLACEMENT = {"device", "layout", "pin_memory", "memory_format", "non_blocking", "dtype"}

@@ -183,11 +183,6 @@ class Handwritten(ABC):
         """
         return None
 
-    @property
-    def looks_at_values(self) -> bool:
-        """Whether values on the host have a say in whether there is a kernel for a call."""
-        return type(self).read is not Handwritten.read
-
     def read(self, arguments: Mapping[str, Any]) -> Found | str:
         """What forward and backward are given as well, or in the place of arguments: integers by name, and new tensors
         on the device, those that `reads` names. Or why there is no kernel for the call.
@@ -249,11 +244,6 @@ class BoundHandwritten:
     def inputs(self) -> tuple[str, ...]:
         """The tensors that the kernels are given, found ones included."""
         return (*self.names, *(self.found or ()))
-
-    @property
-    def is_found(self) -> bool:
-        """Whether each call is read."""
-        return self.found is not None
 
     @functools.cached_property
     def key(self) -> tuple[Any, ...]:

@@ -66,8 +66,6 @@ class PreparedLaunch:
 class UnpreparedHandwritten:
     """A `call` of a geometry that may never come again: planned each time it runs (compare `PreparedHandwritten`)."""
 
-    is_for_once = True
-
     def __init__(self, call: BoundHandwritten, sizes: Mapping[str, int]) -> None:
         self.call = call
         self.sizes = dict(sizes)
@@ -92,8 +90,6 @@ class PreparedHandwritten:
 
     It is prepared for tensors like some, found ones included, and for `sizes`, the numbers that are read.
     """
-
-    is_for_once = False
 
     def __init__(self, call: BoundHandwritten, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> None:
         self._inputs = [stand_in(each) for each in tensors]

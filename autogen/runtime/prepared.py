@@ -86,8 +86,6 @@ class Prepared:
     in one tensor unless `is_apart`.
     """
 
-    is_for_once = False
-
     def __init__(self, loss: CompiledLoss, sizes: Sizes, *, is_apart: bool = False) -> None:
         self._loss = loss
         self.sizes = dict(sizes)

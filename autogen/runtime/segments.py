@@ -10,10 +10,10 @@ import sympy
 import torch
 
 from autogen import compat
-from autogen.availability import has_no_memory, is_functional
+from autogen.availability import is_functional
 from autogen.capture.joint import Returned, Segment
 from autogen.capture.prologue import UnequalSizesError
-from autogen.errors import CompileError, InternalError
+from autogen.errors import AutogenError
 from autogen.runtime.compiled import CompiledLoss
 from autogen.runtime.geometry import make_room
 from autogen.runtime.prepared import Prepared
@@ -34,7 +34,8 @@ class KernelSegment:
         compile: makes kernels for sizes that those at hand are not made for.
         compiled: the kernels for the sizes that were captured.
         eager: Dynamo's graph, for second derivatives.
-        failed: hears of kernels that turn out not to compile.
+        failed: hears of the first kernel that turns out not to compile, and may raise; `eager` runs from then on.
+        settings: those of the call, which Dynamo guards.
         training: whether the results have gradients.
     """
 
@@ -44,13 +45,15 @@ class KernelSegment:
         compile: Callable[[dict[str, Any]], CompiledLoss],
         compiled: CompiledLoss,
         eager: Callable[..., Any],
-        failed: Callable[[Exception], None],
+        failed: Callable[[AutogenError], None],
+        settings: Settings,
         *,
         training: bool,
     ) -> None:
         self.segment, self.compiled, self.training = segment, compiled, training
-        self.eager, self.failed = eager, failed
-        self.settings = Settings()  # Dynamo guards that they stay
+        self.eager, self._failed = eager, failed
+        self.fault: AutogenError | None = None
+        self.settings = settings
         self.outputs = len(segment.graph.outputs)
         self.early = compiled.early
         self.differentiable = compiled.differentiable
@@ -62,38 +65,58 @@ class KernelSegment:
         self._tensors = _items(segment.tensors)
         self._key = _items(segment.numbers)
         self._numbers = segment.numbers
-        self._is_plain = [each.output for each in segment.returned] == list(range(self.outputs))
+        in_order = [each.output for each in segment.returned] == list(range(self.outputs))
+        self._is_plain = in_order and all(each.moved is None for each in segment.returned)
         symbols = segment.graph.sizes.symbols
         self._varies = any(not symbol.is_integer for symbol in symbols)
         self._graph = segment.graph
         self._is_simple = segment.graph.prologue is None and not self._varies
         self.is_random = compiled.is_random
 
-    def __call__(self, *arguments: Any) -> tuple[Any, ...]:
+    def __call__(self, *arguments: Any) -> Sequence[Any]:
+        if self.fault is not None:
+            return self.eager(*arguments)
+        try:
+            return self.run(arguments)
+        except UnequalSizesError:
+            pass
+        except AutogenError as error:
+            self.fail(error)
+        return self.eager(*arguments)
+
+    def fail(self, error: AutogenError) -> None:
+        """Have torch run the segment from now on."""
+        self._failed(error)
+        self.fault = error
+
+    def run(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        """Launch the kernels for some arguments, whatever comes of it."""
         tensors: Sequence[torch.Tensor] = self._tensors(arguments)
+        key = self._key(arguments)
+        prepared, sizes = None, None
         if self._is_simple:
-            key = self._key(arguments)
-            prepared: Any = self._prepared.get(key)
-            sizes = None
+            prepared = self._prepared.get(key)
             if prepared is None:
                 prepared, sizes = self._plan(key, tensors, key)
         else:
-            try:
-                tensors, prepared, sizes = self._bind(arguments, tensors)[:3]
-            except UnequalSizesError:
-                return self.eager(*arguments)
-        if self.training and torch.is_grad_enabled():
-            outputs = self._apply(prepared, sizes, arguments, tensors)
+            tensors, prepared, sizes = self._bind(arguments, tensors)[:3]
+        if not self.training:
+            outputs = prepared.forward(tensors, sizes)[: self.outputs]
+        elif self.outputs == 1:
+            outputs = (apply((prepared, sizes, self, key, None), *tensors),)
         else:
-            outputs = prepared.forward(tensors, sizes)
+            outputs = self._apply(prepared, sizes, key, tensors)
         if self._is_plain:
-            return tuple(outputs[: self.outputs])
-        known = self._graph.sizes.read(tensors, self._key(arguments)) if sizes is None else sizes
+            return outputs
+        known = self._graph.sizes.read(tensors, key) if sizes is None else sizes
         return self._results(outputs, arguments, known)
 
-    def prepared_for(self, arguments: Sequence[Any]) -> Any:
-        """The launches that a call with such arguments takes, if its sizes alone decide, and they are kept."""
-        return self._prepared.get(self._key(arguments)) if self._is_simple else None
+    def prepared_for(self, arguments: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
+        """The launches that a call with such arguments takes, None if more than its sizes decide, or they are not kept;
+        and the numbers among the arguments.
+        """
+        numbers = self._key(arguments)
+        return (self._prepared.get(numbers) if self._is_simple else None), numbers
 
     def kernels_for(self, arguments: Sequence[Any]) -> tuple[CompiledLoss, dict[str, Any]]:
         """The kernels that run for some arguments, and the sizes of the call by name; nothing but the prologue runs."""
@@ -112,12 +135,10 @@ class KernelSegment:
         return compiled
 
     def _apply(
-        self, prepared: Any, sizes: Any, arguments: Sequence[Any], tensors: Sequence[torch.Tensor]
+        self, prepared: Any, sizes: Any, numbers: tuple[Any, ...], tensors: Sequence[torch.Tensor]
     ) -> Sequence[torch.Tensor]:
         constant: list[torch.Tensor] = []
-        returned = apply((prepared, sizes, self, arguments, constant), *tensors)
-        if self.outputs == 1:
-            return (returned,)
+        returned = apply((prepared, sizes, self, numbers, constant), *tensors)
         if not self.only_first:
             return returned
         outputs = (returned, *constant)
@@ -168,7 +189,11 @@ class KernelSegment:
     ) -> tuple[Any, ...]:
         if self.segment.reads:
             known = known | {str(symbol): outputs[place].item() for symbol, place in self.segment.reads.items()}
-        return tuple([self._result(each, outputs, arguments, known) for each in self.segment.returned])
+        results = [self._result(each, outputs, arguments, known) for each in self.segment.returned]
+        for place, each in enumerate(self.segment.returned):
+            if each.moved is not None:
+                results[place] = torch.ops.aten._to_copy.default(results[place].detach(), **each.moved)
+        return tuple(results)
 
     def _result(
         self, returned: Returned, outputs: Sequence[torch.Tensor], arguments: Sequence[Any], known: dict[str, Any]
@@ -176,7 +201,12 @@ class KernelSegment:
         if returned.output is not None:
             return outputs[returned.output]
         if returned.argument is not None:
-            return arguments[returned.argument]
+            argument = arguments[returned.argument]
+            if returned.view is None:
+                return argument
+            shape, strides, offset = returned.view
+            places = [[_value(each, known) for each in part] for part in (shape, strides, (offset,))]
+            return argument.as_strided(*places[:2], argument.storage_offset() + places[2][0])
         if returned.number is None:
             return None
         number = _value(returned.number, known)
@@ -242,12 +272,14 @@ class KernelSegment:
         by_place = dict(zip(self.segment.tensors, gradients, strict=False))
         return tuple([by_place.get(place) for place in range(len(are_tensors))])
 
-    def replay(self, arguments: Sequence[Any]) -> Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]:
+    def replay(self, numbers: Sequence[Any]) -> Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]:
         """The segment in torch's own operations, as a function of the tensors of a call that returns the outputs."""
         places = {each.output: place for place, each in reversed(list(enumerate(self.segment.returned)))}
 
         def results(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-            given = list(arguments)
+            given: list[Any] = [None] * len(self.segment.are_tensors)
+            for place, number in zip(self._numbers, numbers, strict=True):
+                given[place] = number
             for place, tensor in zip(self.segment.tensors, tensors, strict=False):
                 given[place] = tensor
             returned = self.eager(*given)
@@ -286,27 +318,28 @@ class _Kernels(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: torch.Tensor | None) -> Any:
-        if all(each is None for each in upstream):
+        if upstream[0] is None and all(each is None for each in upstream):
             return (None,) * len(ctx.needs_input_grad)
-        prepared, sizes, segment, arguments, _ = ctx.call
+        prepared, sizes, segment, numbers, _ = ctx.call
         saved = ctx.saved_tensors
         if ctx.strides is not None:
             saved = tuple(map(laid_out, saved, ctx.strides))
-        wanted = ctx.needs_input_grad[1:]
-        if not torch.is_grad_enabled() and not is_functional() and not has_no_memory(upstream):
-            early, ctx.early = getattr(ctx, "early", []), []
+        if not torch.is_grad_enabled() and not is_functional():
+            if segment.early:
+                saved, ctx.early = (*saved, *ctx.early), []
             try:
-                gradients = prepared.backward((*saved, *early), upstream, sizes)
+                gradients = prepared.backward(saved, upstream, sizes)
                 if gradients is not None:
                     return None, *gradients
-            except (CompileError, InternalError) as error:  # of a kernel for another layout of upstream
-                segment.failed(error)
-        stream = ctx.stream if segment.is_random else None
-        replayed = Replayed(segment.replay(arguments), stream, segment.settings)
+            except AutogenError as error:  # of a kernel for another layout of upstream
+                segment.fail(error)
+        stream, wanted = ctx.stream if segment.is_random else None, ctx.needs_input_grad[1:]
+        replayed = Replayed(segment.replay(numbers), stream, segment.settings)
         return None, *replayed.gradients(saved[: len(wanted)], wanted, upstream)
 
 
-apply: Callable[..., Any] = _Kernels.apply
+apply: Callable[..., Any] = compat.direct_apply(_Kernels)
+"""Applies the kernels; whether torch.func transforms a call, the dispatcher has asked."""
 
 
 def _items(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:

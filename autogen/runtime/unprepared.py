@@ -24,7 +24,6 @@ class Unprepared:
         loss: one that is nothing but launches (`CompiledLoss.is_closed`).
     """
 
-    is_for_once = True
     sizes: ClassVar[Sizes] = {}  # those that hold for all calls
 
     def __init__(self, loss: CompiledLoss) -> None:

@@ -68,7 +68,7 @@ def with_what_is_read(arguments: dict[str, Any]) -> dict[str, Any]:
         return arguments
     read = make_ctc().read(arguments)
     assert not isinstance(read, str)
-    return {**arguments, **read.sizes, **dict(zip(names, read.found, strict=True))}
+    return {**arguments, **read.sizes, **dict(zip(names, read.tensors, strict=True))}
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

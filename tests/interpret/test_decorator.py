@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-import logging
 import pickle
-import warnings
 from typing import Any
 
 import pytest
@@ -138,22 +136,6 @@ def test_aggressive_takes_the_generator_where_it_can(launches: Launches) -> None
     with policy("aggressive"):
         assert explain(loss, a, b, t).path == "generated"
         torch.testing.assert_close(loss(a, b, t), nn.CosineEmbeddingLoss(margin=0.1)(a, b, t))
-        probabilities = torch.randn(9, 2, 5).log_softmax(2)
-        assert explain(autogen.losses.CTCLoss(), probabilities, torch.ones(2, 3).long(), (9, 9), (3, 3)).path == (
-            "handwritten"
-        )
-
-
-def test_one_record_per_decision_and_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    loss = autogen_loss(plain)
-    with caplog.at_level(logging.INFO, "autogen"), warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", module="triton.runtime.interpreter")  # warns itself in 3.6
-        for _ in range(3):
-            loss(X.clone().requires_grad_(), T).backward()
-    records = [record for record in caplog.records if record.name == "autogen"]
-    assert [record.levelno for record in records] == [logging.INFO]
-    assert "plain" in records[0].getMessage() and "1 + 1" in records[0].getMessage()
 
 
 def test_a_nested_call_is_part_of_the_outer_loss(launches: Launches) -> None:

@@ -50,7 +50,7 @@ def test_results_are_where_torch_has_them(case: str) -> None:
 def test_paths(case: str) -> None:
     x = torch.randn(3, 2, requires_grad=case != "without a gradient")
     path = explain(autogen_loss({**COPIED, **IN_TORCH, **IN_KERNELS}[case]), x).path
-    assert path == ("partial" if case in COPIED else "eager" if case in IN_TORCH else "generated")
+    assert path == ("eager" if case in IN_TORCH else "generated")
 
 
 def test_steps_of_torch_elsewhere_are_refused() -> None:

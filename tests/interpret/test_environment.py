@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from autogen import autogen_loss, explain, policy
-from autogen.options import PLANS_VARIABLE, RETRACE_VARIABLE, TUNE_VARIABLE, Options, keeps_plans
+from autogen.options import RETRACE_VARIABLE, TUNE_VARIABLE, Options
 from tests.interpret.agreement import draw
 from tests.interpret.processes import result_of, start
 
@@ -29,7 +29,6 @@ except ValueError as error:
     [
         (TUNE_VARIABLE, "yes", "0, 1, profile, first_valid"),
         (RETRACE_VARIABLE, "true", "0, 1"),
-        (PLANS_VARIABLE, "no", "0, 1"),
     ],
 )
 def test_what_is_not_understood(
@@ -51,9 +50,3 @@ def test_what_is_not_understood(
 def test_retrace(value: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RETRACE_VARIABLE, value)
     assert Options().retrace == expected and not Options().fault
-
-
-@pytest.mark.parametrize(("value", "expected"), [("", True), ("0", False), ("1", True)])
-def test_plans(value: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PLANS_VARIABLE, value)
-    assert keeps_plans() is expected

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from autogen import StorageError, autogen_loss, explain, policy
-from autogen.options import PLANS_VARIABLE
 from autogen.runtime import build, launch
 from tests.interpret.agreement import draw
 from tests.interpret.processes import result_of, start
@@ -49,7 +48,6 @@ print(warnings)
 def test_losses_run_on_kernels_with_one_warning(level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "cache"
     monkeypatch.setenv(build.CACHE_VARIABLE, str(folder))
-    monkeypatch.delenv(PLANS_VARIABLE)
     (warning,) = ast.literal_eval(result_of(start(PROGRAM, tmp_path, 1, str(folder), level)))
     assert warning.startswith(f"kernels cannot be kept in {folder}")
 

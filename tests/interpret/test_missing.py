@@ -267,7 +267,7 @@ class Counted(nn.Module):
 
 @pytest.mark.parametrize("twice", [False, True])
 def test_on_the_long_way(twice: bool) -> None:
-    ours, theirs = autogen_loss(Counted(), policy="mandatory"), Counted()
+    ours, theirs = autogen_loss(Counted()), Counted()
     for _ in range(4):
         found = []
         for loss in (ours, theirs):

@@ -188,8 +188,6 @@ def test_gradcheck() -> None:
     [
         ((2, 3), torch.tensor([[0, 3, -1], [0, -1, -1]])),
         ((2, 3), torch.tensor([[0, -2, -1], [0, -1, -1]])),
-        ((2, 3), torch.tensor([[0, -1, 3], [0, -1, -1]])),
-        ((2, 3), torch.zeros(2, 3, dtype=torch.int32)),
         ((2, 3), torch.zeros(3, dtype=torch.int64)),
         ((2, 3, 1), torch.zeros(2, 3, 1, dtype=torch.int64)),
         ((2, 0), torch.zeros(2, 0, dtype=torch.int64)),
@@ -213,16 +211,6 @@ def test_targets_that_are_no_classes() -> None:
         launch(x.device)
     assert forward.output.isnan().tolist() == [False, True, False]
     assert backward.gradients["input"].isnan().all(1).tolist() == [False, True, False]
-
-
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("target", [[0, -1, 3], [3, 1, -1], [[0, 1, -2]]], ids=str)
-@pytest.mark.parametrize("needs_gradient", [False, True])
-def test_targets_that_are_no_classes_are_torchs_error(target: Any, reduction: str, needs_gradient: bool) -> None:
-    labels = torch.tensor(target)
-    x = Samples().real(*labels.shape).requires_grad_(needs_gradient)
-    with pytest.raises(RuntimeError, match="argument #2 'target' is out of range"):
-        autogen.functional.multilabel_margin_loss(x, labels, reduction=reduction)
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)

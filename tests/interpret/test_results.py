@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import collections
 import enum
-import functools
-import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
-from autogen import ResultError, autogen_loss, explain, policy
+from autogen import autogen_loss, explain, policy
 from tests.interpret.launches import Launches
 
 
@@ -41,8 +37,8 @@ def check(loss: Callable[[Tensor], Any]) -> None:
     for n in (3, 4, 5, 3):
         x = torch.full((n, 2), float(n), requires_grad=True)
         with policy("mandatory"):
-            assert repr(ours(x)).replace("_FusedBackward", "_ShortBackward") == repr(loss(x)).replace(
-                "MeanBackward0", "_ShortBackward"
+            assert repr(ours(x)).replace("_FusedBackward", "_KernelsBackward") == repr(loss(x)).replace(
+                "MeanBackward0", "_KernelsBackward"
             )
 
 
@@ -107,38 +103,3 @@ def test_shapes_stay_shapes() -> None:
 
 def test_what_nobody_can_change() -> None:
     check(lambda x: (x.mean(), None, True, "a", b"b", 1.5, 2j, x.dtype, Stage.FIRST, int, frozenset([1]), range(2)))
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        lambda x: collections.Counter(),
-        lambda x: {1},
-        lambda x: bytearray(2),
-        lambda x: types.SimpleNamespace(n=x.numel()),
-        lambda x: ValueError(x.shape[0]),
-        lambda x: slice(0, len(x)),
-        lambda x: frozenset([x.detach() * 2]),
-        lambda x: functools.partial(torch.mul, x.detach() * 2),
-        lambda x: (x * 2).detach().mean,
-        lambda x: (each for each in [x.detach() * 2]),
-    ],
-)
-def test_what_only_running_the_loss_can_make(other: Callable[[Tensor], Any]) -> None:
-    """A trace would give all calls one object, or symbols and tensors that have no values."""
-    ours = autogen_loss(lambda x: (x.mean(), other(x)))
-    for n in (3, 4, 5):
-        x = torch.ones(n, requires_grad=True)
-        first, second = ours(x)[1], ours(x)[1]
-        assert type(first) is type(other(x))
-        assert first is not second
-        assert "Fake" not in repr(first) and "Sym" not in repr(first)
-    assert f"an object of the class {type(other(x)).__name__}" in explain(ours, x).reason
-    with policy("mandatory"), pytest.raises(ResultError, match="named tuples and dataclasses"):
-        ours(x)
-
-
-def test_a_loss_that_returns_no_tensor() -> None:
-    for loss in (lambda x: 3.0, lambda x: x.sum().item() * 2, lambda x: (None, len(x))):
-        with policy("mandatory"), pytest.raises(ResultError, match="returns no tensor"):
-            autogen_loss(loss)(torch.ones(3))

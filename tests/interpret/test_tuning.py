@@ -14,7 +14,6 @@ from torch import Tensor, nn
 import autogen.tuning
 from autogen import autogen_loss, explain, losses, trace_count
 from autogen.emission.shell import Shell
-from autogen.options import PLANS_VARIABLE
 from autogen.runtime import build
 from autogen.runtime.launch import Launch
 from autogen.tiling.tiler import Config, Tiling
@@ -195,7 +194,6 @@ def test_a_library_loss_is_tuned_when_asked(device: Device) -> None:
 
 
 def test_a_plan_from_disk_is_tuned(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(PLANS_VARIABLE)
     device.best = 3
     for traces in (1, 0):
         loss = autogen_loss(nn.MSELoss(), tune=True, policy="mandatory")

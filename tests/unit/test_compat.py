@@ -1,0 +1,623 @@
+"""What we use of torch and Triton that is not public is there, and does what we use it for: `make compat`."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import operator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import sympy
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+from autogen import compat
+
+ROOT = Path(__file__).parents[2]
+aten = torch.ops.aten
+
+
+def x() -> Tensor:
+    return torch.arange(6.0).reshape(2, 3)
+
+
+# --- torch: tensors and operators -------------------------------------------------------------------------------------
+
+
+def under_vmap(question: Callable[[Tensor], bool]) -> bool:
+    found: list[bool] = []
+    torch.vmap(lambda t: (found.append(question(t)), t)[1])(x())
+    return found[0]
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        return t * 2
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> Tensor:
+        Doubled.saw = compat.is_legacy_batched(upstream[0])
+        return upstream[0] * 2
+
+    saw = False
+
+
+@pytest.mark.parametrize(
+    ("question", "what"),
+    [
+        (compat.is_functorch_wrapped, lambda: under_vmap(compat.is_functorch_wrapped)),
+        (compat.is_batched, lambda: under_vmap(compat.is_batched)),
+        (compat.is_zero_tensor, lambda: compat.is_zero_tensor(compat.zero_tensor(2, 3))),
+        (Tensor.is_neg, lambda: compat.neg_view(x()).is_neg()),
+    ],
+    ids=["wrapped", "batched", "zeros", "negative"],
+)
+def test_tensors_of_a_kind_are_told_from_plain_ones(
+    question: Callable[[Tensor], bool], what: Callable[[], Any]
+) -> None:
+    assert not question(x()) and what() is True
+
+
+def test_tensors_are_told_that_are_mapped_over_by_autograd() -> None:
+    y = x().requires_grad_()
+    torch.autograd.grad(Doubled.apply(y).reshape(-1), y, torch.eye(6), is_grads_batched=True)
+    assert Doubled.saw and not compat.is_legacy_batched(y)
+
+
+def test_a_negative_view_and_zeros_have_values() -> None:
+    assert torch.equal(compat.neg_view(x()) + 0, -x()) and torch.equal(compat.zero_tensor(2, 3) + 1, torch.ones(2, 3))
+
+
+def test_nested_arguments_are_walked() -> None:
+    leaves, structure = compat.pytree.tree_flatten((1, {"a": [2, None]}))
+    assert leaves == [1, 2, None] and compat.pytree.tree_unflatten(leaves, structure) == (1, {"a": [2, None]})
+    assert compat.pytree.tree_map_only(int, str, (1, [2.0])) == ("1", [2.0])
+    assert compat.pytree.tree_leaves([None, 1], is_leaf=lambda each: each is None) == [None, 1]
+
+
+def test_operators_have_schemas() -> None:
+    schema = compat.schema_of(aten.sum.dim_IntList)
+    assert compat.is_op(aten.sum.dim_IntList) and not compat.is_op(operator.getitem)
+    assert schema.name == "aten::sum" and str(schema.returns[0].type) == "Tensor" and not schema.is_mutable
+    assert "dim" in [each.name for each in schema.arguments]
+    assert not compat.schema_of(aten.view.default).arguments[0].alias_info.is_write
+    assert compat.schema_of(operator.getitem) is None
+    shown = {op: compat.shows_its_first(op) for op in (aten.view.default, aten.exp.default, aten.exp_.default)}
+    assert list(shown.values()) == [True, False, False] and not compat.shows_its_first(operator.getitem)
+
+
+def test_results_of_adaptive_softmax_have_its_class() -> None:
+    loss = nn.AdaptiveLogSoftmaxWithLoss(3, 4, [2])
+    assert type(loss(x(), torch.tensor([0, 3]))) is type(compat.ASMOutput(x(), x().sum()))
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"), [((None, None), "mean"), ((False, None), "sum"), ((True, False), "none"), ((True, True), "mean")]
+)
+def test_flags_are_a_reduction(flags: tuple[bool | None, ...], name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert compat.reduction_by_flags(*flags, emit_warning=False) == name
+    with pytest.warns(UserWarning):
+        compat.reduction_by_flags(*flags)
+
+
+def test_a_clamp_is_as_it_is_in_this_version() -> None:
+    y = torch.zeros(1, requires_grad=True)
+    y.clamp(min=0).sum().backward()
+    assert (y.grad == 0).item() == compat.CLAMPS_TIES
+    try:
+        is_kept = torch.equal(torch.ones(1, dtype=torch.uint8).clamp(max=300), torch.ones(1, dtype=torch.uint8))
+    except RuntimeError:
+        is_kept = False
+    assert is_kept == compat.TAKES_ANY_BOUND
+
+
+def test_a_function_is_applied_directly() -> None:
+    y = x().requires_grad_()
+    z = compat.direct_apply(Doubled)(y)
+    z.sum().backward()
+    assert torch.equal(z, 2 * x()) and torch.equal(y.grad, torch.full((2, 3), 2.0))
+
+
+def test_views_share_a_storage() -> None:
+    y = x()
+    assert compat.storage_of(y) == compat.storage_of(y[1:]) != compat.storage_of(y.clone())
+
+
+@pytest.mark.parametrize("module", [nn.MSELoss(), nn.Sequential(nn.MSELoss()), nn.Linear(1, 1), nn.BCELoss(x())])
+def test_modules_are_leaves_without_parameters_and_modules(module: nn.Module) -> None:
+    assert compat.is_leaf_module(module) == isinstance(module, (nn.MSELoss, nn.BCELoss))
+
+
+def test_dynamos_guard_tells_geometries_apart() -> None:
+    check = compat.tensor_guard([x()])
+    assert check(x() + 1)
+    assert not any(map(check, (x().t(), x().double(), x()[:1], x().requires_grad_(), nn.Parameter(x()))))
+
+
+def test_inductors_allocator_is_there() -> None:
+    empty = compat.empty_on("cpu")
+    assert empty is not None
+    made = empty((2, 3), (1, 2), torch.float64)
+    assert (made.shape, made.stride(), made.dtype) == ((2, 3), (1, 2), torch.float64)
+    assert compat.empty_on("none") is None
+
+
+def test_there_are_formulas_for_operators() -> None:
+    table = compat.decomposition_table()
+    assert torch.allclose(
+        table[aten.binary_cross_entropy.default](x() / 9, x() / 6), aten.binary_cross_entropy(x() / 9, x() / 6)
+    )
+
+
+# --- torch: modes and state -------------------------------------------------------------------------------------------
+
+
+class FunctionMode(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+
+class DispatchMode(torch.utils._python_dispatch.TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def functional() -> Iterator[None]:
+    level = torch._C._functorch._grad_increment_nesting()
+    assert level
+    try:
+        yield
+    finally:
+        torch._C._functorch._grad_decrement_nesting()
+
+
+CONTEXTS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "torch.func": (functional, compat.functorch_level),
+    "torch.func or forward AD": (functional, compat.is_functional),
+    "forward AD": (forward_ad.dual_level, compat.is_functional),
+    "functions": (FunctionMode, compat.has_function_modes),
+    "functions and devices": (lambda: torch.device("meta"), compat.function_modes),
+    "operators": (DispatchMode, compat.dispatch_modes),
+    "autocast": (lambda: torch.autocast("cpu", torch.bfloat16), compat.is_autocast),
+    "hooks": (
+        lambda: torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t),
+        lambda: compat.saved_tensors_hooks(False),
+    ),
+    "a device": (lambda: torch.device("meta"), compat.default_device),
+}
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_state_is_known(name: str) -> None:
+    context, question = CONTEXTS[name]
+    assert not question()
+    with context():
+        assert question()
+    assert not question()
+
+
+def test_a_device_is_no_mode_that_hears_of_functions() -> None:
+    with torch.device("meta"):
+        assert not compat.has_function_modes() and compat.default_device() == torch.device("meta")
+
+
+def test_a_trace_of_torchscript_is_known() -> None:
+    found: list[Any] = []
+    assert compat.jit_state() is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.trace(lambda t: (found.append(compat.jit_state()), t + 1)[1], x(), check_trace=False)
+    assert found[0] is not None
+
+
+def test_autocast_can_be_left() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (x() @ x().t()).dtype == torch.bfloat16
+        with compat.WithoutAutocast():
+            assert (x() @ x().t()).dtype == torch.float32 and not compat.is_autocast()
+
+
+def test_tensors_are_real_outside_of_modes() -> None:
+    with DispatchMode(), compat.outside_of_modes():
+        assert compat.dispatch_modes() == 0
+
+
+def test_what_is_drawn_once_is_the_same_for_all() -> None:
+    def drawn(t: Tensor) -> Tensor:
+        with compat.drawing_once():
+            return t + torch.rand(())
+
+    found = torch.vmap(drawn)(torch.zeros(3))
+    assert found.unique().numel() == 1
+
+
+@pytest.mark.gpu
+def test_cuda_tells_its_device_and_stream() -> None:
+    device, stream, is_capturing = compat.cuda_functions()
+    assert device() == torch.cuda.current_device() and not is_capturing()
+    assert stream(device()) == torch.cuda.current_stream().cuda_stream
+
+
+# --- Dynamo -----------------------------------------------------------------------------------------------------------
+
+
+class Capture:
+    """A function by way of Dynamo, as losses are."""
+
+    def __init__(self, function: Callable[..., Any], *, fullgraph: bool = False, **options: Any) -> None:
+        self.graphs: list[torch.fx.GraphModule] = []
+        self.sources: set[str] = set()
+        self.frames: list[FrameType] = []
+        self.code = function.__code__
+        self.options = {"dynamic": r"L\['t'\]", "knows_values": True, "limit": 8, **options}
+        self.decide: Callable[..., Any] = lambda convert: convert(**self.options)
+        self.run = compat.captures(function, self._backend, self._around, fullgraph=fullgraph)
+
+    def _backend(self, graph: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
+        self.graphs.append(graph)
+        self.sources.update(compat.source_of(node) for node in self.placeholders)
+        return graph
+
+    def _around(self, frame: FrameType, convert: Callable[..., Any]) -> Any:
+        self.frames.append(frame)
+        return self.decide(convert)
+
+    @property
+    def placeholders(self) -> list[torch.fx.Node]:
+        return [node for node in self.graphs[0].graph.nodes if node.op == "placeholder"]
+
+
+@pytest.fixture(autouse=True)
+def _dynamo_anew() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def test_a_function_is_captured_with_symbols_for_its_sizes() -> None:
+    capture = Capture(lambda t: (t * t.shape[0]).sum())
+    for rows in (2, 5):
+        t = torch.ones(rows, 3)
+        assert capture.run(t) == 3 * rows * rows
+    assert len(capture.graphs) == 1
+    assert "L['t']" in capture.sources
+    assert any(isinstance(node.meta["example_value"], torch.SymInt) for node in capture.placeholders)
+    assert compat.break_of(capture.graphs[0]) == (None, [])
+
+
+def test_static_sizes_are_numbers() -> None:
+    capture = Capture(lambda t: t.sum() * t.shape[0], static=True, knows_values=False)
+    assert capture.run(torch.ones(2)) == 4 and capture.run(torch.ones(3)) == 9
+    assert len(capture.graphs) == 2
+
+
+def test_a_number_that_is_read_stays_in_the_graph() -> None:
+    capture = Capture(lambda t: t * t[0].item(), fullgraph=True)
+    assert torch.equal(capture.run(torch.full((2,), 3.0)), torch.full((2,), 9.0)) and len(capture.graphs) == 1
+
+
+def test_a_graph_break_has_a_reason_and_a_line() -> None:
+    def loss(t: Tensor) -> Tensor:
+        y = t + 1
+        torch._dynamo.graph_break()
+        return y * 2
+
+    capture = Capture(loss)
+    assert torch.equal(capture.run(torch.ones(2)), torch.full((2,), 4.0))
+    reason, frames = compat.break_of(capture.graphs[0])
+    assert reason and "graph_break" in reason and frames[-1][0] == __file__
+
+
+def test_a_refusal_has_a_reason_and_a_line() -> None:
+    def loss(t: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return t
+
+    with pytest.raises(Exception) as raised:
+        Capture(loss, fullgraph=True).run(torch.ones(2))
+    assert "graph_break" in compat.reason_of(raised.value) and "\n" not in compat.reason_of(raised.value)
+    assert compat.frames_of(raised.value)[-1][0] == __file__
+    assert not compat.is_of_call(raised.value) and not compat.is_limit(raised.value)
+
+
+def test_an_error_of_an_operation_is_the_calls() -> None:
+    with pytest.raises(Exception) as raised:
+        Capture(lambda t: t @ t, fullgraph=True).run(torch.ones(2, 3))
+    assert compat.is_of_call(raised.value)
+
+
+def test_a_limit_of_captures_is_known() -> None:
+    errors: list[Exception] = []
+    capture = Capture(lambda t, k: t * len(k), static=True, knows_values=False, limit=1)
+
+    def decide(convert: Callable[..., Any]) -> Any:
+        try:
+            return convert(**capture.options)
+        except Exception as error:
+            errors.append(error)
+            return compat.captures_no_more("too many")
+
+    capture.decide = decide
+    for k in range(4):
+        assert torch.equal(capture.run(torch.ones(2), "a" * k), torch.full((2,), float(k)))
+    assert len(capture.graphs) == 2 and errors and all(map(compat.is_limit, errors))
+
+
+def test_an_error_of_a_backend_is_found() -> None:
+    cause = ZeroDivisionError("ours")
+
+    def backend(*_: Any) -> Any:
+        raise cause
+
+    run = compat.captures(
+        lambda t: t + 1, backend, lambda _, convert: convert(dynamic="", knows_values=True, limit=8), fullgraph=True
+    )
+    with pytest.raises(Exception) as raised:
+        run(torch.ones(2))
+    assert compat.cause_of(raised.value) is cause and compat.cause_of(cause) is cause
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_frame_is_left_to_python(always: bool) -> None:
+    capture = Capture(lambda t: t + 1)
+    answer = compat.left_to_python("of the test", always=always)
+    assert compat.skip_reason_of(answer) == "of the test"
+    capture.decide = lambda convert: answer
+    for _ in range(3):
+        assert torch.equal(capture.run(torch.ones(2)), torch.full((2,), 2.0))
+    assert not capture.graphs and len(capture.frames) == (1 if always else 3)
+
+
+def test_dynamo_says_why_it_captures_nothing() -> None:
+    answers: list[Any] = []
+    capture = Capture(lambda t: t)
+    capture.decide = lambda convert: answers.append(convert(**capture.options)) or answers[-1]
+    capture.run(torch.ones(2))
+    assert answers[0].guarded_code is None and compat.skip_reason_of(answers[0])
+
+
+def test_captures_can_be_forgotten_and_ended() -> None:
+    capture = Capture(lambda t: t + 1)
+    for _ in range(2):
+        capture.run(torch.ones(2))
+    assert len(capture.graphs) == 1
+    compat.forget(capture.code)
+    capture.run(torch.ones(2))
+    assert len(capture.graphs) == 2
+    reasons: list[list[str]] = []
+
+    def decide(convert: Callable[..., Any]) -> Any:
+        reasons.append(compat.reasons_to_capture(capture.frames[-1]))
+        return compat.captures_no_more("of the test")
+
+    capture.decide = decide
+    for _ in range(2):
+        assert capture.run(torch.ones(2, dtype=torch.float64)).dtype == torch.float64
+    assert len(capture.graphs) == 2 and len(reasons) == 1 and "dtype" in reasons[0][0]
+
+
+def test_dynamos_lock_is_one_that_a_child_can_release() -> None:
+    (lock,) = compat.locks_of_dynamo()
+    with lock:
+        assert lock._is_owned()
+    assert not lock._is_owned()
+
+
+def test_a_loss_is_an_operator_of_a_graph() -> None:
+    found: list[Any] = []
+
+    def wrap(loss: Callable[..., Any]) -> Callable[..., Any]:
+        found.append(loss)
+        return lambda *operands: tuple(each + 1 for each in loss(*operands))
+
+    wrap.is_mandatory = False  # type: ignore[attr-defined]
+
+    def step(t: Tensor) -> Tensor:
+        return compat.as_operator(wrap, torch.exp, t) * 2
+
+    assert torch.allclose(torch.compile(step, backend="eager", fullgraph=True)(x()), (x().exp() + 1) * 2)
+    assert isinstance(found[-1], torch.fx.GraphModule)
+
+
+# --- AOTAutograd ------------------------------------------------------------------------------------------------------
+
+
+class Joint:
+    """A graph by way of AOTAutograd."""
+
+    def __init__(self, function: Callable[..., Any], *example: Tensor) -> None:
+        self.joint: torch.fx.GraphModule | None = None
+        self.is_plain: list[bool] = []
+        capture = Capture(function)
+        capture.run(*example)
+        graph = capture.graphs[0]
+        given = [node.meta["example_value"] for node in capture.placeholders]
+        self.fakes = given
+        with torch._guards.tracing(torch._guards.TracingContext(compat.fake_mode_of(_as_values(graph)))):
+            self.run = compat.aot_module(
+                graph,
+                given,
+                partition=self._partition,
+                compile_forward=self._compile,
+                compile_backward=self._compile,
+                compile_inference=self._compile,
+                decompositions={},
+            )
+
+    def _partition(self, joint: torch.fx.GraphModule, _: Any, *, num_fwd_outputs: int, **__: Any) -> Any:
+        self.joint, self.count = joint, num_fwd_outputs
+        return compat.partitioned(joint, num_fwd_outputs, ())
+
+    def _compile(self, graph: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
+        self.is_plain.append(compat.is_plain_call())
+        return compat.boxed(graph)
+
+
+def _as_values(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    for node in graph.graph.nodes:
+        if "example_value" in node.meta:
+            node.meta["val"] = node.meta["example_value"]
+    return graph
+
+
+def test_a_joint_graph_comes_apart() -> None:
+    made = Joint(lambda t: t.exp().sum(), x().requires_grad_())
+    assert made.joint is not None
+    results = compat.results_of(made.joint)
+    assert made.count == 1 and len(results) >= 2
+    assert compat.mutated_places(made.joint, made.count) == frozenset()
+    forward, backward = compat.partitioned(made.joint, made.count, ())
+    inputs = sum(node.op == "placeholder" and "tangents" not in node.name for node in made.joint.graph.nodes)
+    assert len(compat.results_of(forward)) == made.count + inputs and len(compat.results_of(backward)) == inputs
+    assert made.is_plain[0]
+
+
+def test_what_is_changed_in_place_is_known() -> None:
+    def loss(t: Tensor, buffer: Tensor) -> Tensor:
+        buffer.add_(1)
+        return (t * buffer).sum()
+
+    made = Joint(loss, x().requires_grad_(), torch.zeros(2, 3))
+    assert made.joint is not None
+    assert len(compat.mutated_places(made.joint, made.count)) == 1 and not made.is_plain[0]
+
+
+def test_a_boxed_function_is_called_with_a_list_that_it_empties() -> None:
+    given = [1, 2]
+    run = compat.boxed(operator.add)
+    assert run(given) == 3 and not given and run._boxed_call  # type: ignore[attr-defined]
+
+
+def test_fake_tensors_and_their_shapes_are_known() -> None:
+    made = Joint(lambda t: t.exp().sum(), x().requires_grad_())
+    fake = next(each for each in made.fakes if isinstance(each, Tensor))
+    assert isinstance(fake, compat.FakeTensor) and not isinstance(x(), compat.FakeTensor)
+    shapes = compat.shape_env_of(made.fakes)
+    assert shapes is fake.fake_mode.shape_env and compat.shape_env_of([]) is not shapes
+    size = next(size for size in fake.shape if isinstance(size, torch.SymInt))
+    assert compat.hints_of(shapes)[size.node.expr] in (2, 3)
+    assert compat.fakes_of(made.fakes) == made.fakes and compat.fakes_of([x()]) is None
+    with compat.apart(made.fakes, [isinstance(each, Tensor) for each in made.fakes]) as new:
+        other = next(each for each in new if isinstance(each, Tensor))
+        assert other.requires_grad and other.shape == fake.shape and other is not fake
+
+
+def test_inductor_compiles_a_graph() -> None:
+    capture = Capture(lambda t: t + 1, static=True, knows_values=False)
+    capture.run(x())
+    (found,) = compat.inductor(capture.graphs[0], [x()])(x())
+    assert torch.equal(found, x() + 1)
+
+
+# --- symbolic shapes --------------------------------------------------------------------------------------------------
+
+
+def test_a_size_is_written_as_another() -> None:
+    shapes = compat.shape_env_of([])
+    one, other = (shapes.create_unbacked_symint().node.expr for _ in range(2))
+    compat.replace_symbol(shapes, one, other)
+    assert shapes.replace(one) == shapes.replace(other)
+
+
+def test_sizes_are_divided_as_integers() -> None:
+    functions, n = compat.size_functions(), sympy.Symbol("n", integer=True, positive=True)
+    assert functions.FloorDiv(n, 3).subs(n, 7) == 2 and functions.Mod(n, 3).subs(n, 7) == 1
+    assert functions.ToFloat(n).args == (n,)
+    assert eval(compat.size_printer()().doprint(functions.FloorDiv(n, 3)), {"n": 7}) == 2
+
+
+# --- Triton -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_interpreter_converts_as_it_is_told() -> None:
+    from triton.runtime import interpreter
+
+    before = getattr(interpreter, "_convert_float", None)
+
+    def twice(convert: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: convert(*args) * 2
+
+    with compat.interpreter_converting(twice):
+        changed = getattr(interpreter, "_convert_float", None)
+    assert getattr(interpreter, "_convert_float", None) is before
+    assert (before is None) == (triton.__version__ >= "3.9") and (changed is not before or before is None)
+
+
+@pytest.mark.parametrize(("name", "is_refused"), [("OutOfResources", True), ("InterpreterError", False)])
+def test_refusals_are_told_from_other_errors(name: str, is_refused: bool) -> None:
+    from triton.runtime import errors
+
+    kind = getattr(errors, name)
+    error = kind(1, 2, "shared memory") if name == "OutOfResources" else kind("an error of the kernel")
+    assert compat.is_refusal(error) == is_refused and not compat.is_refusal(ValueError())
+
+
+def _adding(x_ptr: tl.tensor, n: tl.tensor, BLOCK: tl.constexpr) -> None:
+    at = tl.arange(0, BLOCK)
+    tl.store(x_ptr + at, tl.load(x_ptr + at, at < n) + 1, at < n)
+
+
+def test_a_kernel_is_compiled_for_a_target() -> None:
+    if triton.knobs.runtime.interpret:
+        pytest.skip("Triton interprets in this process; tests/ptx compile")
+    given = {"x_ptr": "*fp32", "n": "i32", "BLOCK": "constexpr"}
+    attributes = {(0,): [["tt.divisibility", 16]]}
+    made = compat.compiled_for(
+        ("cuda", 90, 32), triton.jit(_adding), given, {"BLOCK": 64}, attributes, {"num_warps": 1}
+    )
+    assert "st.global" in made.asm["ptx"]
+
+
+# --- all of it --------------------------------------------------------------------------------------------------------
+
+_PRIVATE = ("runtime", "compiler", "backends")
+
+
+def _names(tree: ast.AST) -> Iterator[str]:
+    """The names of torch and Triton that a module imports or goes through, and private methods of whatever."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.Attribute):
+            yield ast.unparse(node)
+
+
+def _is_private(name: str) -> bool:
+    library, *parts = name.split(".")
+    if library == "triton":
+        return bool(parts) and (parts[0] in _PRIVATE or _is_hidden(parts))
+    return library == "torch" and _is_hidden(parts)
+
+
+def _is_hidden(parts: Sequence[str]) -> bool:
+    return any(part.startswith("_") and not part.startswith("__") for part in parts)
+
+
+METHODS = (
+    *("_is_zerotensor", "_neg_view", "_schema", "_cdata", "_current_level", "_parameters", "_modules"),
+    *("_convert_float", "_get_current_function_mode_stack", "_boxed_call"),
+)
+
+
+def test_nothing_else_names_what_is_private() -> None:
+    found = []
+    for file in [*(ROOT / "autogen").rglob("*.py"), *(ROOT / "losses").rglob("*.py")]:
+        if file != ROOT / "autogen" / "compat.py":
+            names = set(_names(ast.parse(file.read_text())))
+            own = {name for name in names if not name.startswith(("aten.", "torch.ops."))}
+            found += [f"{file}: {name}" for name in own if _is_private(name) or name.rpartition(".")[2] in METHODS]
+    assert not found
