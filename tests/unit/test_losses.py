@@ -25,6 +25,7 @@ REDUCTIONS = ("mean", "sum", "none")
 # Each loss with two reductions, and of all further options every fifth: the tests of kernels know them all.
 CALLS = [(row, reduction) for row in FIRST.values() for reduction in ("mean", "none")]
 CALLS += [(row, REDUCTIONS[k % 3]) for k, row in enumerate(ROWS[2::5])]
+CALLS = [call for call in CALLS if call[0].loss != "GaussianNLLLoss"]  # whose check of values ends a graph of torch's
 
 
 def call_of(row: Row, reduction: str) -> tuple[nn.Module, tuple[Any, ...]]:
