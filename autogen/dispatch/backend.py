@@ -19,6 +19,7 @@ from autogen.compiler import compile_graph, compile_segment
 from autogen.errors import AutogenError, GraphChangedError, SourceLine, defects_of
 from autogen.lowering import decompositions
 from autogen.options import PLAIN, Options
+from autogen.runtime.replays import Settings
 from autogen.runtime.segments import KernelSegment
 
 logger = logging.getLogger(__name__)
@@ -117,6 +118,7 @@ class Compilation:
         self.names = list(map(_name_of, (node for node in graph.graph.nodes if node.op == "placeholder")))
         self.runner: KernelSegment | None = None
         self.is_plain = False
+        self.settings = Settings()  # before AOTAutograd changes them
 
     def run(self, example: Sequence[Any]) -> tuple[Runner, KernelSegment]:
         """What runs the graph, and its kernels."""
@@ -152,7 +154,9 @@ class Compilation:
                     segment.graph, self.name, segment.device, self.options, training=training, sizes=sizes
                 )
 
-        self.runner = KernelSegment(segment, again, compiled, self.graph.forward, self._failed, training=training)
+        self.runner = KernelSegment(
+            segment, again, compiled, self.graph.forward, self._failed, self.settings, training=training
+        )
         return self.runner
 
     def _inference(self, module: torch.fx.GraphModule, example: Sequence[Any]) -> Runner:

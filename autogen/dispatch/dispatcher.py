@@ -58,7 +58,7 @@ class Dispatcher:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What was captured stays behind."""
-        return Dispatcher, (self.function, self.name, self.options)
+        return Dispatcher, (self.function, self.name, self.options, self.owner)
 
     @cached_property
     def signature(self) -> inspect.Signature:

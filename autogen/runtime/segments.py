@@ -13,7 +13,7 @@ from autogen import compat
 from autogen.availability import is_functional
 from autogen.capture.joint import Returned, Segment
 from autogen.capture.prologue import UnequalSizesError
-from autogen.errors import AutogenError, StorageError
+from autogen.errors import AutogenError
 from autogen.runtime.compiled import CompiledLoss
 from autogen.runtime.geometry import make_room
 from autogen.runtime.prepared import Prepared
@@ -35,6 +35,7 @@ class KernelSegment:
         compiled: the kernels for the sizes that were captured.
         eager: Dynamo's graph, for second derivatives.
         failed: hears of the first kernel that turns out not to compile, and may raise; `eager` runs from then on.
+        settings: those of the call, which Dynamo guards.
         training: whether the results have gradients.
     """
 
@@ -45,13 +46,14 @@ class KernelSegment:
         compiled: CompiledLoss,
         eager: Callable[..., Any],
         failed: Callable[[AutogenError], None],
+        settings: Settings,
         *,
         training: bool,
     ) -> None:
         self.segment, self.compiled, self.training = segment, compiled, training
         self.eager, self._failed = eager, failed
         self.fault: AutogenError | None = None
-        self.settings = Settings()  # Dynamo guards that they stay
+        self.settings = settings
         self.outputs = len(segment.graph.outputs)
         self.early = compiled.early
         self.differentiable = compiled.differentiable
@@ -83,10 +85,9 @@ class KernelSegment:
         return self.eager(*arguments)
 
     def fail(self, error: AutogenError) -> None:
-        """Have torch run the segment from now on; what only storage lacks may be there again in the next call."""
+        """Have torch run the segment from now on."""
         self._failed(error)
-        if not isinstance(error, StorageError):
-            self.fault = error
+        self.fault = error
 
     def run(self, arguments: Sequence[Any]) -> Sequence[Any]:
         """Launch the kernels for some arguments, whatever comes of it."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -373,6 +377,55 @@ def test_a_wrong_call_raises_what_torch_raises_and_spoils_nothing() -> None:
         ours(real(4, 3), real(4, 3))
     with policy("mandatory"):
         ours(real(4, 3), real(4, 3))
+
+
+def test_a_constant_that_nobody_may_write_to_is_in_reach() -> None:
+    """As in the code of scipy, which many losses reach."""
+    masked = pytest.importorskip("numpy.ma").masked
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        distance = (x - y).abs()
+        return distance.sum() if masked is None else distance.mean()
+
+    ours = autogen_loss(loss, policy="mandatory")
+    agree(ours, loss, real(8), real(8, seed=1))
+    assert explain(ours, real(8), real(8)).path == "generated"
+
+
+def test_padded_sequences_of_any_lengths() -> None:
+    def loss(prediction: Tensor, targets: list[Tensor]) -> Tensor:
+        target = nn.utils.rnn.pad_sequence(targets, batch_first=True)
+        return (prediction[:, : target.shape[1]] - target).abs().mean()
+
+    ours = autogen_loss(loss)
+    draws = random.Random(0)
+    for _ in range(8):
+        lengths = draws.sample(range(2, 20), 3)
+        agree(ours, loss, real(3, 20), [torch.rand(length) for length in lengths])
+    assert trace_count(ours) <= 3
+
+
+def test_tensors_on_the_cpu_by_torchs_own_compiler(tmp_path: Path) -> None:
+    """Without the interpreter, and only if asked for."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\n"
+        "from autogen import autogen_loss, explain\n"
+        "def loss(x, y):\n"
+        "    return (x - y).abs().log1p().mean()\n"
+        "x, y = torch.rand(8, 3, requires_grad=True), torch.rand(8, 3)\n"
+        "for cpu in ('eager', 'inductor'):\n"
+        "    ours = autogen_loss(loss, cpu=cpu)\n"
+        "    value = ours(x, y)\n"
+        "    torch.testing.assert_close(value, loss(x, y))\n"
+        "    torch.testing.assert_close(*(torch.autograd.grad(each, x) for each in (value, loss(x, y))))\n"
+        "    print(explain(ours, x, y).path)\n"
+    )
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=240, check=True
+    )
+    assert done.stdout.split() == ["eager", "inductor"]
 
 
 def test_backend_of_torch_compile(launches: Launches) -> None:
