@@ -63,8 +63,8 @@ def prepare(draft: Draft) -> None:
             later.add(node)
         is_backward = node.meta.get("partitioner_tag") == "is_backward" or node in later
         origin, whole = line_of_trace(node.meta.get("stack_trace")), node.meta.get("original_aten")
-        # Of torch's formula for another op; AOTAutograd notes a copy of the op.
-        is_part = str(whole) not in ("None", str(node.target), "aten._to_copy.default")
+        # Of torch's formula for another op. By names, as AOTAutograd copies whole graphs, and these ops with them.
+        is_part = whole is not None and str(whole) not in (str(node.target), str(aten._to_copy.default))
         node.meta.update(origin=origin, backward=is_backward, of_formula=is_part)
         if node.op == "get_attr":
             _write_constant(draft, node)
