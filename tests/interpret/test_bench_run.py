@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from autogen.runtime.versions import source_files
+from bench.run import source_files
 
 from bench import gpu, results, run
 from bench.gpu_cases import Case, cases
