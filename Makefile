@@ -7,7 +7,7 @@ COMPAT ?= 2.11.0-3.6.0 2.13.0-3.7.1 2.14.1-3.8.0
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz emulate compat check bench-plots clean
+.PHONY: help demo test test-all fuzz emulate compat check bench-plots clean
 
 help:   ## list the targets
 	@sed -nE 's/^([a-z-]+): .*## /make \1\t/p' Makefile
@@ -28,6 +28,10 @@ fuzz: $(STAMP)   ## draw anew for the property tests, until one fails or FUZZ_SE
 	end=$$(($$(date +%s) + $(FUZZ_SECONDS))); while [ $$(date +%s) -lt $$end ]; do \
 		TRITON_INTERPRET=1 $(RUN) pytest -qx -n logical -m hypothesis --hypothesis-profile=fuzz tests/unit tests/interpret \
 		|| exit 1; done
+
+test-all: check   ## run every case of every test, which takes an hour or more
+	TRITON_INTERPRET=1 $(RUN) pytest -n logical --every tests/unit tests/interpret tests/codegen
+	TRITON_INTERPRET=0 $(RUN) pytest -n logical --every tests/ptx tests/gpu tests/emulator
 
 emulate: $(STAMP)   ## run the tests of ops and losses, and those for GPUs, on an emulated one: about an hour
 	TRITON_INTERPRET=0 $(RUN) pytest -n logical --emulate tests/unit/test_ops.py tests/interpret tests/gpu

@@ -33,9 +33,14 @@ _EMULATED = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 NEEDS_INTERPRETER = {"interpret": True, "ptx": False, "gpu": False, "emulator": False}
 
 
+MOST_CASES = 20  # of one parametrised test in `make test`: each is a capture by torch, which takes a third of a second
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     what = "run tests of kernels and ops on an emulated GPU: kernels are compiled, and their PTX runs on the CPU"
     parser.addoption("--emulate", action="store_true", help=what)
+    every = f"run every case of a parametrised test; by default {MOST_CASES} of each, spread evenly"
+    parser.addoption("--every", action="store_true", help=every)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -63,7 +68,22 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> None:
             raise parent.CollectError(f"tests/{folder} needs TRITON_INTERPRET={needed:d} in the environment")
 
 
+def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
+    """At most `MOST_CASES` of each test, the first and the last among them."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept: set[pytest.Item] = set()
+    for found in cases.values():
+        step = max((len(found) - 1) / (MOST_CASES - 1), 1)
+        kept.update(found[round(k * step)] for k in range(min(MOST_CASES, len(found))))
+    return [item for item in items if item in kept]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.option.every:
+        every, items[:] = list(items), _spread(items)
+        config.hook.pytest_deselected(items=list(set(every) - set(items)))
     for item in items:
         if config.option.emulate and item.get_closest_marker("interpreted"):
             item.add_marker(pytest.mark.skip(reason="holds in Triton's interpreter alone"))
