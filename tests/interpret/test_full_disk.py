@@ -59,7 +59,7 @@ def fill_tritons_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         def __getitem__(self, grid: tuple[int, ...]) -> Any:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(launch.build, "load_function", lambda name, text, key: Refused())
+    monkeypatch.setattr(launch.build, "load_function", lambda *_: Refused())
 
 
 def test_triton_has_no_space_for_a_kernel(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import autogen.tuning
-from autogen import autogen_loss, explain, losses, trace_count
+from autogen import autogen_loss, explain, losses
 from autogen.emission.shell import Shell
 from autogen.runtime import build
 from autogen.runtime.launch import Launch
@@ -191,20 +191,6 @@ def test_a_library_loss_is_tuned_when_asked(device: Device) -> None:
     device.best = 4
     outcome(autogen_loss(losses.BCEWithLogitsLoss(), tune=True), FLAT)
     assert device.timed and dict(device.launched[0][1].tiles)["BLOCK"] == 2048
-
-
-def test_a_plan_from_disk_is_tuned(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    device.best = 3
-    for traces in (1, 0):
-        loss = autogen_loss(nn.MSELoss(), tune=True, policy="mandatory")
-        device.launched.clear()
-        outcome(loss, FLAT)
-        assert trace_count(loss) == traces
-        assert {dict(tiling.tiles)["BLOCK"] for _, tiling in device.launched} == {2048}
-    loss = autogen_loss(nn.MSELoss(), policy="mandatory")
-    device.launched.clear()
-    outcome(loss, FLAT)
-    assert trace_count(loss) == 1 and {dict(tiling.tiles)["BLOCK"] for _, tiling in device.launched} == {1024}
 
 
 def test_a_skeleton_runs(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
