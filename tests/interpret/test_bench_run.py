@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from bench.run import source_files
 
 from bench import gpu, results, run
 from bench.gpu_cases import Case, cases
+from bench.run import source_files
 from tests.interpret.launches import LAUNCHES
 
 SIZES = {"cross_entropy": (6, 40), "bce_with_logits": (300,), "giou": (5, 7, 4), "dice": (2, 1, 5, 6)}
