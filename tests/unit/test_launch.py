@@ -81,7 +81,7 @@ class Device:
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
     """A kernel on a device that is none."""
     kernel = Kernel()
-    monkeypatch.setattr(build, "load_function", lambda name, text, key: kernel)
+    monkeypatch.setattr(build, "load_function", lambda name, text: kernel)
     monkeypatch.setattr(Device, "stream", 5)
     monkeypatch.setattr(Device, "is_capturing", False)
     streams = direct.Streams(lambda: None, lambda index: Device.stream, lambda: Device.is_capturing)
