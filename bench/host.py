@@ -44,7 +44,9 @@ from autogen.runtime import build, direct, handwritten
 
 ROUNDS = 15
 
-# The largest ratio to eager, forward and both ways, that is no failure: what was measured, and a third for noise.
+# The largest ratio to eager, forward and both ways, that is no failure: what was measured, and a third for noise. With
+# torch's capture nearly all were raised, most of handwritten kernels, which have no fast path yet: CTC's was 1.4. They
+# are to come down again.
 BOUNDS = {
     "BCEWithLogits": (1.35, 1.5),
     "CrossEntropy": (1.2, 1.45),
