@@ -41,7 +41,7 @@ def bce_with_logits_loss_backward(
         input = tl.load(input_ptr + offsets, mask=mask, other=0.0)
         target = tl.load(target_ptr + offsets, mask=mask, other=0.0)
 
-    # gradient of: return torch.binary_cross_entropy_with_logits(input, target, weight, pos_weight ...
+    # gradient of: return F.binary_cross_entropy_with_logits(input, target, self.weight ...
     grad_input = (sigmoid(input) - target) * (grad_loss / n_elements)
 
     if is_full:

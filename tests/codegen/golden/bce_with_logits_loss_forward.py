@@ -42,7 +42,7 @@ def bce_with_logits_loss_forward(
         input = tl.load(input_ptr + offsets, mask=mask, other=0.0)
         target = tl.load(target_ptr + offsets, mask=mask, other=0.0)
 
-    # return torch.binary_cross_entropy_with_logits(input, target, weight, pos_weight ...
+    # return F.binary_cross_entropy_with_logits(input, target, self.weight ...
     log_prob = log_sigmoid(input)
     loss = (1.0 - target) * input - log_prob
     loss_sum_partial = tl.sum(tl.where(mask, loss, 0.0), 0)

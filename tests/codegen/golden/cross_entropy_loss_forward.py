@@ -52,7 +52,7 @@ def cross_entropy_loss_forward(
 
     target = tl.load(target_ptr + row, mask=row_mask, other=0)
     input = tl.load(input_ptr + row[:, None] * n_cols + col[None, :], mask=mask, other=float("-inf"))
-    # return torch._C._nn.cross_entropy_loss(input, target, weight ...
+    # return F.cross_entropy(input, target, weight=self.weight ...
     input_at_target = tl.load(
         input_ptr + row * n_cols + target,
         mask=row_mask & (target >= 0) & (target < n_cols),

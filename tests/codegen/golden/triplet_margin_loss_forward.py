@@ -51,7 +51,7 @@ def triplet_margin_loss_forward(
     anchor = tl.load(anchor_ptr + row[:, None] * n_cols + col[None, :], mask=mask, other=0.0)
     positive = tl.load(positive_ptr + row[:, None] * n_cols + col[None, :], mask=mask, other=0.0)
     negative = tl.load(negative_ptr + row[:, None] * n_cols + col[None, :], mask=mask, other=0.0)
-    # return torch.triplet_margin_loss(anchor, positive, negative, margin, p, eps, swap ...
+    # return F.triplet_margin_loss(anchor, positive, negative, margin=self.margin, p=self.p ...
     shifted_anchor_positive = anchor - positive + 1e-06
     squared_norm_anchor_positive = tl.sum(
         tl.where(col_mask[None, :], shifted_anchor_positive * shifted_anchor_positive, 0.0), 1
