@@ -96,6 +96,14 @@ def tensor_guard(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
     return check
 
 
+def state_guard() -> Callable[[], bool]:
+    """Dynamo's own test whether torch's settings (gradients, autocast and its dtype, the default dtype) are as now."""
+    from torch._C._dynamo.guards import GlobalStateGuard
+
+    check: Callable[[], bool] = GlobalStateGuard().check
+    return check
+
+
 def empty_on(kind: str) -> Callable[[Any, Any, torch.dtype], torch.Tensor] | None:
     """What Inductor's code makes a tensor with on the current device of a kind, given shape, strides and dtype; None if
     there is no such function. It takes half as long as `torch.empty_strided`.

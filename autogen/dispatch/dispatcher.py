@@ -80,10 +80,14 @@ class Dispatcher:
             return self.in_torch(module, args, kwargs)
         # A derived class may read more than its base does.
         fast = self.fast if module is None or module.__class__ is self.owner else None
+        handwritten = self.handwritten if policy is not Policy.AGGRESSIVE else None
         if fast is not None and not self.options.retraces:
-            entry = fast.find(module, args, kwargs)
-            if entry is not None:
-                return entry()
+            result = NotImplemented if handwritten is None else handwritten.run_known(module, args, kwargs)
+            if result is not NotImplemented:
+                return result
+            found = fast.find(module, args, kwargs)
+            if found is not None:
+                return found[0].run(found[1])
         if self.options.fault:
             raise ValueError(self.options.fault)
         refusal = self.refusal(module, args, kwargs)
@@ -91,8 +95,8 @@ class Dispatcher:
             if policy is Policy.MANDATORY:
                 raise refusal
             return self.in_torch(module, args, kwargs)
-        if self.handwritten is not None and policy is not Policy.AGGRESSIVE:
-            result = self.handwritten.run(module, args, kwargs)
+        if handwritten is not None:
+            result = handwritten.run(module, args, kwargs, learns=fast is not None)
             if result is not NotImplemented:
                 return result
         site = self.site(module, args, kwargs, name or self.name, mandatory=policy is Policy.MANDATORY)

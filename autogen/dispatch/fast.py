@@ -2,7 +2,7 @@
 
 Dynamo finds out what a loss reads, and guards all of it, which takes some 10 µs a call. A loss declared with
 `reads="arguments"` reads its arguments, and the plain attributes and buffers of its module: these are compared here,
-and torch's own guards compare the tensors.
+and torch's own guards compare the tensors and its settings.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from autogen import compat
 from autogen.availability import is_differentiable
 from autogen.dispatch import watch
 from autogen.runtime.geometry import Alike, alike
@@ -32,38 +33,48 @@ class Entry:
         constants: the plain arguments and attributes.
         check: tells whether tensors have the geometry of this call's.
         order: which tensor of the call each tensor of the segment is.
-        segment: what was captured.
-        prepared: its launches.
+        prepared: the launches.
+        segment: what was captured, of kernels that were.
         numbers: the arguments of the segment that are numbers.
-        is_differentiated: whether gradients were wanted.
+        is_differentiated: whether gradients are wanted.
     """
 
-    __slots__ = ("apply", "check", "constants", "is_differentiated", "numbers", "order", "prepared", "segment")
+    __slots__ = (
+        "apply",
+        "check",
+        "constants",
+        "is_differentiated",
+        "numbers",
+        "order",
+        "prepared",
+        "segment",
+        "state",
+    )
 
     def __init__(
         self,
         constants: tuple[Any, ...],
         check: Alike,
         order: tuple[int, ...],
-        segment: KernelSegment,
         prepared: Any,
+        segment: KernelSegment | None,
         numbers: tuple[Any, ...],
         is_differentiated: bool,
     ) -> None:
         from autogen.runtime.segments import apply
 
-        self.apply = apply
+        self.apply, self.state = apply, compat.state_guard()
         self.constants, self.check, self.segment, self.prepared = constants, check, segment, prepared
         self.order = None if order == tuple(range(len(order))) else order
         self.numbers, self.is_differentiated = numbers, is_differentiated
 
-    def run(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """Launch for the tensors of a call like this one."""
+    def run(self, tensors: Sequence[torch.Tensor], segment: Any = None) -> Any:
+        """Launch for the tensors of a call like this one; `segment` is the call's, if none was captured."""
         if self.order is not None:
             tensors = [tensors[place] for place in self.order]
         if not self.is_differentiated:
             return self.prepared.forward(tensors, None)[0]
-        return self.apply((self.prepared, None, self.segment, self.numbers, []), *tensors)
+        return self.apply((self.prepared, None, self.segment or segment, self.numbers, []), *tensors)
 
 
 class FastPath:
@@ -74,8 +85,8 @@ class FastPath:
 
     def find(
         self, module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Callable[[], Any] | None:
-        """What runs a call, if one like it is known."""
+    ) -> tuple[Entry, Sequence[torch.Tensor]] | None:
+        """The entry of a call, and its tensors, if one like it is known."""
         entries = self._entries
         if not entries:
             return None
@@ -83,14 +94,9 @@ class FastPath:
         if read is None:
             return None
         constants, tensors = read
-        differentiated = is_differentiable()
         for entry in entries:
-            if (
-                entry.is_differentiated is differentiated
-                and _are_same(constants, entry.constants)
-                and entry.check(*tensors)
-            ):
-                return lambda: entry.run(tensors)
+            if entry.state() and _are_same(constants, entry.constants) and entry.check(*tensors):
+                return entry, tensors
         return None
 
     def learn(
@@ -104,30 +110,41 @@ class FastPath:
         """Run a call by way of Dynamo, and note what it did if that was a single segment on all that it was given."""
         with watch.watching() as runs:
             result = site(*given, **kwargs)
-        read = _read(module, args, kwargs)
-        if len(runs) == 1 and read is not None:
-            entry = _entry_of(runs[0], result, *read)
-            if entry is not None:
-                self._entries = [entry, *self._entries[: _MOST_ENTRIES - 1]]
+        run = runs[0] if len(runs) == 1 else None
+        segment = None if run is None else run.captured.runner
+        if run is None or segment is None or len(run.results) != 1 or result is not run.results[0]:
+            return result
+        prepared, numbers = segment.prepared_for(run.arguments)
+        if prepared is not None:
+            wanted = [run.arguments[place] for place in segment.segment.tensors]
+            training = is_differentiable() and segment.training
+            self.note((module, args, kwargs), wanted, prepared, training, segment, numbers)
         return result
 
-
-def _entry_of(run: watch.Run, result: Any, constants: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> Entry | None:
-    segment = run.captured.runner
-    if segment is None or len(run.results) != 1 or result is not run.results[0]:
-        return None
-    prepared, numbers = segment.prepared_for(run.arguments)
-    places = {id(tensor): place for place, tensor in enumerate(tensors)}
-    wanted = [id(run.arguments[place]) for place in segment.segment.tensors]
-    if any(type(each) not in _PLAIN and not isinstance(each, type) for each in constants):
-        return None
-    if prepared is None or not all(each in places for each in wanted) or len(places) < len(tensors):
-        return None
-    check = alike(tensors)
-    if check is None:
-        return None
-    order = tuple(places[each] for each in wanted)
-    return Entry(constants, check, order, segment, prepared, numbers, is_differentiable() and segment.training)
+    def note(
+        self,
+        call: tuple[torch.nn.Module | None, Sequence[Any], Mapping[str, Any]],
+        wanted: Sequence[torch.Tensor],
+        prepared: Any,
+        is_differentiated: bool,
+        segment: KernelSegment | None = None,
+        numbers: tuple[Any, ...] = (),
+    ) -> None:
+        """Know calls like one that was run with launches for the `wanted` of its tensors; see `Entry`."""
+        read = _read(*call)
+        if read is None:
+            return
+        constants, tensors = read
+        places = {id(tensor): place for place, tensor in enumerate(tensors)}
+        are_plain = all(type(each) in _PLAIN or isinstance(each, type) for each in constants)
+        if not are_plain or len(places) < len(tensors) or not all(id(each) in places for each in wanted):
+            return
+        check = alike(tensors)
+        if check is None:
+            return
+        order = tuple(places[id(each)] for each in wanted)
+        entry = Entry(constants, check, order, prepared, segment, numbers, is_differentiated)
+        self._entries = [entry, *self._entries[: _MOST_ENTRIES - 1]]
 
 
 def _read(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 
 from autogen.availability import has_kernels, is_differentiable, require
+from autogen.dispatch.fast import FastPath
 from autogen.errors import UnavailableError
 from autogen.runtime.geometry import make_room
 from autogen.runtime.handwritten import BoundHandwritten, Found, Handwritten, bind_handwritten
@@ -32,6 +34,7 @@ class HandwrittenCalls:
         self.function, self._make = function, make
         self._plans: dict[Any, Any] = {}
         self._seen: set[int] = set()
+        self._fast = FastPath()
 
     @cached_property
     def signature(self) -> inspect.Signature:
@@ -68,22 +71,40 @@ class HandwrittenCalls:
         found = bind_handwritten(loss, taken, tensors, module, needs)
         return found if isinstance(found, str) else (*found, list(tensors.values()))
 
-    def run(self, module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Run a call; NotImplemented if there are no kernels for it."""
+    def run_known(self, module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run a call like an earlier one; NotImplemented if there was none."""
+        found = self._fast.find(module, args, kwargs)
+        if found is None:
+            return NotImplemented
+        entry, tensors = found
+        names = entry.prepared.call.names
+        segment = _Segment(self, names, module, args, kwargs) if entry.is_differentiated else None
+        return entry.run(tensors, segment)
+
+    def run(
+        self, module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any], *, learns: bool = False
+    ) -> Any:
+        """Run a call; NotImplemented if there are no kernels for it.
+
+        If it `learns`, calls like it are known from then on, as far as values on the host have no say in them.
+        """
         bound = self.bind(module, args, kwargs)
         if isinstance(bound, str):
             return NotImplemented
         kernels, found, tensors = bound
         tensors = [*tensors, *found.tensors]
         prepared = self._prepared(kernels, tensors, found.sizes)
-        if not kernels.wanted:
-            with torch.no_grad():
-                return prepared.forward(tensors, found.sizes)[0]
-        segment = _Segment(self, kernels, module, args, kwargs)
         connected = [
             each.detach() if cut and each.requires_grad else each
             for each, cut in zip(tensors, kernels.unconnected, strict=True)
         ]
+        is_constant = kernels.found is None and all(map(operator.is_, connected, tensors))
+        if learns and is_constant and isinstance(prepared, PreparedHandwritten):
+            self._fast.note((module, args, kwargs), tensors, prepared, bool(kernels.wanted))
+        if not kernels.wanted:
+            with torch.no_grad():
+                return prepared.forward(tensors, found.sizes)[0]
+        segment = _Segment(self, kernels.names, module, args, kwargs)
         return apply((prepared, found.sizes, segment, (), []), *connected)
 
     def _prepared(self, kernels: BoundHandwritten, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> Any:
@@ -109,12 +130,12 @@ class _Segment:
     def __init__(
         self,
         calls: HandwrittenCalls,
-        kernels: BoundHandwritten,
+        names: tuple[str, ...],
         module: torch.nn.Module | None,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> None:
-        self._calls, self._names, self._module = calls, kernels.names, module
+        self._calls, self._names, self._module = calls, names, module
         # Tensors are what autograd saves.
         self._args = [None if isinstance(each, torch.Tensor) else each for each in args]
         self._kwargs = {name: None if isinstance(each, torch.Tensor) else each for name, each in kwargs.items()}

@@ -349,7 +349,7 @@ def _is_autocast(device: torch.device) -> bool:
 
 def _overridden(module: torch.nn.Module | None) -> str | None:
     """That a module computes something else than the loss whose `forward` it has, if a method of that is another."""
-    if module is None:
+    if module is None or ("forward" in vars(type(module)) and not any(map(callable, vars(module).values()))):
         return None
     methods, changed = methods_of(type(module))
     changed = changed or tuple(name for name in methods if name in vars(module))

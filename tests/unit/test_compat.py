@@ -140,6 +140,19 @@ def test_dynamos_guard_tells_geometries_apart() -> None:
     assert not any(map(check, (x().t(), x().double(), x()[:1], x().requires_grad_(), nn.Parameter(x()))))
 
 
+def test_dynamos_guard_tells_settings_apart() -> None:
+    check = compat.state_guard()
+    assert check()
+    with torch.no_grad():
+        assert not check()
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert not check()
+        half = compat.state_guard()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not half()
+    assert check() and not half()
+
+
 def test_inductors_allocator_is_there() -> None:
     empty = compat.empty_on("cpu")
     assert empty is not None

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autogen import autogen_loss, policy
+from autogen import autogen_loss, losses, policy
 from autogen.decorator import dispatcher_of
 from autogen.dispatch.fast import FastPath
 from tests.unit.pipeline import floats
@@ -109,6 +109,22 @@ def test_another_state_of_torch_is_not_known(known: Callable[..., bool]) -> None
             assert known(X, T, 0.5)
 
 
+@autogen_loss(reads="arguments")
+def scores(x: Tensor, t: Tensor) -> Tensor:
+    return (x @ t.mT) * 2
+
+
+def test_another_dtype_of_autocast_is_not_known() -> None:
+    for dtype in (torch.bfloat16, torch.float16, torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", dtype=dtype):
+            assert scores(X, T).dtype == dtype
+
+
+def test_a_call_without_gradients_is_known_where_gradients_are_on(known: Callable[..., bool]) -> None:
+    hinge(X.detach(), T, 0.5)
+    assert known(X.detach(), T, 0.5) and not hinge(X.detach(), T, 0.5).requires_grad
+
+
 def test_zeros_of_both_signs_differ(known: Callable[..., bool]) -> None:
     hinge(X, T, 0.0)
     assert known(X, T, 0.0) and not known(X, T, -0.0)
@@ -160,3 +176,27 @@ def test_the_oldest_is_forgotten() -> None:
         for _ in range(2):  # launches for sizes that come first are not kept
             hinge(torch.ones(rows, 3), torch.ones(rows, 3))
     assert len(path._entries) == fast._MOST_ENTRIES
+
+
+def test_calls_of_handwritten_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    loss, reference = losses.CosineEmbeddingLoss(0.25), nn.CosineEmbeddingLoss(0.25)
+    sign = torch.tensor([1, -1, 1, -1])
+    found = dispatcher_of(loss)
+    assert found is not None and found[0].handwritten is not None
+    for _ in range(2):  # what comes first is not kept
+        loss(X, T, sign)
+    monkeypatch.setattr(found[0].handwritten, "run", None)
+    x = X.detach().clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(loss(x, T, -sign), x, create_graph=True)
+    (wanted,) = torch.autograd.grad(reference(x, T, -sign), x, create_graph=True)
+    torch.testing.assert_close(gradient, wanted)
+    (second,) = torch.autograd.grad(gradient.square().sum(), x)
+    torch.testing.assert_close(second, torch.autograd.grad(wanted.square().sum(), x)[0])
+    monkeypatch.undo()
+    torch.testing.assert_close(losses.CosineEmbeddingLoss(0.5)(X, T, sign), nn.CosineEmbeddingLoss(0.5)(X, T, sign))
+
+
+def test_other_numbers_of_handwritten_kernels() -> None:
+    for temperature in (0.5, 1.0, 0.5, 2.0):
+        ours, eager = losses.InfoNCELoss(temperature), losses.InfoNCELoss(temperature, use_autogen=False)
+        torch.testing.assert_close(ours(X, T), eager(X, T))
