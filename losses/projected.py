@@ -70,7 +70,7 @@ def _cross_entropies(*groups: tuple[Tensor, Tensor]) -> list[Tensor]:
 if hasattr(nn, "LinearCrossEntropyLoss"):  # torch has had it since 2.12
     __all__ += ["LinearCrossEntropyLoss"]
 
-    @autogen_loss(reads="arguments")
+    @autogen_loss
     class LinearCrossEntropyLoss(nn.LinearCrossEntropyLoss):
         """`cross_entropy(linear(input), target)`; see `torch.nn.LinearCrossEntropyLoss`.
 

@@ -68,6 +68,8 @@ class Sizes:
             facts = {"integer": True} if is_size else {"real": True}
             self._renamed[expression] = sympy.Symbol(name, **facts)
         self.symbols = {self._renamed[old]: place for old, place in home.items()}
+        # Sympy takes µs for each of these.
+        self._places = [(str(symbol), bool(symbol.is_integer), place) for symbol, place in self.symbols.items()]
         # Sizes that the loss, or torch, has compared with a number, such as a slice that has one element.
         equalities = [guard.expr for guard in getattr(shapes, "guards", ()) if isinstance(guard.expr, sympy.Eq)]
         pairs = [pair for each in equalities for pair in (each.args, each.args[::-1])]
@@ -81,13 +83,13 @@ class Sizes:
     def read(self, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = ()) -> dict[str, Any]:
         """The values of a call by name."""
         found: dict[str, Any] = {}
-        for symbol, place in self.symbols.items():
+        for name, is_integer, place in self._places:
             if place.kind == "number":
                 value = numbers[place.position]
-                found[str(symbol)] = value if symbol.is_integer else float(value)
+                found[name] = value if is_integer else float(value)
             else:
                 tensor = tensors[place.position]
-                found[str(symbol)] = (tensor.shape if place.kind == "shape" else tensor.stride())[place.dim]
+                found[name] = (tensor.shape if place.kind == "shape" else tensor.stride())[place.dim]
         return found
 
     def hints(self) -> dict[str, int]:

@@ -1,8 +1,8 @@
 """The fast path: a call like an earlier one of a loss that reads nothing but its arguments goes straight to its launch.
 
 Dynamo finds out what a loss reads, and guards all of it, which takes some 10 µs a call. A loss declared with
-`reads="arguments"` reads its arguments, and the plain attributes and buffers of its module: these are compared here,
-and torch's own guards compare the tensors and its settings.
+`reads="arguments"` reads its arguments, and the plain attributes, parameters and buffers of its module: these are
+compared here, and torch's own guards compare the tensors and its settings.
 """
 
 from __future__ import annotations
@@ -167,14 +167,15 @@ def _read(
     if module is None:
         return tuple(constants), tensors
     own = module.__dict__
-    if own["_parameters"] or own["_modules"]:
+    if own["_modules"]:
         return None
-    for buffer in own["_buffers"].values():
-        if buffer is None:
-            constants.append(None)
-        else:
-            constants.append(torch.Tensor)
-            tensors.append(buffer)
+    for held in (own["_parameters"], own["_buffers"]):
+        for each in held.values():
+            if each is None:
+                constants.append(None)
+            else:
+                constants.append(torch.Tensor)
+                tensors.append(each)
     count, take = _own_attributes(module.__class__, len(own)) or _note_attributes(module)
     try:
         return (*constants, count, module.__class__, *take(own)), tensors
