@@ -68,8 +68,10 @@ class Provenance:
     _users: set[ir.Node] = field(default_factory=set)
 
     def name(self, node: ir.Node, name: str, *, users: bool = False) -> ir.Node:
-        """Call a node `name` in the kernel; returns the node. A name from the user's own code wins."""
-        if node.args and (node not in self.names or (users and node not in self._users)):
+        """Call a node `name` in the kernel; returns the node. A name from the user's own code wins, of these the last:
+        what is picked of a variable is called as what it is assigned to.
+        """
+        if node.args and (users or node not in self.names):
             self.names[node] = name
             if users:
                 self._users.add(node)
@@ -112,7 +114,7 @@ class Provenance:
 
     def moved(self, old: ir.Node, new: ir.Node) -> None:
         """A pass made `new` out of `old`: it inherits what is known."""
-        if old in self.names:
+        if old in self.names and new not in self._users:
             self.name(new, self.names[old], users=old in self._users)
         if old in self.origins:
             self.locate(new, self.origins[old])

@@ -111,6 +111,7 @@ def _prepare_operation(draft: Draft, node: torch.fx.Node) -> None:
         node.target = aten.neg.default
     if node.target in _SAME and len(node.all_input_nodes) == 1:
         draft.replace(node, node.all_input_nodes[0])
+        draft.graph.erase_node(node)
         return
     if node.target in _EXTREMES and _reduces_nothing(node):
         raise UnsupportedOpError(f"{TorchStep.name_of(node.target)} of no elements", where=node.meta["origin"])
