@@ -143,7 +143,6 @@ def sub(context: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
     return apply_op(context, "sub", a, b if alpha == 1 else apply_op(context, "mul", b, alpha))
 
 
-@lowers("rsub.Tensor", "rsub.Scalar")
 def rsub(context: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
     """`b - alpha * a`."""
     return sub(context, b, a, alpha)

@@ -109,6 +109,12 @@ def test_another_state_of_torch_is_not_known(known: Callable[..., bool]) -> None
             assert known(X, T, 0.5)
 
 
+def test_numbers_that_change_are_known(known: Callable[..., bool]) -> None:
+    for margin in (0.3, 0.2, 0.1):
+        hinge(X, T, margin)
+        assert known(X, T, margin)
+
+
 def test_zeros_of_both_signs_differ(known: Callable[..., bool]) -> None:
     hinge(X, T, 0.0)
     assert known(X, T, 0.0) and not known(X, T, -0.0)
