@@ -112,10 +112,9 @@ def _of_form(
     # Emitted here and not at the first launch, so that whatever fails fails before anything ran.
     for launcher in compiled.launchers:
         launcher.source(launcher.tiling(hints).variant)
-    if not compiled.launchers:
-        steps = compiled.torch_steps
-        what = steps[0].name if steps else "a graph that computes nothing"
-        raise UnsupportedOpError(what, where=steps[0].line if steps else None)
+    if compiled.torch_steps and not compiled.launchers:
+        first = compiled.torch_steps[0]
+        raise UnsupportedOpError(first.name, where=first.line)
     return compiled
 
 

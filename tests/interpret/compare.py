@@ -183,6 +183,13 @@ def check(call: Call, *, launches: tuple[int, int] | None = (1, 1)) -> Outcome:
         theirs = in_dtype_of(judge, ours)
     if "grad_input must be contiguous" in str(theirs.error):  # a defect of torch, of dimensions of size 1
         return ours
+    floating = {tensor.dtype for tensor in call.tensors() if tensor.is_floating_point()}
+    if (
+        len(floating) > 1
+        and ours.error is None
+        and (theirs.error is not None or ours.value.dtype != theirs.value.dtype)
+    ):
+        return ours  # what eager refuses, or rounds, of several dtypes, torch's capture takes
     if theirs.error is not None:
         assert isinstance(ours.error, type(theirs.error)), f"{call}: torch raises {theirs.error!r}, we {ours.error!r}"
         assert ours.launches == (0, 0)
