@@ -252,7 +252,11 @@ class Frames:
         self._around = around
 
     def __call__(self, frame: Any, cache_entry: Any, hooks: Any, frame_state: Any, skip: int = 0) -> Any:
+        from torch._dynamo.symbolic_convert import TensorifyState
+
         def convert(**options: Any) -> Any:
+            # Numbers that the captures of other functions have fixed, by the names of their symbols.
+            TensorifyState.clear()
             with options_of_dynamo(**options), _inside_loss():
                 return self._convert(frame, cache_entry, hooks, frame_state, skip=skip + 3)
 
@@ -287,13 +291,16 @@ def _isolates() -> bool:
 
 
 @contextlib.contextmanager
-def options_of_dynamo(*, dynamic: str, knows_values: bool, limit: int, static: bool = False) -> Iterator[None]:
+def options_of_dynamo(
+    *, dynamic: str, knows_values: bool, limit: int, knows_numbers: bool = False, static: bool = False
+) -> Iterator[None]:
     """Options of Dynamo's for one capture.
 
     Args:
         dynamic: a pattern of the names of arguments whose sizes are symbols from the first call.
         knows_values: whether sizes that values decide, and numbers read from tensors, stay in the graph.
         limit: of captures of one function.
+        knows_numbers: whether numbers are taken as they are.
         static: whether all numbers and sizes are taken as they are.
     """
     from torch._dynamo import config
@@ -304,8 +311,9 @@ def options_of_dynamo(*, dynamic: str, knows_values: bool, limit: int, static: b
     chosen: dict[str, Any] = {
         "capture_scalar_outputs": knows_values,
         "capture_dynamic_output_shape_ops": knows_values,
-        "specialize_float": static,
-        "specialize_int": static,
+        "specialize_float": static or knows_numbers,
+        "specialize_int": static or knows_numbers,
+        "allow_unspec_int_on_nn_module": not (static or knows_numbers),
         "automatic_dynamic_shapes": not static,
         "recompile_limit": limit + 1,
         "accumulated_recompile_limit": 1 << 20,
@@ -313,7 +321,6 @@ def options_of_dynamo(*, dynamic: str, knows_values: bool, limit: int, static: b
         "suppress_errors": False,
         "record_runtime_overhead": False,  # which is two calls of Python around each graph
     }
-    chosen["allow_unspec_int_on_nn_module"] = not static
     known = {name: value for name, value in chosen.items() if hasattr(config, name)}  # not all are in torch 2.11
     with (
         config.patch(known),

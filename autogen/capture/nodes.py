@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from typing import Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import guard_or_false
+from torch.fx.experimental.symbolic_shapes import guard_or_false, guard_scalar
 
 from autogen import compat
 from autogen.capture.draft import NUMBERS, Draft, geometry_of
@@ -117,6 +117,8 @@ def _prepare_operation(draft: Draft, node: torch.fx.Node) -> None:
         raise UnsupportedOpError(f"{TorchStep.name_of(node.target)} of no elements", where=node.meta["origin"])
     if node.target in _OF_ROWS:
         _settle_rows(node)
+    if node.target is aten.linalg_vector_norm.default and len(node.args) > 1:  # each order is a formula of its own
+        node.update_arg(1, guard_scalar(_value(node.args[1])))
     if not compat.is_op(node.target):
         raise UnsupportedOpError(str(getattr(node.target, "__name__", node.target)), where=node.meta["origin"])
     value = node.meta.get("val")

@@ -197,13 +197,14 @@ class Dispatcher:
             key = (None, name, mandatory)
         site = self._sites.get(key)
         if site is None:
-            site = self._sites[key] = self._new_site(name, mandatory=mandatory)
+            is_of_kind = self.fast is not None and key[0] is not None
+            site = self._sites[key] = self._new_site(name, mandatory=mandatory, is_of_kind=is_of_kind)
         return site
 
-    def _new_site(self, name: str, *, mandatory: bool, runs: bool = True) -> Site:
+    def _new_site(self, name: str, *, mandatory: bool, runs: bool = True, is_of_kind: bool = False) -> Site:
         from autogen.dispatch.site import Site  # which imports the compiler
 
-        return Site(self.function, name, self.options, mandatory=mandatory, runs=runs)
+        return Site(self.function, name, self.options, mandatory=mandatory, runs=runs, is_of_kind=is_of_kind)
 
 
 def _wrapping(

@@ -37,15 +37,23 @@ class Site:
         options: how the loss is to run.
         mandatory: whether what has no kernel is an error.
         runs: whether kernels are to run (see `Backend`).
+        is_of_kind: whether the numbers among the arguments are the same in each call.
     """
 
     def __init__(
-        self, function: Callable[..., Any], name: str, options: Options, *, mandatory: bool, runs: bool = True
+        self,
+        function: Callable[..., Any],
+        name: str,
+        options: Options,
+        *,
+        mandatory: bool,
+        runs: bool = True,
+        is_of_kind: bool = False,
     ) -> None:
         self.name, self.options, self.mandatory = name, options, mandatory
         self.captures = 0
         self.reason: str | None = None  # why torch has refused the function, if it has
-        self._function = _with_own_code(function)
+        self._function, self._is_of_kind = _with_own_code(function), is_of_kind
         self._counts: Counter[Any] = Counter()
         self._faults: Counter[Any] = Counter()
         self._graphs: dict[Any, Graph] = {}
@@ -78,7 +86,7 @@ class Site:
             return compat.captures_no_more(reason)
         is_root = code is self._function.__code__
         self._frame.key, fault = key, None
-        options = {"dynamic": _tensors_in(frame), "limit": MOST_CAPTURES}
+        options = {"dynamic": _tensors_in(frame), "limit": MOST_CAPTURES, "knows_numbers": self._is_of_kind}
         for attempt in ({"knows_values": True}, {"knows_values": False}, {"knows_values": False, "static": True}):
             self._backend.may_fail = "static" not in attempt
             try:

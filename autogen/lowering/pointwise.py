@@ -143,12 +143,6 @@ def sub(context: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
     return apply_op(context, "sub", a, b if alpha == 1 else apply_op(context, "mul", b, alpha))
 
 
-@lowers("rsub.Tensor", "rsub.Scalar")
-def rsub(context: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
-    """`b - alpha * a`."""
-    return sub(context, b, a, alpha)
-
-
 @lowers("div.Tensor", "div.Scalar", "true_divide.Tensor", "true_divide.Scalar")
 def div(context: Context, a: Any, b: Any) -> Value:
     """`a / b`."""
@@ -226,7 +220,7 @@ def logit(context: Context, value: Value, eps: float | None = None) -> Value:
     """`log(x / (1 - x))`, of x clamped to [eps, 1 - eps] if eps is given and not negative."""
     if eps is not None and eps >= 0:
         value = _bounded(context, value, eps, 1 - eps)
-    return apply_op(context, "log", apply_op(context, "div", value, rsub(context, value, 1)))
+    return apply_op(context, "log", apply_op(context, "div", value, sub(context, 1, value)))
 
 
 def _bounded(context: Context, value: Value, low: float, high: float) -> Value:

@@ -316,6 +316,17 @@ def test_a_number_that_is_read_stays_in_the_graph() -> None:
     assert torch.equal(capture.run(torch.full((2,), 3.0)), torch.full((2,), 9.0)) and len(capture.graphs) == 1
 
 
+def test_numbers_are_symbols_whatever_others_have_fixed() -> None:
+    from torch._dynamo.symbolic_convert import TensorifyState
+
+    capture = Capture(lambda t, margin: t - margin)
+    for margin in (0.5, 0.25, 0.125):
+        for place in range(1000):
+            TensorifyState.specialize(f"zf{place}")
+        assert torch.equal(capture.run(torch.ones(2), margin), torch.full((2,), 1 - margin))
+    assert len(capture.graphs) == 2
+
+
 def test_a_graph_break_has_a_reason_and_a_line() -> None:
     def loss(t: Tensor) -> Tensor:
         y = t + 1

@@ -125,6 +125,12 @@ def test_a_call_without_gradients_is_known_where_gradients_are_on(known: Callabl
     assert known(X.detach(), T, 0.5) and not hinge(X.detach(), T, 0.5).requires_grad
 
 
+def test_numbers_that_change_are_known(known: Callable[..., bool]) -> None:
+    for margin in (0.3, 0.2, 0.1):
+        hinge(X, T, margin)
+        assert known(X, T, margin)
+
+
 def test_zeros_of_both_signs_differ(known: Callable[..., bool]) -> None:
     hinge(X, T, 0.0)
     assert known(X, T, 0.0) and not known(X, T, -0.0)

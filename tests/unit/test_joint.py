@@ -125,18 +125,22 @@ class TestEdge:
         joint = joint_of(lambda x: (x * torch.tensor(2.0)).sum(), floats(3))
         assert not joint.constants and "full.default" in ops_of(joint)
 
-    def test_numbers_that_change_are_numbers(self) -> None:
-        @autogen_loss
-        def loss(x: Tensor, margin: float) -> Tensor:
-            return (x - margin).clamp(min=0).sum()
-
+    @pytest.mark.parametrize(
+        "formula",
+        [
+            lambda x, margin: (x - margin).clamp(min=0).sum(),
+            lambda x, margin: (margin - x).clamp(min=0).sum(),
+        ],
+    )
+    def test_numbers_that_change_are_numbers(self, formula: Loss) -> None:
+        loss = autogen_loss(lambda x, margin: formula(x, margin))
         found = dispatcher_of(loss)
         assert found is not None
-        for margin in (0.5, 0.3, 0.2):
+        for margin in (0.5, 0.3, 0.2, 0.1):
             ((run,), _) = found[0].look(None, "loss", (floats(3), margin), {})
         assert found[0].captures == 2 and run.captured.runner is not None
         sizes = run.captured.runner.kernels_for(run.arguments)[1]
-        assert sorted(sizes.values()) == [0.2, 3] and len(run.captured.runner.segment.tensors) == 1
+        assert sorted(sizes.values()) == [0.1, 3] and len(run.captured.runner.segment.tensors) == 1
 
 
 class TestPlaces:
