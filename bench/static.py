@@ -37,7 +37,6 @@ import torch
 
 import autogen.losses
 from autogen.aot import TARGETS, CompiledKernel, SpecializedKernel, compile_kernel, specialize, specialize_launch
-from autogen.aot.assembly import Access
 from autogen.decorator import dispatcher_of
 from autogen.names import unique
 from autogen.parts import PARTS, FusedCall
@@ -45,6 +44,7 @@ from autogen.report import DirectionReport, describe, describe_handwritten
 from autogen.runtime.backwards import Step, kernels_in
 from autogen.runtime.handwritten import Backward, Forward
 from autogen.tiling.skew import ACCESS, IN_GROUPS
+from bench.assembly import Access, accesses_of
 from bench.instructions import issued
 from examples import beyond
 from tests.ptx import cases
@@ -168,7 +168,7 @@ def _facts(call: _Direction) -> Facts:
     return Facts(
         launches=call.report.launches,
         traffic=round(moved / max(call.report.bytes_minimum, 1), 3),
-        width=min((width for each in made for width in _widths(each)), default=0),
+        width=min((width for pair in zip(call.kernels, made, strict=True) for width in _widths(*pair)), default=0),
         instructions=_instructions(call.instructions, moved),
         registers=max(each.registers for each in made),
         spilled=max(each.spilled for each in made),
@@ -181,12 +181,12 @@ def _instructions(issued: Sequence[int | None], bytes_moved: int) -> float:
     return 0.0 if None in issued else round(sum(map(int, filter(None, issued))) / max(bytes_moved, 1), 2)
 
 
-def _widths(made: CompiledKernel) -> list[int]:
+def _widths(kernel: SpecializedKernel, made: CompiledKernel) -> list[int]:
     """Bytes per thread of the loads and stores of elements, in full blocks and not at the ends of rows, as if all had
     the widest dtype among them; of what all rows share, per column, in a kernel that has no others.
     """
     found: list[tuple[bool, Access]] = []
-    by_function = groupby(made.accesses, key=lambda access: (access.function, access.parameters))
+    by_function = groupby(accesses_of(kernel, made), key=lambda access: (access.function, access.parameters))
     for (function, parameters), accesses in by_function:
         if not function.endswith(("_last_block", "_first_block")):
             found += _of_elements(list(accesses), set(parameters))

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from autogen import compat
-from autogen.aot import assembly
 from autogen.aot.kernels import Parameter, SpecializedKernel
 from autogen.errors import CompileError, RefusedError
 from autogen.runtime import build
-
-_ITEM_BITS = re.compile(r"\d+$")
 
 
 @dataclass(frozen=True)
@@ -52,10 +46,9 @@ class CompiledKernel:
         registers: vector registers per thread.
         spilled: bytes per thread kept in memory for want of registers, or in any other stack.
         shared: bytes of shared memory per program.
-        accesses: the kernel's loads and stores, in the order of its text; then those of functions that it imports.
-        atomics: its atomics.
         seconds: time that compiling took; next to nothing if Triton had it in its cache.
         ttir: Triton's own representation, before anything is decided for a target.
+        llir: LLVM's, after that.
         asm: PTX, or AMD's assembly.
     """
 
@@ -64,11 +57,24 @@ class CompiledKernel:
     registers: int
     spilled: int
     shared: int
-    accesses: tuple[assembly.Access, ...]
-    atomics: tuple[assembly.Atomic, ...]
     seconds: float
     ttir: str
+    llir: str
     asm: str
+
+
+def function_of(kernel: SpecializedKernel) -> Any:
+    """A kernel's Triton function.
+
+    Raises:
+        RuntimeError: Triton was imported as an interpreter.
+    """
+    import triton
+
+    function = build.load_function(kernel.name, kernel.text)
+    if not isinstance(function, triton.JITFunction):
+        raise RuntimeError("Triton interprets in this process; use autogen.aot.compile_all")
+    return function
 
 
 def triton_kernel(kernel: SpecializedKernel, target: Target) -> tuple[Any, Any]:
@@ -79,13 +85,9 @@ def triton_kernel(kernel: SpecializedKernel, target: Target) -> tuple[Any, Any]:
         RefusedError: the kernel is a handwritten one that is not made for the target.
         RuntimeError: Triton was imported as an interpreter.
     """
-    import triton
-
     if target.backend not in kernel.backends:
         raise RefusedError(kernel.loss, target.name)
-    function = build.load_function(kernel.name, kernel.text)
-    if not isinstance(function, triton.JITFunction):
-        raise RuntimeError("Triton interprets in this process; use autogen.aot.compile_all")
+    function = function_of(kernel)
     named = dict(zip(function.arg_names, kernel.parameters, strict=True))
     try:
         return function, compat.compiled_for(
@@ -101,41 +103,23 @@ def triton_kernel(kernel: SpecializedKernel, target: Target) -> tuple[Any, Any]:
 
 
 def compile_kernel(kernel: SpecializedKernel, target: Target) -> CompiledKernel:
-    """Compile a kernel, and read from its assembly what became of it; see `triton_kernel`."""
+    """Compile a kernel, and read what became of it; see `triton_kernel`."""
     started = time.perf_counter()
-    function, compiled = triton_kernel(kernel, target)
+    _, compiled = triton_kernel(kernel, target)
     seconds = time.perf_counter() - started
-    named = dict(zip(function.arg_names, kernel.parameters, strict=True))
     text = compiled.asm["ptx" if target.backend == "cuda" else "amdgcn"]
     registers, spilled = _nvidia_registers(compiled.asm["cubin"]) if target.backend == "cuda" else _amd_registers(text)
-    item_bytes = {name: _item_bytes(parameter) for name, parameter in named.items() if parameter.type[0] == "*"}
     return CompiledKernel(
         kernel=kernel.name,
         target=target.name,
         registers=registers,
         spilled=spilled,
         shared=compiled.metadata.shared,
-        accesses=assembly.accesses(
-            text, target.backend, kernel.text, kernel.name, item_bytes, _helpers(function.__globals__)
-        ),
-        atomics=assembly.atomics(text, compiled.asm["llir"], target.backend),
         seconds=seconds,
         ttir=compiled.asm["ttir"],
+        llir=compiled.asm["llir"],
         asm=text,
     )
-
-
-def _helpers(names: Mapping[str, Any]) -> dict[str, str]:
-    """The modules of imported Triton functions that load or store, by their file names."""
-    from triton import JITFunction
-
-    functions = [each for each in names.values() if isinstance(each, JITFunction) and each.__globals__ is not names]
-    found: dict[str, str] = {}
-    for each in {id(each.__globals__): each for each in functions}.values():  # one of each module
-        text = inspect.getsource(inspect.getmodule(each.fn) or each.fn)
-        if "tl.load(" in text or "tl.store(" in text:
-            found |= {Path(inspect.getfile(each.fn)).name: text, **_helpers(each.__globals__)}
-    return found
 
 
 def _attributes(parameter: Parameter, target: Target) -> list[list[Any]]:
@@ -143,12 +127,6 @@ def _attributes(parameter: Parameter, target: Target) -> list[list[Any]]:
     if parameter.short and target.backend == "hip":
         attributes.append(["tt.pointer_range", 32])
     return attributes
-
-
-def _item_bytes(parameter: Parameter) -> int:
-    bits = _ITEM_BITS.search(parameter.type)
-    assert bits is not None, parameter
-    return max(int(bits[0]) // 8, 1)
 
 
 def _nvidia_registers(cubin: bytes) -> tuple[int, int]:

@@ -15,11 +15,11 @@ from triton._C.libtriton import native_specialize_impl
 from triton.backends.amd.compiler import HIPBackend
 
 from autogen.aot import TARGETS, CompiledKernel, Parameter, SpecializedKernel, compile_all, compile_kernel, kernels_of
-from autogen.aot.assembly import accesses
 from autogen.aot.compilation import triton_kernel
 from autogen.aot.kernels import _number, _pointer
 from autogen.errors import CompileError, RefusedError
 from autogen.losses import AdaptiveLogSoftmaxWithLoss, InfoNCELoss, MSELoss
+from bench.assembly import accesses, accesses_of
 
 DTYPES = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -106,8 +106,8 @@ def test_kernels_of_a_loss_around_a_fused_call() -> None:
 
 
 def test_accesses_are_found_where_triton_knows_the_functions_of_another_text(kernel: SpecializedKernel) -> None:
-    loads = [[each.widths for each in compile_kernel(each, TARGETS["sm_90"]).accesses]
-             for each in (kernel, replace(kernel, text=f"{kernel.text}\n# another"))]  # fmt: skip
+    both = (kernel, replace(kernel, text=f"{kernel.text}\n# another"))
+    loads = [[each.widths for each in accesses_of(one, compile_kernel(one, TARGETS["sm_90"]))] for one in both]
     assert loads[0] == loads[1] and any(loads[0])
 
 
@@ -178,7 +178,7 @@ def test_loads_of_imported_functions_are_their_own() -> None:
 def test_a_kernel_is_compiled_with_what_it_imports() -> None:
     x, y = (torch.ones(64, 128, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
     for kernel in kernels_of(InfoNCELoss(), x, y):
-        found = compile_kernel(kernel, TARGETS["sm_90"]).accesses
+        found = accesses_of(kernel, compile_kernel(kernel, TARGETS["sm_90"]))
         assert {width for each in found if each.function == "embeddings" for width in each.widths} == {16}
 
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import autogen.losses
-from autogen.aot import TARGETS, Atomic, SpecializedKernel, compile_kernel, kernels_of
+from autogen.aot import TARGETS, SpecializedKernel, compile_kernel, kernels_of
+from bench.assembly import Atomic, atomics_of
 from tests.ptx.cases import TRITON
 
 LAST_BLOCK = Atomic("add", "acq_rel", "gpu")
@@ -89,8 +90,8 @@ def test_only_the_last_block_is_ordered(compiled: tuple[str, list[SpecializedKer
     name, (first, _), (forward, backward) = compiled
     is_scalar = CALLS[name][0].reduction != "none"
     is_split = name in PRODUCTS and bool(first.parameters[-1].value)  # IS_SPLIT
-    assert forward.atomics == (LAST_BLOCK,) * (is_scalar + is_split)
-    assert backward.atomics == ()
+    assert atomics_of(forward) == (LAST_BLOCK,) * (is_scalar + is_split)
+    assert atomics_of(backward) == ()
 
 
 def test_columns_are_in_shared_memory_twice() -> None:

@@ -11,8 +11,9 @@ from dataclasses import replace
 import pytest
 
 import autogen.losses
-from autogen.aot import TARGETS, Access, Atomic, CompiledKernel, SpecializedKernel, compile_kernel, kernels_of
+from autogen.aot import TARGETS, CompiledKernel, SpecializedKernel, compile_kernel, kernels_of
 from autogen.tiling.skew import IN_GROUPS, OVERLAPPING, WITHIN
+from bench.assembly import Access, Atomic, accesses_of, atomics_of
 from tests.interpret.table import ELSEWHERE
 from tests.ptx.cases import CASES, F32, FLAT, LOOPED, TRITON, WIDE, Case, kernels, x
 
@@ -80,8 +81,8 @@ def test_only_the_last_block_is_ordered(launch: tuple[Case, str]) -> None:
     case, target = launch
     forward, backward = (compiled(kernel, target) for kernel in kernels(case))
     is_scalar = case.options.get("reduction") != "none"
-    assert forward.atomics == (LAST_BLOCK,) * is_scalar
-    assert backward.atomics == ()
+    assert atomics_of(forward) == (LAST_BLOCK,) * is_scalar
+    assert atomics_of(backward) == ()
     if is_scalar and target == "gfx942":
         # Agent scope: what was written before is written back, what is read after is read anew.
         assert AMD_ATOMIC.search(forward.asm)
@@ -90,21 +91,21 @@ def test_only_the_last_block_is_ordered(launch: tuple[Case, str]) -> None:
 def test_accesses_are_as_wide_as_can_be(launch: tuple[Case, str]) -> None:
     case, target = launch
     for kernel in kernels(case):
-        result = compiled(kernel, target)
+        found = accesses_of(kernel, compiled(kernel, target))
         is_flat = "BLOCK" in tiles_of(kernel)
         if is_flat:
-            accesses = [each for each in result.accesses if re.fullmatch(r"\w+ \+ offsets", each.address)]
+            accesses = [each for each in found if re.fullmatch(r"\w+ \+ offsets", each.address)]
             accesses = [each for each in accesses if each.mask is None]
         else:
             walked = "col" if "COLS" in tiles_of(kernel) else "row"
-            accesses = [each for each in result.accesses if re.search(rf"\b{walked}\b", each.address)]
-            accesses += [each for each in result.accesses if each.mask in IN_GROUPS]
+            accesses = [each for each in found if re.search(rf"\b{walked}\b", each.address)]
+            accesses += [each for each in found if each.mask in IN_GROUPS]
         assert accesses, kernel.text
         for access in accesses:
             if access.mask == OVERLAPPING and not access.widths and (TRITON, target) == ((3, 6), "gfx942"):
                 continue  # made one with what reads single elements
             # The same access on both sides of an `if` may have been made one.
-            merged = (each.widths for each in result.accesses if (each.kind, each.line) == (access.kind, 0))
+            merged = (each.widths for each in found if (each.kind, each.line) == (access.kind, 0))
             widths = access.widths or [max(itertools.chain(*merged))]
             assert min(widths) >= possible_width(case, kernel, target, access), access
 
@@ -134,19 +135,20 @@ class TestBrokenKernelsAreSeen:
     @pytest.mark.parametrize("target", TARGETS)
     def test_relaxed_atomic(self, kernel: SpecializedKernel, target: str) -> None:
         result = compiled(replace(kernel, text=kernel.text.replace('sem="acq_rel"', 'sem="relaxed"')), target)
-        assert result.atomics == (Atomic("add", "relaxed", "gpu"),)
+        assert atomics_of(result) == (Atomic("add", "relaxed", "gpu"),)
         assert not AMD_ATOMIC.search(result.asm)
 
     @pytest.mark.parametrize("target", TARGETS)
     def test_narrow_scope(self, kernel: SpecializedKernel, target: str) -> None:
         result = compiled(replace(kernel, text=kernel.text.replace('scope="gpu"', 'scope="cta"')), target)
-        assert result.atomics == (Atomic("add", "acq_rel", "cta"),)
+        assert atomics_of(result) == (Atomic("add", "acq_rel", "cta"),)
         assert not AMD_ATOMIC.search(result.asm)
 
     @pytest.mark.parametrize("target", TARGETS)
     def test_masked_full_blocks(self, kernel: SpecializedKernel, target: str) -> None:
-        result = compiled(replace(kernel, text=kernel.text.replace("    if is_full:", "    if False:")), target)
-        loads = [each for each in result.accesses if "offsets" in each.address and each.widths]
+        kernel = replace(kernel, text=kernel.text.replace("    if is_full:", "    if False:"))
+        found = accesses_of(kernel, compiled(kernel, target))
+        loads = [each for each in found if "offsets" in each.address and each.widths]
         assert loads
         assert all(set(each.widths) == {4} for each in loads)
 
@@ -156,7 +158,8 @@ class TestBrokenKernelsAreSeen:
         kernel = kernels(case)[0]
         text = kernel.text.replace("mask=overlapping)", "mask=overlapping, other=0.0)")
         assert text != kernel.text
-        narrow, wide = (compiled(replace(kernel, text=each), "sm_90").accesses for each in (text, kernel.text))
+        both = (replace(kernel, text=text), kernel)
+        narrow, wide = (accesses_of(each, compiled(each, "sm_90")) for each in both)
         assert {w for each in narrow if "place" in each.address and each.mask != WITHIN for w in each.widths} == {4}
         assert {w for each in narrow if each.mask == WITHIN for w in each.widths} == {16}, "between the ends"
         assert {w for each in wide if each.mask == OVERLAPPING for w in each.widths} == {16}

@@ -10,13 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from autogen.aot import TARGETS, CompiledKernel, compile_kernel, specialize
+from autogen.aot import TARGETS, CompiledKernel, SpecializedKernel, compile_kernel, specialize
 from autogen.runtime.launch import Launcher
 from autogen.scheduling.schedule import backward_of
 from autogen.tiling.tiler import Config
 from autogen.tuning import Tuner
 from autogen.tuning.candidates import candidates
 from autogen.tuning.skeleton import Skeleton
+from bench.assembly import accesses_of, atomics_of
 from tests.ptx.cases import TRITON
 from tests.ptx.driver import run
 from tests.unit.pipeline import Loss, floats, plan_of
@@ -47,9 +48,13 @@ class Chosen(Tuner):
         return self.config
 
 
-def compiled(like: Launcher, sizes: Mapping[str, int], config: Config) -> CompiledKernel:
+def specialized(like: Launcher, sizes: Mapping[str, int], config: Config) -> SpecializedKernel:
     launcher = Launcher(like.kernel, like._provenance, lambda _: Chosen(config))
-    return compile_kernel(specialize(launcher, sizes, "loss", "forward"), TARGETS["sm_90"])
+    return specialize(launcher, sizes, "loss", "forward")
+
+
+def compiled(like: Launcher, sizes: Mapping[str, int], config: Config) -> CompiledKernel:
+    return compile_kernel(specialized(like, sizes, config), TARGETS["sm_90"])
 
 
 def pairs(name: str) -> list[tuple[Launcher, dict[str, int], Launcher, dict[str, int]]]:
@@ -68,12 +73,12 @@ def pairs(name: str) -> list[tuple[Launcher, dict[str, int], Launcher, dict[str,
 def test_skeletons_move_what_the_kernels_move(name: str) -> None:
     for own, sizes, skeleton, own_sizes in pairs(name):
         config = own.tiler.default(sizes)
-        ours, theirs = compiled(skeleton, own_sizes, config), compiled(own, sizes, config)
-        assert (ours.spilled, ours.atomics) == (0, theirs.atomics)
+        kernels = specialized(skeleton, own_sizes, config), specialized(own, sizes, config)
+        ours, theirs = (compile_kernel(each, TARGETS["sm_90"]) for each in kernels)
+        assert (ours.spilled, atomics_of(ours)) == (0, atomics_of(theirs))
+        both = accesses_of(kernels[0], ours), accesses_of(kernels[1], theirs)
         for kind in ("load", "store"):
-            widths = [
-                sorted(w for each in r.accesses if each.kind == kind for w in each.widths) for r in (ours, theirs)
-            ]
+            widths = [sorted(w for each in found if each.kind == kind for w in each.widths) for found in both]
             again = READ_AGAIN if (name, own.kernel.name, kind) == ("cross entropy", "loss_backward", "load") else []
             assert sorted(widths[0] + again) == widths[1], kind
 

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import ast
 import functools
+import inspect
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
+
+from autogen.aot import TARGETS, CompiledKernel, SpecializedKernel
+from autogen.aot.compilation import function_of
 
 Kind = Literal["load", "store"]
 
@@ -26,6 +31,7 @@ _PTX_ACCESS = re.compile(r"\s*(?:@!?%\w+\s+)?(ld|st)\.(?:\w+\.)*?global\.(\S+)")
 _PTX_ATOMIC = re.compile(r"\b(?:atom|red)\.(\S+)")
 _AMD_ACCESS = re.compile(r"\s*(?:buffer|global|flat)_(load|store)_(\w+)")
 _AMD_MEMORY = re.compile(r"\bs\[\d+:\d+\]")  # the registers that say where it is
+_ITEM_BITS = re.compile(r"\d+$")
 _LLVM_ATOMIC = re.compile(r'\batomicrmw (\w+) .*?(?:syncscope\("([\w-]+)"\))? (\w+), align')
 
 _KINDS: dict[str, Kind] = {"tl.load": "load", "tl.store": "store"}
@@ -125,6 +131,45 @@ def _calls(text: str) -> tuple[_Call, ...]:
                 )
                 calls.append(call)
     return tuple(sorted(calls, key=lambda call: call.start))
+
+
+@functools.lru_cache
+def accesses_of(kernel: SpecializedKernel, compiled: CompiledKernel) -> tuple[Access, ...]:
+    """What the loads and stores of a kernel became, in the order of its text; then those of what it imports."""
+    function = function_of(kernel)
+    named = dict(zip(function.arg_names, (each.type for each in kernel.parameters), strict=True))
+    return accesses(
+        compiled.asm,
+        TARGETS[compiled.target].backend,
+        kernel.text,
+        kernel.name,
+        {name: _item_bytes(kind) for name, kind in named.items() if kind.startswith("*")},
+        _helpers(function.__globals__),
+    )
+
+
+def atomics_of(compiled: CompiledKernel) -> tuple[Atomic, ...]:
+    """The atomics of a kernel."""
+    return atomics(compiled.asm, compiled.llir, TARGETS[compiled.target].backend)
+
+
+def _helpers(names: Mapping[str, Any]) -> dict[str, str]:
+    """The modules of imported Triton functions that load or store, by their file names."""
+    from triton import JITFunction
+
+    functions = [each for each in names.values() if isinstance(each, JITFunction) and each.__globals__ is not names]
+    found: dict[str, str] = {}
+    for each in {id(each.__globals__): each for each in functions}.values():  # one of each module
+        text = inspect.getsource(inspect.getmodule(each.fn) or each.fn)
+        if "tl.load(" in text or "tl.store(" in text:
+            found |= {Path(inspect.getfile(each.fn)).name: text, **_helpers(each.__globals__)}
+    return found
+
+
+def _item_bytes(pointer: str) -> int:
+    bits = _ITEM_BITS.search(pointer)
+    assert bits is not None, pointer
+    return max(int(bits[0]) // 8, 1)
 
 
 def accesses(
