@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autogen import compat
-from autogen.availability import PLAIN_TYPES, has_interpreter, has_kernels, has_triton, is_transformed
+from autogen.availability import PLAIN_TYPES, has_interpreter, has_kernels, is_transformed, refusal_of
 from autogen.dispatch import watch
 from autogen.dispatch.fast import FastPath
 from autogen.errors import UnavailableError
@@ -41,7 +41,6 @@ class Dispatcher:
     ) -> None:
         self.function, self.name, self.options, self.owner = function, name, options, owner
         self._sites: dict[Hashable, Site] = {}
-        self._of_function: list[Site | None] = [None, None]  # by whether kernels are mandatory
         self._of_module: weakref.WeakKeyDictionary[torch.nn.Module, dict[bool, Site]] = weakref.WeakKeyDictionary()
         self.fast = FastPath() if options.reads == "arguments" and not options.static_graph else None
         self._wrap = _wrapping(name, options, self.__call__, mandatory=False)
@@ -54,7 +53,7 @@ class Dispatcher:
             return None
         from autogen.dispatch.handwritten import HandwrittenCalls
 
-        return HandwrittenCalls(self.function, self.options.handwritten)
+        return HandwrittenCalls(self.function, self.signature, self.options.handwritten)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What was captured stays behind."""
@@ -80,14 +79,13 @@ class Dispatcher:
             return self.in_torch(module, args, kwargs)
         # A derived class may read more than its base does.
         fast = self.fast if module is None or module.__class__ is self.owner else None
-        handwritten = self.handwritten if policy is not Policy.AGGRESSIVE else None
+        handwritten = self.handwritten
+        if handwritten is not None and policy is Policy.AGGRESSIVE:
+            fast = handwritten = None
         if fast is not None and not self.options.retraces:
-            result = NotImplemented if handwritten is None else handwritten.run_known(module, args, kwargs)
-            if result is not NotImplemented:
-                return result
             found = fast.find(module, args, kwargs)
             if found is not None:
-                return found[0].run(found[1])
+                return found[0].run(found[1], module, args, kwargs)
         if self.options.fault:
             raise ValueError(self.options.fault)
         refusal = self.refusal(module, args, kwargs)
@@ -96,7 +94,7 @@ class Dispatcher:
                 raise refusal
             return self.in_torch(module, args, kwargs)
         if handwritten is not None:
-            result = handwritten.run(module, args, kwargs, learns=fast is not None)
+            result = handwritten.run(module, args, kwargs, fast)
             if result is not NotImplemented:
                 return result
         site = self.site(module, args, kwargs, name or self.name, mandatory=policy is Policy.MANDATORY)
@@ -145,19 +143,11 @@ class Dispatcher:
         self, module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> UnavailableError | None:
         """Why no kernel can run on a call, as far as its arguments tell; None if they do not."""
-        on_host = self.options.cpu == "eager" and not has_interpreter()
-        if not on_host and (has_triton() or self.options.cpu == "inductor"):
+        if self.options.cpu == "inductor" or has_interpreter():
             return None
-        if not has_triton() and self.options.cpu == "eager":
-            return UnavailableError("Triton is not installed", remedy="Install the package triton.")
         first = next((each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)), None)
-        is_on_host = not has_kernels() or (first is not None and first.device.type == "cpu")
-        if on_host and is_on_host:
-            return UnavailableError(
-                "the tensors are on the CPU, and Triton's interpreter is off",
-                remedy="Move them to a GPU, or set TRITON_INTERPRET=1 before Triton is imported.",
-            )
-        return None
+        kind = "cuda" if first is None else first.device.type
+        return refusal_of(kind if has_kernels() else "cpu")
 
     def site(
         self,
@@ -177,10 +167,7 @@ class Dispatcher:
             constants = () if module is None else _constants_of(module)
             return self._site((constants, kinds), name, mandatory=mandatory)
         if module is None:
-            site = self._of_function[mandatory]
-            if site is None:
-                site = self._of_function[mandatory] = self._site((), name, mandatory=mandatory)
-            return site
+            return self._site((), name, mandatory=mandatory)
         known = self._of_module.get(module)
         site = None if known is None else known.get(mandatory)
         if site is None:

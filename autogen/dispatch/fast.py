@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from autogen import compat
-from autogen.availability import is_differentiable
+from autogen.availability import PLAIN_TYPES, is_differentiable
 from autogen.dispatch import watch
 from autogen.runtime.geometry import Alike, alike
 
@@ -22,59 +23,50 @@ if TYPE_CHECKING:
     from autogen.dispatch.site import Site
     from autogen.runtime.segments import KernelSegment
 
-_PLAIN = frozenset({int, float, bool, str, type(None)})
+_PLAIN = frozenset(PLAIN_TYPES)
 _MOST_ENTRIES = 32  # kinds of calls that are known, before the oldest is forgotten
 
 
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A kind of call: what it is recognised by, and its launches.
 
     Args:
         constants: the plain arguments and attributes.
+        state: tells whether torch's settings are those of this call.
         check: tells whether tensors have the geometry of this call's.
-        order: which tensor of the call each tensor of the segment is.
+        order: which tensor of the call each tensor of the segment is; None if they are in order.
         prepared: the launches.
-        segment: what was captured, of kernels that were.
+        segment: what was captured; None of handwritten kernels.
+        segment_of: what stands for it in a call, of handwritten kernels.
         numbers: the arguments of the segment that are numbers.
-        is_differentiated: whether gradients are wanted.
+        apply: runs the launches through autograd; None if no gradients are wanted.
     """
 
-    __slots__ = (
-        "apply",
-        "check",
-        "constants",
-        "is_differentiated",
-        "numbers",
-        "order",
-        "prepared",
-        "segment",
-        "state",
-    )
+    constants: tuple[Any, ...]
+    state: Callable[[], bool]
+    check: Alike
+    order: tuple[int, ...] | None
+    prepared: Any
+    segment: KernelSegment | None
+    segment_of: Callable[..., Any] | None
+    numbers: tuple[Any, ...]
+    apply: Callable[..., Any] | None
 
-    def __init__(
+    def run(
         self,
-        constants: tuple[Any, ...],
-        check: Alike,
-        order: tuple[int, ...],
-        prepared: Any,
-        segment: KernelSegment | None,
-        numbers: tuple[Any, ...],
-        is_differentiated: bool,
-    ) -> None:
-        from autogen.runtime.segments import apply
-
-        self.apply, self.state = apply, compat.state_guard()
-        self.constants, self.check, self.segment, self.prepared = constants, check, segment, prepared
-        self.order = None if order == tuple(range(len(order))) else order
-        self.numbers, self.is_differentiated = numbers, is_differentiated
-
-    def run(self, tensors: Sequence[torch.Tensor], segment: Any = None) -> Any:
-        """Launch for the tensors of a call like this one; `segment` is the call's, if none was captured."""
+        tensors: Sequence[torch.Tensor],
+        module: torch.nn.Module | None,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Launch for the tensors of a call like this one."""
         if self.order is not None:
             tensors = [tensors[place] for place in self.order]
-        if not self.is_differentiated:
+        if self.apply is None:
             return self.prepared.forward(tensors, None)[0]
-        return self.apply((self.prepared, None, self.segment or segment, self.numbers, []), *tensors)
+        segment = self.segment if self.segment_of is None else self.segment_of(module, args, kwargs)
+        return self.apply((self.prepared, None, segment, self.numbers, []), *tensors)
 
 
 class FastPath:
@@ -118,7 +110,7 @@ class FastPath:
         if prepared is not None:
             wanted = [run.arguments[place] for place in segment.segment.tensors]
             training = is_differentiable() and segment.training
-            self.note((module, args, kwargs), wanted, prepared, training, segment, numbers)
+            self.note((module, args, kwargs), wanted, prepared, training, segment=segment, numbers=numbers)
         return result
 
     def note(
@@ -127,10 +119,14 @@ class FastPath:
         wanted: Sequence[torch.Tensor],
         prepared: Any,
         is_differentiated: bool,
+        *,
         segment: KernelSegment | None = None,
+        segment_of: Callable[..., Any] | None = None,
         numbers: tuple[Any, ...] = (),
     ) -> None:
         """Know calls like one that was run with launches for the `wanted` of its tensors; see `Entry`."""
+        from autogen.runtime.segments import apply
+
         read = _read(*call)
         if read is None:
             return
@@ -143,7 +139,17 @@ class FastPath:
         if check is None:
             return
         order = tuple(places[id(each)] for each in wanted)
-        entry = Entry(constants, check, order, prepared, segment, numbers, is_differentiated)
+        entry = Entry(
+            constants,
+            compat.state_guard(),
+            check,
+            None if order == tuple(range(len(order))) else order,
+            prepared,
+            segment,
+            segment_of,
+            numbers,
+            apply if is_differentiated else None,
+        )
         self._entries = [entry, *self._entries[: _MOST_ENTRIES - 1]]
 
 
@@ -176,27 +182,23 @@ def _read(
             else:
                 constants.append(torch.Tensor)
                 tensors.append(each)
-    count, take = _own_attributes(module.__class__, len(own)) or _note_attributes(module)
+    take = _takes.get((module.__class__, len(own))) or _note_attributes(module)
     try:
-        return (*constants, count, module.__class__, *take(own)), tensors
+        return (*constants, module.__class__, *take(own)), tensors
     except KeyError:  # other attributes than those of the first module of its class, but as many
         return None
 
 
-_attributes: dict[tuple[type, int], tuple[int, Callable[[dict[str, Any]], tuple[Any, ...]]]] = {}
+_takes: dict[tuple[type, int], Callable[[dict[str, Any]], tuple[Any, ...]]] = {}
+"""What takes the attributes of a class's modules that have as many."""
 
 
-def _own_attributes(kind: type, count: int) -> tuple[int, Callable[[dict[str, Any]], tuple[Any, ...]]] | None:
-    """What reads the attributes of a class's modules that have as many."""
-    return _attributes.get((kind, count))
-
-
-def _note_attributes(module: torch.nn.Module) -> tuple[int, Callable[[dict[str, Any]], tuple[Any, ...]]]:
+def _note_attributes(module: torch.nn.Module) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
     own = module.__dict__
-    names = [name for name, each in own.items() if name not in _OF_TORCH]
-    found = len(own), (operator.itemgetter(*names) if len(names) > 1 else lambda own: tuple(map(own.get, names)))
-    _attributes[module.__class__, len(own)] = found
-    return found
+    names = [name for name in own if name not in _OF_TORCH]
+    take = operator.itemgetter(*names) if len(names) > 1 else lambda own: tuple([own[name] for name in names])
+    _takes[module.__class__, len(own)] = take
+    return take
 
 
 _OF_TORCH = frozenset(vars(torch.nn.Module())) - {"training"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,19 +27,16 @@ class HandwrittenCalls:
 
     Args:
         function: what computes the loss in torch.
+        signature: what that takes.
         make: makes the kernels.
     """
 
-    def __init__(self, function: Callable[..., Any], make: Callable[[], Handwritten]) -> None:
-        self.function, self._make = function, make
+    def __init__(
+        self, function: Callable[..., Any], signature: inspect.Signature, make: Callable[[], Handwritten]
+    ) -> None:
+        self.function, self.signature, self._make = function, signature, make
         self._plans: dict[Any, Any] = {}
         self._seen: set[int] = set()
-        self._fast = FastPath()
-
-    @cached_property
-    def signature(self) -> inspect.Signature:
-        """What the loss takes."""
-        return inspect.signature(self.function)
 
     def bind(
         self,
@@ -71,22 +68,16 @@ class HandwrittenCalls:
         found = bind_handwritten(loss, taken, tensors, module, needs)
         return found if isinstance(found, str) else (*found, list(tensors.values()))
 
-    def run_known(self, module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Run a call like an earlier one; NotImplemented if there was none."""
-        found = self._fast.find(module, args, kwargs)
-        if found is None:
-            return NotImplemented
-        entry, tensors = found
-        names = entry.prepared.call.names
-        segment = _Segment(self, names, module, args, kwargs) if entry.is_differentiated else None
-        return entry.run(tensors, segment)
-
     def run(
-        self, module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any], *, learns: bool = False
+        self,
+        module: torch.nn.Module | None,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        fast: FastPath | None = None,
     ) -> Any:
         """Run a call; NotImplemented if there are no kernels for it.
 
-        If it `learns`, calls like it are known from then on, as far as values on the host have no say in them.
+        Calls like it are noted in the `fast` path, as far as values on the host have no say in them.
         """
         bound = self.bind(module, args, kwargs)
         if isinstance(bound, str):
@@ -99,13 +90,13 @@ class HandwrittenCalls:
             for each, cut in zip(tensors, kernels.unconnected, strict=True)
         ]
         is_constant = kernels.found is None and all(map(operator.is_, connected, tensors))
-        if learns and is_constant and isinstance(prepared, PreparedHandwritten):
-            self._fast.note((module, args, kwargs), tensors, prepared, bool(kernels.wanted))
+        segment_of = partial(_Segment, self, kernels.names)
+        if fast is not None and is_constant and isinstance(prepared, PreparedHandwritten):
+            fast.note((module, args, kwargs), tensors, prepared, bool(kernels.wanted), segment_of=segment_of)
         if not kernels.wanted:
             with torch.no_grad():
                 return prepared.forward(tensors, found.sizes)[0]
-        segment = _Segment(self, kernels.names, module, args, kwargs)
-        return apply((prepared, found.sizes, segment, (), []), *connected)
+        return apply((prepared, found.sizes, segment_of(module, args, kwargs), (), []), *connected)
 
     def _prepared(self, kernels: BoundHandwritten, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> Any:
         """Launches for tensors of one geometry; those that come first are not kept."""
