@@ -138,7 +138,7 @@ def explain(loss: Any, *args: Any, **kwargs: Any) -> Report:
 
 def _of_parts(name: str, parts: Parts) -> Report:
     """The report on the fused call of a loss, in the loss's name."""
-    report = explain(parts.call.function, *parts.call.args, **parts.call.kwargs)
+    report = explain(parts.call.func, *parts.call.args, **parts.call.keywords)
     if report.path == "eager":
         return replace(report, loss=name)
     return replace(report, loss=name, path="partial", reason=f"torch runs {', '.join(parts.steps)}")

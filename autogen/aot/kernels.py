@@ -102,7 +102,7 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
         taken = parts(*args, **kwargs)
         if isinstance(taken, str):
             raise ValueError(taken)
-        return kernels_of(taken.call.function, *taken.call.args, **taken.call.kwargs)
+        return kernels_of(taken.call.func, *taken.call.args, **taken.call.keywords)
     dispatcher, module, args = call_of(loss, args)
     name = dispatcher.name if module is None else type(module).__name__
     made = dispatcher.handwritten
