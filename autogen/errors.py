@@ -85,12 +85,11 @@ class ValueBranchError(AutogenError):
 class TooLargeError(AutogenError):
     """The loss is made of more than `operations` operations, such as those of a Python loop over many elements."""
 
-    def __init__(self, operations: int, *, where: SourceLine | None = None) -> None:
+    def __init__(self, operations: int) -> None:
         self.operations = operations
         super().__init__(
             f"the loss and its gradient are more than {operations} operations",
             remedy=f"Write loops over elements as operations on whole tensors. {_USE_DEFAULT_POLICY}",
-            where=where,
         )
 
 
@@ -140,11 +139,8 @@ class ScheduleError(AutogenError):
     """The traced loss does not fit the kernel shapes the generator knows."""
 
     def __init__(self, reason: str, *, where: SourceLine | None = None) -> None:
-        super().__init__(
-            reason,
-            remedy=f"Split the loss into smaller losses and add their results. {_USE_DEFAULT_POLICY}",
-            where=where,
-        )
+        remedy = f"Split the loss into smaller losses and add their results. {_USE_DEFAULT_POLICY}"
+        super().__init__(reason, remedy=remedy, where=where)
 
 
 class ViewedSumError(ScheduleError):
@@ -156,9 +152,6 @@ class ViewedSumError(ScheduleError):
 
 class UnavailableError(AutogenError):
     """No kernel can run here: Triton or a driver is missing, or the tensors are not on a GPU."""
-
-    def __init__(self, reason: str, *, remedy: str) -> None:
-        super().__init__(reason, remedy=remedy)
 
 
 class GraphError(AutogenError):
@@ -180,15 +173,15 @@ class RefusedError(AutogenError):
         super().__init__(f"the handwritten kernel of {loss} is not made for {what}", remedy=_USE_DEFAULT_POLICY)
 
 
+_REPORT = f"This is a defect of autogen: please report it with the loss. {_USE_DEFAULT_POLICY}"
+
+
 class InternalError(AutogenError):
     """The compiler failed on `loss` with `cause`, which is chained to this error: a defect of autogen itself."""
 
     def __init__(self, loss: str, *, cause: BaseException) -> None:
         self.loss = loss
-        super().__init__(
-            f"autogen failed on {loss} ({_summary(cause)})",
-            remedy=f"This is a defect of autogen: please report it with the loss. {_USE_DEFAULT_POLICY}",
-        )
+        super().__init__(f"autogen failed on {loss} ({_summary(cause)})", remedy=_REPORT)
         self.__cause__ = cause
 
 
@@ -209,27 +202,22 @@ def defects_of(loss: str) -> Iterator[None]:
 class CompileError(AutogenError):
     """Triton refused the generated kernel named `kernel` with `cause`, which is chained to this error."""
 
+    problem, remedy = "Triton could not compile the generated kernel", _REPORT
+
     def __init__(self, kernel: str, *, cause: BaseException) -> None:
         self.kernel = kernel
-        super().__init__(
-            f"Triton could not compile the generated kernel {kernel} ({_summary(cause)})",
-            remedy=f"This is a defect of autogen: please report it with the loss. {_USE_DEFAULT_POLICY}",
-        )
+        super().__init__(f"{self.problem} {kernel} ({_summary(cause)})", remedy=self.remedy)
         self.__cause__ = cause
 
 
 class StorageError(CompileError):
     """Triton could not read or write a file for the generated kernel named `kernel`: `cause`, chained to this error."""
 
-    def __init__(self, kernel: str, *, cause: OSError) -> None:
-        self.kernel = kernel
-        AutogenError.__init__(
-            self,
-            f"Triton could not read or write a file for the generated kernel {kernel} ({_summary(cause)})",
-            remedy="See that there is space in Triton's cache (TRITON_CACHE_DIR) and in the temporary folder. "
-            f"{_USE_DEFAULT_POLICY}",
-        )
-        self.__cause__ = cause
+    problem = "Triton could not read or write a file for the generated kernel"
+    remedy = (
+        "See that there is space in Triton's cache (TRITON_CACHE_DIR) and in the temporary folder. "
+        f"{_USE_DEFAULT_POLICY}"
+    )
 
 
 class SharedCacheError(CompileError):
