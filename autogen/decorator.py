@@ -292,10 +292,8 @@ def _with_flag(init: Callable[..., None]) -> Callable[..., None]:
 
     signature = inspect.signature(init)
     flag = inspect.Parameter("use_autogen", inspect.Parameter.KEYWORD_ONLY, default=True, annotation=bool)
-    parameters = list(signature.parameters.values())
-    rest = [p for p in parameters if p.kind is inspect.Parameter.VAR_KEYWORD]
-    parameters = [p for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    __init__.__signature__ = signature.replace(parameters=[*parameters, flag, *rest])  # type: ignore[attr-defined]
+    parameters = sorted([*signature.parameters.values(), flag], key=lambda parameter: parameter.kind)
+    __init__.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return __init__
 
 
