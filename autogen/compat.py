@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import itertools
 import operator
 import sys
 import threading
 import traceback
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
@@ -270,7 +272,9 @@ def captures(
     from torch._dynamo import eval_frame
     from torch._dynamo.hooks import Hooks
 
-    more: dict[str, Any] = {"isolate_recompiles": True} if _isolates() else {}
+    # Whether functions that two losses call, and Dynamo captures, are captured for each: after torch 2.11.
+    isolates = "isolate_recompiles" in inspect.signature(eval_frame._optimize_catch_errors).parameters
+    more: dict[str, Any] = {"isolate_recompiles": True} if isolates else {}
     context = eval_frame._optimize_catch_errors(
         Frames(backend, around, fullgraph=fullgraph),
         Hooks(None, None, None),
@@ -278,16 +282,6 @@ def captures(
         **more,
     )
     return context(function)
-
-
-@functools.cache
-def _isolates() -> bool:
-    """Whether functions that two losses call, and Dynamo captures, are captured for each."""
-    import inspect
-
-    from torch._dynamo import eval_frame
-
-    return "isolate_recompiles" in inspect.signature(eval_frame._optimize_catch_errors).parameters
 
 
 @contextlib.contextmanager
@@ -317,7 +311,8 @@ def options_of_dynamo(
         "automatic_dynamic_shapes": not static,
         "recompile_limit": limit + 1,
         "accumulated_recompile_limit": 1 << 20,
-        "reorderable_logging_functions": config.reorderable_logging_functions | _says(),
+        # What is said after a graph, and does not end it; methods of loggers are not among what torch can put off.
+        "reorderable_logging_functions": config.reorderable_logging_functions | {print, warnings.warn},
         "suppress_errors": False,
         "record_runtime_overhead": False,  # which is two calls of Python around each graph
     }
@@ -329,14 +324,6 @@ def options_of_dynamo(
         aot.patch(fake_tensor_propagate_real_tensors=False),
     ):
         yield
-
-
-@functools.cache
-def _says() -> set[Any]:
-    """What is said after a graph, and does not end it; methods of loggers are not among what torch can put off."""
-    import warnings
-
-    return {print, warnings.warn}
 
 
 def forget(code: CodeType) -> None:
@@ -423,21 +410,14 @@ def cause_of(error: BaseException) -> BaseException:
     return error
 
 
-class _Now(threading.local):
-    """What this thread is at: capturing a loss, or having Dynamo trace one as an operator."""
-
-    def __init__(self) -> None:
-        self.is_inside = False
-
-
-_now = _Now()
+_now = threading.local()  # `is_inside`: this thread captures a loss, or has Dynamo trace one as an operator
 _inlined: weakref.WeakSet[Any] = weakref.WeakSet()  # the `wrap` of losses that are no operators
 
 
 @contextlib.contextmanager
 def _inside_loss() -> Iterator[None]:
     """While a loss is traced: decorated ones that it calls are parts of it."""
-    before, _now.is_inside = _now.is_inside, True
+    before, _now.is_inside = getattr(_now, "is_inside", False), True
     try:
         yield
     finally:
@@ -470,7 +450,7 @@ def as_operator(wrap: Callable[..., Any], function: Callable[..., Any], *args: A
 def _is_part(wrap: Callable[..., Any]) -> bool:
     """Whether a loss is traced as a part of the graph around it."""
     _register_operator()
-    return _now.is_inside or wrap in _inlined or torch.compiler.is_exporting()
+    return getattr(_now, "is_inside", False) or wrap in _inlined or torch.compiler.is_exporting()
 
 
 # Dynamo calls it while it traces, and takes the result for a constant; it also makes that a global, by this name.
@@ -505,28 +485,16 @@ def _register_operator() -> None:
 # --- AOTAutograd ------------------------------------------------------------------------------------------------------
 
 
-def aot_module(
-    graph: torch.fx.GraphModule,
-    example: Sequence[Any],
-    *,
-    partition: Callable[..., Any],
-    compile_forward: Callable[..., Any],
-    compile_backward: Callable[..., Any],
-    compile_inference: Callable[..., Any],
-    decompositions: Mapping[Any, Any],
-) -> Callable[..., Any]:
+def aot_module(graph: torch.fx.GraphModule, example: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """A graph of Dynamo's by way of AOTAutograd."""
     from torch._functorch.aot_autograd import aot_module_simplified
 
-    return aot_module_simplified(
-        graph,
-        example,
-        fw_compiler=compile_forward,
-        bw_compiler=compile_backward,
-        inference_compiler=compile_inference,
-        partition_fn=partition,
-        decompositions=dict(decompositions),
-    )
+    return aot_module_simplified(graph, example, **options)
+
+
+def fake_mode() -> Any:
+    """The mode of the fake tensors of the graph that is being compiled; its `shape_env` has their sizes."""
+    return torch._guards.TracingContext.get().fake_mode
 
 
 def fakes_of(operands: Sequence[Any]) -> list[Any] | None:
@@ -551,18 +519,18 @@ def apart(fakes: Sequence[Any], wanted: Sequence[bool]) -> Iterator[list[Any]]:
     from torch._guards import TracingContext, tracing
 
     mode = next(each.fake_mode for each in fakes if isinstance(each, torch.Tensor))  # type: ignore[attr-defined]
-    shapes = mode.shape_env
-    unknown = contextlib.nullcontext() if shapes is None else shapes.ignore_fresh_unbacked_symbols()
+    unknown = mode.shape_env.ignore_fresh_unbacked_symbols()
     with outside_of_modes(), tracing(TracingContext(mode)), unknown, _inside_loss():
         with mode:
-            new = [_like(each) if isinstance(each, torch.Tensor) else each for each in fakes]
+            new = [
+                torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device=each.device)
+                if isinstance(each, torch.Tensor)
+                else each
+                for each in fakes
+            ]
         for each in itertools.compress(new, wanted):
             each.requires_grad_()
         yield new
-
-
-def _like(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
 
 def boxed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -584,37 +552,18 @@ def is_plain_call() -> bool:
     from torch._functorch._aot_autograd.schemas import OutputType
 
     metadata = torch._guards.TracingContext.get().fw_metadata
-    if metadata is None:
-        return False
+    assert metadata is not None
     own = {OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view}
     changes = any(each.mutates_data or each.mutates_metadata for each in metadata.input_info)
     is_wrapped = metadata.num_intermediate_bases or metadata.tokens or metadata.is_rng_op_functionalized
-    is_subclass = metadata.traced_tangent_metas is not None and any(
-        not isinstance(each, int) and hasattr(each, "attrs") for each in metadata.subclass_inp_meta
-    )
-    return (
-        not changes
-        and not is_wrapped
-        and not is_subclass
-        and all(each.output_type in own for each in metadata.output_info)
-    )
-
-
-def results_of(module: torch.fx.GraphModule) -> list[Any]:
-    """The results of a graph."""
-    (output,) = (node for node in module.graph.nodes if node.op == "output")
-    return list(output.args[0])
+    return not changes and not is_wrapped and all(each.output_type in own for each in metadata.output_info)
 
 
 def mutated_places(joint: torch.fx.GraphModule, count: int) -> frozenset[int]:
     """The arguments of a joint graph that are changed in place."""
-    (output,) = (node for node in joint.graph.nodes if node.op == "output")
-    found = set()
-    for described in list(output.meta["desc"])[:count]:
-        changed = getattr(described, "mutated_input", None)
-        if changed is not None:
-            found.add(changed.idx)
-    return frozenset(found)
+    described = joint.graph.output_node().meta["desc"][:count]
+    changed = [getattr(each, "mutated_input", None) for each in described]
+    return frozenset(each.idx for each in changed if each is not None)
 
 
 def partitioned(
@@ -627,7 +576,7 @@ def partitioned(
     placeholders = [node for node in joint.graph.nodes if node.op == "placeholder"]
     inputs = [node for node in placeholders if not node.name.startswith("tangents")]
     tangents = [node for node in placeholders if node.name.startswith("tangents")]
-    results = results_of(joint)
+    results: Any = joint.graph.output_node().args[0]
 
     forward = torch.fx.Graph()
     given = [_copy(forward, node) for node in inputs]
@@ -677,24 +626,6 @@ def inductor(graph: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..
 
 
 # --- symbolic shapes --------------------------------------------------------------------------------------------------
-
-
-def shape_env_of(fakes: Sequence[Any]) -> Any:
-    """The `ShapeEnv` of some fake tensors; a new one if they have none."""
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-    for fake in fakes:
-        if isinstance(fake, torch.SymInt):
-            return fake.node.shape_env
-        if isinstance(fake, torch.Tensor) and fake.fake_mode.shape_env is not None:  # type: ignore[attr-defined]
-            return fake.fake_mode.shape_env  # type: ignore[attr-defined]
-    return ShapeEnv()
-
-
-def fake_mode_of(module: torch.fx.GraphModule) -> Any:
-    """The mode of the fake tensors of a graph."""
-    fakes = (node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder")
-    return next(each.fake_mode for each in fakes if isinstance(each, torch.Tensor))  # type: ignore[attr-defined]
 
 
 def replace_symbol(shapes: Any, symbol: Any, other: Any) -> None:

@@ -464,18 +464,20 @@ class Joint:
         graph = capture.graphs[0]
         given = [node.meta["example_value"] for node in capture.placeholders]
         self.fakes = given
-        with torch._guards.tracing(torch._guards.TracingContext(compat.fake_mode_of(_as_values(graph)))):
+        self.mode = next(each.fake_mode for each in given if isinstance(each, Tensor))  # type: ignore[attr-defined]
+        with torch._guards.tracing(torch._guards.TracingContext(self.mode)):
             self.run = compat.aot_module(
                 graph,
                 given,
-                partition=self._partition,
-                compile_forward=self._compile,
-                compile_backward=self._compile,
-                compile_inference=self._compile,
+                partition_fn=self._partition,
+                fw_compiler=self._compile,
+                bw_compiler=self._compile,
+                inference_compiler=self._compile,
                 decompositions={},
             )
 
     def _partition(self, joint: torch.fx.GraphModule, _: Any, *, num_fwd_outputs: int, **__: Any) -> Any:
+        assert compat.fake_mode() is self.mode
         self.joint, self.count = joint, num_fwd_outputs
         return compat.partitioned(joint, num_fwd_outputs, ())
 
@@ -484,22 +486,19 @@ class Joint:
         return compat.boxed(graph)
 
 
-def _as_values(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    for node in graph.graph.nodes:
-        if "example_value" in node.meta:
-            node.meta["val"] = node.meta["example_value"]
-    return graph
+def results_of(graph: torch.fx.GraphModule) -> Any:
+    return graph.graph.output_node().args[0]
 
 
 def test_a_joint_graph_comes_apart() -> None:
     made = Joint(lambda t: t.exp().sum(), x().requires_grad_())
     assert made.joint is not None
-    results = compat.results_of(made.joint)
+    results = results_of(made.joint)
     assert made.count == 1 and len(results) >= 2
     assert compat.mutated_places(made.joint, made.count) == frozenset()
     forward, backward = compat.partitioned(made.joint, made.count, ())
     inputs = sum(node.op == "placeholder" and "tangents" not in node.name for node in made.joint.graph.nodes)
-    assert len(compat.results_of(forward)) == made.count + inputs and len(compat.results_of(backward)) == inputs
+    assert len(results_of(forward)) == made.count + inputs and len(results_of(backward)) == inputs
     assert made.is_plain[0]
 
 
@@ -523,8 +522,7 @@ def test_fake_tensors_and_their_shapes_are_known() -> None:
     made = Joint(lambda t: t.exp().sum(), x().requires_grad_())
     fake = next(each for each in made.fakes if isinstance(each, Tensor))
     assert isinstance(fake, compat.FakeTensor) and not isinstance(x(), compat.FakeTensor)
-    shapes = compat.shape_env_of(made.fakes)
-    assert shapes is fake.fake_mode.shape_env and compat.shape_env_of([]) is not shapes
+    shapes = made.mode.shape_env
     size = next(size for size in fake.shape if isinstance(size, torch.SymInt))
     assert compat.hints_of(shapes)[size.node.expr] in (2, 3)
     assert compat.fakes_of(made.fakes) == made.fakes and compat.fakes_of([x()]) is None
@@ -544,7 +542,7 @@ def test_inductor_compiles_a_graph() -> None:
 
 
 def test_a_size_is_written_as_another() -> None:
-    shapes = compat.shape_env_of([])
+    shapes = torch.fx.experimental.symbolic_shapes.ShapeEnv()
     one, other = (shapes.create_unbacked_symint().node.expr for _ in range(2))
     compat.replace_symbol(shapes, one, other)
     assert shapes.replace(one) == shapes.replace(other)
