@@ -16,7 +16,20 @@ from autogen.options import PLAIN, Cpu, Gradient, Options, Reads, Retrace, Tune
 from autogen.policies import Policy
 
 if TYPE_CHECKING:
+    from typing_extensions import TypedDict, Unpack
+
     from autogen.runtime.handwritten import Handwritten
+
+    class _Arguments(TypedDict, total=False):
+        policy: Policy | str | None
+        gradient: Gradient
+        static_graph: bool
+        retrace: Retrace
+        handwritten: Callable[[], Handwritten] | None
+        tune: Tune | None
+        cpu: Cpu | None
+        reads: Reads
+
 
 _Loss = TypeVar("_Loss", bound=Callable[..., Any])
 
@@ -25,30 +38,9 @@ MISSING: Any = object()  # no argument
 
 
 @overload
-def autogen_loss(
-    loss: _Loss,
-    *,
-    policy: Policy | str | None = None,
-    gradient: Gradient = "backward",
-    static_graph: bool = False,
-    retrace: Retrace = "changes",
-    handwritten: Callable[[], Handwritten] | None = None,
-    tune: Tune | None = None,
-    cpu: Cpu | None = None,
-    reads: Reads = "anything",
-) -> _Loss: ...
+def autogen_loss(loss: _Loss, **options: Unpack[_Arguments]) -> _Loss: ...
 @overload
-def autogen_loss(
-    *,
-    policy: Policy | str | None = None,
-    gradient: Gradient = "backward",
-    static_graph: bool = False,
-    retrace: Retrace = "changes",
-    handwritten: Callable[[], Handwritten] | None = None,
-    tune: Tune | None = None,
-    cpu: Cpu | None = None,
-    reads: Reads = "anything",
-) -> Callable[[_Loss], _Loss]: ...
+def autogen_loss(**options: Unpack[_Arguments]) -> Callable[[_Loss], _Loss]: ...
 def autogen_loss(
     loss: Any = MISSING,
     *,
