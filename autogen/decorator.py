@@ -126,8 +126,8 @@ def dispatcher_of(loss: Any) -> tuple[Dispatcher, Any] | None:
     return None if found is None else (found, _owner(method))
 
 
-def call_of(loss: Any, args: tuple[Any, ...]) -> tuple[Dispatcher, torch.nn.Module | None, tuple[Any, ...]]:
-    """The dispatcher of a loss, and the module and the arguments that a call of the loss gives it.
+def call_of(loss: Any, args: tuple[Any, ...]) -> tuple[Dispatcher, tuple[Any, ...]]:
+    """The dispatcher of a loss, and the arguments that a call of the loss gives it.
 
     One that is not decorated has the dispatcher that `autogen_loss` would make, and stays as it is.
 
@@ -142,10 +142,7 @@ def call_of(loss: Any, args: tuple[Any, ...]) -> tuple[Dispatcher, torch.nn.Modu
         method = InstanceForward(loss, Options()) if is_module else _decorate(loss, Options())
     dispatcher, owner = _dispatcher_in(method), _owner(method)
     assert dispatcher is not None, "a decorated loss has a dispatcher"
-    if owner is None:
-        return dispatcher, None, args
-    is_forward = isinstance(owner, torch.nn.Module) and (isinstance(method, InstanceForward) or owner.forward == method)
-    return (dispatcher, owner, args) if is_forward else (dispatcher, None, (owner, *args))
+    return dispatcher, args if owner is None else (owner, *args)
 
 
 def trace_count(loss: Any) -> int:
@@ -177,7 +174,7 @@ def _dispatcher_in(function: Any) -> Dispatcher | None:
 def _owner(method: Any) -> Any:
     """The `self` of a method."""
     if isinstance(method, InstanceForward):
-        return method.module
+        return method._module if method._own is None else None
     return method.__self__ if isinstance(method, types.MethodType) else None
 
 
@@ -229,8 +226,8 @@ def _decorate_function(function: Callable[..., Any], options: Options) -> Callab
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if is_compiling():
-            return dispatcher.inside(None, args, kwargs)
-        return call(None, args, kwargs)
+            return dispatcher.inside(args, kwargs)
+        return call(args, kwargs)
 
     wrapper = _in_scope_of(function, wrapper)
     setattr(wrapper, _DISPATCHER, dispatcher)
@@ -255,8 +252,8 @@ def _decorate_class(cls: Any, options: Options) -> Any:
         if not self.use_autogen:
             return original(self, *args, **kwargs)
         if is_compiling():
-            return dispatcher.inside(self, args, kwargs)
-        return call(self, args, kwargs, self.__class__.__name__)
+            return dispatcher.inside((self, *args), kwargs)
+        return call((self, *args), kwargs)
 
     method = _in_scope_of(original, method)
     setattr(method, _DISPATCHER, dispatcher)
@@ -310,17 +307,14 @@ class InstanceForward:
         taken = types.MethodType(function, self._module) if self._own is None else function
         self.__signature__ = inspect.signature(taken)  # which a user's wrapper of this object says is its own
         function, options = _undecorated(function, self._options)
-        setattr(self, _DISPATCHER, Dispatcher(function, type(self._module).__name__, options))
+        kind = type(self._module)
+        setattr(self, _DISPATCHER, Dispatcher(function, kind.__name__, options, kind if self._own is None else None))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = (self._module, *args) if self._own is None else args
         if torch.compiler.is_compiling():
-            return self.dispatcher.inside(self.module, args, kwargs)
-        return self.dispatcher(self.module, args, kwargs)
-
-    @property
-    def module(self) -> torch.nn.Module | None:
-        """What the loss is called with as its `self`: one of the instance's own takes none."""
-        return self._module if self._own is None else None
+            return self.dispatcher.inside(given, kwargs)
+        return self.dispatcher(given, kwargs)
 
     @property
     def dispatcher(self) -> Dispatcher:

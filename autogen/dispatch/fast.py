@@ -53,36 +53,29 @@ class Entry:
     numbers: tuple[Any, ...]
     apply: Callable[..., Any] | None
 
-    def run(
-        self,
-        tensors: Sequence[torch.Tensor],
-        module: torch.nn.Module | None,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-    ) -> Any:
+    def run(self, tensors: Sequence[torch.Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Launch for the tensors of a call like this one."""
         if self.order is not None:
             tensors = [tensors[place] for place in self.order]
         if self.apply is None:
             return self.prepared.forward(tensors, None)[0]
-        segment = self.segment if self.segment_of is None else self.segment_of(module, args, kwargs)
+        segment = self.segment if self.segment_of is None else self.segment_of(args, kwargs)
         return self.apply((self.prepared, None, segment, self.numbers, []), *tensors)
 
 
 class FastPath:
-    """The kinds of calls of one loss that are known, latest first."""
+    """The kinds of calls of one loss that are known, latest first; of a method, calls begin with the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_method: bool) -> None:
+        self._is_method = is_method
         self._entries: list[Entry] = []
 
-    def find(
-        self, module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Entry, Sequence[torch.Tensor]] | None:
+    def find(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Entry, Sequence[torch.Tensor]] | None:
         """The entry of a call, and its tensors, if one like it is known."""
         entries = self._entries
         if not entries:
             return None
-        read = _read(module, args, kwargs)
+        read = self._read(args, kwargs)
         if read is None:
             return None
         constants, tensors = read
@@ -91,17 +84,10 @@ class FastPath:
                 return entry, tensors
         return None
 
-    def learn(
-        self,
-        site: Site,
-        module: torch.nn.Module | None,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        given: Sequence[Any],
-    ) -> Any:
+    def learn(self, site: Site, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run a call by way of Dynamo, and note what it did if that was a single segment on all that it was given."""
         with watch.watching() as runs:
-            result = site(*given, **kwargs)
+            result = site(*args, **kwargs)
         run = runs[0] if len(runs) == 1 else None
         segment = None if run is None else run.captured.runner
         if run is None or segment is None or len(run.results) != 1 or result is not run.results[0]:
@@ -110,12 +96,13 @@ class FastPath:
         if prepared is not None:
             wanted = [run.arguments[place] for place in segment.segment.tensors]
             training = is_differentiable() and segment.training
-            self.note((module, args, kwargs), wanted, prepared, training, segment=segment, numbers=numbers)
+            self.note(args, kwargs, wanted, prepared, training, segment=segment, numbers=numbers)
         return result
 
     def note(
         self,
-        call: tuple[torch.nn.Module | None, Sequence[Any], Mapping[str, Any]],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
         wanted: Sequence[torch.Tensor],
         prepared: Any,
         is_differentiated: bool,
@@ -127,7 +114,7 @@ class FastPath:
         """Know calls like one that was run with launches for the `wanted` of its tensors; see `Entry`."""
         from autogen.runtime.segments import apply
 
-        read = _read(*call)
+        read = self._read(args, kwargs)
         if read is None:
             return
         constants, tensors = read
@@ -152,41 +139,42 @@ class FastPath:
         )
         self._entries = [entry, *self._entries[: _MOST_ENTRIES - 1]]
 
+    def _read(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], list[torch.Tensor]] | None:
+        """What a call is recognised by: its plain arguments and attributes, and its tensors; None if it has others.
 
-def _read(
-    module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[tuple[Any, ...], list[torch.Tensor]] | None:
-    """What a call is recognised by: its plain arguments and attributes, and its tensors; None if it has anything else.
-
-    Attributes that are neither plain nor tensors are found when a call is noted.
-    """
-    tensors: list[torch.Tensor] = []
-    constants: list[Any] = []
-    for each in (*args, *kwargs, *kwargs.values()) if kwargs else args:
-        if isinstance(each, torch.Tensor):
-            tensors.append(each)
-            constants.append(torch.Tensor)
-        elif type(each) in _PLAIN:
-            constants.append(each)
-        else:
-            return None
-    if module is None:
-        return tuple(constants), tensors
-    own = module.__dict__
-    if own["_modules"]:
-        return None
-    for held in (own["_parameters"], own["_buffers"]):
-        for each in held.values():
-            if each is None:
-                constants.append(None)
-            else:
-                constants.append(torch.Tensor)
+        Attributes that are neither plain nor tensors are found when a call is noted.
+        """
+        given = args[1:] if self._is_method else args
+        tensors: list[torch.Tensor] = []
+        constants: list[Any] = []
+        for each in (*given, *kwargs, *kwargs.values()) if kwargs else given:
+            if isinstance(each, torch.Tensor):
                 tensors.append(each)
-    take = _takes.get((module.__class__, len(own))) or _note_attributes(module)
-    try:
-        return (*constants, module.__class__, *take(own)), tensors
-    except KeyError:  # other attributes than those of the first module of its class, but as many
-        return None
+                constants.append(torch.Tensor)
+            elif type(each) in _PLAIN:
+                constants.append(each)
+            else:
+                return None
+        if not self._is_method:
+            return tuple(constants), tensors
+        module = args[0]
+        own = module.__dict__
+        if own["_modules"]:
+            return None
+        for held in (own["_parameters"], own["_buffers"]):
+            for each in held.values():
+                if each is None:
+                    constants.append(None)
+                else:
+                    constants.append(torch.Tensor)
+                    tensors.append(each)
+        take = _takes.get((module.__class__, len(own))) or _note_attributes(module)
+        try:
+            return (*constants, module.__class__, *take(own)), tensors
+        except KeyError:  # other attributes than those of the first module of its class, but as many
+            return None
 
 
 _takes: dict[tuple[type, int], Callable[[dict[str, Any]], tuple[Any, ...]]] = {}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,6 +18,9 @@ from autogen.runtime.handwritten_prepared import PreparedHandwritten, Unprepared
 from autogen.runtime.replays import Settings
 from autogen.runtime.segments import apply
 
+if TYPE_CHECKING:
+    from autogen.dispatch.dispatcher import Dispatcher
+
 _MOST_PLANS = 64  # kinds of calls whose launches are kept
 
 
@@ -26,25 +28,17 @@ class HandwrittenCalls:
     """The calls of one loss on its handwritten kernels.
 
     Args:
-        function: what computes the loss in torch.
-        signature: what that takes.
+        loss: the loss.
         make: makes the kernels.
     """
 
-    def __init__(
-        self, function: Callable[..., Any], signature: inspect.Signature, make: Callable[[], Handwritten]
-    ) -> None:
-        self.function, self.signature, self._make = function, signature, make
+    def __init__(self, loss: Dispatcher, make: Callable[[], Handwritten]) -> None:
+        self.loss, self._make = loss, make
         self._plans: dict[Any, Any] = {}
         self._seen: set[int] = set()
 
     def bind(
-        self,
-        module: torch.nn.Module | None,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        *,
-        anywhere: bool = False,
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], *, anywhere: bool = False
     ) -> tuple[BoundHandwritten, Found, list[torch.Tensor]] | str:
         """A call's kernels, what is read on the host for them, and its tensors; or why there are none.
 
@@ -53,8 +47,8 @@ class HandwrittenCalls:
         if not anywhere and not has_kernels():
             return "Triton cannot run here"
         loss = self._make()
-        given = args if module is None else (module, *args)
-        bound = self.signature.bind(*given, **kwargs)
+        module = None if self.loss.owner is None else args[0]
+        bound = self.loss.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = {name: value for name, value in bound.arguments.items() if value is not module or module is None}
         taken = {name: arguments.get(name, getattr(module, name, default)) for name, default in loss.defaults.items()}
@@ -68,18 +62,12 @@ class HandwrittenCalls:
         found = bind_handwritten(loss, taken, tensors, module, needs)
         return found if isinstance(found, str) else (*found, list(tensors.values()))
 
-    def run(
-        self,
-        module: torch.nn.Module | None,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        fast: FastPath | None = None,
-    ) -> Any:
+    def run(self, args: Sequence[Any], kwargs: Mapping[str, Any], fast: FastPath | None = None) -> Any:
         """Run a call; NotImplemented if there are no kernels for it.
 
         Calls like it are noted in the `fast` path, as far as values on the host have no say in them.
         """
-        bound = self.bind(module, args, kwargs)
+        bound = self.bind(args, kwargs)
         if isinstance(bound, str):
             return NotImplemented
         kernels, found, tensors = bound
@@ -90,13 +78,13 @@ class HandwrittenCalls:
             for each, cut in zip(tensors, kernels.unconnected, strict=True)
         ]
         is_constant = kernels.found is None and all(map(operator.is_, connected, tensors))
-        segment_of = partial(_Segment, self, kernels.names)
+        segment_of = partial(_Segment, self.loss, kernels.names)
         if fast is not None and is_constant and isinstance(prepared, PreparedHandwritten):
-            fast.note((module, args, kwargs), tensors, prepared, bool(kernels.wanted), segment_of=segment_of)
+            fast.note(args, kwargs, tensors, prepared, bool(kernels.wanted), segment_of=segment_of)
         if not kernels.wanted:
             with torch.no_grad():
                 return prepared.forward(tensors, found.sizes)[0]
-        return apply((prepared, found.sizes, segment_of(module, args, kwargs), (), []), *connected)
+        return apply((prepared, found.sizes, segment_of(args, kwargs), (), []), *connected)
 
     def _prepared(self, kernels: BoundHandwritten, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> Any:
         """Launches for tensors of one geometry; those that come first are not kept."""
@@ -119,14 +107,9 @@ class _Segment:
     constant: tuple[int, ...] = ()
 
     def __init__(
-        self,
-        calls: HandwrittenCalls,
-        names: tuple[str, ...],
-        module: torch.nn.Module | None,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+        self, loss: Dispatcher, names: tuple[str, ...], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
-        self._calls, self._names, self._module = calls, names, module
+        self._loss, self._names = loss, names
         # Tensors are what autograd saves.
         self._args = [None if isinstance(each, torch.Tensor) else each for each in args]
         self._kwargs = {name: None if isinstance(each, torch.Tensor) else each for name, each in kwargs.items()}
@@ -140,10 +123,9 @@ class _Segment:
 
         def results(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             replaced = dict(zip(self._names, tensors, strict=False))
-            given = self._args if self._module is None else (self._module, *self._args)
-            bound = self._calls.signature.bind(*given, **self._kwargs)
+            bound = self._loss.signature.bind(*self._args, **self._kwargs)
             own = {name: each for name, each in replaced.items() if name in bound.arguments}
             bound.arguments.update(own)
-            return [self._calls.function(*bound.args, **bound.kwargs)]
+            return [self._loss.function(*bound.args, **bound.kwargs)]
 
         return results

@@ -50,7 +50,7 @@ def path_of(loss: Any) -> FastPath:
 
 
 def knows(*args: Any, **kwargs: Any) -> bool:
-    return path_of(hinge).find(None, args, kwargs) is not None
+    return path_of(hinge).find(args, kwargs) is not None
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_zeros_of_both_signs_differ(known: Callable[..., bool]) -> None:
 
 def test_the_attributes_of_a_module() -> None:
     def is_known(loss: Hinge) -> bool:
-        return path_of(loss).find(loss, (X, T), {}) is not None
+        return path_of(loss).find((loss, X, T), {}) is not None
 
     loss = Hinge(0.5)
     path_of(loss)._entries.clear()
@@ -171,7 +171,7 @@ def test_what_is_not_learned() -> None:
     assert not path_of(several)._entries
     path = path_of(hinge)
     hinge(X, X)  # a tensor that is given twice
-    assert path.find(None, (X, X), {}) is None
+    assert path.find((X, X), {}) is None
 
 
 def test_the_oldest_is_forgotten() -> None:

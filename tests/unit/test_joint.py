@@ -137,7 +137,7 @@ class TestEdge:
         found = dispatcher_of(loss)
         assert found is not None
         for margin in (0.5, 0.3, 0.2, 0.1):
-            ((run,), _) = found[0].look(None, "loss", (floats(3), margin), {})
+            ((run,), _) = found[0].look("loss", (floats(3), margin), {})
         assert found[0].captures == 2 and run.captured.runner is not None
         sizes = run.captured.runner.kernels_for(run.arguments)[1]
         assert sorted(sizes.values()) == [0.1, 3] and len(run.captured.runner.segment.tensors) == 1
