@@ -286,14 +286,13 @@ def captures(
 
 @contextlib.contextmanager
 def options_of_dynamo(
-    *, dynamic: str, knows_values: bool, limit: int, knows_numbers: bool = False, static: bool = False
+    *, dynamic: str, knows_values: bool, knows_numbers: bool = False, static: bool = False
 ) -> Iterator[None]:
     """Options of Dynamo's for one capture.
 
     Args:
         dynamic: a pattern of the names of arguments whose sizes are symbols from the first call.
         knows_values: whether sizes that values decide, and numbers read from tensors, stay in the graph.
-        limit: of captures of one function.
         knows_numbers: whether numbers are taken as they are.
         static: whether all numbers and sizes are taken as they are.
     """
@@ -309,7 +308,7 @@ def options_of_dynamo(
         "specialize_int": static or knows_numbers,
         "allow_unspec_int_on_nn_module": not (static or knows_numbers),
         "automatic_dynamic_shapes": not static,
-        "recompile_limit": limit + 1,
+        "recompile_limit": 1 << 20,  # captures are counted by whoever asks for them
         "accumulated_recompile_limit": 1 << 20,
         # What is said after a graph, and does not end it; methods of loggers are not among what torch can put off.
         "reorderable_logging_functions": config.reorderable_logging_functions | {print, warnings.warn},
@@ -378,11 +377,6 @@ def is_of_call(error: Exception) -> bool:
     from torch._dynamo.exc import TorchRuntimeError
 
     return isinstance(error, TorchRuntimeError)
-
-
-def is_limit(error: Exception) -> bool:
-    """Whether Dynamo captures a function no more, as it did so too often."""
-    return getattr(error, "frame_exec_strategy", None) is not None
 
 
 def reason_of(error: BaseException) -> str:

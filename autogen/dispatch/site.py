@@ -86,7 +86,7 @@ class Site:
             return compat.captures_no_more(reason)
         is_root = code is self._function.__code__
         self._frame.key, fault = key, None
-        options = {"dynamic": _tensors_in(frame), "limit": MOST_CAPTURES, "knows_numbers": self._is_of_kind}
+        options = {"dynamic": _tensors_in(frame), "knows_numbers": self._is_of_kind}
         for attempt in ({"knows_values": True}, {"knows_values": False}, {"knows_values": False, "static": True}):
             self._backend.may_fail = "static" not in attempt
             try:
@@ -97,7 +97,7 @@ class Site:
                 if isinstance(cause, GraphChangedError) or (self.mandatory and isinstance(cause, AutogenError)):
                     raise cause from None
                 fault = error
-                if compat.is_limit(error) or compat.is_of_call(error):
+                if compat.is_of_call(error):
                     break
                 continue
             if found.guarded_code is not None:

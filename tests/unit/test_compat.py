@@ -269,7 +269,7 @@ class Capture:
         self.sources: set[str] = set()
         self.frames: list[FrameType] = []
         self.code = function.__code__
-        self.options = {"dynamic": r"L\['t'\]", "knows_values": True, "limit": 8, **options}
+        self.options = {"dynamic": r"L\['t'\]", "knows_values": True, **options}
         self.decide: Callable[..., Any] = lambda convert: convert(**self.options)
         self.run = compat.captures(function, self._backend, self._around, fullgraph=fullgraph)
 
@@ -348,7 +348,7 @@ def test_a_refusal_has_a_reason_and_a_line() -> None:
         Capture(loss, fullgraph=True).run(torch.ones(2))
     assert "graph_break" in compat.reason_of(raised.value) and "\n" not in compat.reason_of(raised.value)
     assert compat.frames_of(raised.value)[-1][0] == __file__
-    assert not compat.is_of_call(raised.value) and not compat.is_limit(raised.value)
+    assert not compat.is_of_call(raised.value)
 
 
 def test_an_error_of_an_operation_is_the_calls() -> None:
@@ -357,21 +357,11 @@ def test_an_error_of_an_operation_is_the_calls() -> None:
     assert compat.is_of_call(raised.value)
 
 
-def test_a_limit_of_captures_is_known() -> None:
-    errors: list[Exception] = []
-    capture = Capture(lambda t, k: t * len(k), static=True, knows_values=False, limit=1)
-
-    def decide(convert: Callable[..., Any]) -> Any:
-        try:
-            return convert(**capture.options)
-        except Exception as error:
-            errors.append(error)
-            return compat.captures_no_more("too many")
-
-    capture.decide = decide
-    for k in range(4):
+def test_captures_have_no_limit_of_dynamos() -> None:
+    capture = Capture(lambda t, k: t * len(k), static=True, knows_values=False)
+    for k in range(12):
         assert torch.equal(capture.run(torch.ones(2), "a" * k), torch.full((2,), float(k)))
-    assert len(capture.graphs) == 2 and errors and all(map(compat.is_limit, errors))
+    assert len(capture.graphs) == 12
 
 
 def test_an_error_of_a_backend_is_found() -> None:
@@ -381,7 +371,7 @@ def test_an_error_of_a_backend_is_found() -> None:
         raise cause
 
     run = compat.captures(
-        lambda t: t + 1, backend, lambda _, convert: convert(dynamic="", knows_values=True, limit=8), fullgraph=True
+        lambda t: t + 1, backend, lambda _, convert: convert(dynamic="", knows_values=True), fullgraph=True
     )
     with pytest.raises(Exception) as raised:
         run(torch.ones(2))
