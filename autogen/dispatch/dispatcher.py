@@ -43,8 +43,7 @@ class Dispatcher:
         self._sites: dict[Hashable, Site] = {}
         self._of_module: weakref.WeakKeyDictionary[torch.nn.Module, dict[bool, Site]] = weakref.WeakKeyDictionary()
         self.fast = FastPath(owner is not None) if options.reads == "arguments" and not options.static_graph else None
-        self._wrap = _wrapping(name, options, self.__call__, mandatory=False)
-        self._wrap_mandatory = _wrapping(name, options, self.__call__, mandatory=True)
+        self._wrap, self._wrap_mandatory = _wrapping(self, mandatory=False), _wrapping(self, mandatory=True)
 
     @cached_property
     def handwritten(self) -> HandwrittenCalls | None:
@@ -171,25 +170,19 @@ class Dispatcher:
         return Site(self.function, name, self.options, mandatory=mandatory, runs=runs, is_of_kind=is_of_kind)
 
 
-def _wrapping(
-    name: str, options: Options, call: Callable[..., Any], *, mandatory: bool
-) -> Callable[[Any], Callable[..., Any]]:
-    """What makes of a loss, or of its graph, a function that runs it; see `compat.as_operator`.
+def _wrapping(loss: Dispatcher, *, mandatory: bool) -> Callable[[Any], Callable[..., Any]]:
+    """What makes of a loss's function, or of its graph, a function that runs it; see `compat.as_operator`.
 
-    Args:
-        name: the loss's name.
-        options: how the loss is to run.
-        call: runs a call that is in no graph.
-        mandatory: whether it is an error if a graph has no kernels.
+    It is an error if kernels are `mandatory`, and a graph has none.
     """
 
-    def wrap(loss: Any) -> Callable[..., Any]:
+    def wrap(function: Any) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
-            if isinstance(loss, torch.fx.GraphModule):
+            if isinstance(function, torch.fx.GraphModule):
                 from autogen.dispatch.inside import run_graph
 
-                return run_graph(loss, args, name, options, mandatory=mandatory)
-            return call(args, kwargs)
+                return run_graph(function, args, loss.name, loss.options, mandatory=mandatory)
+            return loss(args, kwargs)
 
         return run
 
