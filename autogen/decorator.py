@@ -119,13 +119,6 @@ def _decorate(loss: Any, options: Options) -> Any:
     return _decorate_function(loss, options)
 
 
-def dispatcher_of(loss: Any) -> tuple[Dispatcher, Any] | None:
-    """The dispatcher of a decorated loss, and its `self` if it is a module or a method; None if it is not decorated."""
-    method = _method_in(loss)
-    found = _dispatcher_in(method)
-    return None if found is None else (found, _owner(method))
-
-
 def call_of(loss: Any, args: tuple[Any, ...]) -> tuple[Dispatcher, tuple[Any, ...]]:
     """The dispatcher of a loss, and the arguments that a call of the loss gives it.
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from autogen import autogen_loss, losses, policy
-from autogen.decorator import dispatcher_of
+from autogen.decorator import call_of
 from autogen.dispatch.fast import FastPath
 from tests.unit.pipeline import floats
 
@@ -44,9 +44,9 @@ def mandatory() -> Iterator[None]:
 
 
 def path_of(loss: Any) -> FastPath:
-    found = dispatcher_of(loss)
-    assert found is not None and found[0].fast is not None
-    return found[0].fast
+    fast = call_of(loss, ())[0].fast
+    assert fast is not None
+    return fast
 
 
 def knows(*args: Any, **kwargs: Any) -> bool:
@@ -63,9 +63,7 @@ def known() -> Callable[..., bool]:
 
 def test_a_call_of_the_same_kind_goes_past_dynamo(known: Callable[..., bool], monkeypatch: pytest.MonkeyPatch) -> None:
     assert known(X, T, 0.5) and known(X.detach().clone().requires_grad_(), T, 0.5)
-    found = dispatcher_of(hinge)
-    assert found is not None
-    monkeypatch.setattr(found[0], "site", None)
+    monkeypatch.setattr(call_of(hinge, ())[0], "site", None)
     x = X.detach().clone().requires_grad_()
     hinge(x, T * 2, 0.5).backward()
     wanted = torch.autograd.grad((0.5 - X * T * 2).clamp(min=0).mean(), X)[0]
@@ -187,11 +185,10 @@ def test_the_oldest_is_forgotten() -> None:
 def test_calls_of_handwritten_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     loss, reference = losses.CosineEmbeddingLoss(0.25), nn.CosineEmbeddingLoss(0.25)
     sign = torch.tensor([1, -1, 1, -1])
-    found = dispatcher_of(loss)
-    assert found is not None and found[0].handwritten is not None
+    dispatcher, _ = call_of(loss, ())
     for _ in range(2):  # what comes first is not kept
         loss(X, T, sign)
-    monkeypatch.setattr(found[0].handwritten, "run", None)
+    monkeypatch.setattr(dispatcher.handwritten, "run", None)
     x = X.detach().clone().requires_grad_()
     (gradient,) = torch.autograd.grad(loss(x, T, -sign), x, create_graph=True)
     (wanted,) = torch.autograd.grad(reference(x, T, -sign), x, create_graph=True)
