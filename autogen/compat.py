@@ -272,7 +272,7 @@ def captures(
     from torch._dynamo import eval_frame
     from torch._dynamo.hooks import Hooks
 
-    # Whether functions that two losses call, and Dynamo captures, are captured for each: after torch 2.11.
+    # Whether functions that two losses call, and Dynamo captures, are captured for each.
     isolates = "isolate_recompiles" in inspect.signature(eval_frame._optimize_catch_errors).parameters
     more: dict[str, Any] = {"isolate_recompiles": True} if isolates else {}
     context = eval_frame._optimize_catch_errors(
@@ -682,18 +682,10 @@ def is_refusal(error: Exception) -> bool:
     return not isinstance(error, InterpreterError) and any(name.startswith("triton.compiler") for name in frames)
 
 
-def compiled_for(
-    target: tuple[str, int | str, int],
-    function: Any,
-    signature: Mapping[str, str],
-    constants: Mapping[str, Any],
-    attributes: Mapping[tuple[int], Any],
-    options: Mapping[str, Any],
-) -> Any:
-    """What Triton makes of a function for a target: its backend, architecture and threads per warp."""
+def compiled_for(target: tuple[str, int | str, int], function: Any, options: Mapping[str, Any], **source: Any) -> Any:
+    """What Triton makes of a function for a target: its backend, architecture and threads per warp; see `ASTSource`."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    source = ASTSource(fn=function, signature=dict(signature), constexprs=dict(constants), attrs=dict(attributes))
-    return triton.compile(source, target=GPUTarget(*target), options=dict(options))
+    return triton.compile(ASTSource(fn=function, **source), target=GPUTarget(*target), options=dict(options))

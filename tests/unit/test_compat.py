@@ -582,7 +582,12 @@ def test_a_kernel_is_compiled_for_a_target() -> None:
     given = {"x_ptr": "*fp32", "n": "i32", "BLOCK": "constexpr"}
     attributes = {(0,): [["tt.divisibility", 16]]}
     made = compat.compiled_for(
-        ("cuda", 90, 32), triton.jit(_adding), given, {"BLOCK": 64}, attributes, {"num_warps": 1}
+        ("cuda", 90, 32),
+        triton.jit(_adding),
+        {"num_warps": 1},
+        signature=given,
+        constexprs={"BLOCK": 64},
+        attrs=attributes,
     )
     assert "st.global" in made.asm["ptx"]
 
