@@ -114,27 +114,20 @@ class Options:
     @property
     def retraces(self) -> bool:
         """Whether every call is traced."""
-        return self.retrace == "every" or _open_blocks.count > 0
+        return self.retrace == "every" or getattr(_blocks, "open", 0) > 0
 
 
-class _OpenBlocks(threading.local):
-    """How many blocks of `retracing` this thread is in."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-
-_open_blocks = _OpenBlocks()
+_blocks = threading.local()  # how many of `retracing` are `open` in this thread
 
 
 @contextlib.contextmanager
 def retracing() -> Iterator[None]:
     """`with retracing():` traces every call of every loss in the block, as `retrace="every"` does, in this thread."""
-    _open_blocks.count += 1
+    _blocks.open = getattr(_blocks, "open", 0) + 1
     try:
         yield
     finally:
-        _open_blocks.count -= 1
+        _blocks.open -= 1
 
 
 PLAIN = Options()

@@ -79,7 +79,9 @@ class Site:
         code = frame.f_code
         key = (code.co_filename, code.co_firstlineno, code.co_name)
         if self._counts[key] >= MOST_CAPTURES:
-            reason = self._reason(frame)
+            reasons = compat.reasons_to_capture(frame)
+            why = f": {reasons[0]}" if reasons else ""
+            reason = f"it was captured {MOST_CAPTURES} times, and no capture holds for this call{why}"
             if self.mandatory:
                 raise RecompileLimitError(self.name, reason)
             self._warn(reason)
@@ -146,12 +148,6 @@ class Site:
         difference = first.difference(later)
         if difference is not None:
             raise GraphChangedError(self.name, difference)
-
-    def _reason(self, frame: types.FrameType) -> str:
-        """Why a call is captured no more."""
-        reasons = compat.reasons_to_capture(frame)
-        why = f": {reasons[0]}" if reasons else ""
-        return f"it was captured {MOST_CAPTURES} times, and no capture holds for this call{why}"
 
     def _warn(self, reason: str) -> None:
         """Say once that further kinds of calls run in torch, and why there are so many."""
