@@ -189,7 +189,7 @@ def _note_attributes(module: torch.nn.Module) -> Callable[[dict[str, Any]], tupl
     return take
 
 
-_OF_TORCH = frozenset(vars(torch.nn.Module())) - {"training"}
+_OF_TORCH = frozenset(vars(torch.nn.Module())) - {"training"} | {"forward"}  # which a decorated instance has
 
 
 def _are_same(constants: tuple[Any, ...], others: tuple[Any, ...]) -> bool:

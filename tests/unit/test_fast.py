@@ -160,6 +160,16 @@ def test_the_attributes_of_a_module() -> None:
     assert not is_known(loss)
 
 
+def test_a_decorated_instance() -> None:
+    loss = autogen_loss(nn.SmoothL1Loss(beta=0.5), reads="arguments")
+    for _ in range(2):  # what comes first is not kept
+        loss(X, T)
+    assert path_of(loss).find((loss, X, T), {}) is not None
+    loss.beta = 0.25
+    assert path_of(loss).find((loss, X, T), {}) is None
+    torch.testing.assert_close(loss(X, T), nn.SmoothL1Loss(beta=0.25)(X, T))
+
+
 def test_what_is_not_learned() -> None:
     @autogen_loss(reads="arguments")
     def several(x: Tensor, t: Tensor) -> Any:
