@@ -7,6 +7,7 @@ All of them pickle, so they survive the way back from a worker process.
 from __future__ import annotations
 
 import contextlib
+import copyreg
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -41,11 +42,7 @@ class AutogenError(RuntimeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # BaseException would call the class with the message alone, which no subclass here accepts.
-        return _rebuild, (type(self), self.args), self.__dict__
-
-
-def _rebuild(cls: type[AutogenError], args: tuple[Any, ...]) -> AutogenError:
-    return cls.__new__(cls, *args)
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 def _summary(cause: BaseException) -> str:
@@ -58,13 +55,13 @@ def _summary(cause: BaseException) -> str:
 class UnsupportedOpError(AutogenError):
     """No kernel can be generated for `op`, a torch op or a use of one; `node` is its name in the graph."""
 
-    def __init__(self, op: str, *, node: str | None = None, remedy: str = "", where: SourceLine | None = None) -> None:
+    def __init__(self, op: str, *, node: str | None = None, where: SourceLine | None = None) -> None:
         self.op = op
         self.node = node
         place = f" (graph node {node})" if node else ""
         super().__init__(
             f"no kernel can be generated for {op}{place}",
-            remedy=f"{remedy or 'Write this line with other operations.'} {_USE_DEFAULT_POLICY}",
+            remedy=f"Write this line with other operations. {_USE_DEFAULT_POLICY}",
             where=where,
         )
 
