@@ -404,14 +404,20 @@ def cause_of(error: BaseException) -> BaseException:
     return error
 
 
-_now = threading.local()  # `is_inside`: this thread captures a loss, or has Dynamo trace one as an operator
+class _Now(threading.local):
+    """What this thread is at: whether it captures a loss, or has Dynamo trace one as an operator."""
+
+    is_inside = False
+
+
+_now = _Now()
 _inlined: weakref.WeakSet[Any] = weakref.WeakSet()  # the `wrap` of losses that are no operators
 
 
 @contextlib.contextmanager
 def _inside_loss() -> Iterator[None]:
     """While a loss is traced: decorated ones that it calls are parts of it."""
-    before, _now.is_inside = getattr(_now, "is_inside", False), True
+    before, _now.is_inside = _now.is_inside, True
     try:
         yield
     finally:
@@ -444,7 +450,7 @@ def as_operator(wrap: Callable[..., Any], function: Callable[..., Any], *args: A
 def _is_part(wrap: Callable[..., Any]) -> bool:
     """Whether a loss is traced as a part of the graph around it."""
     _register_operator()
-    return getattr(_now, "is_inside", False) or wrap in _inlined or torch.compiler.is_exporting()
+    return _now.is_inside or wrap in _inlined or torch.compiler.is_exporting()
 
 
 # Dynamo calls it while it traces, and takes the result for a constant; it also makes that a global, by this name.

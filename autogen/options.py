@@ -114,20 +114,26 @@ class Options:
     @property
     def retraces(self) -> bool:
         """Whether every call is traced."""
-        return self.retrace == "every" or getattr(_blocks, "open", 0) > 0
+        return self.retrace == "every" or _open_blocks.count > 0
 
 
-_blocks = threading.local()  # how many of `retracing` are `open` in this thread
+class _OpenBlocks(threading.local):
+    """How many blocks of `retracing` this thread is in."""
+
+    count = 0
+
+
+_open_blocks = _OpenBlocks()
 
 
 @contextlib.contextmanager
 def retracing() -> Iterator[None]:
     """`with retracing():` traces every call of every loss in the block, as `retrace="every"` does, in this thread."""
-    _blocks.open = getattr(_blocks, "open", 0) + 1
+    _open_blocks.count += 1
     try:
         yield
     finally:
-        _blocks.open -= 1
+        _open_blocks.count -= 1
 
 
 PLAIN = Options()

@@ -124,15 +124,7 @@ class Site:
         """Note a graph; returns what runs it."""
         if self.options.static_graph and captured.runner is not None:
             self._compare(captured)
-
-        watchers = watch.WATCHERS
-
-        def run(*arguments: Any) -> Any:
-            if watchers.runs is None:
-                return runner(*arguments)
-            return watch.run(captured, runner, arguments)
-
-        return run
+        return watch.watched(captured, runner)
 
     def _compare(self, captured: Captured) -> None:
         """Raise if a graph is another one than the first of its place in the loss, for the same gradients."""
