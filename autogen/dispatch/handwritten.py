@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -18,9 +19,6 @@ from autogen.runtime.handwritten_prepared import PreparedHandwritten, Unprepared
 from autogen.runtime.replays import Settings
 from autogen.runtime.segments import apply
 
-if TYPE_CHECKING:
-    from autogen.dispatch.dispatcher import Dispatcher
-
 _MOST_PLANS = 64  # kinds of calls whose launches are kept
 
 
@@ -28,12 +26,14 @@ class HandwrittenCalls:
     """The calls of one loss on its handwritten kernels.
 
     Args:
-        loss: the loss.
+        function: what computes the loss in torch.
+        is_method: whether it takes a module first.
         make: makes the kernels.
     """
 
-    def __init__(self, loss: Dispatcher, make: Callable[[], Handwritten]) -> None:
-        self.loss, self._make = loss, make
+    def __init__(self, function: Callable[..., Any], is_method: bool, make: Callable[[], Handwritten]) -> None:
+        self.function, self.signature = function, inspect.signature(function)
+        self._is_method, self._make = is_method, make
         self._plans: dict[Any, Any] = {}
         self._seen: set[int] = set()
 
@@ -47,8 +47,8 @@ class HandwrittenCalls:
         if not anywhere and not has_kernels():
             return "Triton cannot run here"
         loss = self._make()
-        module = None if self.loss.owner is None else args[0]
-        bound = self.loss.signature.bind(*args, **kwargs)
+        module = args[0] if self._is_method else None
+        bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = {name: value for name, value in bound.arguments.items() if value is not module or module is None}
         taken = {name: arguments.get(name, getattr(module, name, default)) for name, default in loss.defaults.items()}
@@ -78,7 +78,7 @@ class HandwrittenCalls:
             for each, cut in zip(tensors, kernels.unconnected, strict=True)
         ]
         is_constant = kernels.found is None and all(map(operator.is_, connected, tensors))
-        segment_of = partial(_Segment, self.loss, kernels.names)
+        segment_of = partial(_Segment, self, kernels.names)
         if fast is not None and is_constant and isinstance(prepared, PreparedHandwritten):
             fast.note(args, kwargs, tensors, prepared, bool(kernels.wanted), segment_of=segment_of)
         if not kernels.wanted:
@@ -107,9 +107,9 @@ class _Segment:
     constant: tuple[int, ...] = ()
 
     def __init__(
-        self, loss: Dispatcher, names: tuple[str, ...], args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, calls: HandwrittenCalls, names: tuple[str, ...], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
-        self._loss, self._names = loss, names
+        self._calls, self._names = calls, names
         # Tensors are what autograd saves.
         self._args = [None if isinstance(each, torch.Tensor) else each for each in args]
         self._kwargs = {name: None if isinstance(each, torch.Tensor) else each for name, each in kwargs.items()}
@@ -123,9 +123,9 @@ class _Segment:
 
         def results(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             replaced = dict(zip(self._names, tensors, strict=False))
-            bound = self._loss.signature.bind(*self._args, **self._kwargs)
+            bound = self._calls.signature.bind(*self._args, **self._kwargs)
             own = {name: each for name, each in replaced.items() if name in bound.arguments}
             bound.arguments.update(own)
-            return [self._loss.function(*bound.args, **bound.kwargs)]
+            return [self._calls.function(*bound.args, **bound.kwargs)]
 
         return results
