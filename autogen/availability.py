@@ -54,6 +54,20 @@ def is_differentiable() -> bool:
     return torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
 
 
+def refusal_of(kind: str) -> UnavailableError | None:
+    """Why no kernel can run on a kind of device; None if they can."""
+    if not has_triton():
+        return UnavailableError("Triton is not installed", remedy="Install the package triton.")
+    if kind == "cpu" and not has_interpreter():
+        return UnavailableError(
+            "the tensors are on the CPU, and Triton's interpreter is off",
+            remedy="Move them to a GPU, or set TRITON_INTERPRET=1 before Triton is imported.",
+        )
+    if kind not in ("cpu", "cuda"):
+        return UnavailableError(f"no kernels for the device {kind}", remedy="Move the tensors to a GPU.")
+    return None
+
+
 def require(tensors: Sequence[torch.Tensor], plain: tuple[type, ...] = PLAIN_TENSORS) -> None:
     """Check that kernels can run on `tensors`, which are of `plain` types.
 
@@ -61,8 +75,6 @@ def require(tensors: Sequence[torch.Tensor], plain: tuple[type, ...] = PLAIN_TEN
         UnavailableError: no Triton, a device or dtype that kernels do not know, tensors that are no plain ones, or that
             cannot be saved for backward.
     """
-    if not has_triton():
-        raise UnavailableError("Triton is not installed", remedy="Install the package triton.")
     if not tensors:
         raise UnavailableError("the loss was given no tensor", remedy="Pass its input as a tensor.")
     for tensor in tensors:
@@ -95,14 +107,9 @@ def require(tensors: Sequence[torch.Tensor], plain: tuple[type, ...] = PLAIN_TEN
     if len(devices) > 1:
         found = ", ".join(sorted(map(str, devices)))
         raise UnavailableError(f"the tensors are on several devices ({found})", remedy="Move them to one device.")
-    device = tensors[0].device
-    if device.type == "cpu" and not has_interpreter():
-        raise UnavailableError(
-            "the tensors are on the CPU, and Triton's interpreter is off",
-            remedy="Move them to a GPU, or set TRITON_INTERPRET=1 before Triton is imported.",
-        )
-    if device.type not in ("cpu", "cuda"):
-        raise UnavailableError(f"no kernels for the device {device.type}", remedy="Move the tensors to a GPU.")
+    refusal = refusal_of(tensors[0].device.type)
+    if refusal is not None:
+        raise refusal
 
 
 def is_batched(tensors: Sequence[torch.Tensor | None]) -> bool:

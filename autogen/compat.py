@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import itertools
 import operator
 import sys
 import threading
 import traceback
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
@@ -270,7 +272,9 @@ def captures(
     from torch._dynamo import eval_frame
     from torch._dynamo.hooks import Hooks
 
-    more: dict[str, Any] = {"isolate_recompiles": True} if _isolates() else {}
+    # Whether functions that two losses call, and Dynamo captures, are captured for each.
+    isolates = "isolate_recompiles" in inspect.signature(eval_frame._optimize_catch_errors).parameters
+    more: dict[str, Any] = {"isolate_recompiles": True} if isolates else {}
     context = eval_frame._optimize_catch_errors(
         Frames(backend, around, fullgraph=fullgraph),
         Hooks(None, None, None),
@@ -280,26 +284,15 @@ def captures(
     return context(function)
 
 
-@functools.cache
-def _isolates() -> bool:
-    """Whether functions that two losses call, and Dynamo captures, are captured for each."""
-    import inspect
-
-    from torch._dynamo import eval_frame
-
-    return "isolate_recompiles" in inspect.signature(eval_frame._optimize_catch_errors).parameters
-
-
 @contextlib.contextmanager
 def options_of_dynamo(
-    *, dynamic: str, knows_values: bool, limit: int, knows_numbers: bool = False, static: bool = False
+    *, dynamic: str, knows_values: bool, knows_numbers: bool = False, static: bool = False
 ) -> Iterator[None]:
     """Options of Dynamo's for one capture.
 
     Args:
         dynamic: a pattern of the names of arguments whose sizes are symbols from the first call.
         knows_values: whether sizes that values decide, and numbers read from tensors, stay in the graph.
-        limit: of captures of one function.
         knows_numbers: whether numbers are taken as they are.
         static: whether all numbers and sizes are taken as they are.
     """
@@ -315,9 +308,10 @@ def options_of_dynamo(
         "specialize_int": static or knows_numbers,
         "allow_unspec_int_on_nn_module": not (static or knows_numbers),
         "automatic_dynamic_shapes": not static,
-        "recompile_limit": limit + 1,
+        "recompile_limit": 1 << 20,  # captures are counted by whoever asks for them
         "accumulated_recompile_limit": 1 << 20,
-        "reorderable_logging_functions": config.reorderable_logging_functions | _says(),
+        # What is said after a graph, and does not end it; methods of loggers are not among what torch can put off.
+        "reorderable_logging_functions": config.reorderable_logging_functions | {print, warnings.warn},
         "suppress_errors": False,
         "record_runtime_overhead": False,  # which is two calls of Python around each graph
     }
@@ -329,14 +323,6 @@ def options_of_dynamo(
         aot.patch(fake_tensor_propagate_real_tensors=False),
     ):
         yield
-
-
-@functools.cache
-def _says() -> set[Any]:
-    """What is said after a graph, and does not end it; methods of loggers are not among what torch can put off."""
-    import warnings
-
-    return {print, warnings.warn}
 
 
 def forget(code: CodeType) -> None:
@@ -393,11 +379,6 @@ def is_of_call(error: Exception) -> bool:
     return isinstance(error, TorchRuntimeError)
 
 
-def is_limit(error: Exception) -> bool:
-    """Whether Dynamo captures a function no more, as it did so too often."""
-    return getattr(error, "frame_exec_strategy", None) is not None
-
-
 def reason_of(error: BaseException) -> str:
     """Torch's reason not to capture a function, in a sentence."""
     return _first_sentence(str(error)) or type(error).__name__
@@ -424,10 +405,9 @@ def cause_of(error: BaseException) -> BaseException:
 
 
 class _Now(threading.local):
-    """What this thread is at: capturing a loss, or having Dynamo trace one as an operator."""
+    """What this thread is at: whether it captures a loss, or has Dynamo trace one as an operator."""
 
-    def __init__(self) -> None:
-        self.is_inside = False
+    is_inside = False
 
 
 _now = _Now()
@@ -505,28 +485,16 @@ def _register_operator() -> None:
 # --- AOTAutograd ------------------------------------------------------------------------------------------------------
 
 
-def aot_module(
-    graph: torch.fx.GraphModule,
-    example: Sequence[Any],
-    *,
-    partition: Callable[..., Any],
-    compile_forward: Callable[..., Any],
-    compile_backward: Callable[..., Any],
-    compile_inference: Callable[..., Any],
-    decompositions: Mapping[Any, Any],
-) -> Callable[..., Any]:
+def aot_module(graph: torch.fx.GraphModule, example: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """A graph of Dynamo's by way of AOTAutograd."""
     from torch._functorch.aot_autograd import aot_module_simplified
 
-    return aot_module_simplified(
-        graph,
-        example,
-        fw_compiler=compile_forward,
-        bw_compiler=compile_backward,
-        inference_compiler=compile_inference,
-        partition_fn=partition,
-        decompositions=dict(decompositions),
-    )
+    return aot_module_simplified(graph, example, **options)
+
+
+def fake_mode() -> Any:
+    """The mode of the fake tensors of the graph that is being compiled; its `shape_env` has their sizes."""
+    return torch._guards.TracingContext.get().fake_mode
 
 
 def fakes_of(operands: Sequence[Any]) -> list[Any] | None:
@@ -551,18 +519,18 @@ def apart(fakes: Sequence[Any], wanted: Sequence[bool]) -> Iterator[list[Any]]:
     from torch._guards import TracingContext, tracing
 
     mode = next(each.fake_mode for each in fakes if isinstance(each, torch.Tensor))  # type: ignore[attr-defined]
-    shapes = mode.shape_env
-    unknown = contextlib.nullcontext() if shapes is None else shapes.ignore_fresh_unbacked_symbols()
+    unknown = mode.shape_env.ignore_fresh_unbacked_symbols()
     with outside_of_modes(), tracing(TracingContext(mode)), unknown, _inside_loss():
         with mode:
-            new = [_like(each) if isinstance(each, torch.Tensor) else each for each in fakes]
+            new = [
+                torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device=each.device)
+                if isinstance(each, torch.Tensor)
+                else each
+                for each in fakes
+            ]
         for each in itertools.compress(new, wanted):
             each.requires_grad_()
         yield new
-
-
-def _like(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
 
 def boxed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -584,37 +552,18 @@ def is_plain_call() -> bool:
     from torch._functorch._aot_autograd.schemas import OutputType
 
     metadata = torch._guards.TracingContext.get().fw_metadata
-    if metadata is None:
-        return False
+    assert metadata is not None
     own = {OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view}
     changes = any(each.mutates_data or each.mutates_metadata for each in metadata.input_info)
     is_wrapped = metadata.num_intermediate_bases or metadata.tokens or metadata.is_rng_op_functionalized
-    is_subclass = metadata.traced_tangent_metas is not None and any(
-        not isinstance(each, int) and hasattr(each, "attrs") for each in metadata.subclass_inp_meta
-    )
-    return (
-        not changes
-        and not is_wrapped
-        and not is_subclass
-        and all(each.output_type in own for each in metadata.output_info)
-    )
-
-
-def results_of(module: torch.fx.GraphModule) -> list[Any]:
-    """The results of a graph."""
-    (output,) = (node for node in module.graph.nodes if node.op == "output")
-    return list(output.args[0])
+    return not changes and not is_wrapped and all(each.output_type in own for each in metadata.output_info)
 
 
 def mutated_places(joint: torch.fx.GraphModule, count: int) -> frozenset[int]:
     """The arguments of a joint graph that are changed in place."""
-    (output,) = (node for node in joint.graph.nodes if node.op == "output")
-    found = set()
-    for described in list(output.meta["desc"])[:count]:
-        changed = getattr(described, "mutated_input", None)
-        if changed is not None:
-            found.add(changed.idx)
-    return frozenset(found)
+    described = joint.graph.output_node().meta["desc"][:count]
+    changed = [getattr(each, "mutated_input", None) for each in described]
+    return frozenset(each.idx for each in changed if each is not None)
 
 
 def partitioned(
@@ -627,7 +576,7 @@ def partitioned(
     placeholders = [node for node in joint.graph.nodes if node.op == "placeholder"]
     inputs = [node for node in placeholders if not node.name.startswith("tangents")]
     tangents = [node for node in placeholders if node.name.startswith("tangents")]
-    results = results_of(joint)
+    results: Any = joint.graph.output_node().args[0]
 
     forward = torch.fx.Graph()
     given = [_copy(forward, node) for node in inputs]
@@ -677,24 +626,6 @@ def inductor(graph: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..
 
 
 # --- symbolic shapes --------------------------------------------------------------------------------------------------
-
-
-def shape_env_of(fakes: Sequence[Any]) -> Any:
-    """The `ShapeEnv` of some fake tensors; a new one if they have none."""
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-    for fake in fakes:
-        if isinstance(fake, torch.SymInt):
-            return fake.node.shape_env
-        if isinstance(fake, torch.Tensor) and fake.fake_mode.shape_env is not None:  # type: ignore[attr-defined]
-            return fake.fake_mode.shape_env  # type: ignore[attr-defined]
-    return ShapeEnv()
-
-
-def fake_mode_of(module: torch.fx.GraphModule) -> Any:
-    """The mode of the fake tensors of a graph."""
-    fakes = (node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder")
-    return next(each.fake_mode for each in fakes if isinstance(each, torch.Tensor))  # type: ignore[attr-defined]
 
 
 def replace_symbol(shapes: Any, symbol: Any, other: Any) -> None:
@@ -757,18 +688,10 @@ def is_refusal(error: Exception) -> bool:
     return not isinstance(error, InterpreterError) and any(name.startswith("triton.compiler") for name in frames)
 
 
-def compiled_for(
-    target: tuple[str, int | str, int],
-    function: Any,
-    signature: Mapping[str, str],
-    constants: Mapping[str, Any],
-    attributes: Mapping[tuple[int], Any],
-    options: Mapping[str, Any],
-) -> Any:
-    """What Triton makes of a function for a target: its backend, architecture and threads per warp."""
+def compiled_for(target: tuple[str, int | str, int], function: Any, options: Mapping[str, Any], **source: Any) -> Any:
+    """What Triton makes of a function for a target: its backend, architecture and threads per warp; see `ASTSource`."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    source = ASTSource(fn=function, signature=dict(signature), constexprs=dict(constants), attrs=dict(attributes))
-    return triton.compile(source, target=GPUTarget(*target), options=dict(options))
+    return triton.compile(ASTSource(fn=function, **source), target=GPUTarget(*target), options=dict(options))

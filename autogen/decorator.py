@@ -16,7 +16,20 @@ from autogen.options import PLAIN, Cpu, Gradient, Options, Reads, Retrace, Tune
 from autogen.policies import Policy
 
 if TYPE_CHECKING:
+    from typing_extensions import TypedDict, Unpack
+
     from autogen.runtime.handwritten import Handwritten
+
+    class _Arguments(TypedDict, total=False):
+        policy: Policy | str | None
+        gradient: Gradient
+        static_graph: bool
+        retrace: Retrace
+        handwritten: Callable[[], Handwritten] | None
+        tune: Tune | None
+        cpu: Cpu | None
+        reads: Reads
+
 
 _Loss = TypeVar("_Loss", bound=Callable[..., Any])
 
@@ -25,30 +38,9 @@ MISSING: Any = object()  # no argument
 
 
 @overload
-def autogen_loss(
-    loss: _Loss,
-    *,
-    policy: Policy | str | None = None,
-    gradient: Gradient = "backward",
-    static_graph: bool = False,
-    retrace: Retrace = "changes",
-    handwritten: Callable[[], Handwritten] | None = None,
-    tune: Tune | None = None,
-    cpu: Cpu | None = None,
-    reads: Reads = "anything",
-) -> _Loss: ...
+def autogen_loss(loss: _Loss, **options: Unpack[_Arguments]) -> _Loss: ...
 @overload
-def autogen_loss(
-    *,
-    policy: Policy | str | None = None,
-    gradient: Gradient = "backward",
-    static_graph: bool = False,
-    retrace: Retrace = "changes",
-    handwritten: Callable[[], Handwritten] | None = None,
-    tune: Tune | None = None,
-    cpu: Cpu | None = None,
-    reads: Reads = "anything",
-) -> Callable[[_Loss], _Loss]: ...
+def autogen_loss(**options: Unpack[_Arguments]) -> Callable[[_Loss], _Loss]: ...
 def autogen_loss(
     loss: Any = MISSING,
     *,
@@ -63,8 +55,8 @@ def autogen_loss(
 ) -> Any:
     """Run a loss on generated Triton kernels, one forward and one backward, wherever that is possible.
 
-    Works on a `torch.nn.Module` class (whose instances then also take `use_autogen=`, true by default), on an instance,
-    and on a plain function of tensors or a method, with or without options::
+    Works on the `forward` of a `torch.nn.Module` class (whose instances then also take `use_autogen=`, true by default)
+    or of an instance, and on a plain function of tensors or a method, with or without options::
 
         @autogen_loss
         class Charbonnier(nn.Module):
@@ -104,7 +96,7 @@ def autogen_loss(
             own module. A call like an earlier one then goes straight to its kernels, past Dynamo's guards.
 
     Raises:
-        TypeError: `loss` is not a module class, a module or a function.
+        TypeError: `loss` is not a module class, a module or a function; or a class has no `forward` that takes `self`.
         ValueError: an unknown policy, or another value of an option than those above.
         GraphChangedError: from calls of a loss with a static graph.
     """
@@ -122,22 +114,13 @@ def _decorate(loss: Any, options: Options) -> Any:
         return _decorate_instance(loss, options)
     if isinstance(loss, (staticmethod, classmethod)):
         return type(loss)(_decorate_function(loss.__func__, options))
-    if _is_forward(loss):
-        return InstanceForward(_owner(loss), options)
     if not callable(loss):
         raise TypeError(f"autogen_loss takes a module class, a module or a function, not {type(loss).__name__}")
     return _decorate_function(loss, options)
 
 
-def dispatcher_of(loss: Any) -> tuple[Dispatcher, Any] | None:
-    """The dispatcher of a decorated loss, and its `self` if it is a module or a method; None if it is not decorated."""
-    method = _method_in(loss)
-    found = _dispatcher_in(method)
-    return None if found is None else (found, _owner(method))
-
-
-def call_of(loss: Any, args: tuple[Any, ...]) -> tuple[Dispatcher, torch.nn.Module | None, tuple[Any, ...]]:
-    """The dispatcher of a loss, and the module and the arguments that a call of the loss gives it.
+def call_of(loss: Any, args: tuple[Any, ...]) -> tuple[Dispatcher, tuple[Any, ...]]:
+    """The dispatcher of a loss, and the arguments that a call of the loss gives it.
 
     One that is not decorated has the dispatcher that `autogen_loss` would make, and stays as it is.
 
@@ -146,19 +129,13 @@ def call_of(loss: Any, args: tuple[Any, ...]) -> tuple[Dispatcher, torch.nn.Modu
     """
     if isinstance(loss, type):
         raise TypeError(f"pass an instance of {loss.__name__}, not the class")
-    found = dispatcher_of(loss)
-    if found is None and isinstance(loss, torch.nn.Module):
-        if (entry := entry_of(type(loss))) == "__call__":
-            return Dispatcher(_method_of(type(loss), entry), type(loss).__name__, Options()), loss, args
-        loss = InstanceForward(loss, Options())
-    elif found is None:
-        loss = _decorate(loss, Options())
-    found = found or dispatcher_of(loss)
-    assert found is not None, "a decorated loss has a dispatcher"
-    dispatcher, owner = found
-    if owner is None:
-        return dispatcher, None, args
-    return (dispatcher, owner, args) if owner is loss or _is_forward(loss) else (dispatcher, None, (owner, *args))
+    method = _method_in(loss)
+    if _dispatcher_in(method) is None:
+        is_module = isinstance(loss, torch.nn.Module)
+        method = InstanceForward(loss, Options()) if is_module else _decorate(loss, Options())
+    dispatcher, owner = _dispatcher_in(method), _owner(method)
+    assert dispatcher is not None, "a decorated loss has a dispatcher"
+    return dispatcher, args if owner is None else (owner, *args)
 
 
 def trace_count(loss: Any) -> int:
@@ -174,13 +151,9 @@ def trace_count(loss: Any) -> int:
 
 
 def _method_in(loss: Any) -> Any:
-    """What computes a loss: of a module its method, of a module class a function that takes `self`."""
-    if isinstance(loss, type):
-        return _method_of(loss, entry_of(loss)) if issubclass(loss, torch.nn.Module) else loss
-    if not isinstance(loss, torch.nn.Module):
-        return loss
-    entry = entry_of(type(loss))
-    return loss.forward if entry == "forward" else types.MethodType(_method_of(type(loss), entry), loss)
+    """What computes a loss: the `forward` of a module or a module class."""
+    is_class = isinstance(loss, type) and issubclass(loss, torch.nn.Module)
+    return loss.forward if is_class or isinstance(loss, torch.nn.Module) else loss
 
 
 def _dispatcher_in(function: Any) -> Dispatcher | None:
@@ -188,76 +161,28 @@ def _dispatcher_in(function: Any) -> Dispatcher | None:
     if isinstance(function, InstanceForward):
         return function.dispatcher
     found = getattr(function, _DISPATCHER, None)
-    if found is None:
-        return found
-    return found if getattr(function, "__wrapped__", None) is found.function else None
+    return found if found is not None and getattr(function, "__wrapped__", None) is found.function else None
 
 
 def _owner(method: Any) -> Any:
     """The `self` of a method."""
     if isinstance(method, InstanceForward):
-        return None if method.is_bound else method._module
+        return method._module if method._own is None else None
     return method.__self__ if isinstance(method, types.MethodType) else None
 
 
-def _is_forward(loss: Any) -> bool:
-    """Whether a loss is the decorated `forward` of a module."""
-    if isinstance(loss, InstanceForward):
-        return not loss.is_bound
-    owner = _owner(loss)
-    is_of_module = isinstance(owner, torch.nn.Module) and entry_of(type(owner)) == "forward"
-    return is_of_module and _dispatcher_in(loss) is not None and owner.forward == loss
+def _forward_of(cls: Any) -> Callable[..., Any]:
+    """The `forward` of a module class, which takes `self`.
 
-
-def entry_of(cls: type) -> str:
-    """The method by which a module class computes its loss: `forward`, or `__call__` if it has one of its own."""
-    own = cls.__call__
-    return "forward" if own is torch.nn.Module.__call__ else "__call__"
-
-
-def _method_of(cls: type, entry: str) -> Callable[..., Any]:
-    """A method of a class as a function that takes `self`, also where it is a static or a class method."""
-    found = inspect.getattr_static(cls, entry)
-    if isinstance(found, _WithoutSelf):
-        return found.__func__
-    if not _is_without_self(found):
-        return getattr(cls, entry)
-    is_of_class = isinstance(found, classmethod)
-    plain: Any = getattr(found, "__func__", found)
-
-    @functools.wraps(plain)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return plain(type(self), *args, **kwargs) if is_of_class else plain(*args, **kwargs)
-
-    if isinstance(plain, types.BuiltinFunctionType):
-        del method.__wrapped__  # which does not say what it takes
-    else:
-        signature = inspect.signature(getattr(cls, entry))
-        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-        method.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=[own, *signature.parameters.values()]
-        )
-    return method
-
-
-def _is_without_self(method: Any) -> bool:
-    """Whether what a class has for a method is not given the object that it is called of."""
-    return isinstance(method, (staticmethod, classmethod)) or not hasattr(method, "__get__")
-
-
-class _WithoutSelf(staticmethod):  # type: ignore[type-arg]
-    """A static or class method of a decorated class. Its modules call `method`, which takes `self` and so knows their
-    `use_autogen`; of the class itself it is called as before.
+    Raises:
+        TypeError: the class computes the loss in another way.
     """
-
-    def __init__(self, method: Callable[..., Any], plain: Any) -> None:
-        super().__init__(method)
-        self._plain = plain
-
-    def __get__(self, module: Any, owner: type | None = None) -> Any:
-        if module is not None:
-            return types.MethodType(self.__func__, module)
-        return self._plain.__get__(None, owner) if hasattr(self._plain, "__get__") else self._plain
+    if isinstance(inspect.getattr_static(cls, "forward"), (staticmethod, classmethod)):
+        raise TypeError(f"autogen_loss takes a forward with a `self`; that of {cls.__name__} has none")
+    if cls.forward is torch.nn.Module.forward and cls.__call__ is not torch.nn.Module.__call__:
+        raise TypeError(f"autogen_loss decorates forward; {cls.__name__} has only a __call__")
+    forward: Callable[..., Any] = cls.forward
+    return forward
 
 
 def _undecorated(function: Callable[..., Any], options: Options) -> tuple[Callable[..., Any], Options]:
@@ -265,8 +190,9 @@ def _undecorated(function: Callable[..., Any], options: Options) -> tuple[Callab
     found = _dispatcher_in(function)
     if found is None:
         return function, options
-    if isinstance(function, types.MethodType):  # handwritten kernels are given what a module is made with by that alone
-        return types.MethodType(found.function, function.__self__), options
+    owner = _owner(function)
+    if owner is not None:  # handwritten kernels are given what a module is made with by that alone
+        return types.MethodType(found.function, owner), options
     return found.function, replace(options, handwritten=options.handwritten or found.options.handwritten)
 
 
@@ -293,8 +219,8 @@ def _decorate_function(function: Callable[..., Any], options: Options) -> Callab
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if is_compiling():
-            return dispatcher.inside(None, args, kwargs)
-        return call(None, args, kwargs)
+            return dispatcher.inside(args, kwargs)
+        return call(args, kwargs)
 
     wrapper = _in_scope_of(function, wrapper)
     setattr(wrapper, _DISPATCHER, dispatcher)
@@ -309,8 +235,7 @@ def _in_scope_of(function: Callable[..., Any], wrapper: Any) -> Any:
 
 
 def _decorate_class(cls: Any, options: Options) -> Any:
-    entry = entry_of(cls)
-    original, plain = _method_of(cls, entry), inspect.getattr_static(cls, entry)
+    original = _forward_of(cls)
     dispatcher = Dispatcher(original, cls.__name__, options, cls)
     call = dispatcher.__call__  # which Python calls faster than an object
     is_compiling = torch.compiler.is_compiling
@@ -320,12 +245,12 @@ def _decorate_class(cls: Any, options: Options) -> Any:
         if not self.use_autogen:
             return original(self, *args, **kwargs)
         if is_compiling():
-            return dispatcher.inside(self, args, kwargs)
-        return call(self, args, kwargs, self.__class__.__name__)
+            return dispatcher.inside((self, *args), kwargs)
+        return call((self, *args), kwargs)
 
     method = _in_scope_of(original, method)
     setattr(method, _DISPATCHER, dispatcher)
-    setattr(cls, entry, _WithoutSelf(method, plain) if _is_without_self(plain) else method)
+    cls.forward = method
     return takes_use_autogen(cls)
 
 
@@ -349,69 +274,40 @@ def _with_flag(init: Callable[..., None]) -> Callable[..., None]:
 
     signature = inspect.signature(init)
     flag = inspect.Parameter("use_autogen", inspect.Parameter.KEYWORD_ONLY, default=True, annotation=bool)
-    parameters = list(signature.parameters.values())
-    rest = [p for p in parameters if p.kind is inspect.Parameter.VAR_KEYWORD]
-    parameters = [p for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    __init__.__signature__ = signature.replace(parameters=[*parameters, flag, *rest])  # type: ignore[attr-defined]
+    parameters = sorted([*signature.parameters.values(), flag], key=lambda parameter: parameter.kind)
+    __init__.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return __init__
 
 
 def _decorate_instance(module: torch.nn.Module, options: Options) -> torch.nn.Module:
-    if dispatcher_of(module) is None or options != PLAIN:
-        if entry_of(type(module)) == "__call__":
-            module.__class__ = _with_own_call(type(module), options)
-        else:
-            module.forward = InstanceForward(module, options)
+    if _dispatcher_in(module.forward) is None or options != PLAIN:
+        module.forward = InstanceForward(module, options)
     return module
-
-
-def _with_own_call(cls: Any, options: Options) -> type:
-    """A subclass, for one instance, whose `__call__` is dispatched; Python looks it up on the class alone."""
-    cls = getattr(cls, "__autogen_original__", cls)
-    original, inherited = _undecorated(_method_of(cls, "__call__"), options)
-    dispatcher = Dispatcher(original, cls.__name__, inherited)
-
-    @functools.wraps(original)
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return dispatcher.inside(self, args, kwargs)
-        return dispatcher(self, args, kwargs)
-
-    def __reduce_ex__(self: Any, protocol: Any) -> Any:
-        return _new_with_own_call, (cls, options), self.__dict__
-
-    setattr(__call__, _DISPATCHER, dispatcher)
-    copied = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
-    methods = {"__call__": __call__, "__reduce_ex__": __reduce_ex__, "__autogen_original__": cls}
-    return type(cls.__name__, (cls,), copied | methods)
-
-
-def _new_with_own_call(cls: Any, options: Options) -> Any:
-    return cls.__new__(_with_own_call(cls, options))
 
 
 class InstanceForward:
     """The `forward` of one decorated module. Copies and pickles with it; what was compiled stays behind."""
 
     def __init__(self, module: torch.nn.Module, options: Options) -> None:
-        own = module.__dict__.get("forward")
-        self._own = None if isinstance(own, InstanceForward) else own
-        self._module = module
-        self._options = options
+        own = module.__dict__.get("forward")  # which the instance has put into the place of that of its class
+        self._own: Any = own._own if isinstance(own, InstanceForward) else own
+        self._module, self._options = module, options
         self._connect()
 
     def _connect(self) -> None:
         self._inherited = type(self._module).forward
-        function = _method_of(type(self._module), "forward") if self._own is None else self._own
+        function = _forward_of(type(self._module)) if self._own is None else self._own
         taken = types.MethodType(function, self._module) if self._own is None else function
         self.__signature__ = inspect.signature(taken)  # which a user's wrapper of this object says is its own
         function, options = _undecorated(function, self._options)
-        setattr(self, _DISPATCHER, Dispatcher(function, type(self._module).__name__, options))
+        kind = type(self._module)
+        setattr(self, _DISPATCHER, Dispatcher(function, kind.__name__, options, kind if self._own is None else None))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = (self._module, *args) if self._own is None else args
         if torch.compiler.is_compiling():
-            return self.dispatcher.inside(None if self.is_bound else self._module, args, kwargs)
-        return self.dispatcher(None if self.is_bound else self._module, args, kwargs)
+            return self.dispatcher.inside(given, kwargs)
+        return self.dispatcher(given, kwargs)
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -426,11 +322,6 @@ class InstanceForward:
         """That of the loss, by which `torch.export` names it."""
         found: types.CodeType = self.dispatcher.function.__code__
         return found
-
-    @property
-    def is_bound(self) -> bool:
-        """Whether the instance had put something into the place of `forward` itself: that takes no `self`."""
-        return self._own is not None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_own": self._own, "_module": self._module, "_options": self._options}

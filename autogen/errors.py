@@ -7,6 +7,7 @@ All of them pickle, so they survive the way back from a worker process.
 from __future__ import annotations
 
 import contextlib
+import copyreg
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -41,11 +42,7 @@ class AutogenError(RuntimeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # BaseException would call the class with the message alone, which no subclass here accepts.
-        return _rebuild, (type(self), self.args), self.__dict__
-
-
-def _rebuild(cls: type[AutogenError], args: tuple[Any, ...]) -> AutogenError:
-    return cls.__new__(cls, *args)
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 def _summary(cause: BaseException) -> str:
@@ -58,13 +55,13 @@ def _summary(cause: BaseException) -> str:
 class UnsupportedOpError(AutogenError):
     """No kernel can be generated for `op`, a torch op or a use of one; `node` is its name in the graph."""
 
-    def __init__(self, op: str, *, node: str | None = None, remedy: str = "", where: SourceLine | None = None) -> None:
+    def __init__(self, op: str, *, node: str | None = None, where: SourceLine | None = None) -> None:
         self.op = op
         self.node = node
         place = f" (graph node {node})" if node else ""
         super().__init__(
             f"no kernel can be generated for {op}{place}",
-            remedy=f"{remedy or 'Write this line with other operations.'} {_USE_DEFAULT_POLICY}",
+            remedy=f"Write this line with other operations. {_USE_DEFAULT_POLICY}",
             where=where,
         )
 
@@ -85,12 +82,11 @@ class ValueBranchError(AutogenError):
 class TooLargeError(AutogenError):
     """The loss is made of more than `operations` operations, such as those of a Python loop over many elements."""
 
-    def __init__(self, operations: int, *, where: SourceLine | None = None) -> None:
+    def __init__(self, operations: int) -> None:
         self.operations = operations
         super().__init__(
             f"the loss and its gradient are more than {operations} operations",
             remedy=f"Write loops over elements as operations on whole tensors. {_USE_DEFAULT_POLICY}",
-            where=where,
         )
 
 
@@ -140,11 +136,8 @@ class ScheduleError(AutogenError):
     """The traced loss does not fit the kernel shapes the generator knows."""
 
     def __init__(self, reason: str, *, where: SourceLine | None = None) -> None:
-        super().__init__(
-            reason,
-            remedy=f"Split the loss into smaller losses and add their results. {_USE_DEFAULT_POLICY}",
-            where=where,
-        )
+        remedy = f"Split the loss into smaller losses and add their results. {_USE_DEFAULT_POLICY}"
+        super().__init__(reason, remedy=remedy, where=where)
 
 
 class ViewedSumError(ScheduleError):
@@ -156,9 +149,6 @@ class ViewedSumError(ScheduleError):
 
 class UnavailableError(AutogenError):
     """No kernel can run here: Triton or a driver is missing, or the tensors are not on a GPU."""
-
-    def __init__(self, reason: str, *, remedy: str) -> None:
-        super().__init__(reason, remedy=remedy)
 
 
 class GraphError(AutogenError):
@@ -180,15 +170,15 @@ class RefusedError(AutogenError):
         super().__init__(f"the handwritten kernel of {loss} is not made for {what}", remedy=_USE_DEFAULT_POLICY)
 
 
+_REPORT = f"This is a defect of autogen: please report it with the loss. {_USE_DEFAULT_POLICY}"
+
+
 class InternalError(AutogenError):
     """The compiler failed on `loss` with `cause`, which is chained to this error: a defect of autogen itself."""
 
     def __init__(self, loss: str, *, cause: BaseException) -> None:
         self.loss = loss
-        super().__init__(
-            f"autogen failed on {loss} ({_summary(cause)})",
-            remedy=f"This is a defect of autogen: please report it with the loss. {_USE_DEFAULT_POLICY}",
-        )
+        super().__init__(f"autogen failed on {loss} ({_summary(cause)})", remedy=_REPORT)
         self.__cause__ = cause
 
 
@@ -209,27 +199,22 @@ def defects_of(loss: str) -> Iterator[None]:
 class CompileError(AutogenError):
     """Triton refused the generated kernel named `kernel` with `cause`, which is chained to this error."""
 
+    problem, remedy = "Triton could not compile the generated kernel", _REPORT
+
     def __init__(self, kernel: str, *, cause: BaseException) -> None:
         self.kernel = kernel
-        super().__init__(
-            f"Triton could not compile the generated kernel {kernel} ({_summary(cause)})",
-            remedy=f"This is a defect of autogen: please report it with the loss. {_USE_DEFAULT_POLICY}",
-        )
+        super().__init__(f"{self.problem} {kernel} ({_summary(cause)})", remedy=self.remedy)
         self.__cause__ = cause
 
 
 class StorageError(CompileError):
     """Triton could not read or write a file for the generated kernel named `kernel`: `cause`, chained to this error."""
 
-    def __init__(self, kernel: str, *, cause: OSError) -> None:
-        self.kernel = kernel
-        AutogenError.__init__(
-            self,
-            f"Triton could not read or write a file for the generated kernel {kernel} ({_summary(cause)})",
-            remedy="See that there is space in Triton's cache (TRITON_CACHE_DIR) and in the temporary folder. "
-            f"{_USE_DEFAULT_POLICY}",
-        )
-        self.__cause__ = cause
+    problem = "Triton could not read or write a file for the generated kernel"
+    remedy = (
+        "See that there is space in Triton's cache (TRITON_CACHE_DIR) and in the temporary folder. "
+        f"{_USE_DEFAULT_POLICY}"
+    )
 
 
 class SharedCacheError(CompileError):

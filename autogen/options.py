@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 from autogen.policies import Policy
-
-T = TypeVar("T")
 
 Gradient = Literal["backward", "forward"]
 """Which kernel computes the gradient."""
@@ -40,23 +38,34 @@ CPU_VARIABLE = "AUTOGEN_CPU"
 TUNE_VARIABLE = "AUTOGEN_TUNE"
 """Set to 1 ("profile") or "first_valid" when a loss is decorated, it is tuned unless its own `tune` says how."""
 
-_TUNED_BY: dict[Any, Tuning] = {True: "profile", "profile": "profile", "first_valid": "first_valid"}
-_TUNED_BY_ENVIRONMENT: dict[str, Tuning | None] = {
-    "": None, "0": None, "1": "profile", "profile": "profile", "first_valid": "first_valid"
-}  # fmt: skip
+_TUNED_BY: dict[Any, Tuning] = {True: "profile", "1": "profile", "profile": "profile", "first_valid": "first_valid"}
 
 
-def _asked_for(variable: str, meanings: Mapping[str, T]) -> T:
+def _asked_for(variable: str, *meanings: str) -> str:
     """What an environment variable asks for; one that is not set is "".
 
     Raises:
         ValueError: it is not understood.
     """
     text = os.environ.get(variable, "")
-    if text not in meanings:
-        choice = ", ".join(filter(None, meanings))
+    if text and text not in meanings:
+        choice = ", ".join(meanings)
         raise ValueError(f"environment variable {variable}: {text!r} is not understood; choose from {choice}")
-    return meanings[text]
+    return text
+
+
+_CHOICES: dict[str, tuple[tuple[Any, ...], str]] = {
+    "gradient": (get_args(Gradient), 'gradient is computed in "backward" or in "forward", not in'),
+    "static_graph": ((False, True), "static_graph is True or False, not"),
+    "retrace": (get_args(Retrace), 'a loss is retraced at "changes" or at "every" call, not at'),
+    "tune": (
+        (None, False, True, *get_args(Tuning)),
+        'a loss is tuned by "profile" (True), by "first_valid" or not (False), not by',
+    ),
+    "cpu": ((None, *get_args(Cpu)), 'a loss on the CPU runs by "eager" or by "inductor", not by'),
+    "reads": (get_args(Reads), 'a loss reads "anything" or its "arguments", not'),
+}
+"""The values of each option, and what to say of another."""
 
 
 @dataclass(frozen=True)
@@ -81,29 +90,18 @@ class Options:
     fault: str = field(default="", init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.static_graph not in (True, False):
-            raise ValueError(f"static_graph is True or False, not {self.static_graph!r}")
         if not (self.handwritten is None or callable(self.handwritten)):
             raise ValueError(f"handwritten is a function that makes kernels, not {self.handwritten!r}")
-        if self.gradient not in get_args(Gradient):
-            raise ValueError(f'gradient is computed in "backward" or in "forward", not in {self.gradient!r}')
-        if self.retrace not in get_args(Retrace):
-            raise ValueError(f'a loss is retraced at "changes" or at "every" call, not at {self.retrace!r}')
-        if self.tune not in (None, True, False, *get_args(Tuning)):
-            raise ValueError(
-                f'a loss is tuned by "profile" (True), by "first_valid" or not (False), not by {self.tune!r}'
-            )
-        if self.reads not in get_args(Reads):
-            raise ValueError(f'a loss reads "anything" or its "arguments", not {self.reads!r}')
-        if self.cpu not in (None, *get_args(Cpu)):
-            raise ValueError(f'a loss on the CPU runs by "eager" or by "inductor", not by {self.cpu!r}')
+        for name, (choices, problem) in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{problem} {getattr(self, name)!r}")
         try:  # read once: what is compiled depends on it
             if self.cpu is None:
-                kinds: dict[str, Cpu] = {"": "eager", "eager": "eager", "inductor": "inductor"}
-                object.__setattr__(self, "cpu", _asked_for(CPU_VARIABLE, kinds))
+                object.__setattr__(self, "cpu", _asked_for(CPU_VARIABLE, "eager", "inductor") or "eager")
             if self.tune is None:
-                object.__setattr__(self, "tune", _asked_for(TUNE_VARIABLE, _TUNED_BY_ENVIRONMENT))
-            if _asked_for(RETRACE_VARIABLE, {"": False, "0": False, "1": True}):
+                tune = _TUNED_BY.get(_asked_for(TUNE_VARIABLE, "0", "1", "profile", "first_valid"))
+                object.__setattr__(self, "tune", tune)
+            if _asked_for(RETRACE_VARIABLE, "0", "1") == "1":
                 object.__setattr__(self, "retrace", "every")
         except ValueError as error:
             object.__setattr__(self, "fault", str(error))
@@ -122,8 +120,7 @@ class Options:
 class _OpenBlocks(threading.local):
     """How many blocks of `retracing` this thread is in."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    count = 0
 
 
 _open_blocks = _OpenBlocks()

@@ -112,44 +112,42 @@ def explain(loss: Any, *args: Any, **kwargs: Any) -> Report:
         name = getattr(loss, "__name__", type(loss).__name__)
         taken = parts(*args, **kwargs)
         return Report(name, "eager", taken) if isinstance(taken, str) else _of_parts(name, taken)
-    dispatcher, module, args = call_of(loss, args)
-    name = type(module).__name__ if module is not None else dispatcher.name
+    dispatcher, args = call_of(loss, args)
+    name = dispatcher.name_of(args)
     if dispatcher.options.fault:
         raise ValueError(dispatcher.options.fault)
     if resolve(dispatcher.options.policy) is Policy.DISABLED:
         return Report(name, "eager", "the policy is disabled")
-    if module is not None and not getattr(module, "use_autogen", True):
+    if dispatcher.owner is not None and not getattr(args[0], "use_autogen", True):
         return Report(name, "eager", "the loss was made with use_autogen=False")
     if availability.is_transformed():
         return Report(name, "eager", "torch transforms, traces or watches the call, which needs the loss's own formula")
-    bound = dispatcher.signature.bind(*(args if module is None else (module, *args)), **kwargs)
-    refusal = dispatcher.refusal(module, bound.args, bound.kwargs)
+    bound = dispatcher.signature.bind(*args, **kwargs)
+    refusal = dispatcher.refusal(bound.args, bound.kwargs)
     if refusal is not None:
         return Report(name, "eager", refusal.reason)
     if dispatcher.handwritten is not None and resolve(dispatcher.options.policy) is not Policy.AGGRESSIVE:
-        handwritten = dispatcher.handwritten.bind(module, args, kwargs)
+        handwritten = dispatcher.handwritten.bind(args, kwargs)
         if not isinstance(handwritten, str):
             kernels, found, tensors = handwritten
             planned = kernels.planned((*tensors, *found.tensors), found.sizes)
             read = [each for each, own in zip(tensors, kernels.names, strict=True) if own in kernels.loss.defaults]
             return Report(name, "handwritten", kernels.reason, *describe_handwritten(*planned, read))
-    return _of_captures(name, dispatcher, module, args, kwargs)
+    return _of_captures(name, dispatcher, args, kwargs)
 
 
 def _of_parts(name: str, parts: Parts) -> Report:
     """The report on the fused call of a loss, in the loss's name."""
-    report = explain(parts.call.function, *parts.call.args, **parts.call.kwargs)
+    report = explain(parts.call.func, *parts.call.args, **parts.call.keywords)
     if report.path == "eager":
         return replace(report, loss=name)
     return replace(report, loss=name, path="partial", reason=f"torch runs {', '.join(parts.steps)}")
 
 
-def _of_captures(
-    name: str, dispatcher: Dispatcher, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Report:
+def _of_captures(name: str, dispatcher: Dispatcher, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Report:
     """The report on what torch captures of a loss."""
     try:
-        runs, refused = dispatcher.look(module, name, args, kwargs)
+        runs, refused = dispatcher.look(name, args, kwargs)
     except AutogenError as error:  # under the policy "mandatory"
         return Report(name, "eager", error.reason)
     runs = [replace(run, captured=run.captured.now) for run in runs]

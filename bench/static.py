@@ -37,9 +37,9 @@ import torch
 
 import autogen.losses
 from autogen.aot import TARGETS, CompiledKernel, SpecializedKernel, compile_kernel, specialize, specialize_launch
-from autogen.decorator import dispatcher_of
+from autogen.decorator import call_of
 from autogen.names import unique
-from autogen.parts import PARTS, FusedCall
+from autogen.parts import PARTS
 from autogen.report import DirectionReport, describe, describe_handwritten
 from autogen.runtime.backwards import Step, kernels_in
 from autogen.runtime.handwritten import Backward, Forward
@@ -127,24 +127,21 @@ class _Direction:
 def facts(loss: Any, inputs: tuple[torch.Tensor, ...]) -> tuple[Facts, Facts]:
     """Forward and backward of a call."""
     parts = getattr(loss, PARTS, None)
-    forward, backward = _directions(FusedCall(loss, inputs) if parts is None else parts(*inputs).call)
+    forward, backward = _directions(partial(loss, *inputs) if parts is None else parts(*inputs).call)
     return _facts(forward), _facts(backward)
 
 
-def _directions(call: FusedCall) -> tuple[_Direction, _Direction]:
-    found = dispatcher_of(call.function)
-    assert found is not None, "every loss of autogen.losses is decorated"
-    dispatcher, module = found
+def _directions(call: partial[Any]) -> tuple[_Direction, _Direction]:
+    dispatcher, args = call_of(call.func, call.args)
     made = dispatcher.handwritten
-    handwritten = "none" if made is None else made.bind(module, call.args, call.kwargs, anywhere=True)
+    handwritten = "none" if made is None else made.bind(args, call.keywords, anywhere=True)
     if not isinstance(handwritten, str):
         loss, given, tensors = handwritten
         planned = loss.planned((*tensors, *given.tensors), given.sizes)
         read = [each for each, own in zip(tensors, loss.names, strict=True) if own in loss.loss.defaults]
         reports = describe_handwritten(*planned, read)
         return _written(reports[0], planned[0]), _written(reports[1], planned[1])
-    name = dispatcher.name if module is None else type(module).__name__
-    ((run,), _) = dispatcher.look(module, name, call.args, call.kwargs, anywhere=True)
+    ((run,), _) = dispatcher.look(dispatcher.name_of(args), args, call.keywords, anywhere=True)
     assert run.captured.runner is not None, run.captured.reason
     compiled, sizes = run.captured.runner.kernels_for(run.arguments)
     return _generated(compiled.forward, sizes), _generated(compiled.backward(), sizes)

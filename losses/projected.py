@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from autogen import compat
 from autogen.decorator import autogen_loss, takes_use_autogen
-from autogen.parts import FusedCall, Parts
+from autogen.parts import Parts
 
 __all__ = ["AdaptiveLogSoftmaxWithLoss"]
 
@@ -57,7 +58,7 @@ class AdaptiveLogSoftmaxWithLoss(nn.AdaptiveLogSoftmaxWithLoss):
                 logits = self.tail[cluster](input.index_select(0, own))
                 tails.append((logits, target[own] - low))
                 rows.append(own)
-        call = FusedCall(_cross_entropies, ((self.head(input), places), *tails))
+        call = partial(_cross_entropies, (self.head(input), places), *tails)
         return Parts(("linear", "index_select", "index_add"), call), rows
 
 

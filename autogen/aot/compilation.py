@@ -93,10 +93,10 @@ def triton_kernel(kernel: SpecializedKernel, target: Target) -> tuple[Any, Any]:
         return function, compat.compiled_for(
             (target.backend, target.arch, target.warp_size),
             function,
+            {"num_warps": build.warps_within(kernel.num_warps, target.warp_size), **build.OPTIONS},
             signature={name: parameter.type for name, parameter in named.items()},
-            constants={name: p.value for name, p in named.items() if p.type == "constexpr"},
-            attributes={(k,): _attributes(p, target) for k, p in enumerate(named.values()) if p.type != "constexpr"},
-            options={"num_warps": build.warps_within(kernel.num_warps, target.warp_size), **build.OPTIONS},
+            constexprs={name: p.value for name, p in named.items() if p.type == "constexpr"},
+            attrs={(k,): _attributes(p, target) for k, p in enumerate(named.values()) if p.type != "constexpr"},
         )
     except Exception as error:
         raise CompileError(kernel.name, cause=error) from error

@@ -102,11 +102,11 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
         taken = parts(*args, **kwargs)
         if isinstance(taken, str):
             raise ValueError(taken)
-        return kernels_of(taken.call.function, *taken.call.args, **taken.call.kwargs)
-    dispatcher, module, args = call_of(loss, args)
-    name = dispatcher.name if module is None else type(module).__name__
+        return kernels_of(taken.call.func, *taken.call.args, **taken.call.keywords)
+    dispatcher, args = call_of(loss, args)
+    name = dispatcher.name_of(args)
     made = dispatcher.handwritten
-    handwritten = "none" if made is None else made.bind(module, args, kwargs, anywhere=True)
+    handwritten = "none" if made is None else made.bind(args, kwargs, anywhere=True)
     if not isinstance(handwritten, str):
         call, found, tensors = handwritten
         planned, after = call.planned((*tensors, *found.tensors), found.sizes)
@@ -116,7 +116,7 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
             *(specialize_launch(launch, name, "backward", made_for) for launch in (after.launches if after else ())),
         )
     kernels: list[SpecializedKernel] = []
-    for run in dispatcher.look(module, name, args, kwargs, anywhere=True)[0]:
+    for run in dispatcher.look(name, args, kwargs, anywhere=True)[0]:
         if run.captured.runner is not None:
             compiled, sizes = run.captured.runner.kernels_for(run.arguments)
             backward = kernels_in(compiled.backward()) if run.captured.runner.training else ()

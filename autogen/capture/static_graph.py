@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation of a graph: its name, what it is given beside tensors, and its tensors as positions in the graph."""
+    """An operation of a graph: its name, its arguments, tensors as positions in the graph, and the user's line."""
 
     name: str
-    arguments: tuple[str, ...]
-    tensors: tuple[int, ...]
+    arguments: str
     line: str
 
 
@@ -53,13 +52,13 @@ class Constant:
 class Graph:
     """The operations of a joint graph, forward and backward, in order.
 
-    `inputs` are the dtypes and ranks of its tensors, `results` the positions of what the loss returns, or keeps.
+    `inputs` are the dtypes and ranks of its tensors, `results` where what the loss returns, or keeps, is in the graph.
     """
 
     inputs: tuple[str, ...]
     operations: tuple[Operation, ...]
     constants: tuple[Constant, ...]
-    results: tuple[int, ...]
+    results: str
 
     @classmethod
     def of(cls, joint: JointGraph) -> Graph:
@@ -68,11 +67,9 @@ class Graph:
         tensors = [node for node in joint.graph.nodes if node in edge or node.op == "call_function"]
         positions = {node: place for place, node in enumerate(tensors)}
         inputs = tuple(f"{each.name}: {_kind(each)}" for each in joint.inputs)
-        constants = tuple(
-            Constant.of(node, value)
-            for node, value in zip([e.node for e in joint.constants], joint.constant_values, strict=True)
-        )
-        results = tuple(positions[each.node] for each in joint.outputs)
+        pairs = zip(joint.constants, joint.constant_values, strict=True)
+        constants = tuple(Constant.of(each.node, value) for each, value in pairs)
+        results = _listed(positions[each.node] for each in joint.outputs)
         return cls(inputs, tuple(_operations(joint.graph.nodes, positions)), constants, results)
 
     def difference(self, later: Graph) -> str | None:
@@ -95,21 +92,17 @@ class Graph:
             first, now = pairs[place]
             return f"another operation: {now.name}, first {first.name}{now.line}"
         for first, now in pairs:
-            if (first.arguments, first.tensors) != (now.arguments, now.tensors):
-                return f"other arguments of {now.name}: {_listed(now)}, first {_listed(first)}{now.line}"
+            if first.arguments != now.arguments:
+                return f"other arguments of {now.name}: {now.arguments}, first {first.arguments}{now.line}"
         for made, other in zip(self.constants, later.constants, strict=False):
             if not made.is_like(other):
                 return f"other tensors: another constant, {_kind(other)}{other.line}"
         if self.results != later.results:
-            return f"other results: {_places(later.results)}, first {_places(self.results)}"
+            return f"other results: {later.results}, first {self.results}"
         return None
 
 
-def _listed(operation: Operation) -> str:
-    return _places(operation.tensors, *operation.arguments)
-
-
-def _places(positions: Iterable[int], *more: str) -> str:
+def _listed(positions: Iterable[int], *more: str) -> str:
     return f"({', '.join((*(f'%{place}' for place in positions), *more))})"
 
 
@@ -127,12 +120,10 @@ def _operations(nodes: Iterable[torch.fx.Node], positions: dict[torch.fx.Node, i
         if node.op != "call_function" or ("geometry" not in node.meta and node.target is not operator.getitem):
             continue
         leaves = pytree.tree_leaves((node.args, node.kwargs))
-        yield Operation(
-            str(node.target).removeprefix("aten."),
-            tuple(_text(leaf) for leaf in leaves if not isinstance(leaf, torch.fx.Node)),
-            tuple(positions[leaf] for leaf in leaves if isinstance(leaf, torch.fx.Node) and leaf in positions),
-            _line(node),
-        )
+        given = [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
+        others = [_text(leaf) for leaf in leaves if not isinstance(leaf, torch.fx.Node)]
+        arguments = _listed((positions[leaf] for leaf in given if leaf in positions), *others)
+        yield Operation(str(node.target).removeprefix("aten."), arguments, _line(node))
 
 
 def _text(value: Any) -> str:

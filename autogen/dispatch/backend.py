@@ -125,11 +125,11 @@ class Compilation:
         run = compat.aot_module(
             self.graph,
             example,
-            partition=self._partition,
-            compile_forward=self._forward,
-            compile_backward=self._backward,
-            compile_inference=self._inference,
-            decompositions=decompositions(),
+            partition_fn=self._partition,
+            fw_compiler=self._forward,
+            bw_compiler=self._backward,
+            inference_compiler=self._inference,
+            decompositions=dict(decompositions()),
         )
         assert self.runner is not None
         return (self.runner if self.is_plain else run), self.runner
@@ -141,8 +141,7 @@ class Compilation:
         logger.warning("%s runs in torch: %s", self.name, error.reason)
 
     def _kernels(self, module: torch.fx.GraphModule, count: int, *, training: bool) -> KernelSegment:
-        fakes = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
-        shapes = compat.shape_env_of(fakes)
+        shapes = compat.fake_mode().shape_env
         with compat.outside_of_modes():
             segment, compiled = compile_segment(
                 module, self.names, count, shapes, self.name, self.options, training=training
@@ -161,8 +160,8 @@ class Compilation:
 
     def _inference(self, module: torch.fx.GraphModule, example: Sequence[Any]) -> Runner:
         """Kernels for forward alone."""
-        count = len(compat.results_of(module))
-        runner = self._kernels(module, count, training=False)
+        results: Any = module.graph.output_node().args[0]
+        runner = self._kernels(module, len(results), training=False)
         self.is_plain = compat.is_plain_call()
         return compat.boxed(lambda *arguments: runner.run(arguments))
 
@@ -172,7 +171,7 @@ class Compilation:
         """Kernels for both directions; what AOTAutograd is given are graphs that say which tensors go where."""
         runner = self._kernels(joint, num_fwd_outputs, training=True)
         self.mutated = compat.mutated_places(joint, num_fwd_outputs)
-        return compat.partitioned(joint, num_fwd_outputs, runner.kept_fakes(compat.fake_mode_of(joint)))
+        return compat.partitioned(joint, num_fwd_outputs, runner.kept_fakes(compat.fake_mode()))
 
     def _forward(self, module: torch.fx.GraphModule, example: Sequence[Any]) -> Runner:
         self.is_plain = compat.is_plain_call()
@@ -193,7 +192,7 @@ def _computes(graph: torch.fx.GraphModule) -> bool:
 
 def _is_condition(graph: torch.fx.GraphModule) -> bool:
     """Whether all that a graph gives is what the loss branches on, such as a check that raises."""
-    results = compat.results_of(graph)
+    results: Any = graph.graph.output_node().args[0]
     values = [each.meta.get("example_value") for each in results if isinstance(each, torch.fx.Node)]
     return (
         compat.break_of(graph)[0] is not None

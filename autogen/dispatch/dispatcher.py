@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autogen import compat
-from autogen.availability import PLAIN_TYPES, has_interpreter, has_kernels, has_triton, is_transformed
+from autogen.availability import PLAIN_TYPES, has_interpreter, has_kernels, is_transformed, refusal_of
 from autogen.dispatch import watch
 from autogen.dispatch.fast import FastPath
 from autogen.errors import UnavailableError
@@ -30,10 +30,10 @@ class Dispatcher:
     """The way of each call of one decorated loss.
 
     Args:
-        function: what computes the loss in torch; of a module its method, which takes the module first.
+        function: what computes the loss in torch.
         name: the loss's name.
         options: what was asked for when it was decorated.
-        owner: the class that was decorated, None if that was no class.
+        owner: the class of modules whose `forward` it is, which takes the module first; None of other functions.
     """
 
     def __init__(
@@ -41,11 +41,9 @@ class Dispatcher:
     ) -> None:
         self.function, self.name, self.options, self.owner = function, name, options, owner
         self._sites: dict[Hashable, Site] = {}
-        self._of_function: list[Site | None] = [None, None]  # by whether kernels are mandatory
         self._of_module: weakref.WeakKeyDictionary[torch.nn.Module, dict[bool, Site]] = weakref.WeakKeyDictionary()
-        self.fast = FastPath() if options.reads == "arguments" and not options.static_graph else None
-        self._wrap = _wrapping(name, options, self.__call__, mandatory=False)
-        self._wrap_mandatory = _wrapping(name, options, self.__call__, mandatory=True)
+        self.fast = FastPath(owner is not None) if options.reads == "arguments" and not options.static_graph else None
+        self._wrap, self._wrap_mandatory = _wrapping(self, mandatory=False), _wrapping(self, mandatory=True)
 
     @cached_property
     def handwritten(self) -> HandwrittenCalls | None:
@@ -54,7 +52,7 @@ class Dispatcher:
             return None
         from autogen.dispatch.handwritten import HandwrittenCalls
 
-        return HandwrittenCalls(self.function, self.options.handwritten)
+        return HandwrittenCalls(self.function, self.owner is not None, self.options.handwritten)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What was captured stays behind."""
@@ -71,62 +69,48 @@ class Dispatcher:
         sites = {*self._sites.values(), *(each for known in self._of_module.values() for each in known.values())}
         return sum(site.captures for site in sites)
 
-    def __call__(
-        self, module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any], name: str = ""
-    ) -> Any:
-        """Run a call: of a function, `module` is None."""
+    def name_of(self, args: Sequence[Any]) -> str:
+        """The loss's name in a call, whose module may be of a derived class."""
+        return self.name if self.owner is None else type(args[0]).__name__
+
+    def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run a call."""
         policy = resolve(self.options.policy)
         if policy is Policy.DISABLED or is_transformed():
-            return self.in_torch(module, args, kwargs)
+            return self.function(*args, **kwargs)
         # A derived class may read more than its base does.
-        fast = self.fast if module is None or module.__class__ is self.owner else None
-        handwritten = self.handwritten if policy is not Policy.AGGRESSIVE else None
+        fast = self.fast if self.owner is None or args[0].__class__ is self.owner else None
+        handwritten = self.handwritten
+        if handwritten is not None and policy is Policy.AGGRESSIVE:
+            fast = handwritten = None
         if fast is not None and not self.options.retraces:
-            result = NotImplemented if handwritten is None else handwritten.run_known(module, args, kwargs)
-            if result is not NotImplemented:
-                return result
-            found = fast.find(module, args, kwargs)
+            found = fast.find(args, kwargs)
             if found is not None:
-                return found[0].run(found[1])
+                return found[0].run(found[1], args, kwargs)
         if self.options.fault:
             raise ValueError(self.options.fault)
-        refusal = self.refusal(module, args, kwargs)
+        refusal = self.refusal(args, kwargs)
         if refusal is not None:
             if policy is Policy.MANDATORY:
                 raise refusal
-            return self.in_torch(module, args, kwargs)
+            return self.function(*args, **kwargs)
         if handwritten is not None:
-            result = handwritten.run(module, args, kwargs, learns=fast is not None)
+            result = handwritten.run(args, kwargs, fast)
             if result is not NotImplemented:
                 return result
-        site = self.site(module, args, kwargs, name or self.name, mandatory=policy is Policy.MANDATORY)
-        given = args if module is None else (module, *args)
-        if fast is None:
-            return site(*given, **kwargs)
-        return fast.learn(site, module, args, kwargs, given)
+        site = self.site(args, kwargs, self.name_of(args), mandatory=policy is Policy.MANDATORY)
+        return site(*args, **kwargs) if fast is None else fast.learn(site, args, kwargs)
 
-    def inside(self, module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def inside(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The loss where torch traces it: an operator of the graph of `torch.compile`, else as torch computes it."""
         policy = resolve(self.options.policy)
         if policy is Policy.DISABLED or not torch.compiler.is_dynamo_compiling():
-            return self.in_torch(module, args, kwargs)
+            return self.function(*args, **kwargs)
         wrap = self._wrap_mandatory if policy is Policy.MANDATORY else self._wrap
-        if module is None:
-            return compat.as_operator(wrap, self.function, *args, **kwargs)
-        return compat.as_operator(wrap, self.function, module, *args, **kwargs)
-
-    def in_torch(self, module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The loss as torch computes it."""
-        return self.function(*args, **kwargs) if module is None else self.function(module, *args, **kwargs)
+        return compat.as_operator(wrap, self.function, *args, **kwargs)
 
     def look(
-        self,
-        module: torch.nn.Module | None,
-        name: str,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        *,
-        anywhere: bool = False,
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, anywhere: bool = False
     ) -> tuple[list[watch.Run], str | None]:
         """The segments that a call would run, and why torch has refused the function, if it has.
 
@@ -135,52 +119,31 @@ class Dispatcher:
         if anywhere:
             site = self._new_site(name, mandatory=True, runs=False)
         else:
-            site = self.site(module, args, kwargs, name, mandatory=resolve(self.options.policy) is Policy.MANDATORY)
-        given = args if module is None else (module, *args)
+            site = self.site(args, kwargs, name, mandatory=resolve(self.options.policy) is Policy.MANDATORY)
         with watch.watching(stops=True) as runs, contextlib.suppress(watch.Stopped):
-            site(*given, **kwargs)
+            site(*args, **kwargs)
         return runs, site.reason
 
-    def refusal(
-        self, module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> UnavailableError | None:
+    def refusal(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> UnavailableError | None:
         """Why no kernel can run on a call, as far as its arguments tell; None if they do not."""
-        on_host = self.options.cpu == "eager" and not has_interpreter()
-        if not on_host and (has_triton() or self.options.cpu == "inductor"):
+        if self.options.cpu == "inductor" or has_interpreter():
             return None
-        if not has_triton() and self.options.cpu == "eager":
-            return UnavailableError("Triton is not installed", remedy="Install the package triton.")
         first = next((each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)), None)
-        is_on_host = not has_kernels() or (first is not None and first.device.type == "cpu")
-        if on_host and is_on_host:
-            return UnavailableError(
-                "the tensors are on the CPU, and Triton's interpreter is off",
-                remedy="Move them to a GPU, or set TRITON_INTERPRET=1 before Triton is imported.",
-            )
-        return None
+        kind = "cuda" if first is None else first.device.type
+        return refusal_of(kind if has_kernels() else "cpu")
 
-    def site(
-        self,
-        module: torch.nn.Module | None,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        name: str,
-        *,
-        mandatory: bool,
-    ) -> Site:
+    def site(self, args: Sequence[Any], kwargs: Mapping[str, Any], name: str, *, mandatory: bool) -> Site:
         """Where the captures of a module, or of the function, are.
 
         Of a loss that reads nothing but its arguments, each kind of these has a place, and so a budget, of its own.
         """
+        module = None if self.owner is None else args[0]
         if self.fast is not None:
             kinds = (*map(_kind_of, args), *((key, _kind_of(each)) for key, each in kwargs.items()))
             constants = () if module is None else _constants_of(module)
             return self._site((constants, kinds), name, mandatory=mandatory)
         if module is None:
-            site = self._of_function[mandatory]
-            if site is None:
-                site = self._of_function[mandatory] = self._site((), name, mandatory=mandatory)
-            return site
+            return self._site((), name, mandatory=mandatory)
         known = self._of_module.get(module)
         site = None if known is None else known.get(mandatory)
         if site is None:
@@ -207,26 +170,19 @@ class Dispatcher:
         return Site(self.function, name, self.options, mandatory=mandatory, runs=runs, is_of_kind=is_of_kind)
 
 
-def _wrapping(
-    name: str, options: Options, call: Callable[..., Any], *, mandatory: bool
-) -> Callable[[Any], Callable[..., Any]]:
-    """What makes of a loss, or of its graph, a function that runs it; see `compat.as_operator`.
+def _wrapping(loss: Dispatcher, *, mandatory: bool) -> Callable[[Any], Callable[..., Any]]:
+    """What makes of a loss's function, or of its graph, a function that runs it; see `compat.as_operator`.
 
-    Args:
-        name: the loss's name.
-        options: how the loss is to run.
-        call: runs a call that is in no graph, given the loss's module, or None, and the arguments.
-        mandatory: whether it is an error if a graph has no kernels.
+    It is an error if kernels are `mandatory`, and a graph has none.
     """
 
-    def wrap(loss: Any) -> Callable[..., Any]:
+    def wrap(function: Any) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
-            if isinstance(loss, torch.fx.GraphModule):
+            if isinstance(function, torch.fx.GraphModule):
                 from autogen.dispatch.inside import run_graph
 
-                return run_graph(loss, args, name, options, mandatory=mandatory)
-            module = args[0] if args and isinstance(args[0], torch.nn.Module) else None
-            return call(module, args if module is None else args[1:], kwargs)
+                return run_graph(function, args, loss.name, loss.options, mandatory=mandatory)
+            return loss(args, kwargs)
 
         return run
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from autogen import compat
-from autogen.availability import is_differentiable
+from autogen.availability import PLAIN_TYPES, is_differentiable
 from autogen.dispatch import watch
 from autogen.runtime.geometry import Alike, alike
 
@@ -22,75 +23,59 @@ if TYPE_CHECKING:
     from autogen.dispatch.site import Site
     from autogen.runtime.segments import KernelSegment
 
-_PLAIN = frozenset({int, float, bool, str, type(None)})
+_PLAIN = frozenset(PLAIN_TYPES)
 _MOST_ENTRIES = 32  # kinds of calls that are known, before the oldest is forgotten
 
 
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A kind of call: what it is recognised by, and its launches.
 
     Args:
         constants: the plain arguments and attributes.
+        state: tells whether torch's settings are those of this call.
         check: tells whether tensors have the geometry of this call's.
-        order: which tensor of the call each tensor of the segment is.
+        order: which tensor of the call each tensor of the segment is; None if they are in order.
         prepared: the launches.
-        segment: what was captured, of kernels that were.
+        segment: what was captured; None of handwritten kernels.
+        segment_of: what stands for it in a call, of handwritten kernels.
         numbers: the arguments of the segment that are numbers.
-        is_differentiated: whether gradients are wanted.
+        apply: runs the launches through autograd; None if no gradients are wanted.
     """
 
-    __slots__ = (
-        "apply",
-        "check",
-        "constants",
-        "is_differentiated",
-        "numbers",
-        "order",
-        "prepared",
-        "segment",
-        "state",
-    )
+    constants: tuple[Any, ...]
+    state: Callable[[], bool]
+    check: Alike
+    order: tuple[int, ...] | None
+    prepared: Any
+    segment: KernelSegment | None
+    segment_of: Callable[..., Any] | None
+    numbers: tuple[Any, ...]
+    apply: Callable[..., Any] | None
 
-    def __init__(
-        self,
-        constants: tuple[Any, ...],
-        check: Alike,
-        order: tuple[int, ...],
-        prepared: Any,
-        segment: KernelSegment | None,
-        numbers: tuple[Any, ...],
-        is_differentiated: bool,
-    ) -> None:
-        from autogen.runtime.segments import apply
-
-        self.apply, self.state = apply, compat.state_guard()
-        self.constants, self.check, self.segment, self.prepared = constants, check, segment, prepared
-        self.order = None if order == tuple(range(len(order))) else order
-        self.numbers, self.is_differentiated = numbers, is_differentiated
-
-    def run(self, tensors: Sequence[torch.Tensor], segment: Any = None) -> Any:
-        """Launch for the tensors of a call like this one; `segment` is the call's, if none was captured."""
+    def run(self, tensors: Sequence[torch.Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Launch for the tensors of a call like this one."""
         if self.order is not None:
             tensors = [tensors[place] for place in self.order]
-        if not self.is_differentiated:
+        if self.apply is None:
             return self.prepared.forward(tensors, None)[0]
-        return self.apply((self.prepared, None, self.segment or segment, self.numbers, []), *tensors)
+        segment = self.segment if self.segment_of is None else self.segment_of(args, kwargs)
+        return self.apply((self.prepared, None, segment, self.numbers, []), *tensors)
 
 
 class FastPath:
-    """The kinds of calls of one loss that are known, latest first."""
+    """The kinds of calls of one loss that are known, latest first; of a method, calls begin with the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_method: bool) -> None:
+        self._is_method = is_method
         self._entries: list[Entry] = []
 
-    def find(
-        self, module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Entry, Sequence[torch.Tensor]] | None:
+    def find(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Entry, Sequence[torch.Tensor]] | None:
         """The entry of a call, and its tensors, if one like it is known."""
         entries = self._entries
         if not entries:
             return None
-        read = _read(module, args, kwargs)
+        read = self._read(args, kwargs)
         if read is None:
             return None
         constants, tensors = read
@@ -99,17 +84,10 @@ class FastPath:
                 return entry, tensors
         return None
 
-    def learn(
-        self,
-        site: Site,
-        module: torch.nn.Module | None,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        given: Sequence[Any],
-    ) -> Any:
+    def learn(self, site: Site, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run a call by way of Dynamo, and note what it did if that was a single segment on all that it was given."""
         with watch.watching() as runs:
-            result = site(*given, **kwargs)
+            result = site(*args, **kwargs)
         run = runs[0] if len(runs) == 1 else None
         segment = None if run is None else run.captured.runner
         if run is None or segment is None or len(run.results) != 1 or result is not run.results[0]:
@@ -118,20 +96,25 @@ class FastPath:
         if prepared is not None:
             wanted = [run.arguments[place] for place in segment.segment.tensors]
             training = is_differentiable() and segment.training
-            self.note((module, args, kwargs), wanted, prepared, training, segment, numbers)
+            self.note(args, kwargs, wanted, prepared, training, segment=segment, numbers=numbers)
         return result
 
     def note(
         self,
-        call: tuple[torch.nn.Module | None, Sequence[Any], Mapping[str, Any]],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
         wanted: Sequence[torch.Tensor],
         prepared: Any,
         is_differentiated: bool,
+        *,
         segment: KernelSegment | None = None,
+        segment_of: Callable[..., Any] | None = None,
         numbers: tuple[Any, ...] = (),
     ) -> None:
         """Know calls like one that was run with launches for the `wanted` of its tensors; see `Entry`."""
-        read = _read(*call)
+        from autogen.runtime.segments import apply
+
+        read = self._read(args, kwargs)
         if read is None:
             return
         constants, tensors = read
@@ -143,63 +126,70 @@ class FastPath:
         if check is None:
             return
         order = tuple(places[id(each)] for each in wanted)
-        entry = Entry(constants, check, order, prepared, segment, numbers, is_differentiated)
+        entry = Entry(
+            constants,
+            compat.state_guard(),
+            check,
+            None if order == tuple(range(len(order))) else order,
+            prepared,
+            segment,
+            segment_of,
+            numbers,
+            apply if is_differentiated else None,
+        )
         self._entries = [entry, *self._entries[: _MOST_ENTRIES - 1]]
 
+    def _read(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], list[torch.Tensor]] | None:
+        """What a call is recognised by: its plain arguments and attributes, and its tensors; None if it has others.
 
-def _read(
-    module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[tuple[Any, ...], list[torch.Tensor]] | None:
-    """What a call is recognised by: its plain arguments and attributes, and its tensors; None if it has anything else.
-
-    Attributes that are neither plain nor tensors are found when a call is noted.
-    """
-    tensors: list[torch.Tensor] = []
-    constants: list[Any] = []
-    for each in (*args, *kwargs, *kwargs.values()) if kwargs else args:
-        if isinstance(each, torch.Tensor):
-            tensors.append(each)
-            constants.append(torch.Tensor)
-        elif type(each) in _PLAIN:
-            constants.append(each)
-        else:
-            return None
-    if module is None:
-        return tuple(constants), tensors
-    own = module.__dict__
-    if own["_modules"]:
-        return None
-    for held in (own["_parameters"], own["_buffers"]):
-        for each in held.values():
-            if each is None:
-                constants.append(None)
-            else:
-                constants.append(torch.Tensor)
+        Attributes that are neither plain nor tensors are found when a call is noted.
+        """
+        given = args[1:] if self._is_method else args
+        tensors: list[torch.Tensor] = []
+        constants: list[Any] = []
+        for each in (*given, *kwargs, *kwargs.values()) if kwargs else given:
+            if isinstance(each, torch.Tensor):
                 tensors.append(each)
-    count, take = _own_attributes(module.__class__, len(own)) or _note_attributes(module)
-    try:
-        return (*constants, count, module.__class__, *take(own)), tensors
-    except KeyError:  # other attributes than those of the first module of its class, but as many
-        return None
+                constants.append(torch.Tensor)
+            elif type(each) in _PLAIN:
+                constants.append(each)
+            else:
+                return None
+        if not self._is_method:
+            return tuple(constants), tensors
+        module = args[0]
+        own = module.__dict__
+        if own["_modules"]:
+            return None
+        for held in (own["_parameters"], own["_buffers"]):
+            for each in held.values():
+                if each is None:
+                    constants.append(None)
+                else:
+                    constants.append(torch.Tensor)
+                    tensors.append(each)
+        take = _takes.get((module.__class__, len(own))) or _note_attributes(module)
+        try:
+            return (*constants, module.__class__, *take(own)), tensors
+        except KeyError:  # other attributes than those of the first module of its class, but as many
+            return None
 
 
-_attributes: dict[tuple[type, int], tuple[int, Callable[[dict[str, Any]], tuple[Any, ...]]]] = {}
+_takes: dict[tuple[type, int], Callable[[dict[str, Any]], tuple[Any, ...]]] = {}
+"""What takes the attributes of a class's modules that have as many."""
 
 
-def _own_attributes(kind: type, count: int) -> tuple[int, Callable[[dict[str, Any]], tuple[Any, ...]]] | None:
-    """What reads the attributes of a class's modules that have as many."""
-    return _attributes.get((kind, count))
-
-
-def _note_attributes(module: torch.nn.Module) -> tuple[int, Callable[[dict[str, Any]], tuple[Any, ...]]]:
+def _note_attributes(module: torch.nn.Module) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
     own = module.__dict__
-    names = [name for name, each in own.items() if name not in _OF_TORCH]
-    found = len(own), (operator.itemgetter(*names) if len(names) > 1 else lambda own: tuple(map(own.get, names)))
-    _attributes[module.__class__, len(own)] = found
-    return found
+    names = [name for name in own if name not in _OF_TORCH]
+    take = operator.itemgetter(*names) if len(names) > 1 else lambda own: tuple([own[name] for name in names])
+    _takes[module.__class__, len(own)] = take
+    return take
 
 
-_OF_TORCH = frozenset(vars(torch.nn.Module())) - {"training"}
+_OF_TORCH = frozenset(vars(torch.nn.Module())) - {"training"} | {"forward"}  # which a decorated instance has
 
 
 def _are_same(constants: tuple[Any, ...], others: tuple[Any, ...]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,27 +27,18 @@ class HandwrittenCalls:
 
     Args:
         function: what computes the loss in torch.
+        is_method: whether it takes a module first.
         make: makes the kernels.
     """
 
-    def __init__(self, function: Callable[..., Any], make: Callable[[], Handwritten]) -> None:
-        self.function, self._make = function, make
+    def __init__(self, function: Callable[..., Any], is_method: bool, make: Callable[[], Handwritten]) -> None:
+        self.function, self.signature = function, inspect.signature(function)
+        self._is_method, self._make = is_method, make
         self._plans: dict[Any, Any] = {}
         self._seen: set[int] = set()
-        self._fast = FastPath()
-
-    @cached_property
-    def signature(self) -> inspect.Signature:
-        """What the loss takes."""
-        return inspect.signature(self.function)
 
     def bind(
-        self,
-        module: torch.nn.Module | None,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        *,
-        anywhere: bool = False,
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], *, anywhere: bool = False
     ) -> tuple[BoundHandwritten, Found, list[torch.Tensor]] | str:
         """A call's kernels, what is read on the host for them, and its tensors; or why there are none.
 
@@ -56,8 +47,8 @@ class HandwrittenCalls:
         if not anywhere and not has_kernels():
             return "Triton cannot run here"
         loss = self._make()
-        given = args if module is None else (module, *args)
-        bound = self.signature.bind(*given, **kwargs)
+        module = args[0] if self._is_method else None
+        bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = {name: value for name, value in bound.arguments.items() if value is not module or module is None}
         taken = {name: arguments.get(name, getattr(module, name, default)) for name, default in loss.defaults.items()}
@@ -71,24 +62,12 @@ class HandwrittenCalls:
         found = bind_handwritten(loss, taken, tensors, module, needs)
         return found if isinstance(found, str) else (*found, list(tensors.values()))
 
-    def run_known(self, module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Run a call like an earlier one; NotImplemented if there was none."""
-        found = self._fast.find(module, args, kwargs)
-        if found is None:
-            return NotImplemented
-        entry, tensors = found
-        names = entry.prepared.call.names
-        segment = _Segment(self, names, module, args, kwargs) if entry.is_differentiated else None
-        return entry.run(tensors, segment)
-
-    def run(
-        self, module: torch.nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any], *, learns: bool = False
-    ) -> Any:
+    def run(self, args: Sequence[Any], kwargs: Mapping[str, Any], fast: FastPath | None = None) -> Any:
         """Run a call; NotImplemented if there are no kernels for it.
 
-        If it `learns`, calls like it are known from then on, as far as values on the host have no say in them.
+        Calls like it are noted in the `fast` path, as far as values on the host have no say in them.
         """
-        bound = self.bind(module, args, kwargs)
+        bound = self.bind(args, kwargs)
         if isinstance(bound, str):
             return NotImplemented
         kernels, found, tensors = bound
@@ -99,13 +78,13 @@ class HandwrittenCalls:
             for each, cut in zip(tensors, kernels.unconnected, strict=True)
         ]
         is_constant = kernels.found is None and all(map(operator.is_, connected, tensors))
-        if learns and is_constant and isinstance(prepared, PreparedHandwritten):
-            self._fast.note((module, args, kwargs), tensors, prepared, bool(kernels.wanted))
+        segment_of = partial(_Segment, self, kernels.names)
+        if fast is not None and is_constant and isinstance(prepared, PreparedHandwritten):
+            fast.note(args, kwargs, tensors, prepared, bool(kernels.wanted), segment_of=segment_of)
         if not kernels.wanted:
             with torch.no_grad():
                 return prepared.forward(tensors, found.sizes)[0]
-        segment = _Segment(self, kernels.names, module, args, kwargs)
-        return apply((prepared, found.sizes, segment, (), []), *connected)
+        return apply((prepared, found.sizes, segment_of(args, kwargs), (), []), *connected)
 
     def _prepared(self, kernels: BoundHandwritten, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> Any:
         """Launches for tensors of one geometry; those that come first are not kept."""
@@ -128,14 +107,9 @@ class _Segment:
     constant: tuple[int, ...] = ()
 
     def __init__(
-        self,
-        calls: HandwrittenCalls,
-        names: tuple[str, ...],
-        module: torch.nn.Module | None,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+        self, calls: HandwrittenCalls, names: tuple[str, ...], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
-        self._calls, self._names, self._module = calls, names, module
+        self._calls, self._names = calls, names
         # Tensors are what autograd saves.
         self._args = [None if isinstance(each, torch.Tensor) else each for each in args]
         self._kwargs = {name: None if isinstance(each, torch.Tensor) else each for name, each in kwargs.items()}
@@ -149,8 +123,7 @@ class _Segment:
 
         def results(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             replaced = dict(zip(self._names, tensors, strict=False))
-            given = self._args if self._module is None else (self._module, *self._args)
-            bound = self._calls.signature.bind(*given, **self._kwargs)
+            bound = self._calls.signature.bind(*self._args, **self._kwargs)
             own = {name: each for name, each in replaced.items() if name in bound.arguments}
             bound.arguments.update(own)
             return [self._calls.function(*bound.args, **bound.kwargs)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -108,7 +108,11 @@ class Ops:
         return _laid_out(results, self._gradients_geometry(tensors, upstream, numbers), tensors)
 
     def like_backward(
-        self, tensors: Sequence[Tensor], upstream: Sequence[Tensor | None], numbers: Sequence[int]
+        self,
+        tensors: Sequence[Tensor],
+        kept: Sequence[Tensor],
+        upstream: Sequence[Tensor | None],
+        numbers: Sequence[int],
     ) -> list[Tensor]:
         """New tensors like those that backward returns."""
         return [empty(each, self._compiled.device) for each in self._gradients_geometry(tensors, upstream, numbers)]
@@ -178,28 +182,18 @@ torch.library.define(
 )
 
 
-@torch.library.impl("autogen::forward", "default")
-def _forward(tensors: list[Tensor], numbers: list[int], token: str) -> list[Tensor]:
-    return _ops_of(token).forward(tensors, numbers)
+def _calling(method: str) -> Callable[..., Any]:
+    """A function that calls a method of the ops that its last argument, a token, stands for."""
+
+    def call(*arguments: Any) -> Any:
+        return getattr(_ops_of(arguments[-1]), method)(*arguments[:-1])
+
+    return call
 
 
-@torch.library.impl("autogen::backward", "default")
-def _backward(
-    tensors: list[Tensor], kept: list[Tensor], upstream: list[Tensor | None], numbers: list[int], token: str
-) -> list[Tensor]:
-    return _ops_of(token).backward(tensors, kept, upstream, numbers)
-
-
-@torch.library.register_fake("autogen::forward")
-def _(tensors: list[Tensor], numbers: list[int], token: str) -> list[Tensor]:
-    return _ops_of(token).like_forward(tensors, numbers)
-
-
-@torch.library.register_fake("autogen::backward")
-def _(
-    tensors: list[Tensor], kept: list[Tensor], upstream: list[Tensor | None], numbers: list[int], token: str
-) -> list[Tensor]:
-    return _ops_of(token).like_backward(tensors, upstream, numbers)
+for _op in ("forward", "backward"):
+    torch.library.impl(f"autogen::{_op}", "default", _calling(_op))
+    torch.library.register_fake(f"autogen::{_op}", _calling(f"like_{_op}"))
 
 
 def _keep(ctx: Any, inputs: tuple[list[Tensor], list[int], str], output: list[Tensor]) -> None:

@@ -79,14 +79,16 @@ class Site:
         code = frame.f_code
         key = (code.co_filename, code.co_firstlineno, code.co_name)
         if self._counts[key] >= MOST_CAPTURES:
-            reason = self._reason(frame)
+            reasons = compat.reasons_to_capture(frame)
+            why = f": {reasons[0]}" if reasons else ""
+            reason = f"it was captured {MOST_CAPTURES} times, and no capture holds for this call{why}"
             if self.mandatory:
                 raise RecompileLimitError(self.name, reason)
             self._warn(reason)
             return compat.captures_no_more(reason)
         is_root = code is self._function.__code__
         self._frame.key, fault = key, None
-        options = {"dynamic": _tensors_in(frame), "limit": MOST_CAPTURES, "knows_numbers": self._is_of_kind}
+        options = {"dynamic": _tensors_in(frame), "knows_numbers": self._is_of_kind}
         for attempt in ({"knows_values": True}, {"knows_values": False}, {"knows_values": False, "static": True}):
             self._backend.may_fail = "static" not in attempt
             try:
@@ -97,7 +99,7 @@ class Site:
                 if isinstance(cause, GraphChangedError) or (self.mandatory and isinstance(cause, AutogenError)):
                     raise cause from None
                 fault = error
-                if compat.is_limit(error) or compat.is_of_call(error):
+                if compat.is_of_call(error):
                     break
                 continue
             if found.guarded_code is not None:
@@ -122,15 +124,7 @@ class Site:
         """Note a graph; returns what runs it."""
         if self.options.static_graph and captured.runner is not None:
             self._compare(captured)
-
-        watchers = watch.WATCHERS
-
-        def run(*arguments: Any) -> Any:
-            if watchers.runs is None:
-                return runner(*arguments)
-            return watch.run(captured, runner, arguments)
-
-        return run
+        return watch.watched(captured, runner)
 
     def _compare(self, captured: Captured) -> None:
         """Raise if a graph is another one than the first of its place in the loss, for the same gradients."""
@@ -146,12 +140,6 @@ class Site:
         difference = first.difference(later)
         if difference is not None:
             raise GraphChangedError(self.name, difference)
-
-    def _reason(self, frame: types.FrameType) -> str:
-        """Why a call is captured no more."""
-        reasons = compat.reasons_to_capture(frame)
-        why = f": {reasons[0]}" if reasons else ""
-        return f"it was captured {MOST_CAPTURES} times, and no capture holds for this call{why}"
 
     def _warn(self, reason: str) -> None:
         """Say once that further kinds of calls run in torch, and why there are so many."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,34 +26,40 @@ class Stopped(Exception):
 
 
 class _Watchers(threading.local):
-    def __init__(self) -> None:
-        self.runs: list[Run] | None = None
-        self.stops = False
+    """Who watches the calls of a thread."""
+
+    runs: list[Run] | None = None
+    stops = False
 
 
-WATCHERS = _Watchers()
-"""Who watches the calls of a thread."""
+_watchers = _Watchers()
 
 
 @contextlib.contextmanager
 def watching(*, stops: bool = False) -> Iterator[list[Run]]:
     """The segments that this thread runs in the block. If it `stops`, a segment with which a call ends does not run."""
-    before = WATCHERS.runs, WATCHERS.stops
+    before = _watchers.runs, _watchers.stops
     runs: list[Run] = []
-    WATCHERS.runs, WATCHERS.stops = runs, stops
+    _watchers.runs, _watchers.stops = runs, stops
     try:
         yield runs
     finally:
-        WATCHERS.runs, WATCHERS.stops = before
+        _watchers.runs, _watchers.stops = before
 
 
-def run(captured: Captured, runner: Any, arguments: Sequence[Any]) -> Any:
-    """Run a segment, for whoever watches."""
-    runs = WATCHERS.runs
-    assert runs is not None
-    if WATCHERS.stops and captured.ended_by is None:
-        runs.append(Run(captured, arguments, ()))
-        raise Stopped
-    results = runner(*arguments)
-    runs.append(Run(captured, arguments, results))
-    return results
+def watched(captured: Captured, runner: Callable[..., Any]) -> Callable[..., Any]:
+    """What runs a segment, and tells whoever watches."""
+    watchers = _watchers
+
+    def run(*arguments: Any) -> Any:
+        runs = watchers.runs
+        if runs is None:
+            return runner(*arguments)
+        if watchers.stops and captured.ended_by is None:
+            runs.append(Run(captured, arguments, ()))
+            raise Stopped
+        results = runner(*arguments)
+        runs.append(Run(captured, arguments, results))
+        return results
+
+    return run

@@ -25,8 +25,8 @@ Loss = Callable[..., Any]
 
 def run_of(loss: Loss, *args: Any, **kwargs: Any) -> tuple[Run, KernelSegment]:
     """The only segment of a call, with the arguments that it is given."""
-    dispatcher, module, args = call_of(loss, args)
-    (run,), _ = dispatcher.look(module, "loss", args, kwargs, anywhere=True)
+    dispatcher, args = call_of(loss, args)
+    (run,), _ = dispatcher.look("loss", args, kwargs, anywhere=True)
     assert run.captured.runner is not None
     return run, run.captured.runner
 

@@ -269,7 +269,7 @@ class Capture:
         self.sources: set[str] = set()
         self.frames: list[FrameType] = []
         self.code = function.__code__
-        self.options = {"dynamic": r"L\['t'\]", "knows_values": True, "limit": 8, **options}
+        self.options = {"dynamic": r"L\['t'\]", "knows_values": True, **options}
         self.decide: Callable[..., Any] = lambda convert: convert(**self.options)
         self.run = compat.captures(function, self._backend, self._around, fullgraph=fullgraph)
 
@@ -348,7 +348,7 @@ def test_a_refusal_has_a_reason_and_a_line() -> None:
         Capture(loss, fullgraph=True).run(torch.ones(2))
     assert "graph_break" in compat.reason_of(raised.value) and "\n" not in compat.reason_of(raised.value)
     assert compat.frames_of(raised.value)[-1][0] == __file__
-    assert not compat.is_of_call(raised.value) and not compat.is_limit(raised.value)
+    assert not compat.is_of_call(raised.value)
 
 
 def test_an_error_of_an_operation_is_the_calls() -> None:
@@ -357,21 +357,11 @@ def test_an_error_of_an_operation_is_the_calls() -> None:
     assert compat.is_of_call(raised.value)
 
 
-def test_a_limit_of_captures_is_known() -> None:
-    errors: list[Exception] = []
-    capture = Capture(lambda t, k: t * len(k), static=True, knows_values=False, limit=1)
-
-    def decide(convert: Callable[..., Any]) -> Any:
-        try:
-            return convert(**capture.options)
-        except Exception as error:
-            errors.append(error)
-            return compat.captures_no_more("too many")
-
-    capture.decide = decide
-    for k in range(4):
+def test_captures_have_no_limit_of_dynamos() -> None:
+    capture = Capture(lambda t, k: t * len(k), static=True, knows_values=False)
+    for k in range(12):
         assert torch.equal(capture.run(torch.ones(2), "a" * k), torch.full((2,), float(k)))
-    assert len(capture.graphs) == 2 and errors and all(map(compat.is_limit, errors))
+    assert len(capture.graphs) == 12
 
 
 def test_an_error_of_a_backend_is_found() -> None:
@@ -381,7 +371,7 @@ def test_an_error_of_a_backend_is_found() -> None:
         raise cause
 
     run = compat.captures(
-        lambda t: t + 1, backend, lambda _, convert: convert(dynamic="", knows_values=True, limit=8), fullgraph=True
+        lambda t: t + 1, backend, lambda _, convert: convert(dynamic="", knows_values=True), fullgraph=True
     )
     with pytest.raises(Exception) as raised:
         run(torch.ones(2))
@@ -464,18 +454,20 @@ class Joint:
         graph = capture.graphs[0]
         given = [node.meta["example_value"] for node in capture.placeholders]
         self.fakes = given
-        with torch._guards.tracing(torch._guards.TracingContext(compat.fake_mode_of(_as_values(graph)))):
+        self.mode = next(each.fake_mode for each in given if isinstance(each, Tensor))  # type: ignore[attr-defined]
+        with torch._guards.tracing(torch._guards.TracingContext(self.mode)):
             self.run = compat.aot_module(
                 graph,
                 given,
-                partition=self._partition,
-                compile_forward=self._compile,
-                compile_backward=self._compile,
-                compile_inference=self._compile,
+                partition_fn=self._partition,
+                fw_compiler=self._compile,
+                bw_compiler=self._compile,
+                inference_compiler=self._compile,
                 decompositions={},
             )
 
     def _partition(self, joint: torch.fx.GraphModule, _: Any, *, num_fwd_outputs: int, **__: Any) -> Any:
+        assert compat.fake_mode() is self.mode
         self.joint, self.count = joint, num_fwd_outputs
         return compat.partitioned(joint, num_fwd_outputs, ())
 
@@ -484,22 +476,19 @@ class Joint:
         return compat.boxed(graph)
 
 
-def _as_values(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    for node in graph.graph.nodes:
-        if "example_value" in node.meta:
-            node.meta["val"] = node.meta["example_value"]
-    return graph
+def results_of(graph: torch.fx.GraphModule) -> Any:
+    return graph.graph.output_node().args[0]
 
 
 def test_a_joint_graph_comes_apart() -> None:
     made = Joint(lambda t: t.exp().sum(), x().requires_grad_())
     assert made.joint is not None
-    results = compat.results_of(made.joint)
+    results = results_of(made.joint)
     assert made.count == 1 and len(results) >= 2
     assert compat.mutated_places(made.joint, made.count) == frozenset()
     forward, backward = compat.partitioned(made.joint, made.count, ())
     inputs = sum(node.op == "placeholder" and "tangents" not in node.name for node in made.joint.graph.nodes)
-    assert len(compat.results_of(forward)) == made.count + inputs and len(compat.results_of(backward)) == inputs
+    assert len(results_of(forward)) == made.count + inputs and len(results_of(backward)) == inputs
     assert made.is_plain[0]
 
 
@@ -523,8 +512,7 @@ def test_fake_tensors_and_their_shapes_are_known() -> None:
     made = Joint(lambda t: t.exp().sum(), x().requires_grad_())
     fake = next(each for each in made.fakes if isinstance(each, Tensor))
     assert isinstance(fake, compat.FakeTensor) and not isinstance(x(), compat.FakeTensor)
-    shapes = compat.shape_env_of(made.fakes)
-    assert shapes is fake.fake_mode.shape_env and compat.shape_env_of([]) is not shapes
+    shapes = made.mode.shape_env
     size = next(size for size in fake.shape if isinstance(size, torch.SymInt))
     assert compat.hints_of(shapes)[size.node.expr] in (2, 3)
     assert compat.fakes_of(made.fakes) == made.fakes and compat.fakes_of([x()]) is None
@@ -544,7 +532,7 @@ def test_inductor_compiles_a_graph() -> None:
 
 
 def test_a_size_is_written_as_another() -> None:
-    shapes = compat.shape_env_of([])
+    shapes = torch.fx.experimental.symbolic_shapes.ShapeEnv()
     one, other = (shapes.create_unbacked_symint().node.expr for _ in range(2))
     compat.replace_symbol(shapes, one, other)
     assert shapes.replace(one) == shapes.replace(other)
@@ -594,7 +582,12 @@ def test_a_kernel_is_compiled_for_a_target() -> None:
     given = {"x_ptr": "*fp32", "n": "i32", "BLOCK": "constexpr"}
     attributes = {(0,): [["tt.divisibility", 16]]}
     made = compat.compiled_for(
-        ("cuda", 90, 32), triton.jit(_adding), given, {"BLOCK": 64}, attributes, {"num_warps": 1}
+        ("cuda", 90, 32),
+        triton.jit(_adding),
+        {"num_warps": 1},
+        signature=given,
+        constexprs={"BLOCK": 64},
+        attrs=attributes,
     )
     assert "st.global" in made.asm["ptx"]
 

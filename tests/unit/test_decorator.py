@@ -48,6 +48,23 @@ def test_what_is_no_loss(wrong: Any) -> None:
             decorate(wrong)
 
 
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        ({"forward": staticmethod(raw)}, "has none"),
+        ({"forward": classmethod(lambda cls, x, t: raw(x, t))}, "has none"),
+        ({"__call__": lambda self, x, t: raw(x, t)}, "has only a __call__"),
+    ],
+    ids=["static", "class", "call"],
+)
+def test_a_class_without_a_forward_that_takes_self(own: dict[str, Any], why: str) -> None:
+    cls = type("Loss", (nn.Module,), own)
+    for loss in (cls, cls()):
+        with pytest.raises(TypeError, match=f"Loss {why}"):
+            autogen_loss(loss)
+    torch.testing.assert_close(cls()(X, T), raw(X, T))
+
+
 def test_a_scripted_function() -> None:
     scripted = torch.jit.script(raw)
     for ask in (autogen_loss, lambda loss: explain(loss, X, T)):

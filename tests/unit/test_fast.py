@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from autogen import autogen_loss, losses, policy
-from autogen.decorator import dispatcher_of
+from autogen.decorator import call_of
 from autogen.dispatch.fast import FastPath
 from tests.unit.pipeline import floats
 
@@ -44,13 +44,13 @@ def mandatory() -> Iterator[None]:
 
 
 def path_of(loss: Any) -> FastPath:
-    found = dispatcher_of(loss)
-    assert found is not None and found[0].fast is not None
-    return found[0].fast
+    fast = call_of(loss, ())[0].fast
+    assert fast is not None
+    return fast
 
 
 def knows(*args: Any, **kwargs: Any) -> bool:
-    return path_of(hinge).find(None, args, kwargs) is not None
+    return path_of(hinge).find(args, kwargs) is not None
 
 
 @pytest.fixture
@@ -63,9 +63,7 @@ def known() -> Callable[..., bool]:
 
 def test_a_call_of_the_same_kind_goes_past_dynamo(known: Callable[..., bool], monkeypatch: pytest.MonkeyPatch) -> None:
     assert known(X, T, 0.5) and known(X.detach().clone().requires_grad_(), T, 0.5)
-    found = dispatcher_of(hinge)
-    assert found is not None
-    monkeypatch.setattr(found[0], "site", None)
+    monkeypatch.setattr(call_of(hinge, ())[0], "site", None)
     x = X.detach().clone().requires_grad_()
     hinge(x, T * 2, 0.5).backward()
     wanted = torch.autograd.grad((0.5 - X * T * 2).clamp(min=0).mean(), X)[0]
@@ -138,7 +136,7 @@ def test_zeros_of_both_signs_differ(known: Callable[..., bool]) -> None:
 
 def test_the_attributes_of_a_module() -> None:
     def is_known(loss: Hinge) -> bool:
-        return path_of(loss).find(loss, (X, T), {}) is not None
+        return path_of(loss).find((loss, X, T), {}) is not None
 
     loss = Hinge(0.5)
     path_of(loss)._entries.clear()
@@ -162,6 +160,16 @@ def test_the_attributes_of_a_module() -> None:
     assert not is_known(loss)
 
 
+def test_a_decorated_instance() -> None:
+    loss = autogen_loss(nn.SmoothL1Loss(beta=0.5), reads="arguments")
+    for _ in range(2):  # what comes first is not kept
+        loss(X, T)
+    assert path_of(loss).find((loss, X, T), {}) is not None
+    loss.beta = 0.25
+    assert path_of(loss).find((loss, X, T), {}) is None
+    torch.testing.assert_close(loss(X, T), nn.SmoothL1Loss(beta=0.25)(X, T))
+
+
 def test_what_is_not_learned() -> None:
     @autogen_loss(reads="arguments")
     def several(x: Tensor, t: Tensor) -> Any:
@@ -171,7 +179,7 @@ def test_what_is_not_learned() -> None:
     assert not path_of(several)._entries
     path = path_of(hinge)
     hinge(X, X)  # a tensor that is given twice
-    assert path.find(None, (X, X), {}) is None
+    assert path.find((X, X), {}) is None
 
 
 def test_the_oldest_is_forgotten() -> None:
@@ -187,11 +195,10 @@ def test_the_oldest_is_forgotten() -> None:
 def test_calls_of_handwritten_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     loss, reference = losses.CosineEmbeddingLoss(0.25), nn.CosineEmbeddingLoss(0.25)
     sign = torch.tensor([1, -1, 1, -1])
-    found = dispatcher_of(loss)
-    assert found is not None and found[0].handwritten is not None
+    dispatcher, _ = call_of(loss, ())
     for _ in range(2):  # what comes first is not kept
         loss(X, T, sign)
-    monkeypatch.setattr(found[0].handwritten, "run", None)
+    monkeypatch.setattr(dispatcher.handwritten, "run", None)
     x = X.detach().clone().requires_grad_()
     (gradient,) = torch.autograd.grad(loss(x, T, -sign), x, create_graph=True)
     (wanted,) = torch.autograd.grad(reference(x, T, -sign), x, create_graph=True)

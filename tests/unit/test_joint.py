@@ -14,7 +14,7 @@ from autogen import autogen_loss
 from autogen.capture.joint import Segment
 from autogen.capture.masks import masked_read, masked_write
 from autogen.capture.sizes import Size
-from autogen.decorator import dispatcher_of
+from autogen.decorator import call_of
 from autogen.errors import UnsupportedOpError
 from tests.unit.pipeline import (
     Loss,
@@ -134,11 +134,10 @@ class TestEdge:
     )
     def test_numbers_that_change_are_numbers(self, formula: Loss) -> None:
         loss = autogen_loss(lambda x, margin: formula(x, margin))
-        found = dispatcher_of(loss)
-        assert found is not None
+        dispatcher, _ = call_of(loss, ())
         for margin in (0.5, 0.3, 0.2, 0.1):
-            ((run,), _) = found[0].look(None, "loss", (floats(3), margin), {})
-        assert found[0].captures == 2 and run.captured.runner is not None
+            ((run,), _) = dispatcher.look("loss", (floats(3), margin), {})
+        assert dispatcher.captures == 2 and run.captured.runner is not None
         sizes = run.captured.runner.kernels_for(run.arguments)[1]
         assert sorted(sizes.values()) == [0.1, 3] and len(run.captured.runner.segment.tensors) == 1
 
