@@ -51,7 +51,6 @@ from autogen.runtime import direct, scratch
 from autogen.runtime.procedure import Called, Calling, Launching, Outline, Procedure, Seen
 from autogen.torch_step import Operand, SizeArgument, call_text, constant_text, copied
 
-_NOTHING = Seen((), ())
 Allocator = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 HostCode = Callable[[Sequence[torch.Tensor], Mapping[str, Any] | None], list[Any] | None]
 
@@ -63,30 +62,6 @@ def host_code(procedure: Procedure, alignment: Sequence[bool], seen: Seen, *, va
     The function is called with the tensors given, and with sizes if numbers among them `varies` from call to call. None
     where Triton has not compiled the kernels for that, or has to launch them.
     """
-    found = _filled(procedure, alignment, seen, varies=varies)
-    if found is None:
-        return None
-    written, known = found
-    return FunctionType(written.__code__, written.__globals__, "launch", (None, *known))
-
-
-def run_once(procedure: Procedure, given: Sequence[torch.Tensor]) -> list[Any] | None:
-    """Go through a procedure without steps of torch, which is not kept, by code for any of its outline; None where
-    Triton has to launch its kernels.
-    """
-    alignment = [tensor.data_ptr() % direct.ALIGNMENT == 0 for tensor in (*given, *procedure.constants)]
-    found = _filled(procedure, alignment, _NOTHING, varies=False)
-    if found is None:
-        return None
-    written, known = found
-    returned: list[Any] | None = written(given, None, *known)
-    return returned
-
-
-def _filled(
-    procedure: Procedure, alignment: Sequence[bool], seen: Seen, *, varies: bool
-) -> tuple[FunctionType, list[Any]] | None:
-    """The function of all sizes, and what it takes after the tensors and the sizes of a call, in order of `_known`."""
     outline = procedure.outline
     key = (*alignment, *seen.alignment, varies, procedure.device)
     text = outline.written.get(key)
@@ -114,7 +89,7 @@ def _filled(
         known += geometry
     known += [offset for offset, _ in procedure.parts]
     known += seen.strides
-    return text.function, known
+    return FunctionType(text.function.__code__, text.function.__globals__, "launch", (None, *known))
 
 
 class _Written:
