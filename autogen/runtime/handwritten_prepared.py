@@ -18,7 +18,7 @@ from autogen.runtime.geometry import MOST_LAYOUTS, Alike, alike, make_room
 from autogen.runtime.handwritten import COUNTER, PARTIALS, BoundHandwritten, Launch, stand_in
 from autogen.runtime.launch import Geometry
 from autogen.runtime.prepared import Direction
-from autogen.runtime.procedure import Launched, Launching, Outline, Procedure
+from autogen.runtime.procedure import Launching, Procedure
 
 
 class PreparedLaunch:
@@ -152,14 +152,10 @@ class PreparedHandwritten:
             parts.setdefault((owner, offset), (tuple(tensor.shape), tensor.stride(), tensor.dtype))
             return len(owners) + list(parts).index((owner, offset))
 
-        taken = [
-            Launched(launch, Launching(tuple(map(place, launch.tensors)), len(launch.offsets))) for launch in prepared
-        ]
+        steps = [Launching(launch, tuple(map(place, launch.tensors))) for launch in prepared]
         returned = tuple([None if each is None else owners[compat.storage_of(each)] for each in wanted])
-        within = [(offset, geometry) for (_, offset), geometry in parts.items()]
-        steps = tuple([each.outline for each in taken])
-        outline = Outline(len(given), 0, len(made), tuple([owner for owner, _ in parts]), steps, returned)
-        return Direction(Procedure(self._device, outline, (), made, within, taken))
+        within = [(*part, geometry) for part, geometry in parts.items()]
+        return Direction(Procedure(self._device, len(given), (), made, within, steps, returned))
 
 
 def _is_tensor(value: Any) -> bool:
