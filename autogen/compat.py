@@ -46,12 +46,6 @@ is_legacy_batched = torch._C._functorch.is_legacy_batchedtensor
 is_zero_tensor = torch.Tensor._is_zerotensor
 """Whether a tensor is one of zeros without memory, as derivatives are that are known to be 0."""
 
-zero_tensor = torch._efficientzerotensor
-"""Makes such a tensor."""
-
-neg_view = torch._neg_view
-"""A view of a tensor whose memory holds the values with the other sign, as that of `x.conj().imag`."""
-
 reduction_by_flags: Callable[..., str] = torch.nn._reduction.legacy_get_string
 """The reduction that `size_average` and `reduce` ask for, of which it warns unless `emit_warning=False`."""
 
@@ -87,8 +81,8 @@ def storage_of(tensor: torch.Tensor) -> int:
 def tensor_guard(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
     """Dynamo's own test whether other tensors have the geometry of these, which takes 0.2 µs.
 
-    Raises:
-        ImportError, TypeError: this torch has none, or another.
+    It also says no where autocast or inference mode have changed, or a tensor comes twice. None may be nested: it ends
+    the process if a tensor has no strides.
     """
     from torch._C._dynamo.guards import TensorGuards
 

@@ -16,7 +16,6 @@ import torch
 from autogen import compat
 from autogen.availability import is_differentiable
 from autogen.dispatch import watch
-from autogen.runtime.geometry import Alike, alike
 
 if TYPE_CHECKING:
     from autogen.dispatch.site import Site
@@ -54,7 +53,7 @@ class Entry:
     def __init__(
         self,
         constants: tuple[Any, ...],
-        check: Alike,
+        check: Callable[..., bool],
         order: tuple[int, ...],
         prepared: Any,
         segment: KernelSegment | None,
@@ -139,11 +138,8 @@ class FastPath:
         are_plain = all(type(each) in _PLAIN or isinstance(each, type) for each in constants)
         if not are_plain or len(places) < len(tensors) or not all(id(each) in places for each in wanted):
             return
-        check = alike(tensors)
-        if check is None:
-            return
         order = tuple(places[id(each)] for each in wanted)
-        entry = Entry(constants, check, order, prepared, segment, numbers, is_differentiated)
+        entry = Entry(constants, compat.tensor_guard(tensors), order, prepared, segment, numbers, is_differentiated)
         self._entries = [entry, *self._entries[: _MOST_ENTRIES - 1]]
 
 

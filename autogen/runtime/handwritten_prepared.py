@@ -5,7 +5,7 @@ It is planned on the meta device. Which of its tensors share memory then says wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +14,9 @@ import torch
 from autogen import compat
 from autogen.availability import has_no_memory
 from autogen.runtime import direct, scratch
-from autogen.runtime.geometry import MOST_LAYOUTS, Alike, alike, make_room
 from autogen.runtime.handwritten import COUNTER, PARTIALS, BoundHandwritten, Launch, stand_in
 from autogen.runtime.launch import Geometry
-from autogen.runtime.prepared import Direction
+from autogen.runtime.prepared import MOST_LAYOUTS, Direction, make_room
 from autogen.runtime.procedure import Launching, Procedure
 
 
@@ -104,7 +103,7 @@ class PreparedHandwritten:
         assert len(own - given) == len(self._saved), "memory of something else is saved"
         self.forward = self._direction(self._inputs, [planned.output, *self._saved], planned.launches)
         self._backwards: dict[tuple[int, ...], Direction] = {}
-        self._latest: tuple[Alike, Direction] | None = None
+        self._latest: tuple[Callable[..., bool], Direction] | None = None
 
     def backward(
         self, saved: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor], sizes: Mapping[str, Any] | None
@@ -121,8 +120,7 @@ class PreparedHandwritten:
             direction = self._plan_backward(stand_in(gradient))
             make_room(MOST_LAYOUTS, self._backwards)
             self._backwards[gradient.stride()] = direction
-        same = alike(upstream)
-        self._latest = None if same is None else (same, direction)
+        self._latest = compat.tensor_guard(upstream), direction
         return direction((*saved, *upstream))
 
     def _plan_backward(self, upstream: torch.Tensor) -> Direction:

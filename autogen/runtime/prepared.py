@@ -10,16 +10,19 @@ from typing import Any
 
 import torch
 
+from autogen import compat
 from autogen.availability import has_no_memory
 from autogen.runtime import direct
 from autogen.runtime.backwards import Arriving, Sizes
 from autogen.runtime.compiled import CompiledLoss
-from autogen.runtime.geometry import MOST_LAYOUTS, Alike, alike, make_room
 from autogen.runtime.hostcode import HostCode, host_code
 from autogen.runtime.launch import Geometry, empty
 from autogen.runtime.packing import part
 from autogen.runtime.procedure import Procedure, Seen
 from autogen.runtime.route import Route
+
+MOST_LAYOUTS = 64
+"""Of upstream gradients for which backward is prepared, before the oldest is forgotten."""
 
 _FIRST = (0,)  # the outputs of most losses
 _MOST_WRITTEN = 4  # kinds of alignment that have code of their own; tensors of others are launched by Triton
@@ -93,7 +96,7 @@ class Prepared:
         forward = self._direction(loss.forward_route(packing, is_apart=is_apart), packing.made, self.sizes)
         self.forward: Callable[..., list[Any]] = forward
         self._backwards: dict[tuple[Any, ...], Direction] = {}
-        self._latest: tuple[Alike, int, tuple[int, ...], Direction] | None = None
+        self._latest: tuple[Callable[..., bool], int, tuple[int, ...], Direction] | None = None
 
     def _direction(self, route: Route, made: Mapping[str, Geometry], sizes: Sizes) -> Direction:
         parts = tuple(self._packing.parts.values())
@@ -138,8 +141,8 @@ class Prepared:
         if direction is None:
             make_room(MOST_LAYOUTS, self._backwards)
             direction = self._backwards[layout] = self._plan_backward(arriving)
-        elif (same := alike(present)) is not None:  # many layouts come once
-            self._latest = same, len(saved), arrived, direction
+        else:  # many layouts come once
+            self._latest = compat.tensor_guard(present), len(saved), arrived, direction
         return direction((*saved, *present), sizes)
 
     def _plan_backward(self, arriving: Arriving) -> Direction:
@@ -147,3 +150,10 @@ class Prepared:
         made = arriving.backward.results.geometry(arriving.sizes)
         route = self._loss.backward_route(self._packing, arriving, is_apart=self._is_apart)
         return self._direction(route, made, arriving.sizes)
+
+
+def make_room(most: int, table: dict[Any, Any]) -> None:
+    """Drop the oldest of a table's entries if there are too many."""
+    if len(table) >= most:
+        for oldest in list(table)[: max(most // 8, 1)]:
+            table.pop(oldest, None)

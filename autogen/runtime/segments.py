@@ -15,8 +15,7 @@ from autogen.capture.joint import Returned, Segment
 from autogen.capture.prologue import UnequalSizesError
 from autogen.errors import AutogenError
 from autogen.runtime.compiled import CompiledLoss
-from autogen.runtime.geometry import make_room
-from autogen.runtime.prepared import Prepared
+from autogen.runtime.prepared import Prepared, make_room
 from autogen.runtime.replays import Replayed, Settings, stream_of
 from autogen.sizes import evaluator_of
 from autogen.torch_step import laid_out
