@@ -71,8 +71,10 @@ class UnpreparedHandwritten:
 
     def forward(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
         """Launch forward; returns the output, and what is kept for backward."""
-        outputs, kept = self.call.run_forward(tensors, self.sizes)
-        return [*outputs, *kept]
+        planned = self.call.loss.forward(self.call.arguments(tensors, self.sizes))
+        for launch in planned.launches:
+            launch(planned.output.device)
+        return [planned.output, *planned.saved]
 
     def backward(
         self, saved: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor], sizes: Mapping[str, Any] | None
@@ -80,8 +82,13 @@ class UnpreparedHandwritten:
         """Launch backward; returns a gradient or None for every tensor, None for gradients without memory."""
         if has_no_memory(upstream):
             return None
-        count = len(self.call.inputs)
-        return self.call.run_backward(saved[:count], saved[count:], upstream, self.sizes)
+        call, count = self.call, len(self.call.inputs)
+        gradient = upstream[0].resolve_neg()  # kernels read memory as it is
+        arguments = call.arguments(saved[:count], self.sizes)
+        planned = call.loss.backward(arguments, saved[count:], gradient, call.wanted)
+        for launch in planned.launches:
+            launch(gradient.device)
+        return [planned.gradients.get(name) for name in call.inputs]
 
 
 class PreparedHandwritten:
