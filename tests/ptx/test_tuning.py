@@ -1,10 +1,9 @@
-"""Skeletons, compiled: they take what the kernels take themselves, under every candidate."""
+"""Kernels, compiled under every candidate."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,25 +15,16 @@ from autogen.scheduling.schedule import backward_of
 from autogen.tiling.tiler import Config
 from autogen.tuning import Tuner
 from autogen.tuning.candidates import candidates
-from autogen.tuning.skeleton import Skeleton
-from tests.ptx.cases import TRITON
 from tests.ptx.driver import run
 from tests.unit.pipeline import Loss, floats, plan_of
 
 X = floats(1000, 1030, dtype=torch.float32)
-LONG = floats(8, 20000, dtype=torch.float32)
 LABELS = torch.zeros(1000, dtype=torch.int64)
 
 CALLS: dict[str, tuple[Loss, tuple[torch.Tensor, ...]]] = {
     "mse": (nn.MSELoss(), (X, X.detach())),
-    "bce with logits": (nn.BCEWithLogitsLoss(), (X, X.detach().sigmoid())),
     "cross entropy": (nn.CrossEntropyLoss(), (X, LABELS)),
-    "cross entropy of long rows": (nn.CrossEntropyLoss(label_smoothing=0.1), (LONG, LABELS[:8])),
-    "softmax": (lambda x: x.softmax(1).square().mean(), (X,)),
 }
-
-# Triton 3.9 reads the labels of two rows once more where it would move them from some threads to others.
-READ_AGAIN = [8, 8] if TRITON >= (3, 9) else []
 
 
 class Chosen(Tuner):
@@ -52,51 +42,28 @@ def compiled(like: Launcher, sizes: Mapping[str, int], config: Config) -> Compil
     return compile_kernel(specialize(launcher, sizes, "loss", "forward"), TARGETS["sm_90"])
 
 
-def pairs(name: str) -> list[tuple[Launcher, dict[str, int], Launcher, dict[str, int]]]:
-    """Each kernel of a call, and its skeleton."""
+def kernels(name: str) -> list[tuple[Launcher, dict[str, int]]]:
+    """Each kernel of a call, and its sizes."""
     loss, inputs = CALLS[name]
     plan, sizes = plan_of(loss, *inputs)
-    found: list[Any] = []
-    for kernel in (*plan.forward, *backward_of(plan)):
-        skeleton = Skeleton.of(kernel)
-        own = Launcher(kernel, plan.provenance)
-        found.append((own, sizes, Launcher(skeleton.kernel, skeleton.provenance), skeleton.sizes(sizes)))
-    return found
+    return [(Launcher(kernel, plan.provenance), sizes) for kernel in (*plan.forward, *backward_of(plan))]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_skeletons_move_what_the_kernels_move(name: str) -> None:
-    for own, sizes, skeleton, own_sizes in pairs(name):
-        config = own.tiler.default(sizes)
-        ours, theirs = compiled(skeleton, own_sizes, config), compiled(own, sizes, config)
-        assert (ours.spilled, ours.atomics) == (0, theirs.atomics)
-        for kind in ("load", "store"):
-            widths = [
-                sorted(w for each in r.accesses if each.kind == kind for w in each.widths) for r in (ours, theirs)
-            ]
-            again = READ_AGAIN if (name, own.kernel.name, kind) == ("cross entropy", "loss_backward", "load") else []
-            assert sorted(widths[0] + again) == widths[1], kind
-
-
-@pytest.mark.parametrize("name", ["mse", "cross entropy"])
 def test_candidates_compile(name: str) -> None:
-    for own, sizes, skeleton, own_sizes in pairs(name):
-        for config in candidates(own.tiler, sizes, (9, 0)):
-            assert compiled(skeleton, own_sizes, config).registers <= 255
-            assert compiled(own, sizes, config).registers <= 255
+    for launcher, sizes in kernels(name):
+        for config in candidates(launcher.tiler, sizes, (9, 0)):
+            assert compiled(launcher, sizes, config).registers <= 255
 
 
 def test_spilling_is_seen() -> None:
-    own, sizes, _, _ = pairs("cross entropy")[0]
-    many = compiled(own, sizes, Config((("ROWS", 32), ("COLS", 2048)), 4))
+    launcher, sizes = kernels("cross entropy")[0]
+    many = compiled(launcher, sizes, Config((("ROWS", 32), ("COLS", 2048)), 4))
     assert many.spilled > 0
 
 
-def test_triton_compiles_a_skeleton_once_and_then_each_loss_once(tmp_path: Path) -> None:
-    """K + L kernels, and what is compiled ahead of the launch is what is launched."""
-    first, *others = run("tests.ptx.tuning", tmp_path)
-    assert first["compiled"] == ["skeleton"] * first["candidates"] + ["mse_loss_forward"]
-    assert [each["compiled"] for each in others] == [["huber_loss_forward"], ["smooth_l1_loss_forward"]]
-    assert first["candidates"] == 9 and all(each["candidates"] == 0 for each in others)
-    for each in (first, *others):
+def test_triton_compiles_each_candidate_once(tmp_path: Path) -> None:
+    """What is compiled ahead of the launch is what is launched."""
+    for each in run("tests.ptx.tuning", tmp_path):
+        assert each["candidates"] == len(each["compiled"]) == 9 and len(set(each["compiled"])) == 1
         assert each["config"] == "BLOCK 4096, 8 warps (tuned)" and each["programs"] == -(-300_000 // 4096)
