@@ -98,13 +98,14 @@ def state_guard() -> Callable[[], bool]:
     return check
 
 
-def empty_on(kind: str) -> Callable[[Any, Any, torch.dtype], torch.Tensor] | None:
-    """What Inductor's code makes a tensor with on the current device of a kind, given shape, strides and dtype; None if
-    there is no such function. It takes half as long as `torch.empty_strided`.
+def empty_on(kind: str) -> Callable[[Any, Any, torch.dtype], torch.Tensor]:
+    """What Inductor's code makes a tensor with on the current device of a kind (`cpu` or `cuda`), given shape, strides
+    and dtype. It takes half as long as `torch.empty_strided`.
     """
     from torch._C._dynamo import guards
 
-    return getattr(guards, f"_empty_strided_{kind}", None)
+    found: Callable[[Any, Any, torch.dtype], torch.Tensor] = getattr(guards, f"_empty_strided_{kind}")
+    return found
 
 
 @functools.cache

@@ -51,7 +51,6 @@ from autogen.runtime import direct, scratch
 from autogen.runtime.procedure import Calling, Launching, Procedure, Seen
 from autogen.torch_step import Operand, SizeArgument, call_text, constant_text, copied
 
-Allocator = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 HostCode = Callable[[Sequence[torch.Tensor], Mapping[str, Any] | None], list[Any] | None]
 
 
@@ -119,7 +118,7 @@ def _written(procedure: Procedure, alignment: Sequence[bool], streams: direct.St
         "current_stream": streams.current_stream,
         "is_capturing": streams.is_capturing,
         "is_watched": direct.is_watched,
-        "empty": allocator(device),
+        "empty": compat.empty_on(device.type),
         "scratches": scratch.scratches_of(device),
         "make_scratch": scratch.make_scratch,
         "forget": scratch.forget,
@@ -229,12 +228,3 @@ def _called(
         yield f"    t{place} = copied(t{place}, strides_{place})"
         if place in used:
             yield f"p{place} = t{place}.data_ptr()"
-
-
-def allocator(device: torch.device) -> Allocator:
-    """How to make a tensor of given shape, strides and dtype on a device that is the current one."""
-
-    def empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty_strided(shape, strides, dtype=dtype, device=device)
-
-    return compat.empty_on(device.type) or empty

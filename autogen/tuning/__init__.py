@@ -18,7 +18,6 @@ import functools
 import logging
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
@@ -93,10 +92,6 @@ class Tuner:
     def __init__(self, launcher: Launcher, mode: Tuning, device: torch.device) -> None:
         self._launcher, self._mode, self._device = launcher, mode, device
         self._chosen: dict[Bucket, Config] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without what was found: another process may have another device."""
-        return {"_launcher": self._launcher, "_mode": self._mode, "_device": self._device, "_chosen": {}}
 
     @property
     def _tiler(self) -> Tiler:
