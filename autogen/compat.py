@@ -48,12 +48,6 @@ is_legacy_batched = torch._C._functorch.is_legacy_batchedtensor
 is_zero_tensor = torch.Tensor._is_zerotensor
 """Whether a tensor is one of zeros without memory, as derivatives are that are known to be 0."""
 
-zero_tensor = torch._efficientzerotensor
-"""Makes such a tensor."""
-
-neg_view = torch._neg_view
-"""A view of a tensor whose memory holds the values with the other sign, as that of `x.conj().imag`."""
-
 reduction_by_flags: Callable[..., str] = torch.nn._reduction.legacy_get_string
 """The reduction that `size_average` and `reduce` ask for, of which it warns unless `emit_warning=False`."""
 
@@ -89,8 +83,8 @@ def storage_of(tensor: torch.Tensor) -> int:
 def tensor_guard(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
     """Dynamo's own test whether other tensors have the geometry of these, which takes 0.2 µs.
 
-    Raises:
-        ImportError, TypeError: this torch has none, or another.
+    It also says no where autocast or inference mode have changed, or a tensor comes twice. None may be nested: it ends
+    the process if a tensor has no strides.
     """
     from torch._C._dynamo.guards import TensorGuards
 
@@ -106,13 +100,14 @@ def state_guard() -> Callable[[], bool]:
     return check
 
 
-def empty_on(kind: str) -> Callable[[Any, Any, torch.dtype], torch.Tensor] | None:
-    """What Inductor's code makes a tensor with on the current device of a kind, given shape, strides and dtype; None if
-    there is no such function. It takes half as long as `torch.empty_strided`.
+def empty_on(kind: str) -> Callable[[Any, Any, torch.dtype], torch.Tensor]:
+    """What Inductor's code makes a tensor with on the current device of a kind (`cpu` or `cuda`), given shape, strides
+    and dtype. It takes half as long as `torch.empty_strided`.
     """
     from torch._C._dynamo import guards
 
-    return getattr(guards, f"_empty_strided_{kind}", None)
+    found: Callable[[Any, Any, torch.dtype], torch.Tensor] = getattr(guards, f"_empty_strided_{kind}")
+    return found
 
 
 @functools.cache

@@ -17,7 +17,6 @@ import torch
 from autogen import compat
 from autogen.availability import PLAIN_TYPES, is_differentiable
 from autogen.dispatch import watch
-from autogen.runtime.geometry import Alike, alike
 
 if TYPE_CHECKING:
     from autogen.dispatch.site import Site
@@ -45,7 +44,7 @@ class Entry:
 
     constants: tuple[Any, ...]
     state: Callable[[], bool]
-    check: Alike
+    check: Callable[..., bool]
     order: tuple[int, ...] | None
     prepared: Any
     segment: KernelSegment | None
@@ -122,14 +121,11 @@ class FastPath:
         are_plain = all(type(each) in _PLAIN or isinstance(each, type) for each in constants)
         if not are_plain or len(places) < len(tensors) or not all(id(each) in places for each in wanted):
             return
-        check = alike(tensors)
-        if check is None:
-            return
         order = tuple(places[id(each)] for each in wanted)
         entry = Entry(
             constants,
             compat.state_guard(),
-            check,
+            compat.tensor_guard(tensors),
             None if order == tuple(range(len(order))) else order,
             prepared,
             segment,

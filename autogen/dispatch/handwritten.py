@@ -13,9 +13,9 @@ import torch
 from autogen.availability import has_kernels, is_differentiable, require
 from autogen.dispatch.fast import FastPath
 from autogen.errors import UnavailableError
-from autogen.runtime.geometry import make_room
 from autogen.runtime.handwritten import BoundHandwritten, Found, Handwritten, bind_handwritten
 from autogen.runtime.handwritten_prepared import PreparedHandwritten, UnpreparedHandwritten
+from autogen.runtime.prepared import make_room
 from autogen.runtime.replays import Settings
 from autogen.runtime.segments import apply
 

@@ -60,7 +60,6 @@ class Arriving:
     backward: Backward
     sizes: Sizes
     tensors: dict[str, torch.Tensor]
-    is_copied: bool
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class Backwards:
                     sizes = {**sizes, **strides}
         found = self._of(tuple(layouts), is_early)
         if isinstance(found, Backward) and found.holds(sizes):
-            return Arriving((*layouts, is_early), found, sizes, named, is_copied=False)
+            return Arriving((*layouts, is_early), found, sizes, named)
         # This layout does not fit; the one of the output does.
         dense_layouts = tuple(_MISSING if each == _MISSING else _DENSE for each in layouts)
         found = self._of(dense_layouts, is_early)
@@ -115,7 +114,7 @@ class Backwards:
         for name, tensor in named.items():
             dense = tensor.new_empty_strided(tensor.shape, evaluator_of(*expected[name])(sizes))
             named[name] = dense.copy_(tensor)
-        return Arriving((*dense_layouts, is_early), found, sizes, named, is_copied=True)
+        return Arriving((*dense_layouts, is_early), found, sizes, named)
 
     def reached(self, arrived: Iterable[int]) -> frozenset[int]:
         """Which inputs have a gradient, if the outputs `arrived` have an upstream gradient, and no others."""

@@ -14,7 +14,6 @@ import hashlib
 import io
 import linecache
 import logging
-import math
 import os
 import re
 import tempfile
@@ -49,10 +48,7 @@ _CONFIG = r"[0-9a-f]{24}\.json"
 _MOST_CHARACTERS = 100  # of a kernel's name in that of its file
 
 _UNFINISHED = ".tmp"
-_BEGUN = rf"({_MODULE}|{_CONFIG})\.[a-z0-9_]{{8}}\{_UNFINISHED}"
-_ABANDONED = 600.0  # seconds after which a file that is not finished never will be
-
-_looked_through: dict[Path, float] = {}  # when a folder last was for leftovers
+_BEGUN = rf"({_MODULE}|{_CONFIG})\.[a-z0-9_]{{8}}\{_UNFINISHED}"  # what writers that were killed have left
 
 _functions: dict[tuple[str, str], Any] = {}
 
@@ -157,7 +153,6 @@ def _say_unwritten(folder: Path, reason: str) -> None:
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file whole or not at all, whoever else writes it at the same time; its folder is made if need be."""
     make_private(path.parent)
-    _clear_at_times(path.parent)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=_UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -167,25 +162,6 @@ def write_whole(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-
-
-def _clear_at_times(folder: Path) -> None:
-    """Delete leftovers, but not with every file: one looks through all that there is, 30 ms in a folder of 10,000."""
-    now = time.monotonic()
-    if now - _looked_through.get(folder, -math.inf) >= _ABANDONED:
-        _looked_through[folder] = now
-        clear_leftovers(folder)
-
-
-def clear_leftovers(folder: Path, older_than: float = _ABANDONED) -> int:
-    """Delete what writers that were killed have left; returns how many files. Others may be at it at the same time."""
-    cleared = 0
-    for path in _files(folder, _BEGUN):
-        with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime >= older_than:
-                path.unlink()
-                cleared += 1
-    return cleared
 
 
 def _files(folder: Path, name: str) -> list[Path]:
@@ -239,9 +215,9 @@ def clear_cache() -> int:
 
     Processes that run go on with what they have loaded.
     """
-    folder = cache_folder()
-    cleared = sum(clear_leftovers(each, older_than=0) for each in (folder, folder / TUNED))
-    for path in (*_files(folder, _MODULE), *_files(folder / "__pycache__", _COMPILED), *tuned_configs()):
+    folder, cleared = cache_folder(), 0
+    leftovers = *_files(folder, _BEGUN), *_files(folder / TUNED, _BEGUN), *_files(folder / "__pycache__", _COMPILED)
+    for path in (*_files(folder, _MODULE), *tuned_configs(), *leftovers):
         with contextlib.suppress(OSError):
             path.unlink()
             cleared += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -11,7 +11,7 @@ import torch
 from autogen import ir
 from autogen.capture.graph import JointGraph
 from autogen.runtime.backwards import Arriving, Backwards, Sizes, Step, kernels_in, launchers_of, results_of
-from autogen.runtime.launch import Launcher, Tuner, empty
+from autogen.runtime.launch import Launcher, Tuner
 from autogen.runtime.packing import Packing, packed
 from autogen.runtime.route import Route
 from autogen.scheduling.plan import Plan
@@ -122,16 +122,15 @@ class CompiledLoss:
             )
         return route
 
-    def backward_route(self, packing: Packing, arriving: Arriving, arrived: Sequence[int], *, is_apart: bool) -> Route:
+    def backward_route(self, packing: Packing, arriving: Arriving, *, is_apart: bool) -> Route:
         """The way of backward, for all sizes: from what forward was given and has kept, and the upstream gradients that
-        have `arrived`, to the gradients.
+        are `arriving`, to the gradients.
         """
-        key = is_apart, arriving.kind, tuple(arrived)
+        key = is_apart, arriving.kind
         route = self._routes.get(key)
         if route is None:
             is_early, backward = arriving.kind[-1], arriving.backward
-            given = [*self._inputs, *packing.kept, *(self._early if is_early else ())]
-            given += [f"grad_{self.joint.outputs[k].name}" for k in arrived]
+            given = [*self._inputs, *packing.kept, *(self._early if is_early else ()), *arriving.tensors]
             route = self._routes[key] = Route(
                 given,
                 self.constants,
@@ -142,44 +141,6 @@ class CompiledLoss:
                 backward.gradients,
             )
         return route
-
-    def run_forward(
-        self, tensors: Sequence[torch.Tensor], sizes: Sizes
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Launch forward; returns the outputs, and what is kept for backward: statistics, then `early` gradients."""
-        packing = self.packing(sizes)
-        named = self._named(tensors)
-        named |= packing.allocate(tensors[0].device)
-        self._launch(self.forward, named, sizes, self.plan.aliases)
-        outputs = [named[each.name] for each in self.joint.outputs]
-        return outputs, [named[name] for name in (*packing.kept, *self._early)]
-
-    def run_backward(
-        self,
-        tensors: Sequence[torch.Tensor],
-        saved: Sequence[torch.Tensor],
-        upstream: Sequence[torch.Tensor | None],
-        sizes: Sizes,
-        packing: Packing | None = None,
-    ) -> list[torch.Tensor | None] | None:
-        """Launch backward; returns a gradient or None for every tensor, or None if torch's formula has to give them.
-
-        Outputs without an upstream gradient contribute nothing; at least one has one. What forward has kept may come
-        without its `early` gradients, for a second run; and in another `packing`.
-        """
-        packing = packing or self.packing(sizes)
-        is_early = len(saved) > len(packing.kept)
-        kept = [*packing.kept, *(self._early if is_early else ())]
-        arriving = self.backwards.arriving(upstream, sizes, is_early)
-        if arriving is None:
-            return None
-        named = self._named(tensors)
-        named |= dict(zip(kept, saved, strict=True))
-        named |= packing.unpacked(named) | arriving.tensors
-        backward, sizes = arriving.backward, arriving.sizes
-        named |= {name: empty(each, tensors[0].device) for name, each in backward.results.geometry(sizes).items()}
-        self._launch(backward.steps, named, sizes, backward.aliases)
-        return [None if name is None else named[name] for name in backward.gradients]
 
     def nodes(self) -> list[ir.Node]:
         """All nodes that the kernels, and those of other layouts, are made of, arguments first."""
@@ -195,18 +156,6 @@ class CompiledLoss:
     def backward(self) -> tuple[Step, ...]:
         """The steps of backward for upstream gradients in the layouts of their outputs."""
         return self.backwards.usual().steps
-
-    def _launch(
-        self, steps: Sequence[Step], named: dict[str, torch.Tensor], sizes: Sizes, aliases: Mapping[str, str]
-    ) -> None:
-        device = next(iter(named.values())).device
-        for step in steps:
-            step(named, sizes, device)
-        named |= {name: named[own] for name, own in aliases.items() if own in named}
-
-    def _named(self, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        named = {each.name: tensor for each, tensor in zip(self.joint.inputs, tensors, strict=True)}
-        return named | self.constants
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ import functools
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -220,20 +220,15 @@ class Handwritten(ABC):
 class BoundHandwritten:
     """Calls of a handwritten loss, as dispatch sees them (compare `autogen.runtime.compiled.CompiledLoss`).
 
-    `options` are the arguments that are the same in all of them; `names` those of the tensors, `values` those that are
-    lists on the host, and `found` the tensors that are read there, if calls are read. Gradients are `wanted` of some
-    tensors.
+    `options` are the arguments that are the same in all of them; `names` those of the tensors, and `found` the tensors
+    that are read on the host, if calls are read. Gradients are `wanted` of some tensors.
     """
 
     loss: Handwritten
     options: Mapping[str, Any]
     names: tuple[str, ...]
-    values: tuple[str, ...]
     found: tuple[str, ...] | None
     wanted: tuple[str, ...]
-
-    path = "handwritten"
-    is_random = False
 
     @property
     def reason(self) -> str:
@@ -277,29 +272,6 @@ class BoundHandwritten:
         upstream = torch.empty_like(forward.output)
         return forward, self.loss.backward(arguments, forward.saved, upstream, self.wanted)
 
-    def run_forward(
-        self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Launch forward; returns the output and what is kept for backward."""
-        planned = self.loss.forward(self.arguments(tensors, sizes))
-        for launch in planned.launches:
-            launch(planned.output.device)
-        return [planned.output], list(planned.saved)
-
-    def run_backward(
-        self,
-        tensors: Sequence[torch.Tensor],
-        saved: Sequence[torch.Tensor],
-        upstream: Sequence[torch.Tensor],
-        sizes: Mapping[str, int],
-    ) -> list[torch.Tensor | None]:
-        """Launch backward; returns a gradient or None for every tensor."""
-        gradient = upstream[0].resolve_neg()  # kernels read memory as it is
-        planned = self.loss.backward(self.arguments(tensors, sizes), saved, gradient, self.wanted)
-        for launch in planned.launches:
-            launch(gradient.device)
-        return [planned.gradients.get(name) for name in self.inputs]
-
 
 def bind_handwritten(
     loss: Handwritten,
@@ -319,7 +291,8 @@ def bind_handwritten(
     if ("hip" if torch.version.hip else "cuda") not in loss.backends:
         return "the GPUs that torch is built for"
     names = tuple(tensors)
-    wanted = _wanted(loss, names, needs_gradient)
+    differentiated = zip(names, needs_gradient, strict=True)
+    wanted = tuple([name for name, needs in differentiated if needs and name in loss.defaults])
     refusal = _overridden(module) or loss.refuse(arguments, wanted)
     if refusal is not None:
         return refusal
@@ -330,14 +303,9 @@ def bind_handwritten(
     flags = arguments.get("size_average"), arguments.get("reduce")
     if flags != (None, None):
         compat.reduction_by_flags(*flags)  # which warns of them
-    values = values_among(arguments, loss.on_host)
-    options = {name: each for name, each in arguments.items() if name not in values and name not in tensors}
-    return BoundHandwritten(loss, options, names, values, found, wanted), read
-
-
-def _wanted(loss: Handwritten, names: Sequence[str], needs_gradient: Sequence[bool]) -> tuple[str, ...]:
-    """The arguments of a loss, among the tensors of a call, that are to be differentiated."""
-    return tuple([name for name, needs in zip(names, needs_gradient, strict=True) if needs and name in loss.defaults])
+    varying = {*tensors, *(name for name in loss.on_host if isinstance(arguments[name], (list, tuple)))}
+    options = {name: each for name, each in arguments.items() if name not in varying}
+    return BoundHandwritten(loss, options, names, found, wanted), read
 
 
 def _is_autocast(device: torch.device) -> bool:
@@ -364,11 +332,6 @@ def methods_of(kind: type[torch.nn.Module]) -> tuple[tuple[str, ...], tuple[str,
     methods -= vars(torch.nn.Module).keys()
     own = {name for each in kinds[:owner] for name in vars(each)}
     return tuple(sorted(methods)), tuple(sorted(methods & own))
-
-
-def values_among(arguments: Mapping[str, Any], on_host: Collection[str]) -> tuple[str, ...]:
-    """Which arguments are lists of numbers on the host."""
-    return tuple(name for name, each in arguments.items() if name in on_host and isinstance(each, (list, tuple)))
 
 
 def defaults_of(function: Callable[..., torch.Tensor]) -> dict[str, Any]:

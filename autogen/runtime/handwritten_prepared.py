@@ -5,7 +5,7 @@ It is planned on the meta device. Which of its tensors share memory then says wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,11 +14,10 @@ import torch
 from autogen import compat
 from autogen.availability import has_no_memory
 from autogen.runtime import direct, scratch
-from autogen.runtime.geometry import MOST_LAYOUTS, Alike, alike, make_room
 from autogen.runtime.handwritten import COUNTER, PARTIALS, BoundHandwritten, Launch, stand_in
 from autogen.runtime.launch import Geometry
-from autogen.runtime.prepared import Direction
-from autogen.runtime.procedure import Launched, Launching, Outline, Procedure
+from autogen.runtime.prepared import MOST_LAYOUTS, Direction, make_room
+from autogen.runtime.procedure import Launching, Procedure
 
 
 class PreparedLaunch:
@@ -72,8 +71,10 @@ class UnpreparedHandwritten:
 
     def forward(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
         """Launch forward; returns the output, and what is kept for backward."""
-        outputs, kept = self.call.run_forward(tensors, self.sizes)
-        return [*outputs, *kept]
+        planned = self.call.loss.forward(self.call.arguments(tensors, self.sizes))
+        for launch in planned.launches:
+            launch(planned.output.device)
+        return [planned.output, *planned.saved]
 
     def backward(
         self, saved: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor], sizes: Mapping[str, Any] | None
@@ -81,8 +82,13 @@ class UnpreparedHandwritten:
         """Launch backward; returns a gradient or None for every tensor, None for gradients without memory."""
         if has_no_memory(upstream):
             return None
-        count = len(self.call.inputs)
-        return self.call.run_backward(saved[:count], saved[count:], upstream, self.sizes)
+        call, count = self.call, len(self.call.inputs)
+        gradient = upstream[0].resolve_neg()  # kernels read memory as it is
+        arguments = call.arguments(saved[:count], self.sizes)
+        planned = call.loss.backward(arguments, saved[count:], gradient, call.wanted)
+        for launch in planned.launches:
+            launch(gradient.device)
+        return [planned.gradients.get(name) for name in call.inputs]
 
 
 class PreparedHandwritten:
@@ -104,7 +110,7 @@ class PreparedHandwritten:
         assert len(own - given) == len(self._saved), "memory of something else is saved"
         self.forward = self._direction(self._inputs, [planned.output, *self._saved], planned.launches)
         self._backwards: dict[tuple[int, ...], Direction] = {}
-        self._latest: tuple[Alike, Direction] | None = None
+        self._latest: tuple[Callable[..., bool], Direction] | None = None
 
     def backward(
         self, saved: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor], sizes: Mapping[str, Any] | None
@@ -121,8 +127,7 @@ class PreparedHandwritten:
             direction = self._plan_backward(stand_in(gradient))
             make_room(MOST_LAYOUTS, self._backwards)
             self._backwards[gradient.stride()] = direction
-        same = alike(upstream)
-        self._latest = None if same is None else (same, direction)
+        self._latest = compat.tensor_guard(upstream), direction
         return direction((*saved, *upstream))
 
     def _plan_backward(self, upstream: torch.Tensor) -> Direction:
@@ -152,14 +157,10 @@ class PreparedHandwritten:
             parts.setdefault((owner, offset), (tuple(tensor.shape), tensor.stride(), tensor.dtype))
             return len(owners) + list(parts).index((owner, offset))
 
-        taken = [
-            Launched(launch, Launching(tuple(map(place, launch.tensors)), len(launch.offsets))) for launch in prepared
-        ]
+        steps = [Launching(launch, tuple(map(place, launch.tensors))) for launch in prepared]
         returned = tuple([None if each is None else owners[compat.storage_of(each)] for each in wanted])
-        within = [(offset, geometry) for (_, offset), geometry in parts.items()]
-        steps = tuple([each.outline for each in taken])
-        outline = Outline(len(given), 0, len(made), tuple([owner for owner, _ in parts]), steps, returned)
-        return Direction(Procedure(self._device, outline, (), made, within, taken))
+        within = [(*part, geometry) for part, geometry in parts.items()]
+        return Direction(Procedure(self._device, len(given), (), made, within, steps, returned))
 
 
 def _is_tensor(value: Any) -> bool:

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -48,11 +48,9 @@ import torch
 
 from autogen import compat
 from autogen.runtime import direct, scratch
-from autogen.runtime.procedure import Called, Calling, Launching, Outline, Procedure, Seen
+from autogen.runtime.procedure import Calling, Launching, Procedure, Seen
 from autogen.torch_step import Operand, SizeArgument, call_text, constant_text, copied
 
-_NOTHING = Seen((), ())
-Allocator = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 HostCode = Callable[[Sequence[torch.Tensor], Mapping[str, Any] | None], list[Any] | None]
 
 
@@ -63,107 +61,56 @@ def host_code(procedure: Procedure, alignment: Sequence[bool], seen: Seen, *, va
     The function is called with the tensors given, and with sizes if numbers among them `varies` from call to call. None
     where Triton has not compiled the kernels for that, or has to launch them.
     """
-    found = _filled(procedure, alignment, seen, varies=varies)
-    if found is None:
+    streams = direct.streams_of(procedure.device.type)
+    if streams is None:
         return None
-    written, known = found
-    return FunctionType(written.__code__, written.__globals__, "launch", (None, *known))
-
-
-def run_once(procedure: Procedure, given: Sequence[torch.Tensor]) -> list[Any] | None:
-    """Go through a procedure without steps of torch, which is not kept, by code for any of its outline; None where
-    Triton has to launch its kernels.
-    """
-    alignment = [tensor.data_ptr() % direct.ALIGNMENT == 0 for tensor in (*given, *procedure.constants)]
-    found = _filled(procedure, alignment, _NOTHING, varies=False)
-    if found is None:
-        return None
-    written, known = found
-    returned: list[Any] | None = written(given, None, *known)
-    return returned
-
-
-def _filled(
-    procedure: Procedure, alignment: Sequence[bool], seen: Seen, *, varies: bool
-) -> tuple[FunctionType, list[Any]] | None:
-    """The function of all sizes, and what it takes after the tensors and the sizes of a call, in order of `_known`."""
-    outline = procedure.outline
-    key = (*alignment, *seen.alignment, varies, procedure.device)
-    text = outline.written.get(key)
-    if text is None:
-        streams = direct.streams_of(procedure.device.type)
-        if streams is None:
-            return None
-        text = outline.written[key] = _Written.of(procedure, alignment, seen, streams, varies=varies)
+    aligned = [*alignment, *[True] * len(procedure.allocations)]
+    aligned += [aligned[owner] and not offset % direct.ALIGNMENT for owner, offset, _ in procedure.parts]
+    aligned += [is_aligned for _, is_aligned in seen]
+    alike: list[Hashable] = [varies, *aligned]
     known: list[Any] = []
     room = 0
-    for step, aligned in zip(procedure.steps, text.aligned, strict=True):
-        if isinstance(step, Called):
-            known.append(step.numbers if varies else step.numbers(None))
-            continue
-        launch = step.launch
-        compiled = launch.compiled.get(aligned)
-        if compiled is None:
-            return None
-        known.append(launch.numbers if varies else launch.numbers(None))
-        known += (*compiled, *(*launch.grid, 1, 1)[:3], *launch.offsets)
-        room = max(room, launch.room)
+    for step in procedure.steps:
+        numbers = step.launch.numbers if isinstance(step, Launching) else step.numbers
+        known.append(numbers if varies else numbers(None))
+        if isinstance(step, Launching):
+            launch = step.launch
+            compiled = launch.compiled.get(tuple([aligned[place] for place in step.places if place is not None]))
+            if compiled is None:
+                return None
+            alike += (step.places, step.partials)
+            known += (*compiled, *(*launch.grid, 1, 1)[:3], *launch.offsets)
+            room = max(room, launch.room)
     known.append(room)
     known += procedure.constants
     for geometry in procedure.allocations:
         known += geometry
-    known += [offset for offset, _ in procedure.parts]
-    known += seen.strides
-    return text.function, known
+    known += [offset for _, offset, _ in procedure.parts]
+    known += [strides for strides, _ in seen]
+    key = tuple(alike)
+    written = procedure.written.get(key)
+    if written is None:
+        written = procedure.written[key] = _written(procedure, aligned, streams, varies=varies)
+    return FunctionType(written.__code__, written.__globals__, "launch", (None, *known))
 
 
-class _Written:
-    """What is written for one outline and alignment: `aligned` are, for each launch, which of its tensors are."""
-
-    def __init__(self, aligned: Sequence[tuple[bool, ...]], write: Callable[[], FunctionType]) -> None:
-        self.aligned = aligned
-        self._write = write
-
-    @classmethod
-    def of(
-        cls, procedure: Procedure, alignment: Sequence[bool], seen: Seen, streams: direct.Streams, *, varies: bool
-    ) -> _Written:
-        """For a procedure, the parts of which are aligned as those of any other of its outline."""
-        outline, device = procedure.outline, procedure.device
-        aligned = [*alignment, *[True] * outline.allocated]
-        aligned += [
-            aligned[owner] and not offset % direct.ALIGNMENT
-            for owner, (offset, _) in zip(outline.owners, procedure.parts, strict=True)
-        ]
-        aligned += seen.alignment
-        taken = [() if isinstance(step, Calling) else step.places for step in outline.steps]
-        by_step = [tuple([aligned[place] for place in places if place is not None]) for places in taken]
-        return cls(by_step, functools.partial(_written, outline, aligned, device, streams, varies=varies))
-
-    @functools.cached_property
-    def function(self) -> Any:  # a FunctionType, which as an attribute would be a method to type checkers
-        """Its code, with values for nothing that sizes decide."""
-        return self._write()
-
-
-def _known(outline: Outline) -> Iterator[str]:
+def _known(procedure: Procedure) -> Iterator[str]:
     """What sizes decide, by name."""
-    for k, step in enumerate(outline.steps):
+    for k, step in enumerate(procedure.steps):
         yield f"numbers_{k}"
         if isinstance(step, Launching):
             yield from (f"run_{k}", f"function_{k}", f"metadata_{k}", f"x_{k}", f"y_{k}", f"z_{k}")
             yield from (f"offset_{k}_{each}" for each in range(step.partials))
     yield "room"
-    yield from (f"t{k}" for k in range(outline.given, outline.present))
-    for k in range(outline.present, outline.first_part):
+    yield from (f"t{k}" for k in range(procedure.given, procedure.present))
+    for k in range(procedure.present, procedure.first_part):
         yield from (f"shape_{k}", f"strides_{k}", f"dtype_{k}")
-    yield from (f"part_{k}" for k in range(outline.first_part, outline.first_made))
-    yield from (f"strides_{k}" for k in range(outline.first_made, outline.first_made + outline.made))
+    yield from (f"part_{k}" for k in range(procedure.first_part, procedure.first_made))
+    yield from (f"strides_{k}" for k in range(procedure.first_made, procedure.first_made + procedure.made))
 
 
-def _written(
-    outline: Outline, alignment: Sequence[bool], device: torch.device, streams: direct.Streams, *, varies: bool
-) -> FunctionType:
+def _written(procedure: Procedure, alignment: Sequence[bool], streams: direct.Streams, *, varies: bool) -> FunctionType:
+    device = procedure.device
     scope: dict[str, Any] = {
         "index": device.index,
         "device": device,
@@ -171,7 +118,7 @@ def _written(
         "current_stream": streams.current_stream,
         "is_capturing": streams.is_capturing,
         "is_watched": direct.is_watched,
-        "empty": allocator(device),
+        "empty": compat.empty_on(device.type),
         "scratches": scratch.scratches_of(device),
         "make_scratch": scratch.make_scratch,
         "forget": scratch.forget,
@@ -179,7 +126,7 @@ def _written(
         "without_autocast": compat.WithoutAutocast,
         "copied": copied,
     }
-    text = "\n".join(_lines(outline, alignment, scope, varies=varies))
+    text = "\n".join(_lines(procedure, alignment, scope, varies=varies))
     exec(_compiled(text), scope)
     written: FunctionType = scope["launch"]
     return written
@@ -191,20 +138,20 @@ def _compiled(text: str) -> CodeType:
     return compile(text, "<host code>", "exec")
 
 
-def _lines(outline: Outline, alignment: Sequence[bool], scope: dict[str, Any], *, varies: bool) -> Iterator[str]:
-    first, last = outline.present, outline.first_part
-    used = {place for step in outline.launched for place in step.places if place is not None}
-    used |= {outline.owners[place - last] for place in used if last <= place < outline.first_made}
+def _lines(procedure: Procedure, alignment: Sequence[bool], scope: dict[str, Any], *, varies: bool) -> Iterator[str]:
+    first, last = procedure.present, procedure.first_part
+    used = {place for step in procedure.launched for place in step.places if place is not None}
+    used |= {procedure.parts[place - last][0] for place in used if last <= place < procedure.first_made}
     taken = sorted(place for place in used if place < first)
-    has_scratch = any(step.partials for step in outline.launched)
+    has_scratch = any(step.partials for step in procedure.launched)
     other = ["current_device() != index", "is_watched()"]
     other += [] if varies else ["sizes is not None"]
     other += ["is_capturing()"] if has_scratch else []  # the memory is the graph's own, which Triton's way allocates
-    known = ", ".join(_known(outline))
+    known = ", ".join(_known(procedure))
     yield f"def launch(given, sizes, {known}):"
     yield f"    if {' or '.join(other)}:"
     yield "        return None"
-    yield f"    {''.join(f't{k}, ' for k in range(outline.given))}= given"
+    yield f"    {''.join(f't{k}, ' for k in range(procedure.given))}= given"
     yield from (f"    p{k} = t{k}.data_ptr()" for k in taken)
     unlike = [f"not p{k} % {direct.ALIGNMENT}" for k in taken if not alignment[k]]
     aligned = " | ".join(f"p{k}" for k in taken if alignment[k])
@@ -212,7 +159,7 @@ def _lines(outline: Outline, alignment: Sequence[bool], scope: dict[str, Any], *
     if unlike:
         yield f"    if {' or '.join(unlike)}:"
         yield "        return None"
-    if outline.called:  # the casts of autocast are steps already
+    if procedure.called:  # the casts of autocast are steps already
         yield "    if is_autocast():"
         yield "        with without_autocast():"
         yield f"            return launch(given, sizes, {known})"
@@ -225,25 +172,25 @@ def _lines(outline: Outline, alignment: Sequence[bool], scope: dict[str, Any], *
         yield f"    t{k} = empty(shape_{k}, strides_{k}, dtype_{k})"
         if k in used:
             yield f"    p{k} = t{k}.data_ptr()"
-    if outline.steps:
+    if procedure.steps:
         yield "    try:"
-        for k, step in enumerate(outline.steps):
+        for k, step in enumerate(procedure.steps):
             if isinstance(step, Launching):
-                yield f"        {_launched(k, step, outline, varies=varies)}"
+                yield f"        {_launched(k, step, procedure, varies=varies)}"
                 continue
-            checked = {place for place in used if place >= outline.first_made and alignment[place]}
+            checked = {place for place in used if place >= procedure.first_made and alignment[place]}
             yield from (f"        {line}" for line in _called(k, step, used, checked, scope, varies=varies))
         yield "    except Exception:"
         yield "        forget()"
         yield "        raise"
-    yield f"    return [{', '.join('None' if k is None else f't{k}' for k in outline.wanted)}]"
+    yield f"    return [{', '.join('None' if k is None else f't{k}' for k in procedure.wanted)}]"
 
 
-def _launched(k: int, step: Launching, outline: Outline, *, varies: bool) -> str:
+def _launched(k: int, step: Launching, procedure: Procedure, *, varies: bool) -> str:
     def pointer(place: int) -> str:
-        if not outline.first_part <= place < outline.first_made:
+        if not procedure.first_part <= place < procedure.first_made:
             return f"p{place}"
-        return f"p{outline.owners[place - outline.first_part]} + part_{place}"
+        return f"p{procedure.parts[place - procedure.first_part][0]} + part_{place}"
 
     arguments = [f"x_{k}, y_{k}, z_{k}, stream, function_{k}, metadata_{k}, None, None, None"]
     arguments += ["None" if place is None else pointer(place) for place in step.places]
@@ -281,12 +228,3 @@ def _called(
         yield f"    t{place} = copied(t{place}, strides_{place})"
         if place in used:
             yield f"p{place} = t{place}.data_ptr()"
-
-
-def allocator(device: torch.device) -> Allocator:
-    """How to make a tensor of given shape, strides and dtype on a device that is the current one."""
-
-    def empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty_strided(shape, strides, dtype=dtype, device=device)
-
-    return compat.empty_on(device.type) or empty

@@ -141,19 +141,12 @@ class Launcher:
         """The launch for the given sizes."""
         chosen = self._tuner.choose(sizes) if self._tuner else None
         tiling = self.tiler.tiling(sizes) if chosen is None else self.tiler.cut(chosen, sizes)
-        return self._launch(tiling, sizes, device)
+        return Launch(self._in(tiling.variant), tiling, sizes, device)
 
     def launch(self, config: Config, sizes: Mapping[str, int], device: torch.device) -> Launch:
         """The launch of a configuration."""
-        return self._launch(self.tiler.cut(config, sizes), sizes, device)
-
-    def _launch(self, tiling: Tiling, sizes: Mapping[str, int], device: torch.device) -> Launch:
+        tiling = self.tiler.cut(config, sizes)
         return Launch(self._in(tiling.variant), tiling, sizes, device)
-
-    def __call__(self, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int], device: torch.device) -> None:
-        """Launch once: read from and write to `tensors`, by name."""
-        launch = self.prepare(sizes, device)
-        launch([tensors[name] for name in launch.names])
 
 
 class Launch:

@@ -7,11 +7,11 @@ torch compares what an op returns.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
-from autogen.runtime.launch import Geometry, empty
+from autogen.runtime.launch import Geometry
 from autogen.runtime.scratch import lay_out
 
 PACK = "kept for backward"
@@ -48,15 +48,6 @@ class Packing:
             self.kept = [*(name for name in saved if name not in packed), PACK]
             self.made = {name: each for name, each in made.items() if name not in packed}
             self.made[PACK] = (room,), (1,), torch.uint8
-
-    def allocate(self, device: torch.device) -> dict[str, torch.Tensor]:
-        """New tensors for all that forward makes, by name, those in the pack too."""
-        named = {name: empty(each, device) for name, each in self.made.items()}
-        return named | self.unpacked(named)
-
-    def unpacked(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The parts, by name, of the pack among the tensors `named`."""
-        return {name: part(named[PACK], *each) for name, each in self.parts.items()}
 
 
 def part(pack: torch.Tensor, offset: int, geometry: Geometry) -> torch.Tensor:

@@ -10,16 +10,19 @@ from typing import Any
 
 import torch
 
+from autogen import compat
 from autogen.availability import has_no_memory
 from autogen.runtime import direct
-from autogen.runtime.backwards import Sizes
+from autogen.runtime.backwards import Arriving, Sizes
 from autogen.runtime.compiled import CompiledLoss
-from autogen.runtime.geometry import MOST_LAYOUTS, Alike, alike, make_room
 from autogen.runtime.hostcode import HostCode, host_code
 from autogen.runtime.launch import Geometry, empty
 from autogen.runtime.packing import part
 from autogen.runtime.procedure import Procedure, Seen
 from autogen.runtime.route import Route
+
+MOST_LAYOUTS = 64
+"""Of upstream gradients for which backward is prepared, before the oldest is forgotten."""
 
 _FIRST = (0,)  # the outputs of most losses
 _MOST_WRITTEN = 4  # kinds of alignment that have code of their own; tensors of others are launched by Triton
@@ -55,7 +58,7 @@ class Direction:
 
     def _write(self, alignment: tuple[bool, ...], *, varies: bool) -> HostCode | None:
         """Code for calls whose kernels Triton has launched, and whose steps torch has run before."""
-        seen = self._seen.get(alignment) if self._procedure.outline.called else Seen((), ())
+        seen = self._seen.get(alignment) if self._procedure.called else []
         if seen is None or alignment in self._written or len(self._written) >= _MOST_WRITTEN:
             return None
         written = host_code(self._procedure, alignment, seen, varies=varies)
@@ -70,13 +73,12 @@ class Direction:
         procedure = self._procedure
         present = [*given, *procedure.constants]
         tensors: list[Any] = present + [empty(each, procedure.device) for each in procedure.allocations]
-        outline = procedure.outline
-        tensors += [part(tensors[owner], *each) for owner, each in zip(outline.owners, procedure.parts, strict=True)]
-        tensors += [None] * outline.made
+        tensors += [part(tensors[owner], offset, geometry) for owner, offset, geometry in procedure.parts]
+        tensors += [None] * procedure.made
         for step in procedure.steps:
             step.run(tensors, sizes)
-        self._seen[alignment] = Seen.of(tensors[outline.first_made :])
-        return [None if place is None else tensors[place] for place in outline.wanted]
+        self._seen[alignment] = [(each.stride(), direct.is_aligned(each)) for each in tensors[procedure.first_made :]]
+        return [None if place is None else tensors[place] for place in procedure.wanted]
 
 
 class Prepared:
@@ -93,8 +95,8 @@ class Prepared:
         self._packing = packing = loss.packing(self.sizes, is_apart=is_apart)
         forward = self._direction(loss.forward_route(packing, is_apart=is_apart), packing.made, self.sizes)
         self.forward: Callable[..., list[Any]] = forward
-        self._backwards: dict[tuple[Any, ...], Direction | None] = {}
-        self._latest: tuple[Alike, int, tuple[int, ...], Direction] | None = None
+        self._backwards: dict[tuple[Any, ...], Direction] = {}
+        self._latest: tuple[Callable[..., bool], int, tuple[int, ...], Direction] | None = None
 
     def _direction(self, route: Route, made: Mapping[str, Geometry], sizes: Sizes) -> Direction:
         parts = tuple(self._packing.parts.values())
@@ -106,10 +108,11 @@ class Prepared:
     def backward(
         self, saved: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor | None], sizes: Sizes | None
     ) -> list[torch.Tensor | None] | None:
-        """Launch backward; returns a gradient or None for every tensor. See `CompiledLoss.run_backward`.
+        """Launch backward; returns a gradient or None for every tensor, or None if torch's formula has to give them.
 
-        Saved are the tensors of the loss, and after them what forward has kept. Nothing arrives for outputs beyond the
-        `upstream` gradients. Those without memory are torch's to differentiate: then it returns None.
+        Saved are the tensors of the loss, and after them what forward has kept; its `early` gradients may be missing,
+        for a second run. Outputs without an upstream gradient, and those beyond, contribute nothing; at least one has
+        one.
         """
         arrived: tuple[int, ...] = _FIRST
         present: Sequence[Any] = upstream
@@ -120,43 +123,37 @@ class Prepared:
             same, count, places, direction = self._latest
             if len(saved) == count and arrived == places and same(*present):
                 return direction((*saved, *present), sizes)
-        return self._backward_of(saved, upstream, arrived, sizes)
+        if has_no_memory(present):  # never like those of a call before
+            return None
+        joint = self._loss.joint
+        is_early = len(saved) > len(joint.inputs) + len(self._packing.kept)
+        upstream = [*upstream, *[None] * (len(joint.outputs) - len(upstream))]
+        arriving = self._loss.backwards.arriving(upstream, sizes or self.sizes, is_early)
+        return None if arriving is None else self._backward_of(saved, arriving, arrived, sizes)
 
     def _backward_of(
-        self,
-        saved: Sequence[torch.Tensor],
-        upstream: Sequence[torch.Tensor | None],
-        arrived: tuple[int, ...],
-        sizes: Sizes | None,
-    ) -> list[torch.Tensor | None] | None:
-        """The same for another layout of the upstream gradients that have `arrived` than that of the latest."""
-        count = len(self._loss.joint.inputs)
-        given = [gradient for gradient in upstream if gradient is not None]
-        if has_no_memory(given):  # never like those of a call before
-            return None
-        is_early = len(saved) > count + len(self._packing.kept)
-        upstream = [*upstream, *[None] * (len(self._loss.joint.outputs) - len(upstream))]
-        layout = (is_early, arrived, *[gradient.stride() for gradient in given])
-        is_new = layout not in self._backwards
-        direction = self._plan_backward(upstream, arrived, is_early) if is_new else self._backwards.get(layout)
-        if is_new:
+        self, saved: Sequence[torch.Tensor], arriving: Arriving, arrived: tuple[int, ...], sizes: Sizes | None
+    ) -> list[torch.Tensor | None]:
+        """The same for upstream gradients in another layout than that of the latest."""
+        present = list(arriving.tensors.values())
+        layout = (arriving.kind, *[gradient.stride() for gradient in present])
+        direction = self._backwards.get(layout)
+        if direction is None:
             make_room(MOST_LAYOUTS, self._backwards)
-            self._backwards[layout] = direction
-        if direction is None or any(gradient.is_neg() for gradient in given):
-            known = dict(sizes or self.sizes)
-            return self._loss.run_backward(saved[:count], saved[count:], upstream, known, self._packing)
-        same = None if is_new else alike(given)  # many layouts come once
-        if same is not None:
-            self._latest = same, len(saved), arrived, direction
-        return direction((*saved, *given), sizes)
+            direction = self._backwards[layout] = self._plan_backward(arriving)
+        else:  # many layouts come once
+            self._latest = compat.tensor_guard(present), len(saved), arrived, direction
+        return direction((*saved, *present), sizes)
 
-    def _plan_backward(
-        self, upstream: Sequence[torch.Tensor | None], arrived: Sequence[int], is_early: bool
-    ) -> Direction | None:
-        """Backward for one layout; None where the upstream gradients have to be copied first, or there is none."""
-        arriving = self._loss.backwards.arriving(upstream, self.sizes, is_early)
-        if arriving is None or arriving.is_copied:
-            return None
+    def _plan_backward(self, arriving: Arriving) -> Direction:
+        """Backward for one layout."""
         made = arriving.backward.results.geometry(arriving.sizes)
-        route = self._loss.backward_route(self._packing, arriving, arrived, is_apart=self._is_apart)
+        route = self._loss.backward_route(self._packing, arriving, is_apart=self._is_apart)
         return self._direction(route, made, arriving.sizes)
+
+
+def make_room(most: int, table: dict[Any, Any]) -> None:
+    """Drop the oldest of a table's entries if there are too many."""
+    if len(table) >= most:
+        for oldest in list(table)[: max(most // 8, 1)]:
+            table.pop(oldest, None)

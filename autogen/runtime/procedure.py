@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -16,6 +17,10 @@ from autogen.torch_step import TorchStep
 
 if TYPE_CHECKING:
     from autogen.runtime.launch import Geometry
+
+
+Seen = Sequence[tuple[tuple[int, ...], bool]]
+"""What torch has made in one call, each tensor: its strides, and whether it is aligned."""
 
 
 class Launchable(Protocol):
@@ -40,51 +45,78 @@ class Launchable(Protocol):
 
 @dataclass(frozen=True)
 class Launching:
-    """A launch for all sizes: the tensors that it takes, None for None, and how many kinds of partial results."""
+    """A launch, and the tensors that it takes, None for None."""
 
+    launch: Launchable
     places: tuple[int | None, ...]
-    partials: int
+
+    @property
+    def partials(self) -> int:
+        """How many kinds of partial results it has."""
+        return len(self.launch.offsets)
+
+    def run(self, tensors: list[Any], sizes: Mapping[str, Any] | None) -> None:
+        """Launch by Triton."""
+        self.launch([None if place is None else tensors[place] for place in self.places], sizes)
 
 
 @dataclass(frozen=True)
 class Calling:
-    """A step of torch for all sizes: the tensors that it reads, in the order of its `reads`, and makes."""
+    """A step of torch: the tensors that it reads, in the order of its `reads`, and makes; the sizes of the
+    preparation.
+    """
 
     step: TorchStep
     read: tuple[int, ...]
     made: tuple[int | None, ...]
+    sizes: Mapping[str, Any]
+    device: torch.device
+
+    def numbers(self, sizes: Mapping[str, Any] | None) -> tuple[Any, ...]:
+        """The sizes among its arguments. `sizes` are None if they are those of the preparation."""
+        return self.step.numbers(self.sizes if sizes is None else sizes)
+
+    def run(self, tensors: list[Any], sizes: Mapping[str, Any] | None) -> None:
+        """Have torch run it."""
+        named = {name: tensors[place] for name, place in zip(self.step.reads, self.read, strict=True)}
+        self.step(named, self.sizes if sizes is None else sizes, self.device)
+        for place, buffer in zip(self.made, self.step.results, strict=True):
+            if place is not None and buffer is not None:
+                tensors[place] = named[buffer.name]
 
 
 @dataclass(frozen=True)
-class Outline:
-    """What a procedure is for all sizes.
+class Procedure:
+    """What a call does for some sizes.
 
-    Its tensors are numbered: those `given`, `constants`, what is `allocated`, parts, each in the memory of its owner,
-    and what torch makes. Returned are those `wanted`. `written` is what `autogen.runtime.hostcode` has made of it.
+    Its tensors are numbered: those `given`, `constants`, what is allocated, parts of others, and what torch makes.
+    `parts` are the number of the owner, the byte of it at which each begins, and its geometry. Returned are those
+    `wanted`. `written` is what `autogen.runtime.hostcode` has made of procedures that differ only by sizes.
     """
 
+    device: torch.device
     given: int
-    constants: int
-    allocated: int
-    owners: tuple[int, ...]
-    steps: tuple[Launching | Calling, ...]
+    constants: Sequence[torch.Tensor]
+    allocations: Sequence[Geometry]
+    parts: Sequence[tuple[int, int, Geometry]]
+    steps: Sequence[Launching | Calling]
     wanted: tuple[int | None, ...]
-    written: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    written: dict[Hashable, FunctionType] = field(default_factory=dict, repr=False)
 
     @property
     def present(self) -> int:
         """How many tensors are there before anything is allocated."""
-        return self.given + self.constants
+        return self.given + len(self.constants)
 
     @property
     def first_part(self) -> int:
         """The number of the first part."""
-        return self.present + self.allocated
+        return self.present + len(self.allocations)
 
     @property
     def first_made(self) -> int:
         """The number of the first tensor that torch makes."""
-        return self.first_part + len(self.owners)
+        return self.first_part + len(self.parts)
 
     @property
     def made(self) -> int:
@@ -100,65 +132,3 @@ class Outline:
     def launched(self) -> list[Launching]:
         """The launches among the steps."""
         return [step for step in self.steps if isinstance(step, Launching)]
-
-
-@dataclass(frozen=True)
-class Launched:
-    """A launch for some sizes."""
-
-    launch: Launchable
-    outline: Launching
-
-    def run(self, tensors: list[Any], sizes: Mapping[str, Any] | None) -> None:
-        """Launch by Triton."""
-        self.launch([None if place is None else tensors[place] for place in self.outline.places], sizes)
-
-
-@dataclass(frozen=True)
-class Called:
-    """A step of torch, and the sizes of the preparation."""
-
-    outline: Calling
-    sizes: Mapping[str, Any]
-    device: torch.device
-
-    def numbers(self, sizes: Mapping[str, Any] | None) -> tuple[Any, ...]:
-        """The sizes among its arguments. `sizes` are None if they are those of the preparation."""
-        return self.outline.step.numbers(self.sizes if sizes is None else sizes)
-
-    def run(self, tensors: list[Any], sizes: Mapping[str, Any] | None) -> None:
-        """Have torch run it."""
-        step = self.outline.step
-        named = {name: tensors[place] for name, place in zip(step.reads, self.outline.read, strict=True)}
-        step(named, self.sizes if sizes is None else sizes, self.device)
-        for place, buffer in zip(self.outline.made, step.results, strict=True):
-            if place is not None and buffer is not None:
-                tensors[place] = named[buffer.name]
-
-
-@dataclass(frozen=True)
-class Procedure:
-    """What a call does for some sizes: the numbers and tensors that its `outline` speaks of.
-
-    `parts` are the byte of its owner at which each begins, and its geometry.
-    """
-
-    device: torch.device
-    outline: Outline
-    constants: Sequence[torch.Tensor]
-    allocations: Sequence[Geometry]
-    parts: Sequence[tuple[int, Geometry]]
-    steps: Sequence[Launched | Called]
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What torch has made in one call, each tensor: its strides, and whether it is aligned."""
-
-    strides: tuple[tuple[int, ...], ...]
-    alignment: tuple[bool, ...]
-
-    @classmethod
-    def of(cls, tensors: Sequence[torch.Tensor]) -> Seen:
-        """From what torch has made."""
-        return cls(tuple([each.stride() for each in tensors]), tuple(map(direct.is_aligned, tensors)))

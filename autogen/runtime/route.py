@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from autogen.runtime.backwards import Step
 from autogen.runtime.launch import Geometry
 from autogen.runtime.packing import PACK
-from autogen.runtime.procedure import Called, Calling, Launchable, Launched, Launching, Outline, Procedure
+from autogen.runtime.procedure import Calling, Launching, Procedure
 from autogen.torch_step import TorchStep
 
 
@@ -39,20 +40,11 @@ class Route:
     ) -> None:
         by_torch = [name for step in steps if isinstance(step, TorchStep) for name in step.writes]
         places = {name: place for place, name in enumerate([*given, *constants, *made, *parts, *by_torch])}
-        owners = (places[PACK],) * len(parts) if parts else ()
         known_as = places | {name: places[own] for name, own in aliases.items() if own in places}
-        returned = tuple([None if name is None else known_as[name] for name in wanted])
-
-        def calling(step: TorchStep) -> Calling:
-            made = tuple([None if each is None else places[each.name] for each in step.results])
-            return Calling(step, tuple([places[name] for name in step.reads]), made)
-
-        self._places = places
+        self._given, self._steps, self._places = len(given), steps, places
         self._constants = tuple(constants.values())
-        self._steps = [calling(step) if isinstance(step, TorchStep) else step for step in steps]
-        self._launchings: dict[tuple[Any, ...], Launching] = {}
-        self._outlines: dict[tuple[int, ...], Outline] = {}  # by the identity of their steps, which are kept
-        self._around = len(given), len(constants), len(made), owners, returned
+        self._returned = tuple([None if name is None else known_as[name] for name in wanted])
+        self._written: dict[Hashable, FunctionType] = {}
 
     def procedure(
         self,
@@ -62,28 +54,15 @@ class Route:
         device: torch.device,
     ) -> Procedure:
         """What a call does for some sizes, given the geometry of what is `made`, and of the `parts`."""
-        steps: list[Launched | Called] = []
+        places = self._places
+        steps: list[Launching | Calling] = []
         for step in self._steps:
-            if isinstance(step, Calling):
-                steps.append(Called(step, sizes, device))
+            if isinstance(step, TorchStep):
+                read = tuple([places[name] for name in step.reads])
+                results = tuple([None if each is None else places[each.name] for each in step.results])
+                steps.append(Calling(step, read, results, sizes, device))
             else:
                 launch = step.prepare(sizes, device)
-                steps.append(Launched(launch, self._launching(launch, launch.names)))
-        return Procedure(device, self._outline([step.outline for step in steps]), self._constants, made, parts, steps)
-
-    def _launching(self, launch: Launchable, names: tuple[str, ...]) -> Launching:
-        key = names, len(launch.offsets)
-        found = self._launchings.get(key)
-        if found is None:
-            places = tuple([self._places[name] for name in names])
-            found = self._launchings[key] = Launching(places, len(launch.offsets))
-        return found
-
-    def _outline(self, steps: Sequence[Launching | Calling]) -> Outline:
-        """The outline, which may depend on how kernels are written for the sizes."""
-        key = tuple(map(id, steps))
-        found = self._outlines.get(key)
-        if found is None:
-            given, constants, made, owners, returned = self._around
-            found = self._outlines[key] = Outline(given, constants, made, owners, tuple(steps), returned)
-        return found
+                steps.append(Launching(launch, tuple([places[name] for name in launch.names])))
+        within = [(places[PACK], *part) for part in parts]
+        return Procedure(device, self._given, self._constants, made, within, steps, self._returned, self._written)

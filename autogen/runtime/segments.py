@@ -15,10 +15,8 @@ from autogen.capture.joint import Returned, Segment
 from autogen.capture.prologue import UnequalSizesError
 from autogen.errors import AutogenError
 from autogen.runtime.compiled import CompiledLoss
-from autogen.runtime.geometry import make_room
-from autogen.runtime.prepared import Prepared
+from autogen.runtime.prepared import Prepared, make_room
 from autogen.runtime.replays import Replayed, Settings, stream_of
-from autogen.runtime.unprepared import Unprepared
 from autogen.sizes import evaluator_of
 from autogen.torch_step import laid_out
 
@@ -93,11 +91,11 @@ class KernelSegment:
         """Launch the kernels for some arguments, whatever comes of it."""
         tensors: Sequence[torch.Tensor] = self._tensors(arguments)
         key = self._key(arguments)
-        prepared, sizes = None, None
+        sizes = None
         if self._is_simple:
             prepared = self._prepared.get(key)
             if prepared is None:
-                prepared, sizes = self._plan(key, tensors, key)
+                prepared = self._plan(key, self._graph.sizes.read(tensors, key))
         else:
             tensors, prepared, sizes = self._bind(arguments, tensors)[:3]
         if not self.training:
@@ -165,24 +163,20 @@ class KernelSegment:
         known = self._graph.sizes.read(tensors, numbers)
         prepared = self._prepared.get(key)
         if prepared is None:
-            prepared = self._plan(key, tensors, numbers, is_apart=is_apart)[0]
+            prepared = self._plan(key, known, is_apart=is_apart)
         return tensors, prepared, known, found[1]
 
-    def _plan(
-        self, key: Any, tensors: Sequence[torch.Tensor], numbers: Sequence[Any], *, is_apart: bool = False
-    ) -> tuple[Any, Any]:
-        """Launches for new sizes, and the sizes if they are to be handed over: those that come first are not kept."""
-        sizes = self._graph.sizes.read(tensors, numbers)
-        compiled = self._variant(sizes)
-        is_new = self._prepared and not is_apart and hash(key) not in self._seen
-        if is_new and compiled.is_closed and not self._varies and compiled.early == self.early:
+    def _plan(self, key: Any, sizes: dict[str, Any], *, is_apart: bool = False) -> Prepared:
+        """Launches for new sizes; those that come first are not kept."""
+        prepared = Prepared(self._variant(sizes), sizes, is_apart=is_apart)
+        if self._prepared and hash(key) not in self._seen:
             if len(self._seen) > 16 * _MOST_SIZES:
                 self._seen.clear()
             self._seen.add(hash(key))
-            return Unprepared(compiled), sizes
-        make_room(_MOST_SIZES, self._prepared)
-        prepared = self._prepared[key] = Prepared(compiled, sizes, is_apart=is_apart)
-        return prepared, None
+        else:
+            make_room(_MOST_SIZES, self._prepared)
+            self._prepared[key] = prepared
+        return prepared
 
     def _results(
         self, outputs: Sequence[torch.Tensor], arguments: Sequence[Any], known: dict[str, Any]

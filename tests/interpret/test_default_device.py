@@ -15,7 +15,6 @@ from torch.overrides import TorchFunctionMode
 import autogen.losses
 from autogen import autogen_loss, explain, policy
 from autogen.errors import AutogenError
-from autogen.runtime import geometry
 from tests.interpret.launches import Launches
 
 X, Y = torch.linspace(-1, 1, 12).reshape(3, 4), torch.linspace(0, 1, 12).reshape(3, 4)
@@ -73,11 +72,6 @@ def test_labels_are_checked_where_they_are(launches: Launches) -> None:
     with torch.device("meta"), policy("mandatory"):
         torch.testing.assert_close(autogen.losses.CTCLoss()(scores, labels, *lengths), expected)
     assert launches.take() == 1
-
-
-def test_how_tensors_are_told_apart_is_tried_on_the_cpu() -> None:
-    with torch.device("meta"):
-        assert geometry._is_thorough.__wrapped__() == geometry._is_thorough()
 
 
 def test_another_device_is_another_call(launches: Launches) -> None:

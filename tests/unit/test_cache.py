@@ -16,32 +16,6 @@ TEXT = "def answer():\n    return 42\n"
 pytestmark = pytest.mark.usefixtures("folder")
 
 
-def leftover(folder: Path, name: str, age: float) -> Path:
-    """What a writer has left that was killed so many seconds ago."""
-    path = folder / f"answer_0123456789abcdef.py.{name}.tmp"
-    folder.mkdir(parents=True, exist_ok=True)
-    path.write_text("half")
-    os.utime(path, (0, time.time() - age))
-    return path
-
-
-def test_leftovers_are_cleared_once_they_are_old(folder: Path) -> None:
-    old, new = leftover(folder, "half_old", 3600), leftover(folder, "half_new", 0)
-    build.module_file("answer", TEXT)
-    assert not old.exists() and new.exists()
-
-
-def test_a_folder_is_not_looked_through_with_every_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build.module_file("answer", TEXT)
-    old = leftover(folder, "half_old", 3600)
-    build.module_file("other", TEXT)
-    assert old.exists()
-    now = time.monotonic()
-    monkeypatch.setattr(build.time, "monotonic", lambda: now + 700)
-    build.module_file("third", TEXT)
-    assert not old.exists()
-
-
 def test_the_command_lists_and_clears_the_cache(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["cache"])
     assert capsys.readouterr().out == f"{folder}: 0 modules, 0.0 KiB\n"
