@@ -27,9 +27,9 @@ _NO_RECORD = (ValueError, TypeError, KeyError, AttributeError, OverflowError)  #
 
 @dataclass(frozen=True)
 class Key:
-    """What a tuned configuration holds for: everything that decides about time.
+    """What a tuned configuration holds for: everything that decides about time, and nothing of the loss's arithmetic.
 
-    `pattern` is that of the kernel, in which are the classes of strides; `bucket` are rounded sizes.
+    `pattern` is that of the skeleton, in which are the classes of strides; `bucket` are rounded sizes.
     """
 
     device: str

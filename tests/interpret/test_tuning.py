@@ -1,4 +1,4 @@
-"""Tuned losses, run: the same values under every candidate; the winner is launched."""
+"""Tuned losses, run: the same values under every candidate; the winner is launched; K + L kernels are compiled."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import autogen.tuning
 from autogen import autogen_loss, explain, losses
+from autogen.emission.shell import Shell
 from autogen.runtime import build
 from autogen.runtime.launch import Launch
 from autogen.tiling.tiler import Config, Tiling
@@ -24,7 +25,7 @@ class Device:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.best = 0
-        self.timed: dict[Any, list[Tiling]] = {}  # by the tensors of the kernel
+        self.timed: dict[Any, list[Tiling]] = {}  # by the tensors of the skeleton
         self.compiled: list[tuple[str, Tiling]] = []
         self.launched: list[tuple[str, Tiling]] = []
         patch.setattr(profile, "can_time", lambda device: True)
@@ -123,8 +124,8 @@ class TestTheWinner:
         loss = autogen_loss(nn.MSELoss(), tune=True, policy="mandatory")
         outcome(loss, FLAT)
         (tiling,) = {tiling for name, tiling in device.launched if name == "mse_loss_forward"}
-        forward, _ = device.timed.values()  # and backward
-        assert tiling == forward[3] != forward[0]
+        skeleton, _ = device.timed.values()  # of forward, of backward
+        assert tiling == skeleton[3] != skeleton[0]
         x, t = FLAT
         report = explain(loss, x.clone().requires_grad_(), t)
         assert report.forward is not None and report.backward is not None
@@ -144,14 +145,24 @@ class TestTheWinner:
         assert (sum(map(len, device.timed.values())), len(device.compiled)) == (timed, compiled)
         assert len({tiling.num_warps for _, tiling in device.launched}) == 1
 
-    def test_is_that_of_every_loss_of_its_kernel(self, device: Device) -> None:
-        """Whatever its numbers are."""
+    def test_is_that_of_every_loss_of_the_skeleton(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+        emitted: list[str] = []
+        emit = Shell.emit
+
+        def noted(shell: Shell, *called: Any) -> Any:
+            emitted.append(shell.kernel.name)
+            return emit(shell, *called)
+
+        monkeypatch.setattr(Shell, "emit", noted)
         device.best = 3
+        calls = [nn.MSELoss(), nn.HuberLoss(), nn.SmoothL1Loss(), losses.CharbonnierLoss()]
         with torch.no_grad():
-            for delta in (2.0, 3.0, 4.0):
-                autogen_loss(nn.HuberLoss(delta=delta), tune=True, policy="mandatory")(*FLAT)
-        (timed,) = device.timed.values()
-        assert len(device.compiled) == len(timed) + 1 + 2, "each candidate, and the winner for each loss"
+            for loss in calls:
+                autogen_loss(loss, tune=True, policy="mandatory")(*FLAT)
+        (skeleton,) = device.timed.values()
+        assert len(set(device.compiled)) == len(skeleton) + len(calls), "K + L"
+        assert len(device.compiled) == len(set(device.compiled))
+        assert emitted.count("skeleton") == 1 and len(emitted) == 1 + len(calls)
         assert len({tiling for _, tiling in device.launched}) == 1
 
 
@@ -182,7 +193,7 @@ def test_a_library_loss_is_tuned_when_asked(device: Device) -> None:
     assert device.timed and dict(device.launched[0][1].tiles)["BLOCK"] == 2048
 
 
-def test_what_is_timed_runs(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_skeleton_runs(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under each candidate, on the tensors that are made for it: no access is out of bounds."""
     ran: list[int] = []
 

@@ -17,8 +17,9 @@ from autogen.errors import CompileError, ScheduleError
 from autogen.options import PLAIN, Options
 from autogen.runtime.launch import Launch, Launcher
 from autogen.tiling.tiler import MOST_TILES, WARPS, Config
-from autogen.tuning import Tuner, bucket_of, pattern_of, profile, store
+from autogen.tuning import Tuner, bucket_of, profile, store
 from autogen.tuning.candidates import STEPS, candidates
+from autogen.tuning.skeleton import Skeleton
 from tests.unit.pipeline import floats
 from tests.unit.test_tiling import EDGES, LOSSES, tiled
 from tests.unit.tuned import CPU, LABELS, NEWEST, T, X, dice, folder, images, launcher_of
@@ -165,7 +166,9 @@ class TestSelection:
 
     def test_indices_stay_within_what_they_index(self) -> None:
         launcher, sizes = launcher_of(nn.CrossEntropyLoss(), X, LABELS)
-        tensors = profile._tensors(launcher, launcher.tiler.default(sizes), sizes, CPU)
+        skeleton = Skeleton.of(launcher.kernel)
+        ours = Launcher(skeleton.kernel, skeleton.provenance)
+        tensors = profile._tensors(ours, ours.tiler.default(skeleton.sizes(sizes)), skeleton.sizes(sizes), CPU)
         (labels,) = (each for each in tensors.values() if each.dtype == torch.int64)
         assert labels.min() >= 0 and labels.max() < 40 and len(labels.unique()) > 1
 
@@ -222,21 +225,14 @@ class TestTuner:
         assert Tuner(launcher, "first_valid", CPU).choose(sizes) == configs[0]
         assert not list(store.entries())
 
-    def test_a_defect_leaves_the_default(self, bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_defect_of_the_skeleton_leaves_the_default(self, bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         launcher, sizes, configs = bench({})
 
-        def fail(*_: object) -> None:
+        def fail(kernel: object) -> None:
             raise ZeroDivisionError
 
-        monkeypatch.setattr(profile, "fastest", fail)
+        monkeypatch.setattr(Skeleton, "of", fail)
         assert Tuner(launcher, "profile", CPU).choose(sizes) == configs[0]
-
-    def test_what_a_kernel_computes_tells_it_from_others_and_its_constants_do_not(self) -> None:
-        kernels = [
-            launcher_of(loss, X, T)[0].kernel for loss in (nn.HuberLoss(delta=2), nn.HuberLoss(delta=3), nn.MSELoss())
-        ]
-        one, same, other = map(pattern_of, kernels)
-        assert one == same != other
 
     def test_nothing_is_timed_that_has_no_elements(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(profile, "fastest", None)
@@ -274,7 +270,10 @@ class TestOptions:
         assert "\n    BLOCK 1024, 4 warps (default)\n" in str(before)
         launcher, sizes = launcher_of(nn.MSELoss(), x, t)
         winner = candidates(launcher.tiler, sizes, NEWEST)[3]
-        store.write(Tuner(launcher, "profile", CPU)._key(bucket_of(launcher.tiler, sizes)), store.Tuned(winner))
+        store.write(
+            Tuner(launcher, "profile", CPU)._key(Skeleton.of(launcher.kernel), bucket_of(launcher.tiler, sizes)),
+            store.Tuned(winner),
+        )
         monkeypatch.setattr(profile, "fastest", None)
         after = explain(autogen_loss(nn.MSELoss(), tune=True), x, t)
         assert after.forward is not None and after.forward.configs == (f"{winner} (tuned)",)

@@ -11,6 +11,7 @@ import torch
 from autogen.runtime import build
 from autogen.runtime.launch import Launcher
 from autogen.scheduling.schedule import backward_of
+from autogen.tuning.skeleton import Skeleton
 from tests.unit.pipeline import Loss, floats, plan_of
 
 CPU = torch.device("cpu")
@@ -34,6 +35,10 @@ def launcher_of(loss: Loss, *args: Any, backward: bool = False) -> tuple[Launche
     return Launcher(kernel, plan.provenance), sizes
 
 
+def skeleton_of(loss: Loss, *args: Any, backward: bool = False) -> Skeleton:
+    return Skeleton.of(launcher_of(loss, *args, backward=backward)[0].kernel)
+
+
 def images(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
     return floats(*shape, dtype=torch.float32), torch.ones(shape)
 
@@ -42,3 +47,8 @@ def dice(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
     """Sums of sums, which the last block takes on."""
     p = x.softmax(1)
     return (1 - 2 * (p * t).sum((2, 3)) / ((p + t).sum((2, 3)) + 0.125)).mean()
+
+
+def text_of(skeleton: Skeleton, sizes: dict[str, int]) -> str:
+    launcher = Launcher(skeleton.kernel, skeleton.provenance)
+    return launcher.source(launcher.tiling(skeleton.sizes(sizes)).variant).text
