@@ -117,7 +117,7 @@ class Dispatcher:
         Of several, all but the last are run; `anywhere` captures the call apart, for any device, and torch runs them.
         """
         if anywhere:
-            site = self._new_site(name, mandatory=True, runs=False)
+            site = self._new_site(name, mandatory=True, runs=False, is_of_kind=self.fast is not None)
         else:
             site = self.site(args, kwargs, name, mandatory=resolve(self.options.policy) is Policy.MANDATORY)
         with watch.watching(stops=True) as runs, contextlib.suppress(watch.Stopped):

@@ -9,7 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from autogen.aot import kernels_of
+from autogen.losses import CrossEntropyLoss
 from tests.ptx.cases import CASES, Case, kernels
 
 ROOT = Path(__file__).parents[2]
@@ -39,3 +42,12 @@ def test_generating_again(case: Case) -> None:
     first = digest(case)
     kernels.__globals__["_kernels"].cache_clear()
     assert digest(case) == first
+
+
+def test_after_the_same_loss_with_other_numbers() -> None:
+    def text(ignored: int) -> str:
+        x, y = torch.ones(64, 100, requires_grad=True), torch.zeros(64, dtype=torch.int64)
+        return kernels_of(CrossEntropyLoss(ignore_index=ignored), x, y)[0].text
+
+    first, *others = map(text, (-100, 3, 5, -100))
+    assert first == others[-1]
