@@ -420,29 +420,12 @@ def replace(
 
     `moved` hears of every node that changed because of it.
     """
-    if not replacements:
-        return list(roots)
-    done: dict[Node, Node] = dict(replacements)
-
-    def visit(root: Node) -> None:
-        stack = [root]
-        while stack:
-            node = stack[-1]
-            if node in done:
-                stack.pop()
-                continue
-            missing = [arg for arg in node.args if arg not in done]
-            if missing:
-                stack += missing
-            else:
-                done[node] = rebuild(node, [done[arg] for arg in node.args])
-                if done[node] is not node:
-                    moved(node, done[node])
-                stack.pop()
-
-    for root in roots:
-        visit(root)
-    return [done[root] for root in roots]
+    done = dict(replacements)
+    for node in topological(roots, replacements) if replacements else ():
+        done[node] = rebuild(node, [done[arg] for arg in node.args])
+        if done[node] is not node:
+            moved(node, done[node])
+    return [done.get(root, root) for root in roots]
 
 
 def format_nodes(roots: Iterable[Node]) -> str:
