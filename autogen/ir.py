@@ -385,6 +385,11 @@ def topological(roots: Iterable[Node], known: Container[Node] = ()) -> list[Node
     return order
 
 
+def loads(roots: Iterable[Node]) -> list[Node]:
+    """The distinct loads below `roots`, in the order of their first use."""
+    return [node for node in topological(roots) if node.op == "load"]
+
+
 def downward(roots: Sequence[Node], ends: Callable[[Node], bool]) -> list[Node]:
     """The nodes met on the way down from `roots`, each once; of those where the way `ends`, not what is below them."""
     found: dict[Node, None] = {}
