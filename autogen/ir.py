@@ -385,6 +385,11 @@ def topological(roots: Iterable[Node], known: Container[Node] = ()) -> list[Node
     return order
 
 
+def loads(roots: Iterable[Node]) -> list[Node]:
+    """The distinct loads below `roots`, in the order of their first use."""
+    return [node for node in topological(roots) if node.op == "load"]
+
+
 def downward(roots: Sequence[Node], ends: Callable[[Node], bool]) -> list[Node]:
     """The nodes met on the way down from `roots`, each once; of those where the way `ends`, not what is below them."""
     found: dict[Node, None] = {}
@@ -420,29 +425,12 @@ def replace(
 
     `moved` hears of every node that changed because of it.
     """
-    if not replacements:
-        return list(roots)
-    done: dict[Node, Node] = dict(replacements)
-
-    def visit(root: Node) -> None:
-        stack = [root]
-        while stack:
-            node = stack[-1]
-            if node in done:
-                stack.pop()
-                continue
-            missing = [arg for arg in node.args if arg not in done]
-            if missing:
-                stack += missing
-            else:
-                done[node] = rebuild(node, [done[arg] for arg in node.args])
-                if done[node] is not node:
-                    moved(node, done[node])
-                stack.pop()
-
-    for root in roots:
-        visit(root)
-    return [done[root] for root in roots]
+    done = dict(replacements)
+    for node in topological(roots, replacements) if replacements else ():
+        done[node] = rebuild(node, [done[arg] for arg in node.args])
+        if done[node] is not node:
+            moved(node, done[node])
+    return [done.get(root, root) for root in roots]
 
 
 def format_nodes(roots: Iterable[Node]) -> str:

@@ -30,6 +30,10 @@ class Root:
         repeated = dict.fromkeys(self.index_axes - self.node.axes, sympy.S.Zero)
         return ir.load(self.buffer, [entry.xreplace(repeated) for entry in self.index])
 
+    def reads(self) -> set[ir.Buffer]:
+        """The buffers that it is computed from."""
+        return {load.attrs[0] for load in ir.loads([self.node])}
+
 
 @dataclass(frozen=True)
 class Program:

@@ -40,7 +40,7 @@ def kernels(
         return ()
     made = {root.buffer for root in roots}
     try:
-        if any(made & _read(root) for root in roots):
+        if any(made & root.reads() for root in roots):
             raise ScheduleError("a value that is compared with its own extreme needs a sum that is the same everywhere")
         return (_not_of_few(_one(name, roots, hints, provenance), roots, hints, provenance),)
     except ScheduleError as error:
@@ -89,7 +89,7 @@ def _grouped(
     groups: list[list[Root]] = []
     for root in roots:
         made = {each.buffer: k for k, group in enumerate(groups) for each in group}
-        first = max((made[b] + 1 for b in _read(root) if b in made), default=0)
+        first = max((made[b] + 1 for b in root.reads() if b in made), default=0)
         for group in groups[first:]:
             if _fits(name, [*group, root], hints, provenance, simple=simple):
                 group.append(root)
@@ -184,10 +184,6 @@ def _fits(
     except ScheduleError:
         return False
     return True
-
-
-def _read(root: Root) -> set[ir.Buffer]:
-    return {node.attrs[0] for node in ir.topological([root.node]) if node.op == "load"}
 
 
 def _cut(

@@ -50,7 +50,7 @@ def _may_be_a_part(kernel: Kernel) -> bool:
 
 
 def _read(kernel: Kernel) -> set[ir.Buffer]:
-    return {node.attrs[0] for node in ir.topological(root.node for root in kernel.roots) if node.op == "load"}
+    return {load.attrs[0] for load in ir.loads(root.node for root in kernel.roots)}
 
 
 def _first_launch(kernel: Kernel, launches: Sequence[Sequence[Kernel]]) -> int:
@@ -58,7 +58,7 @@ def _first_launch(kernel: Kernel, launches: Sequence[Sequence[Kernel]]) -> int:
     finals of the same one.
     """
     elements = [*kernel.totals, *(root.node for root in kernel.stores)]
-    read_early = {node.attrs[0] for node in ir.topological(elements) if node.op == "load"}
+    read_early = {load.attrs[0] for load in ir.loads(elements)}
     first = 0
     for k, launch in enumerate(launches):
         needed = _read(kernel) & {root.buffer for part in launch for root in part.roots}
@@ -76,8 +76,8 @@ def _joined(name: str, parts: Sequence[Kernel], kept: Collection[ir.Buffer], pro
     finals: list[Root] = []
     for part in parts:
         for root in part.finals:
-            loads = [node for node in ir.topological([root.node]) if node.op == "load" and node.attrs[0] in known]
-            (node,) = ir.replace([root.node], {each: known[each.attrs[0]] for each in loads}, provenance.moved)
+            reads = {load: known[load.attrs[0]] for load in ir.loads([root.node]) if load.attrs[0] in known}
+            (node,) = ir.replace([root.node], reads, provenance.moved)
             known[root.buffer] = node
             finals.append(replace(root, node=node))
     return Kernel(

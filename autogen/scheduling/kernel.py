@@ -228,7 +228,7 @@ class Kernel:
 
     def loads(self) -> list[Node]:
         """The distinct loads, in the order of their first use."""
-        return [node for node in ir.topological(self.computed) if node.op == "load"]
+        return ir.loads(self.computed)
 
     def along_rows(self) -> list[Node]:
         """The reductions over columns, and the sums that run along them, innermost first."""

@@ -56,20 +56,15 @@ class _Omission:
         self._kinds: dict[Node, _Kind] = {}
         self._made = {name: _Kind.ARRIVES if is_there else _Kind.MISSING for name, is_there in arrives.items()}
         self._nodes: dict[Node, Node] = {}
-        operands = {root.buffer.name: root for root in direction.operands}
-        self._steps: list[TorchStep] = []
+        self._operands = {root.buffer.name: root for root in direction.operands}
         for step in direction.steps:
-            for name in operands.keys() & set(step.reads):
-                self._made[name] = self._enter(operands[name].node)
-            kinds = {self._of_buffer(name) for name in step.reads} - {_Kind.FREE}
+            kinds = set(map(self._of_buffer, step.reads)) - {_Kind.FREE}
             if len(kinds) > 1:
                 raise _unclear()  # torch may add them, or multiply
             kind = kinds.pop() if kinds else _Kind.FREE
             if kind is _Kind.MISSING and _has_bias(step):
                 raise _unclear()  # of zeros, torch gives the bias
             self._made |= dict.fromkeys(step.writes, kind)
-            if kind is not _Kind.MISSING:
-                self._steps.append(step)
 
     def result(self, connected: Container[str]) -> Direction:
         """The direction without the terms."""
@@ -81,22 +76,11 @@ class _Omission:
             if kind is _Kind.FREE and not _is_zero(root.node):
                 raise _unclear()
             results.append(self._on(root))
-        read = {name for root in results for name in _names(root.node)}
-        steps: list[TorchStep] = []
-        operands: dict[str, Root] = {}
-        for step in reversed(self._steps):
-            if read.isdisjoint(step.writes):
-                continue
-            steps.append(step)
-            read.update(step.reads)
-            for root in self._direction.operands:
-                if root.buffer.name in step.reads and root.buffer.name not in operands:
-                    operands[root.buffer.name] = own = self._on(root)
-                    read.update(_names(own.node))
-        kept = tuple(operands[root.buffer.name] for root in self._direction.operands if root.buffer.name in operands)
-        return replace(self._direction, results=tuple(results), operands=kept, steps=tuple(reversed(steps)))
+        operands = tuple(map(self._on, self._direction.operands))
+        return replace(self._direction, results=tuple(results), operands=operands).needed()
 
     def _on(self, root: Root) -> Root:
+        self._enter(root.node)
         return replace(root, node=self._nodes[root.node])
 
     def _enter(self, root: Node) -> _Kind:
@@ -112,6 +96,8 @@ class _Omission:
         return self._kinds[root]
 
     def _of_buffer(self, name: str) -> _Kind:
+        if name in self._operands and name not in self._made:
+            self._made[name] = self._enter(self._operands[name].node)
         return self._made.get(name, _Kind.FREE)
 
     def _kind(self, node: Node) -> _Kind:
@@ -144,10 +130,6 @@ def _has_bias(step: TorchStep) -> bool:
     args, kwargs = step.arguments
     known = [each.name for each in compat.schema_of(step.target).arguments] if step.is_op else []
     return {**dict(zip(known, args, strict=False)), **kwargs}.get("bias") is not None
-
-
-def _names(node: Node) -> list[str]:
-    return [each.attrs[0].name for each in ir.topological([node]) if each.op == "load"]
 
 
 def _is_zero(node: Node) -> bool:

@@ -41,7 +41,7 @@ def pairs_term_by_term(
             return node
         kind, axes = node.attrs
         counts = evaluator_of(*(axis.size for axis in axes))(hints)
-        reads = sum(not each.axes.isdisjoint(axes) for each in _loads(node))
+        reads = sum(not each.axes.isdisjoint(axes) for each in ir.loads(node.args))
         if math.prod(counts) > MOST or math.prod(counts) * reads > MOST_READ:
             return node
         places = itertools.product(*(map(sympy.Integer, range(count)) for count in counts))
@@ -61,13 +61,9 @@ def pairs_term_by_term(
     return forward.of(made[: len(forward.roots)]), backward.of(made[len(forward.roots) :]), known
 
 
-def _loads(node: Node) -> list[Node]:
-    return [each for each in ir.topological(node.args) if each.op == "load"]
-
-
 def _is_of_pairs(node: Node) -> bool:
     """Whether what is reduced is read from several tensors, none of which has all axes of the result."""
-    varying = [each.axes for each in _loads(node) if not each.axes.isdisjoint(node.attrs[1])]
+    varying = [each.axes for each in ir.loads(node.args) if not each.axes.isdisjoint(node.attrs[1])]
     together = frozenset().union(*varying)
     return bool(node.axes) and node.axes <= together and not any(node.axes <= own for own in varying)
 

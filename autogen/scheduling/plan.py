@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import sympy
@@ -15,6 +15,11 @@ from autogen.scheduling.kernel import Granted, Kernel
 from autogen.torch_step import TorchStep
 
 Step = Kernel | TorchStep
+
+
+def names_of(nodes: Iterable[Node]) -> list[str]:
+    """The buffers that are read below some nodes."""
+    return [load.attrs[0].name for load in ir.loads(nodes)]
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,34 @@ class Direction:
     def of(self, roots: Sequence[Root]) -> Direction:
         """The same with other roots in the place of its own."""
         return replace(self, operands=tuple(roots[: len(self.operands)]), results=tuple(roots[len(self.operands) :]))
+
+    def needed(self, drawn: Iterable[str] = (), done: Container[str] = ()) -> Direction:
+        """The same without the operands and steps that neither its results nor what is `drawn` are made of, nor those
+        that another direction has `done`.
+        """
+        operands = {root.buffer.name: root for root in self.operands}
+        makers = {name: step for step in self.steps for name in step.writes}
+        found: set[str] = set()
+        todo = [*names_of(root.node for root in self.results), *drawn]
+        while todo:
+            name = todo.pop()
+            if name in found or name in done:
+                continue
+            if name in operands:
+                found.add(name)
+                todo += names_of([operands[name].node])
+            elif name in makers:
+                found.update(makers[name].writes)
+                todo += makers[name].reads
+        return replace(
+            self,
+            operands=tuple(root for root in self.operands if root.buffer.name in found),
+            steps=tuple(step for step in self.steps if not found.isdisjoint(step.writes)),
+        )
+
+    def made(self) -> set[str]:
+        """The buffers that its operands and steps are."""
+        return {*(root.buffer.name for root in self.operands), *(name for step in self.steps for name in step.writes)}
 
 
 @dataclass(frozen=True)

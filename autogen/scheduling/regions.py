@@ -6,7 +6,7 @@ store one region earlier. A result shares the launches of the first region that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from autogen import ir
@@ -17,12 +17,7 @@ from autogen.provenance import Provenance
 from autogen.scheduling.compared import compared_sums, may_repeat, stored_once
 from autogen.scheduling.cuts import is_statistic, kernels, stored
 from autogen.scheduling.kernel import memory_order
-from autogen.scheduling.plan import Direction, Step
-
-
-def names_of(nodes: Iterable[Node]) -> list[str]:
-    """The buffers that are read below some nodes."""
-    return [node.attrs[0].name for node in ir.topological(nodes) if node.op == "load"]
+from autogen.scheduling.plan import Direction, Step, names_of
 
 
 def alias_of(root: Root) -> str | None:

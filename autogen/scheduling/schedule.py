@@ -20,12 +20,11 @@ from autogen.scheduling.equivalence import Equivalents, limits_of
 from autogen.scheduling.inexact import adds_differently
 from autogen.scheduling.kernel import Granted, Kernel, memory_order
 from autogen.scheduling.pairwise import pairs_term_by_term
-from autogen.scheduling.plan import Direction, Early, Plan, Step
+from autogen.scheduling.plan import Direction, Early, Plan, Step, names_of
 from autogen.scheduling.precision import in_half_precision, in_sums
-from autogen.scheduling.regions import alias_of, names_of, sequence
+from autogen.scheduling.regions import alias_of, sequence
 from autogen.scheduling.returned import compared_in_memory
 from autogen.scheduling.simplify import simplify
-from autogen.torch_step import TorchStep
 
 
 def schedule(
@@ -105,27 +104,11 @@ def backward_of(
 
 def _directions(program: Program, name: str, *, training: bool) -> tuple[Direction, Direction]:
     """What is to be done forward, as some output needs it or it draws random numbers, and what is left for backward."""
-    operands = {root.buffer.name: root for root in program.operands}
-    makers = {made: step for step in program.steps for made in step.writes}
-    wanted = names_of(root.node for root in program.outputs)
-    wanted += [made for step in program.steps if step.is_random and not step.backward for made in step.writes]
-    forward = _closure(wanted, operands, makers)
-    backward = (
-        _closure(names_of(root.node for root in program.gradients), operands, makers) - forward if training else set()
-    )
-
-    def part(suffix: str, names: set[str], results: tuple[Root, ...]) -> Direction:
-        return Direction(
-            f"{name}_{suffix}",
-            results,
-            tuple(root for root in program.operands if root.buffer.name in names),
-            tuple(step for step in program.steps if names & set(step.writes)),
-        )
-
-    return (
-        part("forward", forward, program.outputs),
-        part("backward", backward, program.gradients if training else ()),
-    )
+    drawn = [made for step in program.steps if step.is_random and not step.backward for made in step.writes]
+    forward = Direction(f"{name}_forward", program.outputs, program.operands, program.steps).needed(drawn)
+    gradients = program.gradients if training else ()
+    backward = Direction(f"{name}_backward", gradients, program.operands, program.steps)
+    return forward, backward.needed(done=forward.made())
 
 
 def _names_read(direction: Direction) -> list[str]:
@@ -133,23 +116,6 @@ def _names_read(direction: Direction) -> list[str]:
         *names_of(root.node for root in direction.roots),
         *(name for step in direction.steps for name in step.reads),
     ]
-
-
-def _closure(wanted: Iterable[str], operands: Mapping[str, Root], makers: Mapping[str, TorchStep]) -> set[str]:
-    """The operands and step results that the `wanted` buffers are made of."""
-    found: set[str] = set()
-    todo = list(wanted)
-    while todo:
-        name = todo.pop()
-        if name in found:
-            continue
-        if name in operands:
-            found.add(name)
-            todo += names_of([operands[name].node])
-        elif name in makers:
-            found.update(makers[name].writes)
-            todo += makers[name].reads
-    return found
 
 
 def aliases_of(results: Iterable[Root]) -> dict[str, str]:
@@ -181,7 +147,7 @@ def _statistics(
     """
     computed = ir.topological(root.node for root in forward.roots)
     offered = set(computed)
-    later = {root.buffer.name for root in backward.operands} | {n for step in backward.steps for n in step.writes}
+    later = backward.made()
     waits: dict[Node, bool] = {}
     order = ir.topological(root.node for root in backward.roots)
     place = memory_order(order, backward.roots, hints)

@@ -4,6 +4,7 @@ another order (one that does not wait for a factor may overflow, or meet 0 * inf
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 import sympy
@@ -12,7 +13,6 @@ import torch
 from autogen import ir
 from autogen.ir import Axis, Node, apply, const
 from autogen.ops import OPS
-from autogen.scheduling.zeros import is_negative_0, without_0, without_unseen
 from autogen.substitution import substitute
 from autogen.verify import verify
 
@@ -27,7 +27,7 @@ _OPPOSITE = {"eq": "ne", "ne": "eq"}  # nan makes no other pair opposites
 
 def simplify(roots: Sequence[Node], moved: Callable[[Node, Node], None] = lambda old, new: None) -> list[Node]:
     """`roots` after all passes; `moved` hears of every node that changed."""
-    result = without_unseen(roots, moved)
+    result = list(roots)
     for rule in PASSES:
         result = ir.transform(result, rule, moved)
         if __debug__:
@@ -42,12 +42,12 @@ def _number(node: Node) -> float | None:
 def fold(node: Node) -> Node:
     """Arithmetic that does nothing: `x * 1`, `x / 1`, `x - 0`, `-(-x)`, `a + -b`, a choice already made.
 
-    `x + 0` goes where it turns no -0.0 into 0.0 (`zeros`). `x * 0` stays: it may be nan.
+    `x + 0` goes where it turns no -0.0 into 0.0. `x * 0` stays: it may be nan.
     """
     args = node.args
     numbers = [_number(arg) for arg in args]
     match node.op:
-        case "add" if (term := without_0(node)) is not None:
+        case "add" if (term := _beside_0(node)) is not None:
             return term
         case "add" if 0 in numbers and (choice := args[1 - numbers.index(0)]).op == "where" and _has_number(choice):
             sums = (fold(apply("add", arg, const(0, node.dtype))) for arg in choice.args[1:])
@@ -82,7 +82,7 @@ def fold(node: Node) -> Node:
             return args[1] if numbers[0] else args[2]
         case "where" if args[1] is args[2]:
             return args[1]
-        case "where" if numbers[1:] == [1, 0] and not is_negative_0(args[2]):
+        case "where" if numbers[1:] == [1, 0] and not _may_be_negative_0(args[2]):
             return ir.cast(args[0], node.dtype)
         case "logical_and" if True in numbers:
             return args[1 - numbers.index(True)]
@@ -100,6 +100,32 @@ def fold(node: Node) -> Node:
         values = [torch.tensor(number, dtype=arg.dtype, device="cpu") for number, arg in given]
         return const(OPS[node.op].twin(*values).item(), node.dtype)
     return node
+
+
+def _beside_0(node: Node) -> Node | None:
+    """What a zero is added to that turns no -0.0 into 0.0; None if there is no such zero."""
+    for term, zero in (node.args, node.args[::-1]):
+        if _number(zero) == 0 and (_may_be_negative_0(zero) or not _may_be_negative_0(term)):
+            return term
+    return None
+
+
+def _may_be_negative_0(node: Node) -> bool:
+    """Whether a value may be -0.0, as far as can be seen."""
+    if not node.dtype.is_floating_point:
+        return False
+    match node.op:
+        case "const":
+            return node.attrs[0] == 0 and math.copysign(1, node.attrs[0]) < 0
+        case "cast":
+            return _may_be_negative_0(node.args[0])
+        case "sub":  # of 0.0 and 0.0, it is 0.0
+            return node.args[0].op != "const" or _may_be_negative_0(node.args[0])
+        case "reduce" if node.attrs[0] == "sum":
+            return False
+        case "mul" if node.args[0] is node.args[1]:
+            return False
+    return node.op not in ("abs", *ir.EXPONENTIALS)
 
 
 def _has_number(choice: Node) -> bool:
