@@ -16,7 +16,7 @@ import torch
 
 from autogen.capture.graph import JointGraph
 from autogen.capture.joint import Segment, segment_of
-from autogen.errors import AutogenError, ScheduleError, TooLargeError, UnsupportedOpError, ViewedSumError
+from autogen.errors import AutogenError, ComparedSumError, ScheduleError, TooLargeError, UnsupportedOpError
 from autogen.lowering import lower, scans
 from autogen.names import spelled
 from autogen.options import PLAIN, Options
@@ -85,7 +85,7 @@ def compile_graph(
     while True:
         try:
             return _of_form(joint, name, hints, options, device, training=training, **form)
-        except ViewedSumError:  # of what is in memory, everything sees the same bits
+        except ComparedSumError:  # of what is in memory, everything sees the same bits
             if "stores_sums" in form:
                 raise
             form["stores_sums"] = True

@@ -140,11 +140,11 @@ class ScheduleError(AutogenError):
         super().__init__(reason, remedy=remedy, where=where)
 
 
-class ViewedSumError(ScheduleError):
-    """A value made of sums is asked whether it equals an extreme of itself that is made of them in another way."""
+class ComparedSumError(ScheduleError):
+    """A value made of sums is compared with an extreme of itself, or with itself along other axes."""
 
     def __init__(self) -> None:
-        super().__init__("a sum, of which the largest is chosen, is seen through a view where that is looked for")
+        super().__init__("a sum is compared with itself, and added up in more than one way")
 
 
 class UnavailableError(AutogenError):

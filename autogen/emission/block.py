@@ -1,13 +1,12 @@
 """The block shell: one program computes everything, in tiles that have a dimension for every axis.
 
 A value that does not depend on an axis has size 1 there, so that all values broadcast as they are; one without axes is
-a scalar. What is reduced once per row and once per column of a square, as where a statistic is compared with itself, is
-reduced once: in another order its last bits would differ.
+a scalar.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from autogen import ir
@@ -15,7 +14,6 @@ from autogen.emission.body import Body
 from autogen.emission.shell import Shell, identity
 from autogen.ir import Axis, Node
 from autogen.provenance import Provenance
-from autogen.scheduling.equivalence import Equivalents
 from autogen.scheduling.kernel import Kernel, Level
 from autogen.tiling.space import Space
 from autogen.tiling.variant import Variant
@@ -44,20 +42,13 @@ class Block(Shell):
     def fill(self) -> dict[str, Any]:
         body = self.scalars()
         self.start(body)
-        roots = [root.node for root in self.kernel.roots]
-        moved = self._moved(roots)
-        needed = set(ir.topological(roots, moved))
-        needed |= moved.keys() & {*roots, *(arg for node in needed for arg in node.args)}
         for node in self.direct_loads(Level.COLUMN):
-            if node in needed:
-                body.state(node)
-        for node in ir.topological(roots):
-            if node.op == "scan" and node in needed:
+            body.state(node)
+        for node in ir.topological(root.node for root in self.kernel.roots):
+            if node.op == "scan":
                 body.assign(node, self._running(node, body))
-            elif node.op == "reduce" and node in needed:
-                own, order = moved.get(node, (node, ()))
-                text = self._reduced(node, body) if own is node else body.term(own)
-                body.assign(node, f"tl.permute({text}, {', '.join(map(str, order))})" if order else text)
+            elif node.op == "reduce":
+                body.assign(node, self._reduced(node, body))
         stores = []
         for root in self.kernel.stores:
             parts = self.store_text(root, body)
@@ -80,39 +71,6 @@ class Block(Shell):
 
     def load_mask(self, node: Node) -> str | None:
         return self.mask(node.axes) or None
-
-    def _moved(self, roots: Sequence[Node]) -> dict[Node, tuple[Node, tuple[int, ...]]]:
-        """The reductions that are made under other axes as well: which those are, and the order of their dimensions
-        that makes these of them, empty where it is theirs.
-        """
-        known = Equivalents()
-        moved = {}
-        for node in ir.topological(roots):
-            if node.op != "reduce":
-                continue
-            found = known.find(node)
-            order = None if found is None else self._order(found[0], found[1])
-            if found is None or order is None:
-                known.add(node)
-            else:
-                moved[node] = found[0], order
-        return moved
-
-    def _order(self, node: Node, names: Mapping[Axis, Axis]) -> tuple[int, ...] | None:
-        """Where each dimension is to be found in the tile of a node, if its axes are to have other `names`; None if
-        these are not walked as its own are.
-        """
-        positions = {group.parts: k for k, group in enumerate(self.groups)}
-        moves = {}
-        for parts, position in positions.items():
-            if node.axes & set(parts):
-                there = positions.get(tuple([names.get(part, part) for part in parts]))
-                if there is None or not node.axes >= set(parts):
-                    return None
-                moves[there] = position
-        rest = iter([position for position in positions.values() if position not in moves.values()])
-        order = tuple([moves[k] if k in moves else next(rest) for k in positions.values()])
-        return () if order == tuple(positions.values()) or not node.axes else order
 
     def _running(self, node: Node, body: Body) -> str:
         _, (axis,), _ = node.attrs

@@ -14,7 +14,6 @@ from autogen.ir import Node
 from autogen.names import unique
 from autogen.program import Root
 from autogen.provenance import Provenance
-from autogen.scheduling.compared import compared_sums, may_repeat, stored_once
 from autogen.scheduling.cuts import is_statistic, kernels, stored
 from autogen.scheduling.kernel import memory_order
 from autogen.scheduling.plan import Direction, Step, names_of
@@ -84,34 +83,14 @@ def sequence(
     hints: Mapping[str, int],
     provenance: Provenance,
     kept: Sequence[Root] = (),
-    later: Sequence[Node] = (),
 ) -> tuple[Step, ...]:
-    """The steps of a direction in their order; `kept` are statistics to be stored on the way, `later` is what will be
-    computed with their help.
-    """
+    """The steps of a direction in their order; `kept` are statistics to be stored on the way."""
     regions = _Regions(direction)
     roots_of = _roots(direction, kept, regions)
     everything = (*direction.roots, *kept)
     taken = {*names_of(root.node for root in everything), *(root.buffer.name for root in everything)}
     taken.update(name for step in direction.steps for name in (*step.reads, *step.writes))
     _EarlyStores(regions, hints, provenance, taken).move(roots_of)
-    found = _steps(direction, regions, roots_of, hints, provenance, {*taken})
-    sums = compared_sums([*(root.node for root in everything), *later])
-    if may_repeat(found, sums):
-        stored_once(roots_of, sums, hints, provenance, taken)
-        found = _steps(direction, regions, roots_of, hints, provenance, taken)
-    return found
-
-
-def _steps(
-    direction: Direction,
-    regions: _Regions,
-    roots_of: Sequence[Sequence[Root]],
-    hints: Mapping[str, int],
-    provenance: Provenance,
-    taken: set[str],
-) -> tuple[Step, ...]:
-    """Torch's steps and the kernels of each region."""
     found: list[Step] = []
     launches = 0
     for region, roots in enumerate(roots_of):

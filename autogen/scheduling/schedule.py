@@ -7,17 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autogen import ir
-from autogen.errors import ScheduleError, ViewedSumError
+from autogen.errors import ComparedSumError, ScheduleError
 from autogen.ir import Node
 from autogen.names import unique
 from autogen.options import Gradient
 from autogen.program import Program, Root
 from autogen.provenance import Provenance
-from autogen.scheduling.compared import compared_sums
+from autogen.scheduling.compared import compared_sums, may_differ
 from autogen.scheduling.cuts import stored
 from autogen.scheduling.early import gradients_in_forward
 from autogen.scheduling.equivalence import Equivalents, limits_of
-from autogen.scheduling.inexact import adds_differently
 from autogen.scheduling.kernel import Granted, Kernel, memory_order
 from autogen.scheduling.pairwise import pairs_term_by_term
 from autogen.scheduling.plan import Direction, Early, Plan, Step, names_of
@@ -41,7 +40,7 @@ def schedule(
 
     Raises:
         ScheduleError: the graph does not fit the kernels known.
-        ViewedSumError: it may do so if its sums are stored.
+        ComparedSumError: it may do so if its sums are in memory.
     """
     program = compared_in_memory(program)
     provenance = program.provenance
@@ -50,14 +49,15 @@ def schedule(
     forward = forward.on(simplify([root.node for root in forward.roots], provenance.moved))
     backward = backward.on(simplify([root.node for root in backward.roots], provenance.moved))
     roots = in_half_precision((*forward.roots, *backward.roots), provenance.moved)
-    if adds_differently([root.node for root in roots]):
-        raise ViewedSumError
+    sums = compared_sums([root.node for root in roots])
     forward, backward = forward.of(roots[: len(forward.roots)]), backward.of(roots[len(forward.roots) :])
     steps, statistics = _forward(forward, backward, hints, provenance)
     early = Early()
     if training and gradient == "forward":
         early = gradients_in_forward(forward, backward, statistics.roots, statistics.loads, hints, provenance)
     backward = backward.on(_read_back([root.node for root in backward.roots], statistics, provenance))
+    if may_differ(sums, steps, [root.node for root in backward.roots]):
+        raise ComparedSumError
     kept = {root.buffer.name: root.buffer for root in statistics.roots}
     made = {root.buffer.name: root.buffer for root in forward.operands}
     made |= {buffer.name: buffer for step in forward.steps for buffer in step.results if buffer is not None}
@@ -142,8 +142,8 @@ def _statistics(
 ) -> _Kept:
     """The reductions in the gradients that do not wait for the upstream gradient, as results of forward.
 
-    All of them, or those that are `at_hand` as forward computes them anyway, and those that decide what equals an
-    extreme; in the order in which it does. What is the same under other axes is kept once.
+    All of them, or those that are `at_hand` as forward computes them anyway; in the order in which it does. What is the
+    same under other axes is kept once.
     """
     computed = ir.topological(root.node for root in forward.roots)
     offered = set(computed)
@@ -154,7 +154,6 @@ def _statistics(
     for node in order:
         upstream = node.op == "load" and (node.attrs[0].role == "upstream" or node.attrs[0].name in later)
         waits[node] = upstream or any(waits[arg] for arg in node.args)
-    compared = compared_sums([root.node for root in (*forward.roots, *backward.roots)])
     wanted: set[Node] = set()
     read_as: dict[Node, tuple[Node, Mapping[ir.Axis, ir.Axis | Node]]] = {}
     limits = limits_of([root.node for root in backward.roots])
@@ -169,12 +168,12 @@ def _statistics(
         if node in seen:
             continue
         seen.add(node)
-        if (node.op == "reduce" or node in compared) and not waits[node]:
+        if node.op == "reduce" and not waits[node]:
             shorter = None if node in offered else known.find_within(node, limits[node])
             if node not in offered and not at_hand and shorter is None:
                 known.add(node)
             read_as[node] = (node, {}) if node in offered else shorter or known.find(node) or (node, {})
-            if read_as[node][0] in offered or node in compared or not at_hand:
+            if read_as[node][0] in offered or not at_hand:
                 wanted.add(read_as[node][0])
                 continue
             del read_as[node]
@@ -203,16 +202,13 @@ def _forward(
     forward: Direction, backward: Direction, hints: Mapping[str, int], provenance: Provenance
 ) -> tuple[tuple[Step, ...], _Kept]:
     """The forward launches and the statistics that they keep, all or those computed anyway, if that costs no launch."""
-    later = [root.node for root in backward.roots]
-    plain = sequence(forward, hints, provenance, later=later)
+    plain = sequence(forward, hints, provenance)
     for at_hand in (False, True):
         statistics = _statistics(forward, backward, hints, provenance, at_hand=at_hand)
-        roots = [*forward.roots, *statistics.roots]
-        if not compared_sums([*(root.node for root in roots), *later]):
-            roots = in_sums(roots, provenance.moved)
+        roots = in_sums([*forward.roots, *statistics.roots], provenance.moved)
         direction, kept = forward.of(roots[: len(forward.roots)]), roots[len(forward.roots) :]
         try:
-            steps = sequence(direction, hints, provenance, kept, later)
+            steps = sequence(direction, hints, provenance, kept)
         except ScheduleError:
             continue
         # One program that computes everything has no registers for more than it needs.

@@ -10,6 +10,7 @@ import pytest
 from autogen import errors
 from autogen.errors import (
     AutogenError,
+    ComparedSumError,
     CompileError,
     GraphBreakError,
     GraphChangedError,
@@ -25,7 +26,6 @@ from autogen.errors import (
     UnavailableError,
     UnsupportedOpError,
     ValueBranchError,
-    ViewedSumError,
 )
 
 WHERE = SourceLine("loss.py", 12, "    return torch.cummax(x, 0)\n")
@@ -42,7 +42,7 @@ UNLOCATED = [
     ValueBranchError(".item()"),
     GraphBreakError("a generator"),
     ScheduleError("two reductions share no axis"),
-    ViewedSumError(),
+    ComparedSumError(),
     TooLargeError(2500),
     GraphChangedError("Switched", "1 more operations, from exp.default on"),
     RecompileLimitError("Annealed", "it was captured 16 times"),
