@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import sympy
@@ -84,22 +84,16 @@ def _place(context: Context, kind: str, value: Value, dim: int | None, keepdim: 
     return _extreme(kind, comparable(value), dim, keepdim)[1]
 
 
-@lowers("aminmax.default")
-def aminmax(context: Context, value: Value, dim: int | None = None, keepdim: bool = False) -> tuple[Value, Value]:
-    """The smallest and the largest element."""
-    dims = all_dims(value, dim)
-    both = (reduction(kind, comparable(value), dims, keepdim) for kind in ("min", "max"))
-    least, largest = (elementwise(each.shape, context.dtype, lambda x: x, each) for each in both)
-    return least, largest
-
-
 # Variance.
 
 # Where less than so many roundings of its squares are left of a variance, it is 0.
 _ROUNDINGS = 32
 
 
-def _variance(context: Context, value: Value, dims: Any, correction: Any, keepdim: bool) -> tuple[Value, Value]:
+@lowers("var_mean.correction")
+def var_mean(
+    context: Context, value: Value, dims: Any = None, *, correction: Any = None, keepdim: bool = False
+) -> tuple[Value, Value]:
     """`sum((x - mean)^2) / max(0, n - correction)` over `dims`, and the mean.
 
     What the mean has lost by being rounded is in every square, and `sum(x - mean)` tells what that was.
@@ -109,7 +103,7 @@ def _variance(context: Context, value: Value, dims: Any, correction: Any, keepdi
     dims = all_dims(value, dims)
     wide = elementwise(value.shape, context.dtype, lambda x: ir.cast(x, compute), value)
     size = number(numel(tuple(value.shape[dim] for dim in dims)), compute)
-    fewer = context.value(correction)
+    fewer = context.value(1 if correction is None else correction)
 
     def mean_of(total: ir.Node) -> ir.Node:
         return context.name(ir.apply("div", total, size), "mean")
@@ -139,35 +133,7 @@ def _variance(context: Context, value: Value, dims: Any, correction: Any, keepdi
     return variance, mean
 
 
-def _root(context: Context, variance: Value) -> Value:
-    def root(v: ir.Node) -> ir.Node:
-        return context.name(ir.apply("sqrt", v), "deviation")
-
-    return elementwise(variance.shape, context.dtype, root, variance)
-
-
-def _register_spreads() -> None:
-    """var and std, alone or with the mean; the older overloads say `unbiased` for a correction of 1."""
-
-    def register(name: str, result: Callable[[Context, Value, Value], Any]) -> None:
-        @lowers(f"{name}.correction")
-        def corrected(
-            context: Context, value: Value, dims: Any = None, *, correction: Any = None, keepdim: bool = False
-        ) -> Any:
-            return result(context, *_variance(context, value, dims, 1 if correction is None else correction, keepdim))
-
-        @lowers(f"{name}.dim")
-        def over(context: Context, value: Value, dims: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
-            return result(context, *_variance(context, value, dims, int(unbiased), keepdim))
-
-        @lowers(f"{name}.default")
-        def of_all(context: Context, value: Value, unbiased: bool = True) -> Any:
-            return over(context, value, None, unbiased)
-
-    register("var", lambda _, variance, mean: variance)
-    register("std", lambda context, variance, mean: _root(context, variance))
-    register("var_mean", lambda _, variance, mean: (variance, mean))
-    register("std_mean", lambda context, variance, mean: (_root(context, variance), mean))
-
-
-_register_spreads()
+@lowers("var.correction")
+def var(context: Context, value: Value, dims: Any = None, *, correction: Any = None, keepdim: bool = False) -> Value:
+    """The variance over `dims`."""
+    return var_mean(context, value, dims, correction=correction, keepdim=keepdim)[0]

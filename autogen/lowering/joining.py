@@ -29,7 +29,7 @@ from autogen.lowering.entries import (
 )
 from autogen.lowering.registry import Context, lowers
 from autogen.lowering.values import Entry, Index, Value
-from autogen.lowering.views import select, slice_
+from autogen.lowering.views import slice_
 
 
 def replaced(index: Index, dim: int, *entries: Entry) -> Index:
@@ -49,7 +49,6 @@ def _pieces(context: Context, value: Value, dim: int, bounds: Sequence[Any]) -> 
 
 
 @lowers("split.Tensor", "split_with_sizes.default", "unsafe_split.Tensor", "unsafe_split_with_sizes.default")
-@lowers("tensor_split.sections", "tensor_split.indices")
 def split(context: Context, value: Value, _: Any, dim: int = 0) -> tuple[Value, ...]:
     """Adjacent pieces of a dimension, as long as their shapes say."""
     dim %= len(value.shape)
@@ -57,12 +56,6 @@ def split(context: Context, value: Value, _: Any, dim: int = 0) -> tuple[Value, 
     for shape in context.shapes:
         bounds.append(bounds[-1] + shape[dim])
     return _pieces(context, value, dim, bounds[:-1])
-
-
-@lowers("unbind.int")
-def unbind(context: Context, value: Value, dim: int = 0) -> tuple[Value, ...]:
-    """Every slice of a dimension, which goes away."""
-    return tuple(select(context, value, dim, place) for place in range(len(context.shapes)))
 
 
 # Putting together.
@@ -102,7 +95,7 @@ def _of_parts(context: Context, parts: Sequence[Value], dim: int, index: Index) 
 
 
 def _either(condition: Condition, chosen: ir.Node, other: ir.Node) -> ir.Node:
-    """A choice that is none where both are the same, as the zeros of what an `unbind` shows and nobody reads."""
+    """A choice that is none where both are the same, as zeros are."""
     return chosen if chosen is other else choose(condition, lambda: chosen, lambda: other, chosen.dtype)
 
 
@@ -168,14 +161,6 @@ def _written_slice(context: Context, value: Value, source: Value, dim: int, firs
     return Value(context.shape, context.dtype, at, factors)
 
 
-@lowers("slice_backward.default")
-def slice_backward(
-    context: Context, grad: Value, sizes: Any, dim: int, start: Any = 0, end: Any = None, step: Any = 1
-) -> Value:
-    """`grad` in the place of the slice, 0 elsewhere."""
-    return _written_slice(context, _zeros(context), grad, dim, start, step)
-
-
 @lowers("slice_scatter.default")
 def slice_scatter(
     context: Context, value: Value, source: Value, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
@@ -199,12 +184,6 @@ def _written_place(context: Context, value: Value, source: Value, dim: int, plac
     factors = list(source.factors)
     factors.insert(dim, (context.shape[dim],))
     return Value(context.shape, context.dtype, at, factors)
-
-
-@lowers("select_backward.default")
-def select_backward(context: Context, grad: Value, sizes: Any, dim: int, place: Any) -> Value:
-    """`grad` at the selected place, 0 elsewhere."""
-    return _written_place(context, _zeros(context), grad, dim, place)
 
 
 @lowers("select_scatter.default")
@@ -252,24 +231,12 @@ def _written_diagonal(context: Context, value: Value, source: Value, offset: int
     return Value(context.shape, context.dtype, at)
 
 
-@lowers("diagonal_backward.default")
-def diagonal_backward(context: Context, grad: Value, sizes: Any, offset: int, dim1: int, dim2: int) -> Value:
-    """`grad` on the diagonal, 0 elsewhere."""
-    return _written_diagonal(context, _zeros(context), grad, offset, dim1, dim2)
-
-
 @lowers("diagonal_scatter.default")
 def diagonal_scatter(
     context: Context, value: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> Value:
     """`value` with `source` on the diagonal."""
     return _written_diagonal(context, value, source, offset, dim1, dim2)
-
-
-@lowers("diag_embed.default")
-def diag_embed(context: Context, value: Value, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Value:
-    """`value` on the diagonal of two new dimensions, 0 elsewhere."""
-    return _written_diagonal(context, _zeros(context), value, offset, dim1, dim2)
 
 
 # Windows and order.

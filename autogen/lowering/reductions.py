@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import sympy
-import torch
-
 from autogen import ir
-from autogen.capture.sizes import Size
 from autogen.lowering.extremes import all_dims, comparable
 from autogen.lowering.pointwise import apply_op
 from autogen.lowering.registry import Context, lowers, number
 from autogen.lowering.unrolling import reduction
-from autogen.lowering.values import Index, Value, elementwise, numel
+from autogen.lowering.values import Value, elementwise, numel
 
 
 def _reduce(context: Context, kind: str, value: Value, dims: Any = None, keepdim: bool = False) -> Value:
@@ -68,14 +64,11 @@ def _named(context: Context, value: Value, name: str) -> Value:
     return Value(value.shape, value.dtype, lambda index: context.name(value.at(index), name), value.factors)
 
 
-@lowers("norm.ScalarOpt_dim", "norm.Scalar", "norm.ScalarOpt_dim_dtype", "linalg_vector_norm.default")
+@lowers("linalg_vector_norm.default")
 def vector_norm(
     context: Context, value: Value, ord: Any = 2, dims: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Value:
     """`(sum |x|^ord)^(1/ord)` over `dims`; the largest magnitude for inf, the smallest for -inf, a count for 0."""
-    if isinstance(ord, Size):
-        raise NotImplementedError("an order that differs from call to call")
-    ord = 2.0 if ord is None else float(ord)
     compute = context.compute
     one, zero = ir.const(1, compute), ir.const(0, compute)
 
@@ -176,45 +169,19 @@ def logsumexp(context: Context, value: Value, dims: Any, keepdim: bool = False) 
     compute = context.compute
     chosen = all_dims(value, dims)
     wide = elementwise(value.shape, context.dtype, lambda x: ir.cast(x, compute), value)
-    largest = reduction("max", wide, chosen, True)
 
     def finite(m: ir.Node) -> ir.Node:
         infinite = ir.apply("eq", ir.apply("abs", m), ir.const(float("inf"), compute))
         return ir.apply("where", infinite, ir.const(0, compute), m)
 
-    shift = elementwise(largest.shape, context.dtype, finite, largest)
+    def shift(keepdim: bool) -> Value:
+        largest = reduction("max", wide, chosen, keepdim)
+        return elementwise(largest.shape, context.dtype, finite, largest)
+
     exponential = elementwise(
-        value.shape, context.dtype, lambda x, m: ir.apply("exp", ir.apply("sub", x, m)), wide, shift
+        value.shape, context.dtype, lambda x, m: ir.apply("exp", ir.apply("sub", x, m)), wide, shift(True)
     )
-    total = reduction("sum", exponential, chosen, True)
-
-    def at(index: Index) -> ir.Node:
-        if not keepdim:
-            inner = list(index)
-            for dim in sorted(d % len(value.shape) for d in chosen):
-                inner.insert(dim, sympy.S.Zero)
-            index = tuple(inner)
-        return ir.apply("add", ir.apply("log", total.at(index)), shift.at(index))
-
-    return Value(context.shape, context.dtype, at)
-
-
-@lowers("any.default", "any.dim", "any.dims")
-def any_(context: Context, value: Value, dims: Any = None, keepdim: bool = False) -> Value:
-    """Whether some element over `dims` is not zero; over none, if these are `()`, whether each is."""
-    return _reduce_bool(context, "max", value, dims, keepdim)
-
-
-@lowers("all.default", "all.dim", "all.dims")
-def all_(context: Context, value: Value, dims: Any = None, keepdim: bool = False) -> Value:
-    """Whether every element over `dims` is not zero; as `any` of none."""
-    return _reduce_bool(context, "min", value, dims, keepdim)
-
-
-def _reduce_bool(context: Context, kind: str, value: Value, dims: Any, keepdim: bool) -> Value:
-    if isinstance(dims, (list, tuple)) and not dims:
-        return elementwise(value.shape, context.dtype, lambda x: ir.cast(x, torch.bool), value)
-    counted = elementwise(value.shape, torch.int32, lambda x: ir.cast(x, torch.bool), value)
-    found = reduction(kind, counted, all_dims(value, dims), keepdim)
-    # Of no elements, the largest is less than 0.
-    return elementwise(found.shape, context.dtype, lambda x: ir.apply("gt", x, ir.const(0, torch.int32)), found)
+    total = reduction("sum", exponential, chosen, keepdim)
+    return elementwise(
+        context.shape, context.dtype, lambda s, m: ir.apply("add", ir.apply("log", s), m), total, shift(keepdim)
+    )
