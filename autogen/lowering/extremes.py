@@ -24,8 +24,9 @@ def all_dims(value: Value, dims: int | Sequence[int] | None) -> list[int]:
     return list(dims)
 
 
-def _extreme(kind: str, value: Value, dims: Any, keepdim: bool) -> tuple[Value, Value]:
+def _extreme(context: Context, kind: str, value: Value, dims: Any, keepdim: bool) -> tuple[Value, Value]:
     """The extreme value over `dims` and the first place, in row-major order, that has it; nan is the most extreme."""
+    value = comparable(value)
     dims = sorted(dim % len(value.shape) for dim in all_dims(value, dims))
     extreme = reduction(kind, value, dims, True)
     count = numel(tuple(value.shape[dim] for dim in dims))
@@ -44,7 +45,8 @@ def _extreme(kind: str, value: Value, dims: Any, keepdim: bool) -> tuple[Value, 
 
     first = reduction("min", Value(value.shape, torch.int32, place_at, value.factors), dims, keepdim)
     places = elementwise(first.shape, torch.int64, lambda x: x, first)
-    return reduction(kind, value, dims, keepdim), places
+    found = reduction(kind, value, dims, keepdim)
+    return elementwise(found.shape, context.dtype, lambda x: x, found), places
 
 
 def comparable(value: Value) -> Value:
@@ -55,15 +57,13 @@ def comparable(value: Value) -> Value:
 @lowers("max.dim")
 def max_dim(context: Context, value: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     """The largest element over a dimension and its place, the first of several; nan wins."""
-    found, places = _extreme("max", comparable(value), dim, keepdim)
-    return elementwise(found.shape, context.dtype, lambda x: x, found), places
+    return _extreme(context, "max", value, dim, keepdim)
 
 
 @lowers("min.dim")
 def min_dim(context: Context, value: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     """The smallest element over a dimension and its place, the first of several; nan wins."""
-    found, places = _extreme("min", comparable(value), dim, keepdim)
-    return elementwise(found.shape, context.dtype, lambda x: x, found), places
+    return _extreme(context, "min", value, dim, keepdim)
 
 
 @lowers("argmax.default")
@@ -81,7 +81,7 @@ def argmin(context: Context, value: Value, dim: int | None = None, keepdim: bool
 def _place(context: Context, kind: str, value: Value, dim: int | None, keepdim: bool) -> Value:
     if value.dtype == torch.bool and not context.of_formula:
         raise NotImplementedError("the place of an extreme among bools, which is torch's error")
-    return _extreme(kind, comparable(value), dim, keepdim)[1]
+    return _extreme(context, kind, value, dim, keepdim)[1]
 
 
 # Variance.

@@ -96,49 +96,37 @@ def vector_norm(
     return elementwise(total.shape, context.dtype, lambda x: context.name(finish(x), "norm"), total)
 
 
-class _Softmax:
-    """The parts of a softmax over one dimension: `shifted = x - max`, `total = sum(exp(shifted))`."""
-
-    def __init__(self, context: Context, value: Value, dim: int) -> None:
-        compute = context.compute
-        widened = elementwise(value.shape, context.dtype, lambda x: ir.cast(x, compute), value)
-        dims = [dim] if value.shape else []
-        self.largest = _named(context, reduction("max", widened, dims, True), "row_max")
-        self.shifted = elementwise(
-            value.shape, context.dtype, lambda x, m: ir.apply("sub", x, m), widened, self.largest
-        )
-        self.exponential = elementwise(value.shape, context.dtype, lambda x: ir.apply("exp", x), self.shifted)
-        self.total = _named(context, reduction("sum", self.exponential, dims, True), "sum_exp")
-
-    def log_total(self, context: Context) -> Value:
-        return elementwise(
-            self.total.shape,
-            context.dtype,
-            lambda s: context.name(ir.apply("log", s), "log_sum_exp"),
-            self.total,
-        )
+def _shifted(context: Context, value: Value, dim: int) -> tuple[Value, Value, Value]:
+    """The parts of a softmax over one dimension: `x - max`, its exponential, and the sum of that."""
+    wide = elementwise(value.shape, context.dtype, lambda x: ir.cast(x, context.compute), value)
+    dims = [dim] if value.shape else []
+    largest = _named(context, reduction("max", wide, dims, True), "row_max")
+    shifted = elementwise(value.shape, context.dtype, lambda x, m: ir.apply("sub", x, m), wide, largest)
+    exponential = elementwise(value.shape, context.dtype, lambda x: ir.apply("exp", x), shifted)
+    return shifted, exponential, _named(context, reduction("sum", exponential, dims, True), "sum_exp")
 
 
 @lowers("_log_softmax.default")
 def log_softmax(context: Context, value: Value, dim: int, half_to_float: bool) -> Value:
     """`(x - max) - log(sum(exp(x - max)))` over `dim`."""
-    parts = _Softmax(context, value, dim)
+    shifted, _, total = _shifted(context, value, dim)
 
-    def formula(shifted: ir.Node, log_total: ir.Node) -> ir.Node:
+    def formula(shifted: ir.Node, total: ir.Node) -> ir.Node:
+        log_total = context.name(ir.apply("log", total), "log_sum_exp")
         return context.name(ir.apply("sub", shifted, log_total), "log_prob")
 
-    return elementwise(value.shape, context.dtype, formula, parts.shifted, parts.log_total(context))
+    return elementwise(value.shape, context.dtype, formula, shifted, total)
 
 
 @lowers("_softmax.default")
 def softmax(context: Context, value: Value, dim: int, half_to_float: bool) -> Value:
     """`exp(x - max) / sum(exp(x - max))` over `dim`, with one division for each sum."""
-    parts = _Softmax(context, value, dim)
+    _, exponential, total = _shifted(context, value, dim)
 
     def formula(exponential: ir.Node, total: ir.Node) -> ir.Node:
         return context.name(ir.apply("mul", exponential, ir.apply("reciprocal", total)), "prob")
 
-    return elementwise(value.shape, context.dtype, formula, parts.exponential, parts.total)
+    return elementwise(value.shape, context.dtype, formula, exponential, total)
 
 
 @lowers("_log_softmax_backward_data.default")
