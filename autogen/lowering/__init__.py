@@ -48,10 +48,8 @@ def decompositions() -> dict[Any, Any]:
     """torch's formulas for the ops that have no lowering of their own."""
     table = compat.decomposition_table()
     own = lowered_ops()
-    written = {op for op in table if _functional_twin(op) in own}  # the in-place forms
-    kept = own | written
     found = {
-        op: formula for op, formula in table.items() if compat.is_op(op) and op not in kept and not is_torchs_own(op)
+        op: formula for op, formula in table.items() if compat.is_op(op) and op not in own and not is_torchs_own(op)
     }
     return found | {torch.ops.aten.rrelu_with_noise_functional.default: _rrelu}
 
@@ -68,12 +66,6 @@ def _rrelu(
     if training:
         return NotImplemented
     return torch.ops.aten.leaky_relu(input, (lower + upper) / 2), noise
-
-
-def _functional_twin(op: Any) -> Any:
-    base, _, overload = str(op).removeprefix("aten.").partition(".")
-    packet = getattr(torch.ops.aten, base.removesuffix("_"), None) if base.endswith("_") else None
-    return getattr(packet, overload, None)
 
 
 def lower(joint: JointGraph, name: str, *, stores_sums: bool = False, has_scans: bool = True) -> Program:

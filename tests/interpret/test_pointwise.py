@@ -24,7 +24,6 @@ FUNCTIONS: dict[str, tuple[Callable[..., Tensor], Sequence[str]]] = {
     "acosh": (lambda x: x.acosh(), [ABOVE_ONE]),
     "addcdiv": (lambda x, y, z: torch.addcdiv(x, y, z, value=0.5), [REAL, REAL, POSITIVE]),
     "addcmul": (lambda x, y, z: torch.addcmul(x, y, z, value=0.5), [REAL, REAL, REAL]),
-    "angle": (lambda x: x.angle() + x, [REAL]),
     "asin": (lambda x: x.asin(), [WITHIN]),
     "asinh": (lambda x: x.asinh(), [REAL]),
     "atan": (lambda x: x.atan(), [REAL]),
@@ -54,8 +53,6 @@ FUNCTIONS: dict[str, tuple[Callable[..., Tensor], Sequence[str]]] = {
     "expm1": (lambda x: x.expm1(), [REAL]),
     "float_power": (lambda x, y: torch.float_power(x, y), [POSITIVE, REAL]),
     "floor": (lambda x: x.floor() * x, [REAL]),
-    "fmax": (lambda x, y: torch.fmax(x, y), [REAL, REAL]),
-    "fmin": (lambda x, y: torch.fmin(x, y), [REAL, REAL]),
     "fmod": (lambda x, y: torch.fmod(x, y), [REAL, POSITIVE]),
     "frac": (lambda x: x.frac(), [REAL]),
     "heaviside": (lambda x, y: torch.heaviside(x.detach(), y.detach()) * x, [REAL, REAL]),
@@ -160,7 +157,7 @@ def test_nan_is_passed_over_as_by_torch() -> None:
 
 
 ON_INTEGERS = [
-    "abs", "angle", "bitwise_not", "ceil", "exp", "floor", "isfinite", "isinf", "isnan", "log", "logical_not", "neg",
+    "abs", "bitwise_not", "ceil", "exp", "floor", "isfinite", "isinf", "isnan", "log", "logical_not", "neg",
     "round", "sgn", "sigmoid", "sign", "signbit", "sqrt", "square", "trunc",
 ]  # fmt: skip
 
