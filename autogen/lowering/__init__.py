@@ -47,11 +47,23 @@ def lowered_ops() -> set[Any]:
 def decompositions() -> dict[Any, Any]:
     """torch's formulas for the ops that have no lowering of their own."""
     table = compat.decomposition_table()
-    own = lowered_ops()
+    lowered = lowered_ops()
     found = {
-        op: formula for op, formula in table.items() if compat.is_op(op) and op not in own and not is_torchs_own(op)
+        op: formula for op, formula in table.items() if compat.is_op(op) and op not in lowered and not is_torchs_own(op)
     }
-    return found | {torch.ops.aten.rrelu_with_noise_functional.default: _rrelu}
+    aten = torch.ops.aten
+    own = {aten.fmax.default: _fmax, aten.fmin.default: _fmin, aten.rrelu_with_noise_functional.default: _rrelu}
+    return found | own
+
+
+def _fmax(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The greater number; the other one if one is nan."""
+    return torch.where((a >= b) | b.isnan(), a, b)
+
+
+def _fmin(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The lesser number; the other one if one is nan."""
+    return torch.where((a <= b) | b.isnan(), a, b)
 
 
 def _rrelu(
