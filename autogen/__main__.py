@@ -22,7 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.clear:
         _say(f"{build.clear_cache()} files deleted from {build.cache_folder()}")
     else:
-        _say(describe(build.cache_content()))
+        content = build.cache_content()
+        _say(f"{content.folder}: {content.modules} modules, {content.size / 1024:.1f} KiB")
         for key, tuned in store.entries():
             _say(describe_tuned(key, tuned))
 
@@ -33,28 +34,12 @@ def _say(text: str) -> None:
     print(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
-def describe(content: build.CacheContent) -> str:
-    """The cache in a line or two."""
-    text = f"{content.folder}: {content.modules} modules, {content.size / 1024:.1f} KiB"
-    if content.modules:
-        text += f"\nthe oldest from {_ago(content.oldest)}, the newest from {_ago(content.newest)}"
-    return text
-
-
 def describe_tuned(key: store.Key, tuned: store.Tuned) -> str:
     """A tuned configuration in a line."""
     extents = "x".join(str(size) for size in key.bucket[:-2] if size > 1) or "1"
     return f"tuned: {tuned.config}, {tuned.speedup:.2f} times the default's speed, for {extents} of " + (
         f"{', '.join(key.dtypes)} on {key.device}"
     )
-
-
-def _ago(seconds: float) -> str:
-    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
-        if seconds >= length:
-            count = int(seconds // length)
-            return f"{count} {unit}{'s' if count > 1 else ''} ago"
-    return "less than a minute ago"
 
 
 if __name__ == "__main__":

@@ -55,8 +55,8 @@ def autogen_loss(
 ) -> Any:
     """Run a loss on generated Triton kernels, one forward and one backward, wherever that is possible.
 
-    Works on the `forward` of a `torch.nn.Module` class (whose instances then also take `use_autogen=`, true by default)
-    or of an instance, and on a plain function of tensors or a method, with or without options::
+    Works on a `torch.nn.Module` class (whose instances then also take `use_autogen=`, true by default), on an instance,
+    and on a plain function of tensors or a method, with or without options::
 
         @autogen_loss
         class Charbonnier(nn.Module):
@@ -96,7 +96,7 @@ def autogen_loss(
             own module. A call like an earlier one then goes straight to its kernels, past Dynamo's guards.
 
     Raises:
-        TypeError: `loss` is not a module class, a module or a function; or a class has no `forward` that takes `self`.
+        TypeError: `loss` is not a module class, a module or a function; or a class whose `forward` takes no `self`.
         ValueError: an unknown policy, or another value of an option than those above.
         GraphChangedError: from calls of a loss with a static graph.
     """
@@ -131,8 +131,8 @@ def call_of(loss: Any, args: tuple[Any, ...]) -> tuple[Dispatcher, tuple[Any, ..
         raise TypeError(f"pass an instance of {loss.__name__}, not the class")
     method = _method_in(loss)
     if _dispatcher_in(method) is None:
-        is_module = isinstance(loss, torch.nn.Module)
-        method = InstanceForward(loss, Options()) if is_module else _decorate(loss, Options())
+        is_forward = isinstance(loss, torch.nn.Module) and _entry_of(type(loss)) == "forward"
+        method = InstanceForward(loss, Options()) if is_forward else _decorate(method, Options())
     dispatcher, owner = _dispatcher_in(method), _owner(method)
     assert dispatcher is not None, "a decorated loss has a dispatcher"
     return dispatcher, args if owner is None else (owner, *args)
@@ -151,9 +151,11 @@ def trace_count(loss: Any) -> int:
 
 
 def _method_in(loss: Any) -> Any:
-    """What computes a loss: the `forward` of a module or a module class."""
+    """What computes a loss: the method of a module or a module class."""
+    if isinstance(loss, torch.nn.Module):
+        return loss.forward if (entry := _entry_of(type(loss))) == "forward" else getattr(loss, entry)
     is_class = isinstance(loss, type) and issubclass(loss, torch.nn.Module)
-    return loss.forward if is_class or isinstance(loss, torch.nn.Module) else loss
+    return getattr(loss, _entry_of(loss)) if is_class else loss
 
 
 def _dispatcher_in(function: Any) -> Dispatcher | None:
@@ -171,18 +173,10 @@ def _owner(method: Any) -> Any:
     return method.__self__ if isinstance(method, types.MethodType) else None
 
 
-def _forward_of(cls: Any) -> Callable[..., Any]:
-    """The `forward` of a module class, which takes `self`.
-
-    Raises:
-        TypeError: the class computes the loss in another way.
-    """
-    if isinstance(inspect.getattr_static(cls, "forward"), (staticmethod, classmethod)):
-        raise TypeError(f"autogen_loss takes a forward with a `self`; that of {cls.__name__} has none")
-    if cls.forward is torch.nn.Module.forward and cls.__call__ is not torch.nn.Module.__call__:
-        raise TypeError(f"autogen_loss decorates forward; {cls.__name__} has only a __call__")
-    forward: Callable[..., Any] = cls.forward
-    return forward
+def _entry_of(cls: type[torch.nn.Module]) -> str:
+    """The method that computes the loss of a module class: `forward`, or `__call__` if it has that alone."""
+    has_forward = cls.forward is not torch.nn.Module.forward or cls.__call__ is torch.nn.Module.__call__
+    return "forward" if has_forward else "__call__"
 
 
 def _undecorated(function: Callable[..., Any], options: Options) -> tuple[Callable[..., Any], Options]:
@@ -235,7 +229,10 @@ def _in_scope_of(function: Callable[..., Any], wrapper: Any) -> Any:
 
 
 def _decorate_class(cls: Any, options: Options) -> Any:
-    original = _forward_of(cls)
+    entry = _entry_of(cls)
+    if _is_without_self(cls):
+        raise TypeError(f"autogen_loss takes a class whose forward has a `self`, which that of {cls.__name__} has not")
+    original = getattr(cls, entry)
     dispatcher = Dispatcher(original, cls.__name__, options, cls)
     call = dispatcher.__call__  # which Python calls faster than an object
     is_compiling = torch.compiler.is_compiling
@@ -250,7 +247,7 @@ def _decorate_class(cls: Any, options: Options) -> Any:
 
     method = _in_scope_of(original, method)
     setattr(method, _DISPATCHER, dispatcher)
-    cls.forward = method
+    setattr(cls, entry, method)
     return takes_use_autogen(cls)
 
 
@@ -280,9 +277,33 @@ def _with_flag(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _decorate_instance(module: torch.nn.Module, options: Options) -> torch.nn.Module:
-    if _dispatcher_in(module.forward) is None or options != PLAIN:
-        module.forward = InstanceForward(module, options)
+    if _dispatcher_in(_method_in(module)) is None or options != PLAIN:
+        if _entry_of(type(module)) == "forward":
+            module.forward = InstanceForward(module, options)
+        else:
+            module.__class__ = _class_of_one(type(module), options)
     return module
+
+
+def _is_without_self(cls: type[torch.nn.Module]) -> bool:
+    return isinstance(inspect.getattr_static(cls, "forward"), (staticmethod, classmethod))
+
+
+def _class_of_one(cls: Any, options: Options) -> Any:
+    """A subclass, for one instance, whose `__call__` is decorated: Python looks that up in the class alone."""
+    cls = getattr(cls, "__autogen_original__", cls)
+    call, inherited = _undecorated(cls.__call__, options)
+
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:
+        return _new_of_one, (cls, options), self.__dict__
+
+    names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    methods = {"__call__": call, "__reduce_ex__": __reduce_ex__, "__autogen_original__": cls}
+    return _decorate_class(type(cls.__name__, (cls,), names | methods), inherited)
+
+
+def _new_of_one(cls: Any, options: Options) -> Any:
+    return cls.__new__(_class_of_one(cls, options))
 
 
 class InstanceForward:
@@ -291,12 +312,14 @@ class InstanceForward:
     def __init__(self, module: torch.nn.Module, options: Options) -> None:
         own = module.__dict__.get("forward")  # which the instance has put into the place of that of its class
         self._own: Any = own._own if isinstance(own, InstanceForward) else own
+        if self._own is None and _is_without_self(type(module)):
+            self._own = type(module).forward
         self._module, self._options = module, options
         self._connect()
 
     def _connect(self) -> None:
         self._inherited = type(self._module).forward
-        function = _forward_of(type(self._module)) if self._own is None else self._own
+        function: Any = type(self._module).forward if self._own is None else self._own
         taken = types.MethodType(function, self._module) if self._own is None else function
         self.__signature__ = inspect.signature(taken)  # which a user's wrapper of this object says is its own
         function, options = _undecorated(function, self._options)

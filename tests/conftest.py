@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -122,4 +123,21 @@ def _interpreter_for_tests() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if os.environ.get("TRITON_INTERPRET") == "1":
             interpreter.patch(patch)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _every_pass_is_verified() -> Iterator[None]:
+    from autogen import ir
+    from tests.unit.verify import verify
+
+    transform = ir.transform
+
+    def verified(*args: Any) -> list[ir.Node]:
+        found = transform(*args)
+        verify(found)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ir, "transform", verified)
         yield

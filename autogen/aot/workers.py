@@ -1,9 +1,9 @@
 """Compiling many kernels, in processes that compile rather than interpret.
 
-`compile_all` starts `python -m autogen.aot` with `TRITON_INTERPRET=0`. That is a fresh interpreter, not a
-`multiprocessing` worker of the caller: those run the caller's main module again, which may set the variable or import
-Triton first. It takes a pickle of what to compile on its standard input, spreads it over a pool of its own, and writes
-a pickle of each result to its standard output as soon as it is there.
+`compile_all` runs `serve` in a new Python with `TRITON_INTERPRET=0`. That is no `multiprocessing` worker of the caller:
+those run the caller's main module again, which may set the variable or import Triton first. It takes a pickle of what
+to compile on its standard input, spreads it over a pool of its own, and writes a pickle of each result to its standard
+output as soon as it is there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
-from typing import IO
 
 from autogen.aot.compilation import TARGETS, CompiledKernel, Target, compile_kernel
 from autogen.aot.kernels import SpecializedKernel
@@ -48,7 +47,7 @@ def compile_all(
     jobs = [(kernel, target) for kernel in kernels for target in targets]
     paths = [str(_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, "-m", "autogen.aot"]
+    command = [sys.executable, "-c", "from autogen.aot.workers import serve; serve()"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
     ) as child:
@@ -69,15 +68,18 @@ def compile_all(
                     os.killpg(child.pid, signal.SIGKILL)
 
 
-def serve(jobs_file: IO[bytes], results_file: IO[bytes]) -> None:
+def serve() -> None:
     """The other side of `compile_all`."""
-    jobs, processes = pickle.load(jobs_file)
-    # Spawned, because a fork of a process with threads may hang.
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        numbers = {pool.submit(_compile, kernel, target): number for number, (kernel, target) in enumerate(jobs)}
-        for future in as_completed(numbers):
-            pickle.dump((numbers[future], future.result()), results_file)
-            results_file.flush()
+    # What compilers print belongs to the error output; the real output carries results.
+    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as results_file:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        jobs, processes = pickle.load(sys.stdin.buffer)
+        # Spawned, because a fork of a process with threads may hang.
+        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+            numbers = {pool.submit(_compile, kernel, target): number for number, (kernel, target) in enumerate(jobs)}
+            for future in as_completed(numbers):
+                pickle.dump((numbers[future], future.result()), results_file)
+                results_file.flush()
 
 
 def _compile(kernel: SpecializedKernel, target: Target) -> CompiledKernel | str:

@@ -30,14 +30,9 @@ _CHECKS = frozenset(
 )
 _SAME = frozenset({aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.alias.default, aten.detach.default})
 
-# Where the shape that a place is in, the dimension and the place are among the arguments.
-_STARTS = {aten.slice.Tensor: (0, 1, 2), aten.slice_backward.default: (1, 2, 3), aten.slice_scatter.default: (0, 2, 3)}
-_SELECTED = {
-    aten.select.int: (0, 1, 2),
-    aten.select_backward.default: (1, 2, 3),
-    aten.select_scatter.default: (0, 2, 3),
-}
-_PLACED: dict[Any, tuple[int, int, int]] = {**_STARTS, **_SELECTED}
+# Where a dimension of the first argument, and a place in it, are among the arguments.
+_STARTS: dict[Any, tuple[int, int]] = {aten.slice.Tensor: (1, 2), aten.slice_scatter.default: (2, 3)}
+_PLACED = _STARTS | {aten.select.int: (1, 2), aten.select_scatter.default: (2, 3)}
 _EXTREMES = frozenset({aten.max.default, aten.max.dim, aten.min.default, aten.min.dim})
 _OF_ROWS = frozenset(
     {
@@ -182,12 +177,10 @@ def count_from_the_beginning(draft: Draft) -> None:
 
 def _from_the_beginning(node: torch.fx.Node) -> tuple[Any, ...]:
     args: tuple[Any, ...] = tuple(node.args)
-    of, dim, at = _PLACED[node.target]
+    dim, at = _PLACED[node.target]
     if len(args) <= at or args[at] is None:
         return args
-    whole = _value(args[of])
-    shape = whole.shape if isinstance(whole, torch.Tensor) else [_value(size) for size in whole]
-    place, size = _value(args[at]), shape[args[dim]]
+    place, size = _value(args[at]), _value(args[0]).shape[args[dim]]
     if guard_or_false(place < 0):
         place = place + size
     elif isinstance(place, torch.SymInt) and not place.node.has_hint() and not guard_or_false(place >= 0):

@@ -47,13 +47,23 @@ def lowered_ops() -> set[Any]:
 def decompositions() -> dict[Any, Any]:
     """torch's formulas for the ops that have no lowering of their own."""
     table = compat.decomposition_table()
-    own = lowered_ops()
-    written = {op for op in table if _functional_twin(op) in own}  # the in-place forms
-    kept = own | written
+    lowered = lowered_ops()
     found = {
-        op: formula for op, formula in table.items() if compat.is_op(op) and op not in kept and not is_torchs_own(op)
+        op: formula for op, formula in table.items() if compat.is_op(op) and op not in lowered and not is_torchs_own(op)
     }
-    return found | {torch.ops.aten.rrelu_with_noise_functional.default: _rrelu}
+    aten = torch.ops.aten
+    own = {aten.fmax.default: _fmax, aten.fmin.default: _fmin, aten.rrelu_with_noise_functional.default: _rrelu}
+    return found | own
+
+
+def _fmax(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The greater number; the other one if one is nan."""
+    return torch.where((a >= b) | b.isnan(), a, b)
+
+
+def _fmin(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The lesser number; the other one if one is nan."""
+    return torch.where((a <= b) | b.isnan(), a, b)
 
 
 def _rrelu(
@@ -68,12 +78,6 @@ def _rrelu(
     if training:
         return NotImplemented
     return torch.ops.aten.leaky_relu(input, (lower + upper) / 2), noise
-
-
-def _functional_twin(op: Any) -> Any:
-    base, _, overload = str(op).removeprefix("aten.").partition(".")
-    packet = getattr(torch.ops.aten, base.removesuffix("_"), None) if base.endswith("_") else None
-    return getattr(packet, overload, None)
 
 
 def lower(joint: JointGraph, name: str, *, stores_sums: bool = False, has_scans: bool = True) -> Program:

@@ -14,7 +14,7 @@ import sympy
 import torch
 
 from autogen import ir
-from autogen.lowering.values import Entry, Index, Shape, Value
+from autogen.lowering.values import Entry, Index, Shape, Value, broadcast_shape
 
 # What sizes decide, or else a node.
 Condition: TypeAlias = "bool | ir.Node"
@@ -93,6 +93,12 @@ def is_within(entry: Entry, size: sympy.Expr) -> Condition:
     return both(above, is_below(entry, size))
 
 
+def surely_within(entry: sympy.Expr, size: sympy.Expr) -> bool:
+    """Whether sizes decide that `0 <= entry < size`."""
+    limits = _limits(entry)
+    return limits is not None and is_nonnegative(limits[0]) and is_nonnegative(size - 1 - limits[1])
+
+
 def both(a: Condition, b: Condition) -> Condition:
     """`a and b`."""
     if isinstance(a, bool):
@@ -131,7 +137,7 @@ def checked(entry: Entry, inside: Condition) -> Entry:
 def unchecked(entry: Entry, size: sympy.Expr) -> Entry:
     """An entry for a dimension of `size`: the expression that a node spells out, if it surely lies inside."""
     known = plain(entry)
-    return known if is_within(known, size) is True else entry
+    return entry if isinstance(known, ir.Node) or not surely_within(known, size) else known
 
 
 def bounded(value: Value, *dims: int) -> Value:
@@ -184,15 +190,9 @@ def chosen_dims(indices: Sequence[Value | None]) -> tuple[list[int], Shape, int]
     in the place of the dimensions if they are adjacent, else in front.
     """
     dims = [dim for dim, each in enumerate(indices) if each is not None]
-    shapes = [each.shape for each in indices if each is not None]
-    rank = max(map(len, shapes))
-    places = [sympy.S.One] * rank
-    for shape in shapes:
-        for dim, size in enumerate(shape, rank - len(shape)):
-            if size != 1:
-                places[dim] = size
+    places = broadcast_shape([each for each in indices if each is not None])
     adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
-    return dims, tuple(places), dims[0] if adjacent else 0
+    return dims, places, dims[0] if adjacent else 0
 
 
 def _limits(entry: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import sympy
@@ -24,8 +24,9 @@ def all_dims(value: Value, dims: int | Sequence[int] | None) -> list[int]:
     return list(dims)
 
 
-def _extreme(kind: str, value: Value, dims: Any, keepdim: bool) -> tuple[Value, Value]:
+def _extreme(context: Context, kind: str, value: Value, dims: Any, keepdim: bool) -> tuple[Value, Value]:
     """The extreme value over `dims` and the first place, in row-major order, that has it; nan is the most extreme."""
+    value = comparable(value)
     dims = sorted(dim % len(value.shape) for dim in all_dims(value, dims))
     extreme = reduction(kind, value, dims, True)
     count = numel(tuple(value.shape[dim] for dim in dims))
@@ -44,7 +45,8 @@ def _extreme(kind: str, value: Value, dims: Any, keepdim: bool) -> tuple[Value, 
 
     first = reduction("min", Value(value.shape, torch.int32, place_at, value.factors), dims, keepdim)
     places = elementwise(first.shape, torch.int64, lambda x: x, first)
-    return reduction(kind, value, dims, keepdim), places
+    found = reduction(kind, value, dims, keepdim)
+    return elementwise(found.shape, context.dtype, lambda x: x, found), places
 
 
 def comparable(value: Value) -> Value:
@@ -55,15 +57,13 @@ def comparable(value: Value) -> Value:
 @lowers("max.dim")
 def max_dim(context: Context, value: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     """The largest element over a dimension and its place, the first of several; nan wins."""
-    found, places = _extreme("max", comparable(value), dim, keepdim)
-    return elementwise(found.shape, context.dtype, lambda x: x, found), places
+    return _extreme(context, "max", value, dim, keepdim)
 
 
 @lowers("min.dim")
 def min_dim(context: Context, value: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     """The smallest element over a dimension and its place, the first of several; nan wins."""
-    found, places = _extreme("min", comparable(value), dim, keepdim)
-    return elementwise(found.shape, context.dtype, lambda x: x, found), places
+    return _extreme(context, "min", value, dim, keepdim)
 
 
 @lowers("argmax.default")
@@ -81,16 +81,7 @@ def argmin(context: Context, value: Value, dim: int | None = None, keepdim: bool
 def _place(context: Context, kind: str, value: Value, dim: int | None, keepdim: bool) -> Value:
     if value.dtype == torch.bool and not context.of_formula:
         raise NotImplementedError("the place of an extreme among bools, which is torch's error")
-    return _extreme(kind, comparable(value), dim, keepdim)[1]
-
-
-@lowers("aminmax.default")
-def aminmax(context: Context, value: Value, dim: int | None = None, keepdim: bool = False) -> tuple[Value, Value]:
-    """The smallest and the largest element."""
-    dims = all_dims(value, dim)
-    both = (reduction(kind, comparable(value), dims, keepdim) for kind in ("min", "max"))
-    least, largest = (elementwise(each.shape, context.dtype, lambda x: x, each) for each in both)
-    return least, largest
+    return _extreme(context, kind, value, dim, keepdim)[1]
 
 
 # Variance.
@@ -99,7 +90,10 @@ def aminmax(context: Context, value: Value, dim: int | None = None, keepdim: boo
 _ROUNDINGS = 32
 
 
-def _variance(context: Context, value: Value, dims: Any, correction: Any, keepdim: bool) -> tuple[Value, Value]:
+@lowers("var_mean.correction")
+def var_mean(
+    context: Context, value: Value, dims: Any = None, *, correction: Any = None, keepdim: bool = False
+) -> tuple[Value, Value]:
     """`sum((x - mean)^2) / max(0, n - correction)` over `dims`, and the mean.
 
     What the mean has lost by being rounded is in every square, and `sum(x - mean)` tells what that was.
@@ -109,7 +103,7 @@ def _variance(context: Context, value: Value, dims: Any, correction: Any, keepdi
     dims = all_dims(value, dims)
     wide = elementwise(value.shape, context.dtype, lambda x: ir.cast(x, compute), value)
     size = number(numel(tuple(value.shape[dim] for dim in dims)), compute)
-    fewer = context.value(correction)
+    fewer = context.value(1 if correction is None else correction)
 
     def mean_of(total: ir.Node) -> ir.Node:
         return context.name(ir.apply("div", total, size), "mean")
@@ -139,35 +133,7 @@ def _variance(context: Context, value: Value, dims: Any, correction: Any, keepdi
     return variance, mean
 
 
-def _root(context: Context, variance: Value) -> Value:
-    def root(v: ir.Node) -> ir.Node:
-        return context.name(ir.apply("sqrt", v), "deviation")
-
-    return elementwise(variance.shape, context.dtype, root, variance)
-
-
-def _register_spreads() -> None:
-    """var and std, alone or with the mean; the older overloads say `unbiased` for a correction of 1."""
-
-    def register(name: str, result: Callable[[Context, Value, Value], Any]) -> None:
-        @lowers(f"{name}.correction")
-        def corrected(
-            context: Context, value: Value, dims: Any = None, *, correction: Any = None, keepdim: bool = False
-        ) -> Any:
-            return result(context, *_variance(context, value, dims, 1 if correction is None else correction, keepdim))
-
-        @lowers(f"{name}.dim")
-        def over(context: Context, value: Value, dims: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
-            return result(context, *_variance(context, value, dims, int(unbiased), keepdim))
-
-        @lowers(f"{name}.default")
-        def of_all(context: Context, value: Value, unbiased: bool = True) -> Any:
-            return over(context, value, None, unbiased)
-
-    register("var", lambda _, variance, mean: variance)
-    register("std", lambda context, variance, mean: _root(context, variance))
-    register("var_mean", lambda _, variance, mean: (variance, mean))
-    register("std_mean", lambda context, variance, mean: (_root(context, variance), mean))
-
-
-_register_spreads()
+@lowers("var.correction")
+def var(context: Context, value: Value, dims: Any = None, *, correction: Any = None, keepdim: bool = False) -> Value:
+    """The variance over `dims`."""
+    return var_mean(context, value, dims, correction=correction, keepdim=keepdim)[0]

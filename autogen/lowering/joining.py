@@ -1,5 +1,4 @@
-"""Tensors taken apart and put together: split, cat, stack, padding, and the gradients of views, which are zero beside
-what the view showed.
+"""Tensors taken apart and put together: split, cat, stack, padding, and writes to what a view shows.
 
 A join is a choice by where an entry lies. Read at a place that sizes alone decide (a slice, a constant, a whole piece),
 it is that piece and nothing else is read.
@@ -29,7 +28,7 @@ from autogen.lowering.entries import (
 )
 from autogen.lowering.registry import Context, lowers
 from autogen.lowering.values import Entry, Index, Value
-from autogen.lowering.views import select, slice_
+from autogen.lowering.views import slice_
 
 
 def replaced(index: Index, dim: int, *entries: Entry) -> Index:
@@ -40,29 +39,16 @@ def replaced(index: Index, dim: int, *entries: Entry) -> Index:
 # Taking apart.
 
 
-def _pieces(context: Context, value: Value, dim: int, bounds: Sequence[Any]) -> tuple[Value, ...]:
-    """The pieces of a dimension that begin at `bounds`."""
-    return tuple(
-        slice_(Context((shape,), (dtype,), context.size_of, context.provenance), value, dim, start)
-        for shape, dtype, start in zip(context.shapes, context.dtypes, bounds, strict=True)
-    )
-
-
 @lowers("split.Tensor", "split_with_sizes.default", "unsafe_split.Tensor", "unsafe_split_with_sizes.default")
-@lowers("tensor_split.sections", "tensor_split.indices")
 def split(context: Context, value: Value, _: Any, dim: int = 0) -> tuple[Value, ...]:
     """Adjacent pieces of a dimension, as long as their shapes say."""
     dim %= len(value.shape)
-    bounds: list[sympy.Expr] = [sympy.S.Zero]
-    for shape in context.shapes:
-        bounds.append(bounds[-1] + shape[dim])
-    return _pieces(context, value, dim, bounds[:-1])
-
-
-@lowers("unbind.int")
-def unbind(context: Context, value: Value, dim: int = 0) -> tuple[Value, ...]:
-    """Every slice of a dimension, which goes away."""
-    return tuple(select(context, value, dim, place) for place in range(len(context.shapes)))
+    pieces, start = [], sympy.S.Zero
+    for shape, dtype in zip(context.shapes, context.dtypes, strict=True):
+        piece = Context((shape,), (dtype,), context.size_of, context.provenance)
+        pieces.append(slice_(piece, value, dim, start))
+        start += shape[dim]
+    return tuple(pieces)
 
 
 # Putting together.
@@ -102,7 +88,7 @@ def _of_parts(context: Context, parts: Sequence[Value], dim: int, index: Index) 
 
 
 def _either(condition: Condition, chosen: ir.Node, other: ir.Node) -> ir.Node:
-    """A choice that is none where both are the same, as the zeros of what an `unbind` shows and nobody reads."""
+    """A choice that is none where both are the same, as zeros are."""
     return chosen if chosen is other else choose(condition, lambda: chosen, lambda: other, chosen.dtype)
 
 
@@ -146,17 +132,16 @@ def constant_pad_nd(context: Context, value: Value, pad: Sequence[Any], fill: An
     return Value(context.shape, context.dtype, at, factors)
 
 
-# What a view shows, written; and the gradients of views, which write to zeros.
+# What a view shows, written.
 
 
-def _zeros(context: Context) -> Value:
-    return Value(context.shape, context.dtype, lambda _: ir.const(0, context.compute))
-
-
-def _written_slice(context: Context, value: Value, source: Value, dim: int, first: Any, step: Any) -> Value:
+@lowers("slice_scatter.default")
+def slice_scatter(
+    context: Context, value: Value, source: Value, dim: int = 0, first: Any = None, end: Any = None, step: Any = 1
+) -> Value:
     """`value` with `source` in the place of a slice."""
     dim %= len(value.shape)
-    start, stride = context.place_of(first), context.place_of(step)
+    start, stride = context.place_of(0 if first is None else first), context.place_of(step)
 
     def at(index: Index) -> ir.Node:
         entry, hit = divided(plus(index[dim], -start), stride)
@@ -168,23 +153,8 @@ def _written_slice(context: Context, value: Value, source: Value, dim: int, firs
     return Value(context.shape, context.dtype, at, factors)
 
 
-@lowers("slice_backward.default")
-def slice_backward(
-    context: Context, grad: Value, sizes: Any, dim: int, start: Any = 0, end: Any = None, step: Any = 1
-) -> Value:
-    """`grad` in the place of the slice, 0 elsewhere."""
-    return _written_slice(context, _zeros(context), grad, dim, start, step)
-
-
-@lowers("slice_scatter.default")
-def slice_scatter(
-    context: Context, value: Value, source: Value, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
-) -> Value:
-    """`value` with `source` in the place of a slice."""
-    return _written_slice(context, value, source, dim, 0 if start is None else start, step)
-
-
-def _written_place(context: Context, value: Value, source: Value, dim: int, place: Any) -> Value:
+@lowers("select_scatter.default")
+def select_scatter(context: Context, value: Value, source: Value, dim: int, place: Any) -> Value:
     """`value` with `source` at one place of a dimension."""
     dim %= len(value.shape)
     where = context.place_of(place)
@@ -201,29 +171,13 @@ def _written_place(context: Context, value: Value, source: Value, dim: int, plac
     return Value(context.shape, context.dtype, at, factors)
 
 
-@lowers("select_backward.default")
-def select_backward(context: Context, grad: Value, sizes: Any, dim: int, place: Any) -> Value:
-    """`grad` at the selected place, 0 elsewhere."""
-    return _written_place(context, _zeros(context), grad, dim, place)
-
-
-@lowers("select_scatter.default")
-def select_scatter(context: Context, value: Value, source: Value, dim: int, place: Any) -> Value:
-    """`value` with `source` at one place of a dimension."""
-    return _written_place(context, value, source, dim, place)
-
-
 # Diagonals.
-
-
-def _diagonal_dims(rank: int, first: int, second: int) -> tuple[int, int]:
-    return first % rank, second % rank
 
 
 @lowers("diagonal.default")
 def diagonal(context: Context, value: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
     """The elements at `(k, k + offset)` of two dimensions, k last."""
-    row, column = _diagonal_dims(len(value.shape), dim1, dim2)
+    row, column = dim1 % len(value.shape), dim2 % len(value.shape)
     others = [dim for dim in range(len(value.shape)) if dim not in (row, column)]
 
     def at(index: Index) -> ir.Node:
@@ -237,10 +191,12 @@ def diagonal(context: Context, value: Value, offset: int = 0, dim1: int = 0, dim
     return Value(context.shape, value.dtype, at, [*(value.factors[dim] for dim in others), (context.shape[-1],)])
 
 
-def _written_diagonal(context: Context, value: Value, source: Value, offset: int, dim1: int, dim2: int) -> Value:
-    """`value` with `source` on a diagonal of two dimensions."""
-    rank = len(context.shape)
-    row, column = _diagonal_dims(rank, dim1, dim2)
+@lowers("diagonal_scatter.default")
+def diagonal_scatter(
+    context: Context, value: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Value:
+    """`value` with `source` on the diagonal."""
+    row, column = dim1 % len(value.shape), dim2 % len(value.shape)
 
     def at(index: Index) -> ir.Node:
         others = tuple(entry for dim, entry in enumerate(index) if dim not in (row, column))
@@ -250,26 +206,6 @@ def _written_diagonal(context: Context, value: Value, source: Value, offset: int
         return choose(hit, lambda: source.at((*others, place)), lambda: value.at(index), context.compute)
 
     return Value(context.shape, context.dtype, at)
-
-
-@lowers("diagonal_backward.default")
-def diagonal_backward(context: Context, grad: Value, sizes: Any, offset: int, dim1: int, dim2: int) -> Value:
-    """`grad` on the diagonal, 0 elsewhere."""
-    return _written_diagonal(context, _zeros(context), grad, offset, dim1, dim2)
-
-
-@lowers("diagonal_scatter.default")
-def diagonal_scatter(
-    context: Context, value: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
-) -> Value:
-    """`value` with `source` on the diagonal."""
-    return _written_diagonal(context, value, source, offset, dim1, dim2)
-
-
-@lowers("diag_embed.default")
-def diag_embed(context: Context, value: Value, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Value:
-    """`value` on the diagonal of two new dimensions, 0 elsewhere."""
-    return _written_diagonal(context, _zeros(context), value, offset, dim1, dim2)
 
 
 # Windows and order.

@@ -5,51 +5,49 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import sympy
 import torch
 
 from autogen import ir
 from autogen.lowering.registry import Context, lowers, number
 from autogen.lowering.unrolling import reduction
-from autogen.lowering.values import Value, broadcast_factors, elementwise, numel
+from autogen.lowering.values import Value, broadcast_shape, elementwise, numel
 
 MEAN, SUM = 1, 2
 
 
-def reduced(context: Context, loss: Value, mode: int) -> Value:
-    """An elementwise loss under torch's reduction code: 0 none, 1 mean, 2 sum."""
-    named = Value(loss.shape, loss.dtype, lambda i: context.name(loss.at(i), "loss"), loss.factors)
+def _loss(context: Context, mode: int, formula: Callable[..., ir.Node], *operands: Value | None) -> Value:
+    """`formula` of the operands that are given, element by element, under torch's reduction code `mode`."""
+    given = [each for each in operands if each is not None]
+
+    def element(*nodes: ir.Node) -> ir.Node:
+        return context.name(formula(*(ir.cast(node, context.compute) for node in nodes)), "loss")
+
+    loss = elementwise(broadcast_shape(given), context.dtype, element, *given)
     if mode not in (MEAN, SUM):
-        return named
-    total = reduction("sum", named, range(len(loss.shape)), False)
+        return loss
+    total = reduction("sum", loss, range(len(loss.shape)), False)
     if mode == SUM:
         return total
     count = numel(loss.shape)
     return elementwise((), context.dtype, lambda x: ir.apply("div", x, number(count, context.compute)), total)
 
 
-def upstream(context: Context, grad: ir.Node, mode: int, count: sympy.Expr) -> ir.Node:
-    """The gradient that reaches one element of a loss reduced under `mode`."""
-    grad = ir.cast(grad, context.compute)
-    return ir.apply("div", grad, number(count, context.compute)) if mode == MEAN else grad
+def _slope(context: Context, grad: Value, mode: int, formula: Callable[..., ir.Node], *operands: Value | None) -> Value:
+    """The gradient of such a loss, whose derivative is `formula`."""
+    given = [each for each in operands if each is not None]
+    count = numel(context.shape)
+
+    def element(*nodes: ir.Node) -> ir.Node:
+        upstream, *own = (ir.cast(node, context.compute) for node in nodes)
+        if mode == MEAN:
+            upstream = ir.apply("div", upstream, number(count, context.compute))
+        return ir.apply("mul", formula(*own), upstream)
+
+    return elementwise(context.shape, context.dtype, element, grad, *given)
 
 
-def _weighted(loss: ir.Node, weight: tuple[ir.Node, ...]) -> ir.Node:
+def _weighted(loss: ir.Node, *weight: ir.Node) -> ir.Node:
     return ir.apply("mul", loss, *weight) if weight else loss
-
-
-def _optional(value: Value | None) -> tuple[Value, ...]:
-    return () if value is None else (value,)
-
-
-def _broadcast(*values: Value) -> tuple[sympy.Expr, ...]:
-    rank = max(len(value.shape) for value in values)
-    shape = [sympy.S.One] * rank
-    for value in values:
-        for dim, size in enumerate(value.shape, rank - len(value.shape)):
-            if size != 1:
-                shape[dim] = size
-    return tuple(shape)
 
 
 @lowers("binary_cross_entropy.default")
@@ -57,18 +55,15 @@ def binary_cross_entropy(
     context: Context, input: Value, target: Value, weight: Value | None = None, reduction: int = MEAN
 ) -> Value:
     """`-(t * log(x) + (1 - t) * log(1 - x))` with both logarithms at least -100."""
-    compute = context.compute
-    one = ir.const(1, compute)
+    one = ir.const(1, context.compute)
 
     def formula(x: ir.Node, t: ir.Node, *w: ir.Node) -> ir.Node:
-        x, t = ir.cast(x, compute), ir.cast(t, compute)
         log_x = context.name(ir.apply("clamped_log", x), "log_input")
         log_1mx = context.name(ir.apply("clamped_log1m", x), "log_complement")
         loss = ir.apply("sub", ir.apply("mul", ir.apply("sub", t, one), log_1mx), ir.apply("mul", t, log_x))
-        return _weighted(loss, tuple(ir.cast(each, compute) for each in w))
+        return _weighted(loss, *w)
 
-    loss = elementwise(input.shape, context.dtype, formula, input, target, *_optional(weight))
-    return reduced(context, loss, reduction)
+    return _loss(context, reduction, formula, input, target, weight)
 
 
 # torch's constant has single precision, in its double precision kernel too.
@@ -87,16 +82,13 @@ def binary_cross_entropy_backward(
     """`grad * (x - t) / max((1 - x) * x, 1e-12)`."""
     compute = context.compute
     one, floor = ir.const(1, compute), ir.const(_FLOOR[compute], compute)
-    count = numel(input.shape)
 
-    def formula(g: ir.Node, x: ir.Node, t: ir.Node, *w: ir.Node) -> ir.Node:
-        x, t = ir.cast(x, compute), ir.cast(t, compute)
+    def formula(x: ir.Node, t: ir.Node, *w: ir.Node) -> ir.Node:
         variance = ir.apply("maximum", ir.apply("mul", ir.apply("sub", one, x), x), floor)
         slope = ir.apply("div", ir.apply("sub", x, t), context.name(variance, "variance"))
-        slope = _weighted(slope, tuple(ir.cast(each, compute) for each in w))
-        return ir.apply("mul", upstream(context, g, reduction, count), slope)
+        return _weighted(slope, *w)
 
-    return elementwise(context.shape, context.dtype, formula, grad, input, target, *_optional(weight))
+    return _slope(context, grad, reduction, formula, input, target, weight)
 
 
 @lowers("binary_cross_entropy_with_logits.default")
@@ -109,52 +101,23 @@ def binary_cross_entropy_with_logits(
     reduction: int = MEAN,
 ) -> Value:
     """`(1 - t) * x - (1 + (p - 1) * t) * log(sigmoid(x))`."""
-    compute = context.compute
-    one = ir.const(1, compute)
+    one = ir.const(1, context.compute)
 
     def formula(x: ir.Node, t: ir.Node, *rest: ir.Node) -> ir.Node:
-        x, t = ir.cast(x, compute), ir.cast(t, compute)
-        extras = [ir.cast(each, compute) for each in rest]
+        weights = list(rest)
         log_prob = context.name(ir.apply("log_sigmoid", x), "log_prob")
         if pos_weight is not None:
-            gain = ir.apply("add", ir.apply("mul", ir.apply("sub", extras.pop(0), one), t), one)
+            gain = ir.apply("add", ir.apply("mul", ir.apply("sub", weights.pop(0), one), t), one)
             log_prob = ir.apply("mul", context.name(gain, "log_weight"), log_prob)
         loss = ir.apply("sub", ir.apply("mul", ir.apply("sub", one, t), x), log_prob)
-        return _weighted(loss, tuple(extras))
+        return _weighted(loss, *weights)
 
-    operands = [input, target, *_optional(pos_weight), *_optional(weight)]
-    shape = _broadcast(*operands)
-    loss = elementwise(shape, context.dtype, formula, *operands)
-    return reduced(context, Value(shape, context.dtype, loss.at, broadcast_factors(shape, operands)), reduction)
+    return _loss(context, reduction, formula, input, target, pos_weight, weight)
 
 
-def _difference_loss(
-    context: Context, input: Value, target: Value, mode: int, formula: Callable[[ir.Node], ir.Node]
-) -> Value:
-    """A loss of the difference of input and target."""
-
-    def of_both(x: ir.Node, t: ir.Node) -> ir.Node:
-        return formula(_difference(context, x, t))
-
-    loss = elementwise(_broadcast(input, target), context.dtype, of_both, input, target)
-    return reduced(context, loss, mode)
-
-
-def _difference_slope(
-    context: Context, grad: Value, input: Value, target: Value, mode: int, slope: Callable[[ir.Node], ir.Node]
-) -> Value:
-    """The gradient of a loss of the difference, whose derivative is `slope`."""
-    count = numel(context.shape)
-
-    def of_all(g: ir.Node, x: ir.Node, t: ir.Node) -> ir.Node:
-        return ir.apply("mul", slope(_difference(context, x, t)), upstream(context, g, mode, count))
-
-    return elementwise(context.shape, context.dtype, of_all, grad, input, target)
-
-
-def _difference(context: Context, x: ir.Node, t: ir.Node) -> ir.Node:
-    node = ir.apply("sub", ir.cast(x, context.compute), ir.cast(t, context.compute))
-    return context.name(node, "difference")
+def _of_difference(context: Context, formula: Callable[[ir.Node], ir.Node]) -> Callable[..., ir.Node]:
+    """`formula` of `x - t`."""
+    return lambda x, t: formula(context.name(ir.apply("sub", x, t), "difference"))
 
 
 def _const(value: float, like: ir.Node) -> ir.Node:
@@ -168,13 +131,15 @@ def _times(factor: float, node: ir.Node) -> ir.Node:
 @lowers("mse_loss.default")
 def mse_loss(context: Context, input: Value, target: Value, reduction: int = MEAN) -> Value:
     """`(x - t)^2`."""
-    return _difference_loss(context, input, target, reduction, lambda d: ir.apply("mul", d, d))
+    square = _of_difference(context, lambda d: ir.apply("mul", d, d))
+    return _loss(context, reduction, square, input, target)
 
 
 @lowers("mse_loss_backward.default")
 def mse_loss_backward(context: Context, grad: Value, input: Value, target: Value, reduction: int) -> Value:
     """`2 * (x - t) * grad`."""
-    return _difference_slope(context, grad, input, target, reduction, lambda d: _times(2, d))
+    twice = _of_difference(context, lambda d: _times(2, d))
+    return _slope(context, grad, reduction, twice, input, target)
 
 
 @lowers("smooth_l1_loss.default")
@@ -187,7 +152,7 @@ def smooth_l1_loss(context: Context, input: Value, target: Value, reduction: int
         outside = ir.apply("sub", size, _const(0.5 * beta, d))
         return ir.apply("where", ir.apply("lt", size, _const(beta, d)), inside, outside)
 
-    return _difference_loss(context, input, target, reduction, formula)
+    return _loss(context, reduction, _of_difference(context, formula), input, target)
 
 
 @lowers("smooth_l1_loss_backward.default")
@@ -200,7 +165,7 @@ def smooth_l1_loss_backward(
         outside = ir.apply("ge", ir.apply("abs", d), _const(beta, d))
         return ir.apply("where", outside, ir.apply("sign", d), ir.apply("div", d, _const(beta, d)))
 
-    return _difference_slope(context, grad, input, target, reduction, slope)
+    return _slope(context, grad, reduction, _of_difference(context, slope), input, target)
 
 
 @lowers("huber_loss.default")
@@ -213,7 +178,7 @@ def huber_loss(context: Context, input: Value, target: Value, reduction: int = M
         outside = _times(delta, ir.apply("sub", size, _const(0.5 * delta, d)))
         return ir.apply("where", ir.apply("le", size, _const(delta, d)), inside, outside)
 
-    return _difference_loss(context, input, target, reduction, formula)
+    return _loss(context, reduction, _of_difference(context, formula), input, target)
 
 
 @lowers("huber_loss_backward.default")
@@ -226,12 +191,12 @@ def huber_loss_backward(
         outside = ir.apply("gt", ir.apply("abs", d), _const(delta, d))
         return ir.apply("where", outside, _times(delta, ir.apply("sign", d)), d)
 
-    return _difference_slope(context, grad, input, target, reduction, slope)
+    return _slope(context, grad, reduction, _of_difference(context, slope), input, target)
 
 
 def _margin(context: Context, x: ir.Node, t: ir.Node) -> ir.Node:
     """`t * x`"""
-    return context.name(ir.apply("mul", ir.cast(t, context.compute), ir.cast(x, context.compute)), "margin")
+    return context.name(ir.apply("mul", t, x), "margin")
 
 
 # The greatest numbers whose exponentials are finite.
@@ -249,19 +214,16 @@ def soft_margin_loss(context: Context, input: Value, target: Value, reduction: i
         loss = ir.apply("neg", ir.apply("log_sigmoid", margin))
         return ir.apply("where", ir.apply("lt", margin, least), infinite, loss)
 
-    loss = elementwise(_broadcast(input, target), context.dtype, formula, input, target)
-    return reduced(context, loss, reduction)
+    return _loss(context, reduction, formula, input, target)
 
 
 @lowers("soft_margin_loss_backward.default")
 def soft_margin_loss_backward(context: Context, grad: Value, input: Value, target: Value, reduction: int) -> Value:
     """`-t * z / (1 + z)` with `z = exp(-t * x)`; the equal `t * (sigmoid(t * x) - 1)` would cancel."""
-    count = numel(context.shape)
 
-    def formula(g: ir.Node, x: ir.Node, t: ir.Node) -> ir.Node:
+    def formula(x: ir.Node, t: ir.Node) -> ir.Node:
         z = context.name(ir.apply("exp", ir.apply("neg", _margin(context, x, t))), "exp_margin")
         share = ir.apply("div", z, ir.apply("add", z, ir.const(1, context.compute)))
-        slope = ir.apply("mul", ir.apply("neg", ir.cast(t, context.compute)), share)
-        return ir.apply("mul", slope, upstream(context, g, reduction, count))
+        return ir.apply("mul", ir.apply("neg", t), share)
 
-    return elementwise(context.shape, context.dtype, formula, grad, input, target)
+    return _slope(context, grad, reduction, formula, input, target)

@@ -10,7 +10,6 @@ import torch
 
 from autogen import ir
 from autogen.compat import pytree
-from autogen.lowering.entries import as_index
 from autogen.lowering.registry import Context, Lowering, lowers
 from autogen.lowering.values import Chosen, Entry, Index, Shape, Value, aligned, free_axes, fresh_entry
 from autogen.lowering.views import divide
@@ -30,13 +29,13 @@ def chosen(name: str, mask: Value) -> Chosen:
 # order, which `masked_read` refuses.
 _ALIKE = {"pointwise", "reductions", "losses", "masks", "extremes", "views"}
 _ALIKE_TOO = {
-    *("zeros", "zeros_like", "new_zeros", "zero", "ones", "ones_like", "new_ones", "_efficientzerotensor"),
-    *("full", "full_like", "new_full", "fill", "empty", "empty_like", "new_empty", "empty_permuted", "scalar_tensor"),
-    *("split", "split_with_sizes", "unsafe_split", "unbind", "cat", "stack", "flip", "gather", "index", "index_select"),
+    *("full", "full_like", "fill", "scalar_tensor"),
+    *("empty", "empty_like", "new_empty", "empty_permuted", "_efficientzerotensor"),
+    *("split", "split_with_sizes", "unsafe_split", "cat", "stack", "flip", "gather", "index", "index_select"),
     *("nll_loss_forward", "nll_loss2d_forward", "nll_loss_backward", "nll_loss2d_backward"),
 }
 # Lowerings that write to places along a dimension, and which of their arguments that is.
-_ALONG = {"slice_backward": 2, "select_backward": 2, "slice_scatter": 2, "select_scatter": 2}
+_ALONG = {"slice_scatter": 2, "select_scatter": 2}
 
 
 def refuse_order(
@@ -127,9 +126,8 @@ def masked_write(
     before: int,
     values: Value,
     accumulate: bool,
-    order: Value | None = None,
 ) -> Value:
-    """`value` with `values` where the mask is true, or added there; at each place the one that `order` tells."""
+    """`value` with `values` where the mask is true, or added there."""
     if accumulate and value.dtype == torch.bool:
         raise NotImplementedError("flags that are added")
     after = before + len(mask.shape)
@@ -143,8 +141,6 @@ def masked_write(
         inner = index[before:after]
         if are_equal:
             return at_place(sympy.S.Zero)
-        if order is not None:
-            return at_place(as_index(order.at(inner)))
         return _at_own_place(at_place, inner, mask.shape, free_axes((*index[:before], *index[after:])))
 
     def at(index: Index) -> ir.Node:

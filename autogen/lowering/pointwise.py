@@ -4,17 +4,15 @@ own (`alpha`, `rounding_mode`, optional bounds, a gradient's formula).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
-import sympy
 import torch
 
 from autogen import compat, ir
 from autogen.lowering.registry import LOWERINGS, Context, lowers
-from autogen.lowering.values import Value, elementwise, fresh_index
+from autogen.lowering.values import Value, elementwise
 from autogen.ops import OPS, Rule
 
 # On bool tensors torch's arithmetic is logic.
@@ -143,7 +141,7 @@ def sub(context: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
     return apply_op(context, "sub", a, b if alpha == 1 else apply_op(context, "mul", b, alpha))
 
 
-@lowers("div.Tensor", "div.Scalar", "true_divide.Tensor", "true_divide.Scalar")
+@lowers("div.Tensor", "div.Scalar", "true_divide.Tensor")
 def div(context: Context, a: Any, b: Any) -> Value:
     """`a / b`."""
     return apply_op(context, "div", a, b)
@@ -175,64 +173,6 @@ def polygamma(context: Context, order: int, value: Value) -> Value:
     if order >= len(names):
         raise NotImplementedError(f"polygamma of order {order}")
     return apply_op(context, names[order], value)
-
-
-def _unless_nan(context: Context, question: str, a: Value, b: Value) -> Value:
-    inside = torch.int32 if context.compute == torch.bool else context.compute
-
-    def formula(a: ir.Node, b: ir.Node) -> ir.Node:
-        a, b = ir.cast(a, inside), ir.cast(b, inside)
-        chosen = ir.apply(question, a, b)
-        if inside.is_floating_point:
-            chosen = ir.apply("logical_or", chosen, ir.apply("isnan", b))
-        return ir.apply("where", chosen, a, b)
-
-    return elementwise(context.shape, context.dtype, formula, a, b)
-
-
-@lowers("fmax.default")
-def fmax(context: Context, a: Value, b: Value) -> Value:
-    """The greater number; the other one if one is nan."""
-    return _unless_nan(context, "ge", a, b)
-
-
-@lowers("fmin.default")
-def fmin(context: Context, a: Value, b: Value) -> Value:
-    """The lesser number; the other one if one is nan."""
-    return _unless_nan(context, "le", a, b)
-
-
-@lowers("angle.default")
-def angle(context: Context, value: Value) -> Value:
-    """pi where x is negative, else 0; nan stays nan."""
-
-    def formula(x: ir.Node) -> ir.Node:
-        wide = ir.cast(x, context.compute)
-        zero, pi = ir.const(0, context.compute), ir.const(math.pi, context.compute)
-        found = ir.apply("where", ir.apply("lt", wide, zero), pi, zero)
-        return ir.apply("where", ir.apply("isnan", wide), wide, found)
-
-    return elementwise(context.shape, context.dtype, formula, value)
-
-
-@lowers("logit.default")
-def logit(context: Context, value: Value, eps: float | None = None) -> Value:
-    """`log(x / (1 - x))`, of x clamped to [eps, 1 - eps] if eps is given and not negative."""
-    if eps is not None and eps >= 0:
-        value = _bounded(context, value, eps, 1 - eps)
-    return apply_op(context, "log", apply_op(context, "div", value, sub(context, 1, value)))
-
-
-def _bounded(context: Context, value: Value, low: float, high: float) -> Value:
-    """A value within bounds that are not rounded. If the lower one is the greater, what is below it becomes it."""
-
-    def formula(*nodes: ir.Node) -> ir.Node:
-        x, least, most = (ir.cast(each, context.compute) for each in nodes)
-        if low > high:
-            return ir.apply("where", ir.apply("lt", x, least), least, ir.apply("minimum", x, most))
-        return ir.apply("minimum", ir.apply("maximum", x, least), most)
-
-    return elementwise(context.shape, context.dtype, formula, value, context.value(low), context.value(high))
 
 
 @lowers("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
@@ -274,19 +214,8 @@ def _representable(bound: Any, dtype: torch.dtype) -> Any:
     return sorted((limits.min, bound, limits.max))[1]
 
 
-@lowers("clamp_min.default", "clamp_min.Tensor")
-def clamp_min(context: Context, value: Value, min: Any) -> Value:
-    """`maximum(value, min)`."""
-    return clamp(context, value, min=min)
-
-
-@lowers("clamp_max.default", "clamp_max.Tensor")
-def clamp_max(context: Context, value: Value, max: Any) -> Value:
-    """`minimum(value, max)`."""
-    return clamp(context, value, max=max)
-
-
-def select(context: Context, condition: Value, chosen: Any, other: Any) -> Value:
+@lowers("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
+def where(context: Context, condition: Value, chosen: Any, other: Any) -> Value:
     """`chosen` where `condition`, else `other`."""
 
     def formula(condition: ir.Node, chosen: ir.Node, other: ir.Node) -> ir.Node:
@@ -297,16 +226,10 @@ def select(context: Context, condition: Value, chosen: Any, other: Any) -> Value
     return elementwise(context.shape, context.dtype, formula, condition, *arguments)
 
 
-@lowers("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
-def where(context: Context, condition: Value, chosen: Any, other: Any) -> Value:
-    """`chosen` where `condition`, else `other`."""
-    return select(context, condition, chosen, other)
-
-
 @lowers("masked_fill.Scalar", "masked_fill.Tensor")
 def masked_fill(context: Context, value: Value, mask: Value, fill: Any) -> Value:
     """`fill` where `mask`, else `value`."""
-    return select(context, mask, fill, value)
+    return where(context, mask, fill, value)
 
 
 @lowers("_to_copy.default", "copy.default")
@@ -338,38 +261,6 @@ def log_sigmoid_forward(context: Context, x: Value) -> tuple[Value, Value]:
 def log_sigmoid_backward(context: Context, grad: Value, x: Value, buffer: Value) -> Value:
     """`grad * sigmoid(-x)`."""
     return apply_op(context, "mul", grad, apply_op(context, "sigmoid", apply_op(context, "neg", x)))
-
-
-@lowers("sigmoid_backward.default")
-def sigmoid_backward(context: Context, grad: Value, result: Value) -> Value:
-    """`grad * (1 - result) * result`."""
-    slope = apply_op(context, "mul", apply_op(context, "sub", 1, result), result)
-    return apply_op(context, "mul", grad, slope)
-
-
-@lowers("tanh_backward.default")
-def tanh_backward(context: Context, grad: Value, result: Value) -> Value:
-    """`grad * (1 - result^2)`."""
-    slope = apply_op(context, "sub", 1, apply_op(context, "mul", result, result))
-    return apply_op(context, "mul", grad, slope)
-
-
-@lowers("threshold_backward.default")
-def threshold_backward(context: Context, grad: Value, value: Value, threshold: Any) -> Value:
-    """0 where `value <= threshold`, else `grad` (so nan lets it through)."""
-    bound = ir.compute_dtype(promoted(value, threshold))
-
-    def formula(grad: ir.Node, value: ir.Node, threshold: ir.Node) -> ir.Node:
-        stopped = ir.apply("le", ir.cast(value, bound), ir.cast(threshold, bound))
-        return ir.apply("where", stopped, ir.const(0, context.compute), ir.cast(grad, context.compute))
-
-    return elementwise(context.shape, context.dtype, formula, grad, value, context.value(threshold))
-
-
-def whole(value: Value) -> tuple[ir.Node, tuple[sympy.Expr, ...]]:
-    """A tensor's node at an index that runs over all of it, and that index."""
-    index = fresh_index(value)
-    return value.at(index), index
 
 
 _register_table()

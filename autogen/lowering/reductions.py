@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import sympy
-import torch
-
 from autogen import ir
-from autogen.capture.sizes import Size
 from autogen.lowering.extremes import all_dims, comparable
 from autogen.lowering.pointwise import apply_op
 from autogen.lowering.registry import Context, lowers, number
 from autogen.lowering.unrolling import reduction
-from autogen.lowering.values import Index, Value, elementwise, numel
+from autogen.lowering.values import Value, elementwise, numel
 
 
 def _reduce(context: Context, kind: str, value: Value, dims: Any = None, keepdim: bool = False) -> Value:
@@ -68,14 +64,11 @@ def _named(context: Context, value: Value, name: str) -> Value:
     return Value(value.shape, value.dtype, lambda index: context.name(value.at(index), name), value.factors)
 
 
-@lowers("norm.ScalarOpt_dim", "norm.Scalar", "norm.ScalarOpt_dim_dtype", "linalg_vector_norm.default")
+@lowers("linalg_vector_norm.default")
 def vector_norm(
     context: Context, value: Value, ord: Any = 2, dims: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Value:
     """`(sum |x|^ord)^(1/ord)` over `dims`; the largest magnitude for inf, the smallest for -inf, a count for 0."""
-    if isinstance(ord, Size):
-        raise NotImplementedError("an order that differs from call to call")
-    ord = 2.0 if ord is None else float(ord)
     compute = context.compute
     one, zero = ir.const(1, compute), ir.const(0, compute)
 
@@ -103,49 +96,37 @@ def vector_norm(
     return elementwise(total.shape, context.dtype, lambda x: context.name(finish(x), "norm"), total)
 
 
-class _Softmax:
-    """The parts of a softmax over one dimension: `shifted = x - max`, `total = sum(exp(shifted))`."""
-
-    def __init__(self, context: Context, value: Value, dim: int) -> None:
-        compute = context.compute
-        widened = elementwise(value.shape, context.dtype, lambda x: ir.cast(x, compute), value)
-        dims = [dim] if value.shape else []
-        self.largest = _named(context, reduction("max", widened, dims, True), "row_max")
-        self.shifted = elementwise(
-            value.shape, context.dtype, lambda x, m: ir.apply("sub", x, m), widened, self.largest
-        )
-        self.exponential = elementwise(value.shape, context.dtype, lambda x: ir.apply("exp", x), self.shifted)
-        self.total = _named(context, reduction("sum", self.exponential, dims, True), "sum_exp")
-
-    def log_total(self, context: Context) -> Value:
-        return elementwise(
-            self.total.shape,
-            context.dtype,
-            lambda s: context.name(ir.apply("log", s), "log_sum_exp"),
-            self.total,
-        )
+def _shifted(context: Context, value: Value, dim: int) -> tuple[Value, Value, Value]:
+    """The parts of a softmax over one dimension: `x - max`, its exponential, and the sum of that."""
+    wide = elementwise(value.shape, context.dtype, lambda x: ir.cast(x, context.compute), value)
+    dims = [dim] if value.shape else []
+    largest = _named(context, reduction("max", wide, dims, True), "row_max")
+    shifted = elementwise(value.shape, context.dtype, lambda x, m: ir.apply("sub", x, m), wide, largest)
+    exponential = elementwise(value.shape, context.dtype, lambda x: ir.apply("exp", x), shifted)
+    return shifted, exponential, _named(context, reduction("sum", exponential, dims, True), "sum_exp")
 
 
 @lowers("_log_softmax.default")
 def log_softmax(context: Context, value: Value, dim: int, half_to_float: bool) -> Value:
     """`(x - max) - log(sum(exp(x - max)))` over `dim`."""
-    parts = _Softmax(context, value, dim)
+    shifted, _, total = _shifted(context, value, dim)
 
-    def formula(shifted: ir.Node, log_total: ir.Node) -> ir.Node:
+    def formula(shifted: ir.Node, total: ir.Node) -> ir.Node:
+        log_total = context.name(ir.apply("log", total), "log_sum_exp")
         return context.name(ir.apply("sub", shifted, log_total), "log_prob")
 
-    return elementwise(value.shape, context.dtype, formula, parts.shifted, parts.log_total(context))
+    return elementwise(value.shape, context.dtype, formula, shifted, total)
 
 
 @lowers("_softmax.default")
 def softmax(context: Context, value: Value, dim: int, half_to_float: bool) -> Value:
     """`exp(x - max) / sum(exp(x - max))` over `dim`, with one division for each sum."""
-    parts = _Softmax(context, value, dim)
+    _, exponential, total = _shifted(context, value, dim)
 
     def formula(exponential: ir.Node, total: ir.Node) -> ir.Node:
         return context.name(ir.apply("mul", exponential, ir.apply("reciprocal", total)), "prob")
 
-    return elementwise(value.shape, context.dtype, formula, parts.exponential, parts.total)
+    return elementwise(value.shape, context.dtype, formula, exponential, total)
 
 
 @lowers("_log_softmax_backward_data.default")
@@ -176,45 +157,19 @@ def logsumexp(context: Context, value: Value, dims: Any, keepdim: bool = False) 
     compute = context.compute
     chosen = all_dims(value, dims)
     wide = elementwise(value.shape, context.dtype, lambda x: ir.cast(x, compute), value)
-    largest = reduction("max", wide, chosen, True)
 
     def finite(m: ir.Node) -> ir.Node:
         infinite = ir.apply("eq", ir.apply("abs", m), ir.const(float("inf"), compute))
         return ir.apply("where", infinite, ir.const(0, compute), m)
 
-    shift = elementwise(largest.shape, context.dtype, finite, largest)
+    def shift(keepdim: bool) -> Value:
+        largest = reduction("max", wide, chosen, keepdim)
+        return elementwise(largest.shape, context.dtype, finite, largest)
+
     exponential = elementwise(
-        value.shape, context.dtype, lambda x, m: ir.apply("exp", ir.apply("sub", x, m)), wide, shift
+        value.shape, context.dtype, lambda x, m: ir.apply("exp", ir.apply("sub", x, m)), wide, shift(True)
     )
-    total = reduction("sum", exponential, chosen, True)
-
-    def at(index: Index) -> ir.Node:
-        if not keepdim:
-            inner = list(index)
-            for dim in sorted(d % len(value.shape) for d in chosen):
-                inner.insert(dim, sympy.S.Zero)
-            index = tuple(inner)
-        return ir.apply("add", ir.apply("log", total.at(index)), shift.at(index))
-
-    return Value(context.shape, context.dtype, at)
-
-
-@lowers("any.default", "any.dim", "any.dims")
-def any_(context: Context, value: Value, dims: Any = None, keepdim: bool = False) -> Value:
-    """Whether some element over `dims` is not zero; over none, if these are `()`, whether each is."""
-    return _reduce_bool(context, "max", value, dims, keepdim)
-
-
-@lowers("all.default", "all.dim", "all.dims")
-def all_(context: Context, value: Value, dims: Any = None, keepdim: bool = False) -> Value:
-    """Whether every element over `dims` is not zero; as `any` of none."""
-    return _reduce_bool(context, "min", value, dims, keepdim)
-
-
-def _reduce_bool(context: Context, kind: str, value: Value, dims: Any, keepdim: bool) -> Value:
-    if isinstance(dims, (list, tuple)) and not dims:
-        return elementwise(value.shape, context.dtype, lambda x: ir.cast(x, torch.bool), value)
-    counted = elementwise(value.shape, torch.int32, lambda x: ir.cast(x, torch.bool), value)
-    found = reduction(kind, counted, all_dims(value, dims), keepdim)
-    # Of no elements, the largest is less than 0.
-    return elementwise(found.shape, context.dtype, lambda x: ir.apply("gt", x, ir.const(0, torch.int32)), found)
+    total = reduction("sum", exponential, chosen, keepdim)
+    return elementwise(
+        context.shape, context.dtype, lambda s, m: ir.apply("add", ir.apply("log", s), m), total, shift(keepdim)
+    )

@@ -111,7 +111,7 @@ def index_put(
         raise NotImplementedError("flags that are added")
     given = [each for each in indices if each is not None]
     if any(each.dtype in (torch.bool, torch.uint8) for each in given):
-        return _put_masked(context, value, indices, source, accumulate)
+        raise NotImplementedError("a boolean mask as an index")
     dims, places, first = chosen_dims(indices)
 
     def at(index: Index) -> ir.Node:
@@ -162,20 +162,3 @@ def _solved(
         solved[mentioned[0]], certain = checked(place, inside), both(certain, inside)
         settled.add(position)
     return solved, settled, certain
-
-
-def _put_masked(
-    context: Context, value: Value, indices: Sequence[Value | None], source: Value, accumulate: bool
-) -> Value:
-    """`source`, one number, wherever a mask holds."""
-    masks = [(dim, each) for dim, each in enumerate(indices) if each is not None]
-    if len(masks) > 1 or any(size != 1 for size in source.shape):
-        raise NotImplementedError("a boolean mask as an index, for more than one number")
-    ((first, mask),) = masks
-
-    def at(index: Index) -> ir.Node:
-        hit = ir.cast(mask.at(index[first : first + len(mask.shape)]), torch.bool)
-        old, new = value.at(index), ir.cast(source.at((sympy.S.Zero,) * len(source.shape)), context.compute)
-        return ir.apply("where", hit, ir.apply("add", old, new) if accumulate else new, old)
-
-    return Value(context.shape, context.dtype, at, value.factors)

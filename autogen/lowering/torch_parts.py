@@ -60,8 +60,6 @@ _IGNORE_VALUES = frozenset(
     }
 )
 
-_PERMUTATIONS = frozenset({"t", "transpose", "permute"})
-
 
 def is_torchs_own(target: Any) -> bool:
     """Whether an op is torch's to run, whatever formula there is for it."""
@@ -207,7 +205,7 @@ class TorchParts:
         """Whether a node permutes the dimensions of what would be stored as it is: stored once, and in the order in
         which it is computed, it does for both.
         """
-        if "geometry" not in node.meta or TorchStep.name_of(node.target) not in _PERMUTATIONS:
+        if "geometry" not in node.meta or node.target is not aten.permute.default:
             return False
         (base,) = node.all_input_nodes
         if "geometry" not in base.meta or base.meta["is_tuple"]:

@@ -24,24 +24,11 @@ COMBINED = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "lo
 
 def reduction(kind: str, value: Value, dims: Sequence[int], keepdim: bool) -> Value:
     """`value` reduced over `dims`, term by term over those that tensors were joined to, and a product over few."""
-    rank = len(value.shape)
-    dims = sorted(dim % rank for dim in dims)
+    dims = sorted(dim % len(value.shape) for dim in dims)
     joined = [dim for dim in dims if is_joined(value, dim) or (kind == "prod" and is_few(value.shape[dim]))]
     for dim in joined:
         value = _folded(COMBINED[kind], value, dim)
-    rest = [dim for dim in dims if dim not in joined]
-    if keepdim or not joined:
-        return values.reduction(kind, value, rest, keepdim)
-    kept = values.reduction(kind, value, rest, True)
-    outer = [dim for dim in range(rank) if dim not in dims]
-
-    def at(index: Index) -> ir.Node:
-        full = [sympy.S.Zero] * rank
-        for dim, entry in zip(outer, index, strict=True):
-            full[dim] = entry
-        return kept.at(full)
-
-    return Value([kept.shape[d] for d in outer], kept.dtype, at, [kept.factors[d] for d in outer])
+    return values.reduction(kind, value, dims, keepdim)
 
 
 def is_few(size: sympy.Expr) -> bool:

@@ -219,6 +219,17 @@ def aligned(index: Index, shape: Shape) -> Index:
     return tuple(sympy.S.Zero if size == 1 else entry for entry, size in zip(trailing, shape, strict=True))
 
 
+def broadcast_shape(values: Sequence[Value]) -> Shape:
+    """The shape that tensors have when they are broadcast together."""
+    rank = max(len(value.shape) for value in values)
+    shape = [sympy.S.One] * rank
+    for value in values:
+        for dim, size in enumerate(value.shape, rank - len(value.shape)):
+            if size != 1:
+                shape[dim] = size
+    return tuple(shape)
+
+
 def broadcast_factors(shape: Shape, values: Sequence[Value]) -> tuple[Shape, ...]:
     """Per dimension of a broadcast result, the finest factors that an argument knows."""
     factors = []
@@ -239,11 +250,6 @@ def elementwise(shape: Shape, dtype: torch.dtype, formula: Callable[..., ir.Node
         return ir.cast(formula(*(each.at(aligned(index, each.shape)) for each in arguments)), dtype)
 
     return Value(shape, dtype, at, broadcast_factors(shape, arguments))
-
-
-def constant(number: float | int | bool, dtype: torch.dtype) -> Value:
-    """A 0-dim tensor of one number."""
-    return Value((), dtype, lambda _: ir.const(number, ir.compute_dtype(dtype)))
 
 
 def reduction(kind: str, value: Value, dims: Sequence[int], keepdim: bool) -> Value:

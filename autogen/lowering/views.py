@@ -8,12 +8,12 @@ from typing import Any
 import sympy
 
 from autogen import compat, ir
-from autogen.lowering.entries import bounded, plus, position, times
+from autogen.lowering.entries import bounded, plus, position, surely_within, times
 from autogen.lowering.registry import Context, lowers
 from autogen.lowering.values import Entry, Index, Shape, Value, aligned, broadcast_factors
 
 
-@lowers("detach.default", "alias.default", "clone.default", "lift_fresh.default", "contiguous.default")
+@lowers("detach.default", "alias.default", "clone.default", "lift_fresh.default")
 def identity(context: Context, value: Value, **_: Any) -> Value:
     """The same elements."""
     return value
@@ -28,13 +28,7 @@ def expand(context: Context, value: Value, size: Sequence[Any], implicit: bool =
     return bounded(expanded, *range(new), *(new + dim for dim, size in enumerate(value.shape) if size == 1))
 
 
-@lowers("broadcast_tensors.default")
-def broadcast_tensors(context: Context, values: Sequence[Value]) -> tuple[Value, ...]:
-    """Each broadcast to the shape of all."""
-    return tuple(expand(context, value, ()) for value in values)
-
-
-@lowers("view.default", "_unsafe_view.default", "reshape.default", "view_copy.default", "_reshape_alias.default")
+@lowers("view.default", "_unsafe_view.default", "view_copy.default", "_reshape_alias.default")
 def view(context: Context, value: Value, *_: Any) -> Value:
     """Other dimensions over the same elements in row-major order."""
     groups = _matching_groups(value, context.shape)
@@ -138,10 +132,10 @@ def divide(flat: sympy.Expr, size: sympy.Expr, *, last: bool) -> tuple[sympy.Exp
             high += quotient
         else:
             low += term
-    if _below(low, size):
+    if surely_within(low, size):
         return high, low
     turned = sympy.expand(-1 - low)  # of which the quotient is turned, too, and the remainder
-    if _below(turned, size):
+    if surely_within(turned, size):
         return high - 1, size + low
     functions = compat.size_functions()
     return functions.FloorDiv(flat, size), functions.Mod(flat, size)
@@ -156,18 +150,6 @@ def _terms(flat: sympy.Expr) -> list[sympy.Expr]:
             terms.append(coefficient * axis)
             rest -= sympy.expand(coefficient * axis)
     return [*terms, *sympy.Add.make_args(rest)]
-
-
-def _below(expression: sympy.Expr, bound: sympy.Expr) -> bool:
-    """Whether 0 <= expression < bound for all values of its axes, as far as can be proven."""
-    axes = [symbol for symbol in expression.free_symbols if isinstance(symbol, ir.Axis)]
-    least = largest = expression
-    for axis in axes:
-        coefficient = sympy.expand(expression).coeff(axis, 1)
-        if not coefficient.is_positive or coefficient.free_symbols & set(axes):
-            return False
-        least, largest = least.subs(axis, 0), largest.subs(axis, axis.size - 1)
-    return bool(sympy.expand(least).is_nonnegative and sympy.expand(bound - largest - 1).is_nonnegative)
 
 
 def _regroup_nodes(index: Index, ours: list[int], theirs: list[int], value: Value, shape: Shape) -> list[Entry]:
@@ -229,21 +211,6 @@ def permute(context: Context, value: Value, dims: Sequence[int]) -> Value:
         return value.at([index[order.index(dim)] for dim in range(len(order))])
 
     return Value(context.shape, value.dtype, at, [value.factors[dim] for dim in order])
-
-
-@lowers("transpose.int")
-def transpose(context: Context, value: Value, first: int, second: int) -> Value:
-    """Two dimensions exchanged."""
-    order = list(range(len(value.shape)))
-    if order:
-        order[first], order[second] = order[second], order[first]
-    return permute(context, value, order)
-
-
-@lowers("t.default", "numpy_T.default")
-def reverse_dims(context: Context, value: Value) -> Value:
-    """Dimensions in reverse order."""
-    return permute(context, value, range(len(value.shape))[::-1])
 
 
 @lowers("select.int")

@@ -71,11 +71,6 @@ class Backwards:
     tune: Callable[[Launcher], Tuner] | None
     _found: dict[tuple[tuple[str, ...], bool], Backward | ScheduleError] = field(default_factory=dict)
 
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """All steps that have been scheduled."""
-        return tuple(step for each in self._found.values() if isinstance(each, Backward) for step in each.steps)
-
     def usual(self) -> Backward:
         """Backward for upstream gradients of all outputs, in their layouts.
 

@@ -17,8 +17,6 @@ import logging
 import os
 import re
 import tempfile
-import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -42,7 +40,6 @@ TUNED = "tuned"  # the folder below, of JSON files
 
 # The whole names of what is ours: the user may keep other files in the folder, which are neither counted nor deleted.
 _MODULE = r"\w+_[0-9a-f]{16}\.py"
-_COMPILED = r"\w+_[0-9a-f]{16}\.[\w.-]+\.pyc(\.\d+)?"  # the latter is what Python has not finished
 _CONFIG = r"[0-9a-f]{24}\.json"
 
 _MOST_CHARACTERS = 100  # of a kernel's name in that of its file
@@ -184,39 +181,30 @@ def tuned_configs() -> list[Path]:
 
 @dataclass(frozen=True)
 class CacheContent:
-    """What is in the cache: how many modules, their bytes, and the age of the oldest and the newest in seconds."""
+    """What is in the cache: how many modules, and their bytes."""
 
     folder: Path
     modules: int
     size: int
-    oldest: float
-    newest: float
 
 
 def cache_content() -> CacheContent:
     """Look into the cache."""
     folder = cache_folder()
-    modules = _states(_files(folder, _MODULE))
-    ages = [time.time() - each.st_mtime for each in modules] or [0.0]
-    return CacheContent(folder, len(modules), sum(each.st_size for each in modules), max(ages), min(ages))
-
-
-def _states(paths: Iterable[Path]) -> list[os.stat_result]:
-    found = []
-    for path in paths:
+    sizes = []
+    for path in _files(folder, _MODULE):
         with contextlib.suppress(OSError):  # another process may clear it now
-            found.append(path.stat())
-    return found
+            sizes.append(path.stat().st_size)
+    return CacheContent(folder, len(sizes), sum(sizes))
 
 
 def clear_cache() -> int:
-    """Delete all modules, with what Python has compiled of them, tuned configurations and leftovers, and nothing else;
-    returns how many files.
+    """Delete all modules, tuned configurations and leftovers, and nothing else; returns how many files.
 
     Processes that run go on with what they have loaded.
     """
     folder, cleared = cache_folder(), 0
-    leftovers = *_files(folder, _BEGUN), *_files(folder / TUNED, _BEGUN), *_files(folder / "__pycache__", _COMPILED)
+    leftovers = *_files(folder, _BEGUN), *_files(folder / TUNED, _BEGUN)
     for path in (*_files(folder, _MODULE), *tuned_configs(), *leftovers):
         with contextlib.suppress(OSError):
             path.unlink()

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from autogen import ir
 from autogen.capture.graph import JointGraph
 from autogen.runtime.backwards import Arriving, Backwards, Sizes, Step, kernels_in, launchers_of, results_of
 from autogen.runtime.launch import Launcher, Tuner
@@ -141,12 +140,6 @@ class CompiledLoss:
                 backward.gradients,
             )
         return route
-
-    def nodes(self) -> list[ir.Node]:
-        """All nodes that the kernels, and those of other layouts, are made of, arguments first."""
-        steps = kernels_in((*self.forward, *self.backwards.steps))
-        roots = [root.node for step in steps for root in step.kernel.roots]
-        return ir.topological((*roots, *self.plan.nodes()))
 
     @property
     def early(self) -> int:

@@ -190,13 +190,6 @@ class Handwritten(ABC):
         return Found()
 
     @abstractmethod
-    def results(self, arguments: Mapping[str, Any]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        """Allocate what forward makes: its output, and the tensors saved for backward (see `Forward`).
-
-        The first size of each tensor may be a symbol of torch's.
-        """
-
-    @abstractmethod
     def forward(self, arguments: Mapping[str, Any]) -> Forward:
         """Plan forward; allocates its results on the device of the arguments."""
 

@@ -106,8 +106,3 @@ class Plan:
     direction: Direction = field(repr=False)
     early: Early = field(default_factory=Early)
     fixed: Mapping[sympy.Expr, int] = field(default_factory=dict)
-
-    def nodes(self) -> list[Node]:
-        """What backward is scheduled from, and all nodes that have names or lines."""
-        named = self.provenance
-        return [*(root.node for root in self.direction.roots), *named.names, *named.origins]

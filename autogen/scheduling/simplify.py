@@ -14,7 +14,6 @@ from autogen import ir
 from autogen.ir import Axis, Node, apply, const
 from autogen.ops import OPS
 from autogen.substitution import substitute
-from autogen.verify import verify
 
 Pass = Callable[[Node], Node]
 
@@ -30,8 +29,6 @@ def simplify(roots: Sequence[Node], moved: Callable[[Node, Node], None] = lambda
     result = list(roots)
     for rule in PASSES:
         result = ir.transform(result, rule, moved)
-        if __debug__:
-            verify(result)
     return result
 
 

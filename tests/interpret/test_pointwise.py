@@ -160,7 +160,7 @@ def test_nan_is_passed_over_as_by_torch() -> None:
 
 
 ON_INTEGERS = [
-    "abs", "angle", "bitwise_not", "ceil", "exp", "floor", "isfinite", "isinf", "isnan", "log", "logical_not", "neg",
+    "abs", "bitwise_not", "ceil", "exp", "floor", "isfinite", "isinf", "isnan", "log", "logical_not", "neg",
     "round", "sgn", "sigmoid", "sign", "signbit", "sqrt", "square", "trunc",
 ]  # fmt: skip
 

@@ -55,7 +55,7 @@ def loss_of(way: str) -> Any:
 @pytest.mark.parametrize(
     ("first", "then", "difference"),
     [
-        ("abs", "more", "4 more operations, from exp.default on, at "),
+        ("abs", "more", "6 more operations, from exp.default on, at "),
         ("more", "abs", "fewer operations, from exp.default on, at "),
         ("abs", "other", "another operation: sin.default, first abs.default, at "),
     ],

@@ -230,20 +230,6 @@ def test_compile_all_of_nothing() -> None:
     assert not list(compile_all([]))
 
 
-def test_the_worker_says_what_it_is() -> None:
-    def worker(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "autogen.aot", *arguments], capture_output=True, text=True, input=""
-        )
-
-    helped = worker("--help")
-    assert helped.returncode == 0 and not helped.stderr
-    assert helped.stdout.startswith("usage: python -m autogen.aot") and "compile_all" in helped.stdout
-    for arguments in ((), ("kernel",)):
-        refused = worker(*arguments)
-        assert refused.returncode == 2 and refused.stderr.startswith("usage: python -m autogen.aot")
-
-
 def test_compile_all_can_be_left_early(kernel: SpecializedKernel) -> None:
     for _, _, result in compile_all([kernel], processes=1):
         assert isinstance(result, CompiledKernel)

@@ -76,11 +76,6 @@ def test_what_python_has_compiled_may_be_damaged(damage: Callable[[bytes], bytes
     assert build.load_function("answer", TEXT)() == 42
 
 
-def test_what_python_has_compiled_is_cleared(folder: Path) -> None:
-    compiled_by_python(build.module_file("answer", TEXT))
-    assert build.clear_cache() == 2 and not list(folder.rglob("*.py*c"))
-
-
 def test_a_write_that_fails_leaves_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

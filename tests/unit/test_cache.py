@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -20,11 +19,11 @@ def test_the_command_lists_and_clears_the_cache(folder: Path, capsys: pytest.Cap
     main(["cache"])
     assert capsys.readouterr().out == f"{folder}: 0 modules, 0.0 KiB\n"
     build.load_function("answer", TEXT)
-    os.utime(build.module_file("other", TEXT), (0, time.time() - 7300))
+    build.module_file("other", TEXT)
     (folder / "answer_0123456789abcdef.py.half_new.tmp").write_text("half")
     main(["cache"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"{folder}: 2 modules, ") and "the oldest from 2 hours ago" in lines[1]
+    assert lines[0].startswith(f"{folder}: 2 modules, ")
     main(["cache", "--clear"])
     assert "files deleted" in capsys.readouterr().out
     assert not [path for path in folder.rglob("*") if path.is_file()]
@@ -53,7 +52,6 @@ def test_what_is_not_ours_is_neither_counted_nor_deleted(folder: Path, capsys: p
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
     for name in OTHERS:
         (folder / name).write_text("mine")
-        os.utime(folder / name, (0, time.time() - 3600))
     for name in OTHER_FOLDERS:
         (folder / name).mkdir()
     build.module_file("answer", TEXT)

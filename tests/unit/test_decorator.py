@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -48,21 +50,44 @@ def test_what_is_no_loss(wrong: Any) -> None:
             decorate(wrong)
 
 
+class OnlyCalled(nn.Module):
+    """As timm's `JsdCrossEntropy`: without a `forward`."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def __call__(self, x: Tensor, t: Tensor) -> Tensor:
+        return raw(x, t) * self.scale
+
+
+def test_a_class_that_has_only_a_call() -> None:
+    cls = autogen_loss(type("Loss", (OnlyCalled,), {}))
+    loss, plain = cls(2.0), cls(2.0, use_autogen=False)
+    for each in (loss, plain):
+        torch.testing.assert_close(each(X, T), raw(X, T) * 2)
+    assert trace_count(cls) == 1 and explain(loss, X, T).path == "generated" and explain(plain, X, T).path == "eager"
+
+
+def test_an_instance_that_has_only_a_call() -> None:
+    loss = autogen_loss(OnlyCalled(2.0))
+    assert isinstance(loss, OnlyCalled) and type(loss).__name__ == "OnlyCalled"
+    for each in (loss, copy.deepcopy(loss), pickle.loads(pickle.dumps(loss)), autogen_loss(loss, policy="mandatory")):
+        torch.testing.assert_close(each(X, T), raw(X, T) * 2)
+        assert trace_count(each) == 1 and explain(each, X, T).path == "generated"
+    assert type(OnlyCalled()) is OnlyCalled and explain(OnlyCalled(), X, T).path == "generated"
+
+
 @pytest.mark.parametrize(
-    ("own", "why"),
-    [
-        ({"forward": staticmethod(raw)}, "has none"),
-        ({"forward": classmethod(lambda cls, x, t: raw(x, t))}, "has none"),
-        ({"__call__": lambda self, x, t: raw(x, t)}, "has only a __call__"),
-    ],
-    ids=["static", "class", "call"],
+    "method", [staticmethod(raw), classmethod(lambda cls, x, t: raw(x, t))], ids=["static", "class"]
 )
-def test_a_class_without_a_forward_that_takes_self(own: dict[str, Any], why: str) -> None:
-    cls = type("Loss", (nn.Module,), own)
-    for loss in (cls, cls()):
-        with pytest.raises(TypeError, match=f"Loss {why}"):
-            autogen_loss(loss)
-    torch.testing.assert_close(cls()(X, T), raw(X, T))
+def test_a_forward_without_self(method: Any) -> None:
+    cls = type("Loss", (nn.Module,), {"forward": method})
+    with pytest.raises(TypeError, match="a class whose forward has a `self`, which that of Loss has not"):
+        autogen_loss(cls)
+    loss = autogen_loss(cls())
+    torch.testing.assert_close(loss(X, T), raw(X, T))
+    assert trace_count(loss) == 1
 
 
 def test_a_scripted_function() -> None:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from autogen import ir
 from autogen.ir import Axis, Buffer, Node
 from autogen.substitution import substitute
-from autogen.verify import verify
 from tests.unit.evaluate import evaluate
+from tests.unit.verify import verify
 
 F32, F64, I64 = torch.float32, torch.float64, torch.int64
 N_SIZE, C_SIZE = sympy.symbols("N C", integer=True, positive=True)

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from autogen.scheduling.schedule import backward_of, schedule
-from autogen.verify import verify
 from tests.interpret.samples import Samples
 from tests.interpret.table import ROWS, C, Row
 from tests.unit.evaluate import stored
 from tests.unit.pipeline import Reference, check, floats, program_of
+from tests.unit.verify import verify
 
 pytestmark = pytest.mark.filterwarnings("ignore:reduction")
 

@@ -36,9 +36,6 @@ class TestRegistry:
         assert len(own) == len(LOWERINGS.keys() - OWN_OPS)
         assert not own & set(decompositions())
 
-    def test_an_in_place_form_of_what_is_lowered_is_not_decomposed(self) -> None:
-        assert torch.ops.aten.add_.Tensor not in decompositions()
-
     def test_what_is_not_lowered_is_decomposed(self) -> None:
         assert torch.ops.aten.softplus.default in decompositions()
 

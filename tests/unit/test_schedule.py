@@ -23,8 +23,8 @@ from autogen.scheduling.plan import Plan
 from autogen.scheduling.schedule import backward_of, schedule
 from autogen.sizes import evaluator_of
 from autogen.torch_step import TorchStep
-from autogen.verify import verify
 from tests.unit.pipeline import Loss, Reference, floats, plan_of, program_of, weighted
+from tests.unit.verify import verify
 
 X, PROBABILITY = floats(3, 4), floats(3, 4).sigmoid().detach()
 LABELS = torch.tensor([0, 1, 2])

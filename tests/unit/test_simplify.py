@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from autogen import ir
 from autogen.ir import Axis, Buffer, Node, apply, const, index, reduce
 from autogen.scheduling.simplify import PASSES, is_log_softmax, simplify
-from autogen.verify import verify
 from tests.unit.evaluate import evaluate
+from tests.unit.verify import verify
 
 F64, I64 = torch.float64, torch.int64
 N_SIZE, C_SIZE, D_SIZE = sympy.symbols("N C D", integer=True, positive=True)

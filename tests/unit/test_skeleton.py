@@ -11,10 +11,10 @@ from autogen.runtime.launch import Launcher
 from autogen.scheduling.online import passes
 from autogen.tiling.tiler import Tiler
 from autogen.tuning.skeleton import Skeleton
-from autogen.verify import verify
 from tests.unit.pipeline import Loss
 from tests.unit.test_tiling import LOSSES, tiled
 from tests.unit.tuned import LABELS, T, X, dice, images, launcher_of, skeleton_of, text_of
+from tests.unit.verify import verify
 
 
 class TestSkeletons:

@@ -22,7 +22,7 @@ class _In:
 
 
 def verify(roots: Iterable[ir.Node]) -> None:
-    """Raise `AssertionError` if a graph breaks a rule of the IR; run after every pass in tests."""
+    """Raise `AssertionError` if a graph breaks a rule of the IR; run after every pass (see `tests/conftest.py`)."""
     for node in ir.topological(roots):
         where = _In(node)
         assert node.dtype == ir.compute_dtype(node.dtype), f"{node.dtype} is a storage dtype, {where}"
