@@ -6,7 +6,6 @@ from typing import Any
 
 from autogen import ir
 from autogen.lowering.extremes import all_dims, comparable
-from autogen.lowering.pointwise import apply_op
 from autogen.lowering.registry import Context, lowers, number
 from autogen.lowering.unrolling import reduction
 from autogen.lowering.values import Value, elementwise, numel
@@ -140,15 +139,6 @@ def log_softmax_backward(context: Context, grad: Value, result: Value, dim: int,
         return ir.apply("sub", g, ir.apply("mul", prob, context.name(total, "grad_sum")))
 
     return elementwise(context.shape, context.dtype, formula, wide, result, total)
-
-
-@lowers("_softmax_backward_data.default")
-def softmax_backward(context: Context, grad: Value, result: Value, dim: int, input_dtype: Any) -> Value:
-    """`result * (grad - sum(grad * result))` over `dim`."""
-    weighted = apply_op(context, "mul", grad, result)
-    total = reduction("sum", weighted, [dim] if grad.shape else [], True)
-    centred = apply_op(context, "sub", grad, total)
-    return apply_op(context, "mul", result, centred)
 
 
 @lowers("logsumexp.default")

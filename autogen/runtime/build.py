@@ -99,15 +99,7 @@ def _say_unused(chosen: str, folder: Path, reason: str) -> None:
 def _temporary_folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"autogen-loss-{os.getuid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    state = folder.stat()
-    is_ours = state.st_uid == os.getuid() and not state.st_mode & 0o022
-    return folder if is_ours else _folder_of_process()
-
-
-@functools.cache
-def _folder_of_process() -> Path:
-    """A new folder that nobody else writes to."""
-    return Path(tempfile.mkdtemp(prefix="autogen-loss-"))
+    return folder
 
 
 def tuned_folder() -> Path:

@@ -128,16 +128,10 @@ class CompiledLoss:
         key = is_apart, arriving.kind
         route = self._routes.get(key)
         if route is None:
-            is_early, backward = arriving.kind[-1], arriving.backward
+            is_early, own = arriving.kind[-1], arriving.backward
             given = [*self._inputs, *packing.kept, *(self._early if is_early else ()), *arriving.tensors]
             route = self._routes[key] = Route(
-                given,
-                self.constants,
-                backward.results.names,
-                packing.parts,
-                backward.steps,
-                backward.aliases,
-                backward.gradients,
+                given, self.constants, own.results.names, packing.parts, own.steps, own.aliases, own.gradients
             )
         return route
 

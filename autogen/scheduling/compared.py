@@ -34,10 +34,10 @@ def compared_sums(roots: Sequence[Node]) -> set[Node]:
             met = ir.downward([node], _is_extreme)
             around = set(filter(is_inexact, met))
             within = set(filter(is_inexact, ir.topological(filter(_is_extreme, met))))
-            known = _known(within)
+            known, _ = _equivalents(within)
             if within and any(known.find(each) is None for each in around):
                 raise ComparedSumError
-            if around and (within or _has_equivalents(around)):
+            if around and (within or _equivalents(around)[1]):
                 found |= around | within
     return found
 
@@ -51,25 +51,17 @@ def may_differ(sums: set[Node], steps: Sequence[Step], later: Sequence[Node]) ->
     if len(kernels) > 1 or any(kernel.parts or kernel.last_block for kernel in kernels):
         return bool(sums)
     computed = ir.topological(root.node for kernel in kernels for root in kernel.roots)
-    is_repeated = not sums.isdisjoint(ir.topological(later)) or _has_equivalents(filter(is_inexact, computed))
+    is_repeated = not sums.isdisjoint(ir.topological(later)) or _equivalents(filter(is_inexact, computed))[1]
     return bool(sums) and (is_repeated or any(node.op == "scan" for node in sums))
 
 
-def _known(nodes: Iterable[Node]) -> Equivalents:
-    known = Equivalents()
+def _equivalents(nodes: Iterable[Node]) -> tuple[Equivalents, bool]:
+    """These nodes, and whether some are the same but for the names of their axes."""
+    known, has_equals = Equivalents(), False
     for node in nodes:
+        has_equals = has_equals or known.find(node) is not None
         known.add(node)
-    return known
-
-
-def _has_equivalents(nodes: Iterable[Node]) -> bool:
-    """Whether some of these are the same but for the names of their axes."""
-    known = Equivalents()
-    for node in nodes:
-        if known.find(node) is not None:
-            return True
-        known.add(node)
-    return False
+    return known, has_equals
 
 
 def _is_extreme(node: Node) -> bool:

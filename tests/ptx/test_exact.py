@@ -35,10 +35,11 @@ def distances(a: Tensor, b: Tensor) -> Tensor:
 @pytest.mark.parametrize("loss", [magnitude, largest_of_rows, distances])
 def test_products_are_rounded(loss: Callable[..., Tensor]) -> None:
     a, b = torch.rand(64, 37, requires_grad=True), torch.rand(64, 37, requires_grad=True)
-    for kernel in kernels_of(loss, a, b):
-        _, compiled = triton_kernel(kernel, TARGETS["sm_90"])
-        assert "mul" in compiled.asm["ptx"] and "fma" not in compiled.asm["ptx"], kernel.name
-        assert not compiled.metadata.enable_fp_fusion  # which ptxas is told, too
+    compiled = [triton_kernel(kernel, TARGETS["sm_90"])[1] for kernel in kernels_of(loss, a, b)]
+    assert any("mul" in each.asm["ptx"] for each in compiled)
+    for each in compiled:
+        assert "fma" not in each.asm["ptx"], each.metadata.name
+        assert not each.metadata.enable_fp_fusion  # which ptxas is told, too
 
 
 def test_polynomials_are_fused() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from autogen.errors import SharedCacheError
 from autogen.runtime import build
 
 TEXT = "def answer():\n    return 42\n"
@@ -226,18 +227,14 @@ def test_a_chosen_folder_that_is_not_used_is_said_once(
     assert build.cache_folder() in folders and not caplog.messages  # nobody chose one
 
 
-def test_a_temporary_folder_that_others_may_write_to_is_not_used(
+def test_a_temporary_folder_that_others_may_write_to_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(build.CACHE_VARIABLE, str(unusable(tmp_path / "file")))
     monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
-    build._folder_of_process.cache_clear()
-    shared = build.cache_folder()
-    shared.chmod(0o777)
-    own = build.cache_folder()
-    assert own != shared and own == build.cache_folder()
-    assert stat.S_IMODE(own.stat().st_mode) & 0o077 == 0
-    build._folder_of_process.cache_clear()
+    build.cache_folder().chmod(0o777)
+    with pytest.raises(SharedCacheError, match="can be written by other users"):
+        build.module_file("answer", "")
 
 
 def test_a_folder_that_cannot_be_written_falls_back(
