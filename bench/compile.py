@@ -7,6 +7,10 @@ process is paid before; importing our own compiler is not. "torch" is Dynamo and
 other column. A later process finds Triton's kernels on disk, and captures again: its columns are "again" (all but
 imports and Triton) and "found" (Triton's part). Without `TRITON_INTERPRET=1`, and without a GPU. Times are CPU time,
 that of `ptxas` included.
+
+Beside it, from a process of its own whose torch has compiled something before, is `torch.compile`: Dynamo, AOTAutograd
+and Inductor ("inductor"), and, as there is no GPU, the compiler of C++ that Inductor calls in the place of Triton
+("C++").
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from autogen.losses import GIoULoss
+
 LOSSES: dict[str, tuple[nn.Module, Callable[[], tuple[torch.Tensor, ...]]]] = {
     "BCEWithLogits": (nn.BCEWithLogitsLoss(), lambda: (logits(), torch.rand(512, 1000))),
     "SmoothL1": (nn.SmoothL1Loss(), lambda: (logits(), torch.rand(512, 1000))),
@@ -33,8 +39,10 @@ LOSSES: dict[str, tuple[nn.Module, Callable[[], tuple[torch.Tensor, ...]]]] = {
     "CrossEntropy": (nn.CrossEntropyLoss(), lambda: (logits(), labels())),
     "CrossEntropy smoothed": (nn.CrossEntropyLoss(label_smoothing=0.1), lambda: (logits(), labels())),
     "TripletMargin": (nn.TripletMarginLoss(swap=True), lambda: (logits(), logits(), logits())),
+    "GIoU": (GIoULoss(use_autogen=False), lambda: (boxes(), boxes().detach())),
 }
 STAGES = ("import", "torch", "joint", "lower", "schedule", "emit", "triton")
+COLUMNS = (*STAGES, "cold", "again", "found", "inductor", "C++")
 
 
 def logits() -> torch.Tensor:
@@ -43,6 +51,12 @@ def logits() -> torch.Tensor:
 
 def labels() -> torch.Tensor:
     return torch.randint(0, 1000, (512,))
+
+
+def boxes() -> torch.Tensor:
+    """4,096 boxes, as corners."""
+    corner = torch.rand(4096, 2)
+    return torch.cat((corner, corner + torch.rand(4096, 2)), 1).requires_grad_()
 
 
 def stages(loss: nn.Module, tensors: tuple[torch.Tensor, ...], target: str) -> dict[str, float]:
@@ -106,10 +120,29 @@ def run_one(name: str, target: str) -> None:
     print(*(1000 * seconds[stage] for stage in STAGES))
 
 
+def run_inductor(name: str) -> None:
+    """Compile one loss with `torch.compile`; prints milliseconds of this process, and of those that it has started."""
+    x = torch.ones(3, 4, requires_grad=True)
+    torch.compile(lambda x: x.exp().sum())(x).backward()
+    loss, make = LOSSES[name]
+    tensors = make()
+    gc.disable()
+    before, whole = time.process_time(), cpu_time()
+    torch.compile(loss)(*tensors).backward()
+    own = time.process_time() - before
+    print(1000 * own, 1000 * (cpu_time() - whole - own))
+
+
 def measure(name: str, target: str, bytecode: str, cache: str) -> list[float]:
-    """Milliseconds per stage of a first process, and for capture and Triton of a later one."""
-    folders = {"TRITON_CACHE_DIR": cache, "AUTOGEN_CACHE_DIR": cache, "PYTHONPYCACHEPREFIX": bytecode}
-    environment = {**os.environ, **folders, "TRITON_INTERPRET": "0"}
+    """Milliseconds per stage of a first process, for capture and Triton of a later one, and of `torch.compile`."""
+    names = ("TRITON_CACHE_DIR", "AUTOGEN_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+    environment = {
+        **os.environ,
+        **dict.fromkeys(names, cache),
+        "PYTHONPYCACHEPREFIX": bytecode,
+        "TRITON_INTERPRET": "0",
+    }
+    environment["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # whose time is that of the process
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has been compiled to bytecode
     program = (
         "import autogen.compiler, autogen.dispatch.site, autogen.aot, jinja2, bench.compile as b; b.import_lazily()"
@@ -117,12 +150,12 @@ def measure(name: str, target: str, bytecode: str, cache: str) -> list[float]:
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
     command = [sys.executable, "-m", "bench.compile", "--target", target, "--loss", name]
 
-    def numbers() -> list[float]:
-        run = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    def numbers(*more: str) -> list[float]:
+        run = subprocess.run([*command, *more], env=environment, check=True, stdout=subprocess.PIPE, text=True)
         return [float(each) for each in run.stdout.split()]
 
     cold, later = numbers(), numbers()
-    return [*cold, sum(cold), sum(later[1:-1]), later[-1]]
+    return [*cold, sum(cold), sum(later[1:-1]), later[-1], *numbers("--inductor")]
 
 
 def main() -> None:
@@ -133,17 +166,21 @@ def main() -> None:
     )
     parser.add_argument("--target", default="sm_90", choices=TARGETS, help="what Triton compiles for")
     parser.add_argument("--loss", help="only this one, in this process, and print nothing but its numbers")
+    parser.add_argument("--inductor", action="store_true", help="with --loss: by torch.compile")
     options = parser.parse_args()
+    if options.loss and options.inductor:
+        run_inductor(options.loss)
+        return
     if options.loss:
         run_one(options.loss, options.target)
         return
     print(f"milliseconds of CPU time, forward + backward, Triton for {options.target}")
-    print(f"{'loss':<24}" + "".join(f"{name:>12}" for name in (*STAGES, "cold", "again", "found")))
+    print(f"{'loss':<24}" + "".join(f"{name:>10}" for name in COLUMNS))
     with tempfile.TemporaryDirectory() as bytecode:
         for name in LOSSES:
             with tempfile.TemporaryDirectory() as cache:
                 found = measure(name, options.target, bytecode, cache)
-            print(f"{name:<24}" + "".join(f"{value:>12.1f}" for value in found), flush=True)
+            print(f"{name:<24}" + "".join(f"{value:>10.1f}" for value in found), flush=True)
 
 
 if __name__ == "__main__":
