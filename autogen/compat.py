@@ -368,10 +368,10 @@ def reasons_to_capture(frame: Any) -> list[str]:
 
 
 def is_of_call(error: Exception) -> bool:
-    """Whether Dynamo failed as an operation refuses the tensors that it is given: torch will say so."""
-    from torch._dynamo.exc import TorchRuntimeError
+    """Whether Dynamo failed as an operation, or the function itself, refuses what it is given, and will say so."""
+    from torch._dynamo.exc import ObservedException, TorchRuntimeError
 
-    return isinstance(error, TorchRuntimeError)
+    return isinstance(error, TorchRuntimeError) or isinstance(error.__cause__, ObservedException)
 
 
 def reason_of(error: BaseException) -> str:

@@ -436,3 +436,15 @@ def test_backend_of_torch_compile(launches: Launches) -> None:
     for size in (4, 6):
         agree(ours, loss, real(size, 3), torch.rand(size, 3))
     assert launches.take() == 4
+
+
+def test_a_call_that_the_loss_refuses_costs_no_kernels() -> None:
+    @autogen_loss
+    def checked(x: Tensor, y: Tensor) -> Tensor:
+        if x.shape != y.shape:
+            raise ValueError("other shapes")
+        return (x - y).square().mean()
+
+    with pytest.raises(ValueError, match="other shapes"):
+        checked(torch.ones(2), torch.ones(3))
+    assert explain(checked, torch.ones(2), torch.zeros(2)).path == "generated"

@@ -350,9 +350,16 @@ def test_a_refusal_has_a_reason_and_a_line() -> None:
     assert not compat.is_of_call(raised.value)
 
 
-def test_an_error_of_an_operation_is_the_calls() -> None:
+def checked(t: Tensor) -> Tensor:
+    if t.shape[0] != t.shape[1]:
+        raise ValueError("not square")
+    return t
+
+
+@pytest.mark.parametrize("refuses", [lambda t: t @ t, checked])
+def test_what_refuses_its_arguments_will_say_so(refuses: Any) -> None:
     with pytest.raises(Exception) as raised:
-        Capture(lambda t: t @ t, fullgraph=True).run(torch.ones(2, 3))
+        Capture(refuses, fullgraph=True).run(torch.ones(2, 3))
     assert compat.is_of_call(raised.value)
 
 
