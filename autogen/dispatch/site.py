@@ -113,12 +113,14 @@ class Site:
         if self.mandatory:
             raise _NotCapturedError from fault
         self._faults[key] += 1
-        reason = compat.reason_of(fault)
-        is_known = not compat.is_of_call(fault) or self._faults[key] >= _MOST_FAULTS
+        reason, is_of_call, has_captures = compat.reason_of(fault), compat.is_of_call(fault), self._counts[key] > 0
+        is_known = self._faults[key] >= _MOST_FAULTS or not (is_of_call or has_captures)
         if is_root and is_known:
             self.reason = reason
         logger.info("torch runs %s of %s: %s", code.co_name, self.name, reason)
-        return compat.left_to_python(reason, always=is_known, deep=compat.is_of_call(fault))
+        if is_known and has_captures:  # which go on
+            return compat.captures_no_more(reason)
+        return compat.left_to_python(reason, always=is_known, deep=is_of_call)
 
     def _hear(self, captured: Captured, runner: Callable[..., Any]) -> Callable[..., Any]:
         """Note a graph; returns what runs it."""

@@ -438,13 +438,27 @@ def test_backend_of_torch_compile(launches: Launches) -> None:
     assert launches.take() == 4
 
 
-def test_a_call_that_the_loss_refuses_costs_no_kernels() -> None:
+def test_calls_that_the_loss_refuses_cost_no_kernels() -> None:
     @autogen_loss
     def checked(x: Tensor, y: Tensor) -> Tensor:
         if x.shape != y.shape:
             raise ValueError("other shapes")
         return (x - y).square().mean()
 
-    with pytest.raises(ValueError, match="other shapes"):
-        checked(torch.ones(2), torch.ones(3))
-    assert explain(checked, torch.ones(2), torch.zeros(2)).path == "generated"
+    for size in range(3, 9):
+        with pytest.raises(ValueError, match="other shapes"):
+            checked(torch.ones(2), torch.ones(size))
+        assert explain(checked, torch.ones(2), torch.zeros(2)).path == "generated"
+
+
+def test_calls_that_torch_does_not_capture_cost_others_no_kernels() -> None:
+    @autogen_loss
+    def summed(x: Tensor, names: Any = None) -> Tensor:
+        if names is None:
+            return x.square().mean()
+        return sum((x.square() * len(os.listdir(each)) for each in names), x).mean()
+
+    for _ in range(3):
+        assert explain(summed, torch.ones(2)).path == "generated"
+        assert explain(summed, torch.ones(2), (each for each in ())).path == "eager"
+        torch.testing.assert_close(summed(torch.ones(2), (each for each in ())), torch.tensor(1.0))
