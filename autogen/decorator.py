@@ -231,7 +231,7 @@ def _in_scope_of(function: Callable[..., Any], wrapper: Any) -> Any:
 def _decorate_class(cls: Any, options: Options) -> Any:
     entry = _entry_of(cls)
     if _is_without_self(cls):
-        raise TypeError(f"autogen_loss takes a class whose forward has a `self`, which that of {cls.__name__} has not")
+        raise TypeError(f"the forward of {cls.__name__} takes no `self`; decorate an instance, or the function itself")
     original = getattr(cls, entry)
     dispatcher = Dispatcher(original, cls.__name__, options, cls)
     call = dispatcher.__call__  # which Python calls faster than an object
