@@ -17,7 +17,7 @@ demo: $(STAMP)   ## run the demo, on the GPU or in Triton's interpreter, and wri
 
 # Triton chooses its interpreter when it is imported, so the tests need a process for each.
 test: check   ## run the checks and all tests; GPU tests are skipped where there is no GPU
-	TRITON_INTERPRET=1 $(RUN) pytest -n logical tests/unit tests/interpret tests/codegen
+	TRITON_INTERPRET=1 $(RUN) pytest -n logical tests/unit tests/interpret tests/codegen tests/features
 	TRITON_INTERPRET=0 $(RUN) pytest -n logical tests/ptx tests/gpu tests/emulator
 	TRITON_INTERPRET=0 $(RUN) pytest -n logical --emulate tests/interpret/test_half_casts.py tests/interpret/test_strided.py \
 		tests/interpret/test_contrastive.py::test_sums_over_many \
@@ -30,7 +30,7 @@ fuzz: $(STAMP)   ## draw anew for the property tests, until one fails or FUZZ_SE
 		|| exit 1; done
 
 test-all: check   ## run every case of every test, which takes an hour or more
-	TRITON_INTERPRET=1 $(RUN) pytest -n logical --every tests/unit tests/interpret tests/codegen
+	TRITON_INTERPRET=1 $(RUN) pytest -n logical --every tests/unit tests/interpret tests/codegen tests/features
 	TRITON_INTERPRET=0 $(RUN) pytest -n logical --every tests/ptx tests/gpu tests/emulator
 
 emulate: $(STAMP)   ## run the tests of ops and losses, and those for GPUs, on an emulated one: about an hour

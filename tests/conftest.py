@@ -31,7 +31,7 @@ providers._get_local_constants = Constants
 
 TESTS = Path(__file__).parent
 _EMULATED = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
-NEEDS_INTERPRETER = {"interpret": True, "ptx": False, "gpu": False, "emulator": False}
+NEEDS_INTERPRETER = {"interpret": True, "features": True, "ptx": False, "gpu": False, "emulator": False}
 
 
 MOST_CASES = 10  # of one parametrised test in `make test`: each is a capture by torch, which takes a third of a second
