@@ -52,7 +52,7 @@ class Dispatcher:
             return None
         from autogen.dispatch.handwritten import HandwrittenCalls
 
-        return HandwrittenCalls(self.function, self.owner is not None, self.options.handwritten)
+        return HandwrittenCalls(self.function, self.name, self.owner is not None, self.options.handwritten)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What was captured stays behind."""

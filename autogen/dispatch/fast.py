@@ -94,8 +94,8 @@ class FastPath:
         prepared, numbers = segment.prepared_for(run.arguments)
         if prepared is not None:
             wanted = [run.arguments[place] for place in segment.segment.tensors]
-            training = is_differentiable() and segment.training
-            self.note(args, kwargs, wanted, prepared, training, segment=segment, numbers=numbers)
+            apply = segment.apply if is_differentiable() and segment.training else None
+            self.note(args, kwargs, wanted, prepared, apply, segment=segment, numbers=numbers)
         return result
 
     def note(
@@ -104,15 +104,13 @@ class FastPath:
         kwargs: Mapping[str, Any],
         wanted: Sequence[torch.Tensor],
         prepared: Any,
-        is_differentiated: bool,
+        apply: Callable[..., Any] | None,
         *,
         segment: KernelSegment | None = None,
         segment_of: Callable[..., Any] | None = None,
         numbers: tuple[Any, ...] = (),
     ) -> None:
         """Know calls like one that was run with launches for the `wanted` of its tensors; see `Entry`."""
-        from autogen.runtime.segments import apply
-
         read = self._read(args, kwargs)
         if read is None:
             return
@@ -131,7 +129,7 @@ class FastPath:
             segment,
             segment_of,
             numbers,
-            apply if is_differentiated else None,
+            apply,
         )
         self._entries = [entry, *self._entries[: _MOST_ENTRIES - 1]]
 

@@ -17,7 +17,7 @@ from autogen.runtime.handwritten import BoundHandwritten, Found, Handwritten, bi
 from autogen.runtime.handwritten_prepared import PreparedHandwritten, UnpreparedHandwritten
 from autogen.runtime.prepared import make_room
 from autogen.runtime.replays import Settings
-from autogen.runtime.segments import apply
+from autogen.runtime.segments import apply_of
 
 _MOST_PLANS = 64  # kinds of calls whose launches are kept
 
@@ -27,12 +27,16 @@ class HandwrittenCalls:
 
     Args:
         function: what computes the loss in torch.
+        name: the loss's name.
         is_method: whether it takes a module first.
         make: makes the kernels.
     """
 
-    def __init__(self, function: Callable[..., Any], is_method: bool, make: Callable[[], Handwritten]) -> None:
-        self.function, self.signature = function, inspect.signature(function)
+    def __init__(
+        self, function: Callable[..., Any], name: str, is_method: bool, make: Callable[[], Handwritten]
+    ) -> None:
+        self.function, self.name, self.signature = function, name, inspect.signature(function)
+        self.apply = apply_of(name)
         self._is_method, self._make = is_method, make
         self._plans: dict[Any, Any] = {}
         self._seen: set[int] = set()
@@ -80,11 +84,11 @@ class HandwrittenCalls:
         is_constant = kernels.found is None and all(map(operator.is_, connected, tensors))
         segment_of = partial(_Segment, self, kernels.names)
         if fast is not None and is_constant and isinstance(prepared, PreparedHandwritten):
-            fast.note(args, kwargs, tensors, prepared, bool(kernels.wanted), segment_of=segment_of)
+            fast.note(args, kwargs, tensors, prepared, self.apply if kernels.wanted else None, segment_of=segment_of)
         if not kernels.wanted:
             with torch.no_grad():
                 return prepared.forward(tensors, found.sizes)[0]
-        return apply((prepared, found.sizes, segment_of(args, kwargs), (), []), *connected)
+        return self.apply((prepared, found.sizes, segment_of(args, kwargs), (), []), *connected)
 
     def _prepared(self, kernels: BoundHandwritten, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> Any:
         """Launches for tensors of one geometry; those that come first are not kept."""
@@ -94,9 +98,9 @@ class HandwrittenCalls:
         if prepared is None:
             if hash(key) not in self._seen:
                 self._seen.add(hash(key))
-                return UnpreparedHandwritten(kernels, sizes)
+                return UnpreparedHandwritten(kernels, sizes, self.name)
             make_room(_MOST_PLANS, self._plans)
-            prepared = self._plans[key] = PreparedHandwritten(kernels, tensors, sizes)
+            prepared = self._plans[key] = PreparedHandwritten(kernels, tensors, sizes, self.name)
         return prepared
 
 

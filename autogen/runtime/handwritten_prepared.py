@@ -16,7 +16,7 @@ from autogen.availability import has_no_memory
 from autogen.runtime import direct, scratch
 from autogen.runtime.handwritten import COUNTER, PARTIALS, BoundHandwritten, Launch, stand_in
 from autogen.runtime.launch import Geometry
-from autogen.runtime.prepared import MOST_LAYOUTS, Direction, make_room
+from autogen.runtime.prepared import MOST_LAYOUTS, Direction, label_of, make_room
 from autogen.runtime.procedure import Launching, Procedure
 
 
@@ -65,15 +65,16 @@ class PreparedLaunch:
 class UnpreparedHandwritten:
     """A `call` of a geometry that may never come again: planned each time it runs (compare `PreparedHandwritten`)."""
 
-    def __init__(self, call: BoundHandwritten, sizes: Mapping[str, int]) -> None:
-        self.call = call
+    def __init__(self, call: BoundHandwritten, sizes: Mapping[str, int], name: str) -> None:
+        self.call, self.name = call, name
         self.sizes = dict(sizes)
 
     def forward(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
         """Launch forward; returns the output, and what is kept for backward."""
         planned = self.call.loss.forward(self.call.arguments(tensors, self.sizes))
-        for launch in planned.launches:
-            launch(planned.output.device)
+        with compat.profiled(label_of(self.name, "forward")):
+            for launch in planned.launches:
+                launch(planned.output.device)
         return [planned.output, *planned.saved]
 
     def backward(
@@ -86,18 +87,23 @@ class UnpreparedHandwritten:
         gradient = upstream[0].resolve_neg()  # kernels read memory as it is
         arguments = call.arguments(saved[:count], self.sizes)
         planned = call.loss.backward(arguments, saved[count:], gradient, call.wanted)
-        for launch in planned.launches:
-            launch(gradient.device)
+        with compat.profiled(label_of(self.name, "backward")):
+            for launch in planned.launches:
+                launch(gradient.device)
         return [planned.gradients.get(name) for name in call.inputs]
 
 
 class PreparedHandwritten:
     """Both directions of a `call` (compare `autogen.runtime.prepared.Prepared`).
 
-    It is prepared for tensors like some, found ones included, and for `sizes`, the numbers that are read.
+    It is prepared for tensors like some, found ones included, and for `sizes`, the numbers that are read; `name` is the
+    loss's.
     """
 
-    def __init__(self, call: BoundHandwritten, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> None:
+    def __init__(
+        self, call: BoundHandwritten, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int], name: str
+    ) -> None:
+        self.name = name
         self._inputs = [stand_in(each) for each in tensors]
         self._device = call.device(tensors)
         self._arguments = call.arguments(self._inputs, sizes)
@@ -108,7 +114,7 @@ class PreparedHandwritten:
         own = {compat.storage_of(each) for each in self._saved if each.nbytes == each.untyped_storage().nbytes()}
         given = set(map(compat.storage_of, self._inputs))
         assert len(own - given) == len(self._saved), "memory of something else is saved"
-        self.forward = self._direction(self._inputs, [planned.output, *self._saved], planned.launches)
+        self.forward = self._direction(self._inputs, [planned.output, *self._saved], planned.launches, "forward")
         self._backwards: dict[tuple[int, ...], Direction] = {}
         self._latest: tuple[Callable[..., bool], Direction] | None = None
 
@@ -134,10 +140,14 @@ class PreparedHandwritten:
         """Backward for one layout of its upstream gradient."""
         planned = self.call.loss.backward(self._arguments, self._saved, upstream, self.call.wanted)
         wanted = [planned.gradients.get(name) for name in self.call.inputs]
-        return self._direction([*self._inputs, *self._saved, upstream], wanted, planned.launches)
+        return self._direction([*self._inputs, *self._saved, upstream], wanted, planned.launches, "backward")
 
     def _direction(
-        self, given: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor | None], launches: Iterable[Launch]
+        self,
+        given: Sequence[torch.Tensor],
+        wanted: Sequence[torch.Tensor | None],
+        launches: Iterable[Launch],
+        which: str,
     ) -> Direction:
         prepared = [PreparedLaunch(launch, self._device) for launch in launches]
         owners = {compat.storage_of(each): place for place, each in enumerate(given)}
@@ -160,7 +170,8 @@ class PreparedHandwritten:
         steps = [Launching(launch, tuple(map(place, launch.tensors))) for launch in prepared]
         returned = tuple([None if each is None else owners[compat.storage_of(each)] for each in wanted])
         within = [(*part, geometry) for part, geometry in parts.items()]
-        return Direction(Procedure(self._device, len(given), (), made, within, steps, returned))
+        procedure = Procedure(self._device, len(given), (), made, within, steps, returned)
+        return Direction(procedure, label_of(self.name, which))
 
 
 def _is_tensor(value: Any) -> bool:

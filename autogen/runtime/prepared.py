@@ -29,11 +29,16 @@ _MOST_WRITTEN = 4  # kinds of alignment that have code of their own; tensors of 
 
 
 class Direction:
-    """The steps of forward or of backward."""
+    """The steps of forward or of backward.
 
-    def __init__(self, procedure: Procedure, strides: Sizes | None = None) -> None:
-        """`strides` are those among the sizes that no call knows: of the upstream gradients."""
-        self._procedure = procedure
+    Args:
+        procedure: what is allocated and launched.
+        label: what profilers call it.
+        strides: those among the sizes that no call knows: of the upstream gradients.
+    """
+
+    def __init__(self, procedure: Procedure, label: str, strides: Sizes | None = None) -> None:
+        self._procedure, self._label = procedure, label
         self._written: dict[tuple[bool, ...], HostCode] = {}  # by which tensors are aligned
         self._codes: tuple[HostCode, ...] = ()  # all of it
         self._seen: dict[tuple[bool, ...], Seen] = {}  # the calls by Triton
@@ -41,6 +46,10 @@ class Direction:
 
     def __call__(self, given: Sequence[torch.Tensor], sizes: Sizes | None = None) -> list[Any]:
         """Allocate, and go through the steps; `sizes` are given where floats among them differ from call to call."""
+        with compat.profiled(self._label):
+            return self._run(given, sizes)
+
+    def _run(self, given: Sequence[torch.Tensor], sizes: Sizes | None) -> list[Any]:
         if sizes is not None and self._strides:
             sizes = {**sizes, **self._strides}
         for code in self._codes:
@@ -50,7 +59,7 @@ class Direction:
         device = self._procedure.device
         if device.type == "cuda" and torch.cuda.current_device() != device.index:
             with torch.cuda.device(device):
-                return self(given, sizes)
+                return self._run(given, sizes)
         alignment = tuple(map(direct.is_aligned, (*given, *self._procedure.constants)))
         new = self._write(alignment, varies=sizes is not None)
         returned = None if new is None else new(given, sizes)
@@ -93,17 +102,19 @@ class Prepared:
         self.sizes = dict(sizes)
         self._is_apart = is_apart
         self._packing = packing = loss.packing(self.sizes, is_apart=is_apart)
-        forward = self._direction(loss.forward_route(packing, is_apart=is_apart), packing.made, self.sizes)
+        route = loss.forward_route(packing, is_apart=is_apart)
+        forward = self._direction(route, packing.made, self.sizes, "forward")
         self.forward: Callable[..., list[Any]] = forward
         self._backwards: dict[tuple[Any, ...], Direction] = {}
         self._latest: tuple[Callable[..., bool], int, tuple[int, ...], Direction] | None = None
 
-    def _direction(self, route: Route, made: Mapping[str, Geometry], sizes: Sizes) -> Direction:
+    def _direction(self, route: Route, made: Mapping[str, Geometry], sizes: Sizes, which: str) -> Direction:
+        label = label_of(self._loss.plan.provenance.loss, which)
         parts = tuple(self._packing.parts.values())
         procedure = route.procedure(tuple(made.values()), parts, sizes, self._loss.device)
         if len(sizes) == len(self.sizes):
-            return Direction(procedure)
-        return Direction(procedure, {name: stride for name, stride in sizes.items() if name not in self.sizes})
+            return Direction(procedure, label)
+        return Direction(procedure, label, {name: stride for name, stride in sizes.items() if name not in self.sizes})
 
     def backward(
         self, saved: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor | None], sizes: Sizes | None
@@ -149,7 +160,12 @@ class Prepared:
         """Backward for one layout."""
         made = arriving.backward.results.geometry(arriving.sizes)
         route = self._loss.backward_route(self._packing, arriving, is_apart=self._is_apart)
-        return self._direction(route, made, arriving.sizes)
+        return self._direction(route, made, arriving.sizes, "backward")
+
+
+def label_of(loss: str, direction: str) -> str:
+    """What profilers call forward or backward of a loss."""
+    return f"autogen::{loss}.{direction}"
 
 
 def make_room(most: int, table: dict[Any, Any]) -> None:

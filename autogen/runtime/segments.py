@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
@@ -52,6 +53,7 @@ class KernelSegment:
         self.eager, self._failed = eager, failed
         self.fault: AutogenError | None = None
         self.settings = settings
+        self.apply = apply_of(compiled.plan.provenance.loss)
         self.outputs = len(segment.graph.outputs)
         self.early = compiled.early
         self.differentiable = compiled.differentiable
@@ -101,7 +103,7 @@ class KernelSegment:
         if not self.training:
             outputs = prepared.forward(tensors, sizes)[: self.outputs]
         elif self.outputs == 1:
-            outputs = (apply((prepared, sizes, self, key, None), *tensors),)
+            outputs = (self.apply((prepared, sizes, self, key, None), *tensors),)
         else:
             outputs = self._apply(prepared, sizes, key, tensors)
         if self._is_plain:
@@ -136,7 +138,7 @@ class KernelSegment:
         self, prepared: Any, sizes: Any, numbers: tuple[Any, ...], tensors: Sequence[torch.Tensor]
     ) -> Sequence[torch.Tensor]:
         constant: list[torch.Tensor] = []
-        returned = apply((prepared, sizes, self, numbers, constant), *tensors)
+        returned = self.apply((prepared, sizes, self, numbers, constant), *tensors)
         if not self.only_first:
             return returned
         outputs = (returned, *constant)
@@ -332,8 +334,13 @@ class _Kernels(torch.autograd.Function):
         return None, *replayed.gradients(saved[: len(wanted)], wanted, upstream)
 
 
-apply: Callable[..., Any] = compat.direct_apply(_Kernels)
-"""Applies the kernels; whether torch.func transforms a call, the dispatcher has asked."""
+@functools.cache
+def apply_of(loss: str) -> Callable[..., Any]:
+    """What applies kernels by a node of autograd's with the loss's name, as `BCELossBackward`.
+
+    Whether torch.func transforms a call, the dispatcher has asked.
+    """
+    return compat.direct_apply(type(loss, (_Kernels,), {"__doc__": _Kernels.__doc__}))
 
 
 def _items(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:

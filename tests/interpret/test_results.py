@@ -37,9 +37,7 @@ def check(loss: Callable[[Tensor], Any]) -> None:
     for n in (3, 4, 5, 3):
         x = torch.full((n, 2), float(n), requires_grad=True)
         with policy("mandatory"):
-            assert repr(ours(x)).replace("_FusedBackward", "_KernelsBackward") == repr(loss(x)).replace(
-                "MeanBackward0", "_KernelsBackward"
-            )
+            assert repr(ours(x)) == repr(loss(x)).replace("MeanBackward0", "<lambda>Backward")
 
 
 def test_dataclasses() -> None:

@@ -639,3 +639,11 @@ def test_nothing_else_names_what_is_private() -> None:
             own = {name for name in names if not name.startswith(("aten.", "torch.ops."))}
             found += [f"{file}: {name}" for name in own if _is_private(name) or name.rpartition(".")[2] in METHODS]
     assert not found
+
+
+def test_profiled() -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        with compat.profiled("a range"):
+            torch.ones(3)
+    names = [event.name for event in profiler.events()]
+    assert names.index("a range") < names.index("aten::ones")

@@ -121,7 +121,7 @@ def prepared(
     geometry = {name: ((160,), (1,), torch.float32) for name in made}
     launchers: Any = [Prepares(each) for each in ([launch_of(**of)] if launches is None else launches)]
     route = Route(given, {}, geometry, dict(packed), launchers, {}, [*made, None])
-    return Direction(route.procedure(tuple(geometry.values()), tuple(dict(packed).values()), {"N": 160}, CPU))
+    return Direction(route.procedure(tuple(geometry.values()), tuple(dict(packed).values()), {"N": 160}, CPU), "test")
 
 
 def tensors(*offsets: int) -> list[torch.Tensor]:
@@ -256,7 +256,7 @@ def step(target: Any, *arguments: Any, made: str, strides: Sequence[int] = (1,))
 def direction(*steps: Any, given: str, wanted: str) -> Direction:
     """Steps of torch and launches (which take `x` and `y`) in turn."""
     ready = [Prepares(each) if isinstance(each, Launch) else each for each in steps]
-    return Direction(Route(given, {}, {}, {}, ready, {}, list(wanted)).procedure((), (), {"N": 4}, CPU))
+    return Direction(Route(given, {}, {}, {}, ready, {}, list(wanted)).procedure((), (), {"N": 4}, CPU), "test")
 
 
 def test_steps_of_torch_between_launches(kernel: Kernel) -> None:
