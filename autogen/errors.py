@@ -91,11 +91,17 @@ class TooLargeError(AutogenError):
 
 
 class FallbackWarning(UserWarning):
-    """Further kinds of calls of the loss `loss` run in torch, for a `reason`."""
+    """The loss `loss` runs in torch although it could have kernels, for a `reason`.
 
-    def __init__(self, loss: str, reason: str) -> None:
-        self.loss, self.reason = loss, reason
-        super().__init__(f"{loss} runs in torch for calls of further kinds: {reason}")
+    It is given once for a loss and a reason; if `further`, calls like earlier ones run on kernels, and others do not.
+    """
+
+    def __init__(self, loss: str, reason: str, further: bool = False) -> None:
+        self.loss, self.reason, self.further = loss, reason, further
+        super().__init__(loss, reason, further)
+
+    def __str__(self) -> str:
+        return f"{self.loss} runs in torch{' for calls of further kinds' * self.further}: {self.reason}"
 
 
 class RecompileLimitError(AutogenError):

@@ -25,7 +25,8 @@ def is_torchs(filename: str) -> bool:
     return filename.startswith(_TORCH)
 
 
-def _is_users(filename: str) -> bool:
+def is_users(filename: str) -> bool:
+    """Whether a file is neither torch's nor ours, losses of this package apart."""
     is_own = filename.startswith(_OWN) and not filename.startswith(f"{_OWN}losses/")
     return not (is_own or is_torchs(filename) or filename in _WRAPPERS or filename.startswith("<torch"))
 
@@ -35,7 +36,7 @@ def innermost(frames: list[tuple[str, int]]) -> SourceLine | None:
 
     One whose text can be read is better than one that has none, such as that of `python -c`.
     """
-    users = [frame for frame in frames if _is_users(frame[0])]
+    users = [frame for frame in frames if is_users(frame[0])]
     with_text = [frame for frame in users if linecache.getline(*frame)]
     # Code of torch that is captured has the name of its module for a file.
     copied = [

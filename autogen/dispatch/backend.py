@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,13 +15,12 @@ from autogen.availability import has_interpreter, require
 from autogen.capture import formulas
 from autogen.capture.source import innermost
 from autogen.compiler import compile_graph, compile_segment
+from autogen.dispatch.fallbacks import Fallbacks
 from autogen.errors import AutogenError, GraphChangedError, SourceLine, defects_of
 from autogen.lowering import decompositions
 from autogen.options import PLAIN, Options
 from autogen.runtime.replays import Settings
 from autogen.runtime.segments import KernelSegment
-
-logger = logging.getLogger(__name__)
 
 Runner = Callable[..., Any]
 
@@ -57,6 +55,7 @@ class Backend:
         name: the loss's name.
         options: how the loss is to run.
         heard: is told of each graph.
+        fallbacks: is told of kernels that turn out not to compile.
         mandatory: whether an `AutogenError` is raised instead of leaving a graph to torch.
         runs: whether kernels are to run; if not, they are made for tensors of any device, and torch runs the graphs.
     """
@@ -66,13 +65,14 @@ class Backend:
         name: str,
         options: Options = PLAIN,
         heard: Callable[[Captured, Runner], Runner] | None = None,
+        fallbacks: Fallbacks | None = None,
         *,
         mandatory: bool = False,
         runs: bool = True,
     ) -> None:
         self.name, self.options, self.mandatory, self.runs = name, options, mandatory, runs
         self.may_fail = True  # whether a fault of torch's is to be raised, as there is another way to capture
-        self._heard = heard
+        self._heard, self._fallbacks = heard, fallbacks or Fallbacks()
         self.__name__ = "autogen"
 
     def __call__(self, graph: torch.fx.GraphModule, example: Sequence[Any]) -> Runner:
@@ -94,7 +94,8 @@ class Backend:
                 require([each for each in example if isinstance(each, torch.Tensor)])
             formulas.replace(graph)
             with contextlib.nullcontext() if self.may_fail else defects_of(self.name):
-                runner, segment = Compilation(self.name, self.options, graph, mandatory=self.mandatory).run(example)
+                compilation = Compilation(self.name, self.options, graph, self._fallbacks, mandatory=self.mandatory)
+                runner, segment = compilation.run(example)
             captured = Captured(segment, segment.compiled.path, segment.compiled.reason)
             return captured, runner if self.runs else graph.forward
         except GraphChangedError:
@@ -113,8 +114,17 @@ def dynamo_backend(graph: torch.fx.GraphModule, example: Sequence[Any]) -> Runne
 class Compilation:
     """One graph through AOTAutograd, and on to kernels."""
 
-    def __init__(self, name: str, options: Options, graph: torch.fx.GraphModule, *, mandatory: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        options: Options,
+        graph: torch.fx.GraphModule,
+        fallbacks: Fallbacks | None = None,
+        *,
+        mandatory: bool = False,
+    ) -> None:
         self.name, self.options, self.graph, self._mandatory = name, options, graph, mandatory
+        self._fallbacks = fallbacks or Fallbacks()
         self.names = list(map(_name_of, (node for node in graph.graph.nodes if node.op == "placeholder")))
         self.runner: KernelSegment | None = None
         self.is_plain = False
@@ -138,7 +148,8 @@ class Compilation:
         """Say that torch runs the graph from now on."""
         if self._mandatory:
             raise error
-        logger.warning("%s runs in torch: %s", self.name, error.reason)
+        self._fallbacks.note(self.name, error.reason)
+        self._fallbacks.say()
 
     def _kernels(self, module: torch.fx.GraphModule, count: int, *, training: bool) -> KernelSegment:
         shapes = compat.fake_mode().shape_env

@@ -14,6 +14,7 @@ import torch
 from autogen import compat
 from autogen.availability import PLAIN_TYPES, has_interpreter, has_kernels, is_transformed, refusal_of
 from autogen.dispatch import watch
+from autogen.dispatch.fallbacks import Fallbacks
 from autogen.dispatch.fast import FastPath
 from autogen.errors import UnavailableError
 from autogen.options import PLAIN, Options
@@ -40,6 +41,7 @@ class Dispatcher:
         self, function: Callable[..., Any], name: str, options: Options = PLAIN, owner: type | None = None
     ) -> None:
         self.function, self.name, self.options, self.owner = function, name, options, owner
+        self.fallbacks = Fallbacks()
         self._sites: dict[Hashable, Site] = {}
         self._of_module: weakref.WeakKeyDictionary[torch.nn.Module, dict[bool, Site]] = weakref.WeakKeyDictionary()
         self.fast = FastPath(owner is not None) if options.reads == "arguments" and not options.static_graph else None
@@ -167,7 +169,9 @@ class Dispatcher:
     def _new_site(self, name: str, *, mandatory: bool, runs: bool = True, is_of_kind: bool = False) -> Site:
         from autogen.dispatch.site import Site  # which imports the compiler
 
-        return Site(self.function, name, self.options, mandatory=mandatory, runs=runs, is_of_kind=is_of_kind)
+        return Site(
+            self.function, name, self.options, self.fallbacks, mandatory=mandatory, runs=runs, is_of_kind=is_of_kind
+        )
 
 
 def _wrapping(loss: Dispatcher, *, mandatory: bool) -> Callable[[Any], Callable[..., Any]]:

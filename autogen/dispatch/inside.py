@@ -18,6 +18,7 @@ from torch import Tensor
 from autogen import compat
 from autogen.availability import PLAIN_TENSORS, is_functional, is_transformed, require
 from autogen.dispatch.backend import Compilation
+from autogen.dispatch.fallbacks import Fallbacks
 from autogen.dispatch.ops import Ops, separated
 from autogen.dispatch.site import Site
 from autogen.errors import AutogenError, GraphError, defects_of
@@ -36,7 +37,7 @@ def run_graph(
     if not is_transformed():  # a backend that runs the graph around the loss as it is
         site = graph.meta.get("autogen_site")
         if site is None:
-            site = graph.meta["autogen_site"] = Site(graph.forward, name, options, mandatory=mandatory)
+            site = graph.meta["autogen_site"] = Site(graph.forward, name, options, Fallbacks(), mandatory=mandatory)
         return site(*operands)
     try:
         ops = _ops_of(graph, operands, name, options)

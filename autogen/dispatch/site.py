@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import types
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,8 @@ from autogen.capture.source import innermost, is_torchs
 from autogen.capture.static_graph import Graph
 from autogen.dispatch import watch
 from autogen.dispatch.backend import Backend, Captured
-from autogen.errors import AutogenError, FallbackWarning, GraphBreakError, GraphChangedError, RecompileLimitError
+from autogen.dispatch.fallbacks import Fallbacks
+from autogen.errors import AutogenError, GraphBreakError, GraphChangedError, RecompileLimitError, UnavailableError
 from autogen.locks import compiling
 from autogen.options import Options
 
@@ -35,6 +35,7 @@ class Site:
         function: what computes the loss.
         name: the loss's name.
         options: how the loss is to run.
+        fallbacks: is told why torch runs it, if it does.
         mandatory: whether what has no kernel is an error.
         runs: whether kernels are to run (see `Backend`).
         is_of_kind: whether the numbers among the arguments are the same in each call.
@@ -45,6 +46,7 @@ class Site:
         function: Callable[..., Any],
         name: str,
         options: Options,
+        fallbacks: Fallbacks,
         *,
         mandatory: bool,
         runs: bool = True,
@@ -58,8 +60,9 @@ class Site:
         self._faults: Counter[Any] = Counter()
         self._graphs: dict[Any, Graph] = {}
         self._frame = threading.local()
-        self._warned = False
-        self._backend = Backend(name, options, self._hear, mandatory=mandatory, runs=runs)
+        self._fallbacks, self._has_kernels, self._is_full = fallbacks, False, False
+        self._refusals: list[str] = []  # why parts have no kernels, or all of it
+        self._backend = Backend(name, options, self._hear, fallbacks, mandatory=mandatory, runs=runs)
         self._call = compat.captures(self._function, self._backend, self._capture, fullgraph=mandatory)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -67,9 +70,13 @@ class Site:
             compat.forget(self._function.__code__)
             self._counts.clear()
         try:
-            return self._call(*args, **kwargs)
+            result = self._call(*args, **kwargs)
         except _NotCapturedError as error:
             fault = error.__cause__
+        else:
+            if self._refusals or self._fallbacks.pending:
+                self._say()
+            return result
         assert isinstance(fault, Exception)
         self._function(*args, **kwargs)  # which raises what the loss raises, if that was the reason
         raise GraphBreakError(compat.reason_of(fault), where=innermost(compat.frames_of(fault))) from fault
@@ -84,7 +91,10 @@ class Site:
             reason = f"it was captured {MOST_CAPTURES} times, and no capture holds for this call{why}"
             if self.mandatory:
                 raise RecompileLimitError(self.name, reason)
-            self._warn(reason)
+            self.reason = reason
+            if not self._is_full:
+                self._is_full = True
+                self._fallbacks.note(self.name, reason, further=True)
             return compat.captures_no_more(reason)
         is_root = code is self._function.__code__
         self._frame.key, fault = key, None
@@ -117,6 +127,7 @@ class Site:
         is_known = self._faults[key] >= _MOST_FAULTS or not (is_of_call or has_captures)
         if is_root and is_known:
             self.reason = reason
+            self._refusals.append(reason)
         logger.info("torch runs %s of %s: %s", code.co_name, self.name, reason)
         if is_known and has_captures:  # which go on
             return compat.captures_no_more(reason)
@@ -124,6 +135,9 @@ class Site:
 
     def _hear(self, captured: Captured, runner: Callable[..., Any]) -> Callable[..., Any]:
         """Note a graph; returns what runs it."""
+        self._has_kernels |= captured.runner is not None
+        if captured.error is not None and not isinstance(captured.error, UnavailableError):
+            self._refusals.append(captured.reason)
         if self.options.static_graph and captured.runner is not None:
             self._compare(captured)
         return watch.watched(captured, runner)
@@ -143,12 +157,14 @@ class Site:
         if difference is not None:
             raise GraphChangedError(self.name, difference)
 
-    def _warn(self, reason: str) -> None:
-        """Say once that further kinds of calls run in torch, and why there are so many."""
-        self.reason = reason
-        if not self._warned:
-            self._warned = True
-            warnings.warn(FallbackWarning(self.name, reason), stacklevel=2)
+    def _say(self) -> None:
+        """Warn, after a call, if no part of the loss has kernels."""
+        if watch.is_stopping():
+            return
+        for reason in () if self._has_kernels else self._refusals:
+            self._fallbacks.note(self.name, reason)
+        self._refusals.clear()
+        self._fallbacks.say()
 
 
 def _with_own_code(function: Callable[..., Any]) -> Any:

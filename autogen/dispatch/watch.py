@@ -47,6 +47,11 @@ def watching(*, stops: bool = False) -> Iterator[list[Run]]:
         _watchers.runs, _watchers.stops = before
 
 
+def is_stopping() -> bool:
+    """Whether calls of this thread are only looked at."""
+    return _watchers.stops
+
+
 def watched(captured: Captured, runner: Callable[..., Any]) -> Callable[..., Any]:
     """What runs a segment, and tells whoever watches."""
     watchers = _watchers

@@ -642,8 +642,8 @@ def test_nothing_else_names_what_is_private() -> None:
 
 
 def test_profiled() -> None:
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-        with compat.profiled("a range"):
-            torch.ones(3)
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities) as profiler, compat.profiled("a range"):
+        torch.ones(3)
     names = [event.name for event in profiler.events()]
     assert names.index("a range") < names.index("aten::ones")
