@@ -12,6 +12,7 @@ from autogen._version import __version__
 from autogen.errors import (
     AutogenError,
     CompileError,
+    ConfigError,
     FallbackWarning,
     GraphBreakError,
     GraphChangedError,
@@ -27,7 +28,7 @@ from autogen.errors import (
     UnsupportedOpError,
     ValueBranchError,
 )
-from autogen.policies import Policy, policy, set_policy
+from autogen.policies import Policy, load_runconfig, policy, set_policy
 
 if TYPE_CHECKING:
     from autogen import functional as functional
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AutogenError",
     "CompileError",
+    "ConfigError",
     "DirectionReport",
     "FallbackWarning",
     "GraphBreakError",
@@ -59,6 +61,7 @@ __all__ = [
     "__version__",
     "autogen_loss",
     "explain",
+    "load_runconfig",
     "policy",
     "retracing",
     "set_policy",

@@ -7,9 +7,8 @@ Triton's part happens when a launcher first runs.
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,8 +20,10 @@ from autogen.lowering import lower, scans
 from autogen.names import spelled
 from autogen.options import PLAIN, Options
 from autogen.runtime.compiled import CompiledLoss
-from autogen.runtime.launch import Launcher, Tuner
+from autogen.runtime.launch import Launcher, Tune, Tuner
 from autogen.scheduling.schedule import schedule
+from autogen.tiling.chosen import Chosen
+from autogen.tiling.tiler import Tiler
 
 
 def compile_segment(
@@ -108,7 +109,7 @@ def _of_form(
     """The kernels of a joint graph, planned and emitted in the `form` that `lower` gives it."""
     program = lower(joint, name, **form)
     plan = schedule(program, kernel_name(name), hints, training=training, gradient=options.gradient)
-    compiled = CompiledLoss(joint, plan, device, _tuner(options, device))
+    compiled = CompiledLoss(joint, plan, device, _tuner(options, device, plan.name))
     # Emitted here and not at the first launch, so that whatever fails fails before anything ran.
     for launcher in compiled.launchers:
         launcher.source(launcher.tiling(hints).variant)
@@ -118,12 +119,22 @@ def _of_form(
     return compiled
 
 
-def _tuner(options: Options, device: torch.device) -> Callable[[Launcher], Tuner] | None:
-    if options.tuning is None:
-        return None
-    from autogen.tuning import Tuner
+def _tuner(options: Options, device: torch.device, name: str) -> Tune | None:
+    config, mode = options.config, options.tuning
+    if config is not None:
 
-    return functools.partial(Tuner, mode=options.tuning, device=device)
+        def chosen(launcher: Launcher) -> Tuner:
+            return Chosen(launcher.kernel, launcher.tiler if isinstance(launcher.tiler, Tiler) else None, config, name)
+
+        return chosen
+    if mode is None:
+        return None
+    from autogen.tuning import Tuner as Timed
+
+    def timed(launcher: Launcher) -> Tuner | None:
+        return None if launcher.kernel.parts else Timed(launcher, mode, device)
+
+    return timed
 
 
 def kernel_name(name: str) -> str:

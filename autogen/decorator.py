@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         tune: Tune | None
         cpu: Cpu | None
         reads: Reads
+        config: Mapping[str, Any] | None
 
 
 _Loss = TypeVar("_Loss", bound=Callable[..., Any])
@@ -52,6 +53,7 @@ def autogen_loss(
     tune: Tune | None = None,
     cpu: Cpu | None = None,
     reads: Reads = "anything",
+    config: Mapping[str, Any] | None = None,
 ) -> Any:
     """Run a loss on generated Triton kernels, one forward and one backward, wherever that is possible.
 
@@ -94,14 +96,19 @@ def autogen_loss(
             else "eager".
         reads: "arguments" declares that the loss reads nothing but its arguments, and numbers, texts and buffers of its
             own module. A call like an earlier one then goes straight to its kernels, past Dynamo's guards.
+        config: launch parameters of generated kernels, in the place of those that follow from the sizes: their tile
+            sizes (such as "BLOCK", or "ROWS" and "COLS", in elements, powers of two) and "num_warps" (of 32 threads),
+            for both directions, or for "forward" and "backward" apart: `{"forward": {"BLOCK": 2048}}`. `explain` tells
+            which a kernel has.
 
     Raises:
         TypeError: `loss` is not a module class, a module or a function; or a class whose `forward` takes no `self`.
         ValueError: an unknown policy, or another value of an option than those above.
+        ConfigError: from calls, and `explain`: a kernel does not have what `config` names, or not for these sizes.
         GraphChangedError: from calls of a loss with a static graph.
     """
     level = None if policy is None else Policy(policy)
-    options = Options(level, gradient, static_graph, retrace, handwritten, tune, cpu, reads)
+    options = Options(level, gradient, static_graph, retrace, handwritten, tune, cpu, reads, config)
     return functools.partial(_decorate, options=options) if loss is MISSING else _decorate(loss, options)
 
 

@@ -138,6 +138,18 @@ class GraphChangedError(AutogenError):
         )
 
 
+class ConfigError(AutogenError, ValueError):
+    """The kernel named `kernel` cannot be launched as the `config` of its loss says, for a `reason`."""
+
+    def __init__(self, kernel: str, reason: str, remedy: str) -> None:
+        self.kernel = kernel
+        super().__init__(f"config does not go with the kernel {kernel}: {reason}", remedy=remedy)
+
+
+ASKED_FOR = (GraphChangedError, ConfigError)
+"""Errors in what the user has asked for in so many words, under any policy."""
+
+
 class ScheduleError(AutogenError):
     """The traced loss does not fit the kernel shapes the generator knows."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -28,6 +28,9 @@ Cpu = Literal["eager", "inductor"]
 
 Reads = Literal["anything", "arguments"]
 """What a loss may look at: anything, which torch finds out, or its arguments and the attributes of its module alone."""
+
+DIRECTIONS = ("forward", "backward")
+"""What a loss has kernels for."""
 
 RETRACE_VARIABLE = "AUTOGEN_RETRACE"
 """Set to 1 when a loss is decorated, every call of it is traced."""
@@ -68,6 +71,26 @@ _CHOICES: dict[str, tuple[tuple[Any, ...], str]] = {
 """The values of each option, and what to say of another."""
 
 
+def _checked(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of what is to be set, if it can be such.
+
+    Raises:
+        ValueError: it is no mapping of names to positive integers, or of directions to such.
+    """
+    if isinstance(config, Mapping) and config and not config.keys() - set(DIRECTIONS):
+        return {which: _checked(each) for which, each in config.items()}
+    is_plain = isinstance(config, Mapping) and all(
+        isinstance(name, str) and name not in DIRECTIONS and type(size) is int and size > 0
+        for name, size in config.items()
+    )
+    if not is_plain:
+        raise ValueError(
+            'config is a mapping such as {"BLOCK": 1024, "num_warps": 8}, or of two such for "forward" and "backward"; '
+            f"got {config!r}"
+        )
+    return dict(config)
+
+
 @dataclass(frozen=True)
 class Options:
     """How a loss is to run; see `autogen_loss`.
@@ -87,6 +110,7 @@ class Options:
     tune: Tune | None = None
     cpu: Cpu | None = None
     reads: Reads = "anything"
+    config: Mapping[str, Any] | None = None
     fault: str = field(default="", init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -95,6 +119,8 @@ class Options:
         for name, (choices, problem) in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{problem} {getattr(self, name)!r}")
+        if self.config is not None:
+            self._check_config(self.config)
         try:  # read once: what is compiled depends on it
             if self.cpu is None:
                 object.__setattr__(self, "cpu", _asked_for(CPU_VARIABLE, "eager", "inductor") or "eager")
@@ -106,10 +132,17 @@ class Options:
         except ValueError as error:
             object.__setattr__(self, "fault", str(error))
 
+    def _check_config(self, config: Mapping[str, Any]) -> None:
+        if self.handwritten is not None:
+            raise ValueError("config is for generated kernels; this loss has handwritten ones, which set their own")
+        if self.tune:
+            raise ValueError("a loss is tuned, or launched as its config says, not both")
+        object.__setattr__(self, "config", _checked(config))
+
     @property
     def tuning(self) -> Tuning | None:
         """How configurations are chosen; None is by sizes alone."""
-        return _TUNED_BY.get(self.tune)
+        return None if self.config is not None else _TUNED_BY.get(self.tune)
 
     @property
     def retraces(self) -> bool:

@@ -1,13 +1,18 @@
-"""Who may run a generated kernel: per object, in a `with` block, per process, by the environment."""
+"""Who may run a generated kernel: per object, in a `with` block, per process, by the environment, by a file."""
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from contextlib import suppress
 from enum import Enum
+from pathlib import Path
+from typing import Any
 
 ENVIRONMENT_VARIABLE = "AUTOGEN_POLICY"
+FILE_VARIABLE = "AUTOGEN_RUNCONFIG"
+KEY = "autogen_policy"
 
 
 class Policy(str, Enum):
@@ -60,39 +65,123 @@ class policy:
         _open_blocks.policies = _open_blocks.policies[:-1]
 
 
-# None while the environment holds an unknown value.
+# What `set_policy` and `load_runconfig` were told.
+_set_policy: Policy | None = None
+_file_policy: Policy | None = None
+
+# What holds outside of all blocks; None while the environment holds something that is not understood.
 _process_policy: Policy | None = None
 
 
 def set_policy(level: Policy | str | None) -> None:
     """Set the policy of the process; `None` returns to that of the environment, which is read again."""
-    global _process_policy
-    _process_policy = _environment_policy() if level is None else Policy(level)
+    global _set_policy
+    _set_policy = None if level is None else Policy(level)
+    _update()
+
+
+def load_runconfig(path: str | os.PathLike[str]) -> None:
+    """Take the policy of the process from a file, unless `set_policy` or `AUTOGEN_POLICY` say something else.
+
+    Args:
+        path: a YAML file, or a TOML file (by its ending `.toml`), with the key `autogen_policy` in `runconfig`; other
+            keys are other programs'. `AUTOGEN_RUNCONFIG` names a file that is read when autogen is imported.
+
+    Raises:
+        ValueError: the file is not there, is no such file, or holds an unknown policy, or another key that begins with
+            `autogen_`. Nothing has changed then.
+    """
+    global _file_policy
+    _file_policy = _policy_in(path)
+    _update()
 
 
 def resolve(object_policy: Policy | str | None = None) -> Policy:
     """The policy in force for an object that was given `object_policy`, or none.
 
-    The first of these that is set: the object's own, the innermost `with` block, `set_policy`, the
-    environment variable `AUTOGEN_POLICY` as it was when this module was imported, and `Policy.DEFAULT`.
+    The first of these that is set: the object's own, the innermost `with` block, `set_policy`, the environment variable
+    `AUTOGEN_POLICY` as it was when this module was imported, `load_runconfig`, the file `AUTOGEN_RUNCONFIG` likewise,
+    and `Policy.DEFAULT`.
     """
     if object_policy is not None:
         return Policy(object_policy)
     if policies := _open_blocks.policies:
         return policies[-1]
-    return _process_policy or _environment_policy()
+    return _process_policy or _outside_of_blocks()
 
 
-def _environment_policy() -> Policy:
+def _update() -> None:
+    global _process_policy
+    _process_policy = None
+    _process_policy = _outside_of_blocks()
+
+
+def _outside_of_blocks() -> Policy:
+    return _set_policy or _environment_policy() or _file_policy or _environment_file_policy() or Policy.DEFAULT
+
+
+def _environment_policy() -> Policy | None:
     text = os.environ.get(ENVIRONMENT_VARIABLE)
     try:
-        return Policy(text) if text else Policy.DEFAULT
+        return Policy(text) if text else None
     except ValueError as error:
         raise ValueError(f"environment variable {ENVIRONMENT_VARIABLE}: {error}") from None
 
 
+def _environment_file_policy() -> Policy | None:
+    path = os.environ.get(FILE_VARIABLE)
+    try:
+        return _policy_in(path) if path else None
+    except ValueError as error:
+        raise ValueError(f"environment variable {FILE_VARIABLE}: {error}") from None
+
+
+def _policy_in(path: str | os.PathLike[str]) -> Policy:
+    """The policy that a file names; see `load_runconfig`."""
+    own = _read(Path(path)).get("runconfig")
+    names = [name for name in own if str(name).startswith("autogen_")] if isinstance(own, dict) else []
+    for name in names:
+        if name != KEY:
+            raise ValueError(f"{path}: {name} is no key of autogen's; it knows {KEY}")
+    if not isinstance(own, dict) or not names:
+        raise ValueError(f"{path}: there is no {KEY} under runconfig; write it as `runconfig: {{{KEY}: disabled}}`")
+    try:
+        return Policy(own[KEY])
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What is in a YAML or TOML file.
+
+    Raises:
+        ValueError: it cannot be read, or is neither.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: the file cannot be read ({error})") from None
+    # Imported here, as few programs have such a file.
+    if path.suffix.lower() == ".toml":
+        if sys.version_info >= (3, 11):
+            import tomllib
+        else:
+            import tomli as tomllib
+        try:
+            return tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"{path}: it is no TOML ({error})") from None
+    import yaml
+
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: it is no YAML ({' '.join(str(error).split())})") from None
+    return found if isinstance(found, dict) else {}
+
+
 # The environment is read here and not at the first call: `os.environ` is too slow for every call, and a
-# global that changes inside the first compiled call would make torch compile that call twice. An unknown
-# value is reported by `resolve`, so that it does not keep the package from being imported.
+# global that changes inside the first compiled call would make torch compile that call twice. What is not
+# understood is reported by `resolve`, so that it does not keep the package from being imported.
 with suppress(ValueError):
-    set_policy(None)
+    _update()

@@ -13,7 +13,7 @@ from autogen import availability, ir
 from autogen.decorator import call_of
 from autogen.dispatch.dispatcher import Dispatcher
 from autogen.emission.source import KernelSource
-from autogen.errors import AutogenError, SourceLine
+from autogen.errors import AutogenError, ConfigError, SourceLine
 from autogen.parts import PARTS, Parts
 from autogen.policies import Policy, resolve
 from autogen.runtime.backwards import Step, kernels_in
@@ -148,6 +148,8 @@ def _of_captures(name: str, dispatcher: Dispatcher, args: Sequence[Any], kwargs:
     """The report on what torch captures of a loss."""
     try:
         runs, refused = dispatcher.look(name, args, kwargs)
+    except ConfigError:
+        raise
     except AutogenError as error:  # under the policy "mandatory"
         return Report(name, "eager", error.reason)
     runs = [replace(run, captured=run.captured.now) for run in runs]
@@ -244,8 +246,8 @@ def describe(steps: Sequence[Step], sizes: Mapping[str, int]) -> DirectionReport
 
 
 def _config(launcher: Launcher, sizes: Mapping[str, int]) -> str:
-    config, is_tuned = launcher.config(sizes)
-    return f"{config} ({'tuned' if is_tuned else 'default'})"
+    config, origin = launcher.config(sizes)
+    return f"{config} ({origin})"
 
 
 def _with_line(name: str, line: SourceLine | None) -> str:

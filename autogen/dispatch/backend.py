@@ -16,7 +16,7 @@ from autogen.capture import formulas
 from autogen.capture.source import innermost
 from autogen.compiler import compile_graph, compile_segment
 from autogen.dispatch.fallbacks import Fallbacks
-from autogen.errors import AutogenError, GraphChangedError, SourceLine, defects_of
+from autogen.errors import ASKED_FOR, AutogenError, SourceLine, defects_of
 from autogen.lowering import decompositions
 from autogen.options import PLAIN, Options
 from autogen.runtime.replays import Settings
@@ -98,7 +98,7 @@ class Backend:
                 runner, segment = compilation.run(example)
             captured = Captured(segment, segment.compiled.path, segment.compiled.reason)
             return captured, runner if self.runs else graph.forward
-        except GraphChangedError:
+        except ASKED_FOR:
             raise
         except AutogenError as error:
             return Captured(None, "eager", error.reason, error), graph.forward

@@ -21,7 +21,7 @@ from autogen.dispatch.backend import Compilation
 from autogen.dispatch.fallbacks import Fallbacks
 from autogen.dispatch.ops import Ops, separated
 from autogen.dispatch.site import Site
-from autogen.errors import AutogenError, GraphError, defects_of
+from autogen.errors import ASKED_FOR, AutogenError, GraphError, defects_of
 from autogen.locks import compiling
 from autogen.options import Options
 
@@ -41,8 +41,8 @@ def run_graph(
         return site(*operands)
     try:
         ops = _ops_of(graph, operands, name, options)
-    except AutogenError:
-        if mandatory:
+    except AutogenError as error:
+        if mandatory or isinstance(error, ASKED_FOR):
             raise
         ops = None
     return graph(*operands) if ops is None else ops(operands)

@@ -16,7 +16,14 @@ from autogen.capture.static_graph import Graph
 from autogen.dispatch import watch
 from autogen.dispatch.backend import Backend, Captured
 from autogen.dispatch.fallbacks import Fallbacks
-from autogen.errors import AutogenError, GraphBreakError, GraphChangedError, RecompileLimitError, UnavailableError
+from autogen.errors import (
+    ASKED_FOR,
+    AutogenError,
+    GraphBreakError,
+    GraphChangedError,
+    RecompileLimitError,
+    UnavailableError,
+)
 from autogen.locks import compiling
 from autogen.options import Options
 
@@ -106,7 +113,7 @@ class Site:
                     found = convert(**options, **attempt)
             except Exception as error:
                 cause = compat.cause_of(error)
-                if isinstance(cause, GraphChangedError) or (self.mandatory and isinstance(cause, AutogenError)):
+                if isinstance(cause, ASKED_FOR) or (self.mandatory and isinstance(cause, AutogenError)):
                     raise cause from None
                 fault = error
                 if compat.is_of_call(error):

@@ -6,7 +6,7 @@ Each may have a layout of its own, or be missing, and backward is scheduled once
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from autogen import ir
 from autogen.capture.graph import JointGraph
 from autogen.errors import ScheduleError, defects_of
 from autogen.locks import compiling
-from autogen.runtime.launch import Launcher, Results, Tuner
+from autogen.runtime.launch import Launcher, Results, Tune
 from autogen.scheduling.kernel import Kernel
 from autogen.scheduling.plan import Plan
 from autogen.sizes import evaluator_of
@@ -68,7 +68,7 @@ class Backwards:
 
     joint: JointGraph
     plan: Plan
-    tune: Callable[[Launcher], Tuner] | None
+    tune: Tune | None
     _found: dict[tuple[tuple[str, ...], bool], Backward | ScheduleError] = field(default_factory=dict)
 
     def usual(self) -> Backward:
@@ -156,9 +156,7 @@ class Backwards:
         return Backward(steps, results, tuple(map(names.get, range(len(self.joint.inputs)))), aliases)
 
 
-def launchers_of(
-    steps: Iterable[Kernel | TorchStep], plan: Plan, tune: Callable[[Launcher], Tuner] | None
-) -> tuple[Step, ...]:
+def launchers_of(steps: Iterable[Kernel | TorchStep], plan: Plan, tune: Tune | None) -> tuple[Step, ...]:
     """The steps of a plan, ready to run."""
     return tuple(step if isinstance(step, TorchStep) else Launcher(step, plan.provenance, tune) for step in steps)
 

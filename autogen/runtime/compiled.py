@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 import torch
 
 from autogen.capture.graph import JointGraph
 from autogen.runtime.backwards import Arriving, Backwards, Sizes, Step, kernels_in, launchers_of, results_of
-from autogen.runtime.launch import Launcher, Tuner
+from autogen.runtime.launch import Launcher, Tune
 from autogen.runtime.packing import Packing, packed
 from autogen.runtime.route import Route
 from autogen.scheduling.plan import Plan
@@ -25,7 +25,7 @@ class CompiledLoss:
     joint: JointGraph
     plan: Plan
     device: torch.device
-    tune: Callable[[Launcher], Tuner] | None = None
+    tune: Tune | None = None
     forward: tuple[Step, ...] = field(init=False)
     backwards: Backwards = field(init=False)
 

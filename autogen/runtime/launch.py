@@ -57,13 +57,22 @@ class Results:
 
 
 class Tuner(Protocol):
-    """What chooses the configurations of one kernel by more than its sizes; see `autogen.tuning`."""
+    """What chooses the configurations of one kernel by more than its sizes: `autogen.tuning.Tuner`, or the user.
+
+    `origin` is what reports call the choice.
+    """
+
+    origin: str
 
     def known(self, sizes: Mapping[str, int]) -> Config | None:
         """What has been chosen for sizes like these, None if nothing has. Compiles nothing, and times nothing."""
 
     def choose(self, sizes: Mapping[str, int]) -> Config | None:
         """The same; what has not been chosen is chosen now, if that is possible here."""
+
+
+Tune = Callable[["Launcher"], Tuner | None]
+"""What gives a launcher its tuner, if it has one."""
 
 
 @dataclass(frozen=True)
@@ -93,18 +102,22 @@ class Written:
 class Launcher:
     """One kernel of a plan, ready to be launched for any sizes; its variants are emitted when first needed."""
 
-    def __init__(self, kernel: Kernel, provenance: Provenance, tune: Callable[[Launcher], Tuner] | None = None) -> None:
+    def __init__(
+        self, kernel: Kernel, provenance: Provenance, tune: Callable[[Launcher], Tuner | None] | None = None
+    ) -> None:
         self.kernel = kernel
         self._provenance = provenance
         self._space = Space(kernel)
         self.tiler = HorizontalTiler(kernel) if kernel.parts else Tiler(kernel, self._space)
         self._written: dict[Variant, Written] = {}
-        self._tuner = tune(self) if tune and not kernel.parts else None
+        self._tuner = tune(self) if tune else None
 
-    def config(self, sizes: Mapping[str, int]) -> tuple[Config, bool]:
-        """The configuration for the given sizes as far as it is known, and whether it is not merely the default."""
+    def config(self, sizes: Mapping[str, int]) -> tuple[Config, str]:
+        """The configuration for the given sizes as far as it is known, and where it is from."""
         known = self._tuner.known(sizes) if self._tuner else None
-        return (self.tiler.default(sizes), False) if known is None else (known, True)
+        if self._tuner is None or known is None:
+            return self.tiler.default(sizes), "default"
+        return known, self._tuner.origin
 
     def tiling(self, sizes: Mapping[str, int]) -> Tiling:
         """The launch parameters for the given sizes."""

@@ -14,7 +14,7 @@ from autogen import compat
 from autogen.availability import is_functional
 from autogen.capture.joint import Returned, Segment
 from autogen.capture.prologue import UnequalSizesError
-from autogen.errors import AutogenError
+from autogen.errors import ASKED_FOR, AutogenError
 from autogen.runtime.compiled import CompiledLoss
 from autogen.runtime.prepared import Prepared, make_room
 from autogen.runtime.replays import Replayed, Settings, stream_of
@@ -80,6 +80,8 @@ class KernelSegment:
             return self.run(arguments)
         except UnequalSizesError:
             pass
+        except ASKED_FOR:
+            raise
         except AutogenError as error:
             self.fail(error)
         return self.eager(*arguments)
@@ -327,6 +329,8 @@ class _Kernels(torch.autograd.Function):
                 gradients = prepared.backward(saved, upstream, sizes)
                 if gradients is not None:
                     return None, *gradients
+            except ASKED_FOR:
+                raise
             except AutogenError as error:  # of a kernel for another layout of upstream
                 segment.fail(error)
         stream, wanted = ctx.stream if segment.is_random else None, ctx.needs_input_grad[1:]

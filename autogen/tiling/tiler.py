@@ -153,7 +153,7 @@ class Tiler:
         self._skew = skew_of(kernel, space)
         nodes = ir.topological([*kernel.totals, *(root.node for root in kernel.roots)])
         most_axes = max((len(node.axes) for node in nodes), default=0)
-        self._double = any(node.dtype == torch.float64 and len(node.axes) == most_axes for node in nodes)
+        self.is_double = any(node.dtype == torch.float64 and len(node.axes) == most_axes for node in nodes)
         buffers = [node.attrs[0] for node in nodes if node.op == "load"] + [root.buffer for root in kernel.roots]
         self._access = ACCESS // min((buffer.dtype.itemsize for buffer in buffers), default=1)
         extents = {sum((n - 1) * s for n, s in zip(b.shape, b.strides, strict=True)) + 1 for b in buffers if b.shape}
@@ -234,7 +234,7 @@ class Tiler:
             and (not config.looped or (self._may_loop and tiles["COLS"] < whole))
             and (config.looped or not (self._whole_rows or whole <= FEW) or tiles.get("COLS", whole) == whole)
             and config.num_warps in WARPS
-            and threads <= held <= 32 * threads >> self._double
+            and threads <= held <= 32 * threads >> self.is_double
         )
 
     def cut(self, config: Config, sizes: Mapping[str, int]) -> Tiling:
@@ -309,7 +309,7 @@ class Tiler:
     def _flat(self, extents: Extents) -> Config:
         is_small = extents.rows <= 2**18 or self._draws_none
         block = 1024 if is_small else 2048 if extents.rows <= 2**20 else 4096
-        block = max(block >> self._double, 128)
+        block = max(block >> self.is_double, 128)
         num_warps = (8 if block >= 2048 else 4) << self._heavy
         if self._may_stride and extents.rows > MOST_PROGRAMS * block:
             block //= 2  # one after the other, so that a thread has room for its part of the totals
@@ -322,7 +322,7 @@ class Tiler:
             config = self._by_warps(extents, cols)
             # Of the longest tiles, threads have half: more of them are on a chip, and each has enough to do.
             return replace(config, num_warps=8) if cols > LONG and not self._is_of_halves else config
-        elements = 2048 >> self._double
+        elements = 2048 >> self.is_double
         if self.columns_adjacent:
             cols = self._well_filled(extents, min(whole, elements))
             rows = max(self._rows_at_once(elements // cols, inner, extents.columns), LEAST // cols)
@@ -344,7 +344,7 @@ class Tiler:
         """Elements of a thread: what is stored of rows that begin anywhere needs more registers."""
         is_skewed = self._skew is not None and self._skew.pays(extents.columns, rows=1)
         is_slight = self._is_slight and not (is_skewed and self._writes_elements)
-        return (32 if is_slight else 16) >> self._heavy >> self._double
+        return (32 if is_slight else 16) >> self._heavy >> self.is_double
 
     def _by_warps(self, extents: Extents, cols: int) -> Config:
         """A tile of rows that fill a warp or more: as many warps as they do fill, so that few share a row, and what
@@ -374,7 +374,7 @@ class Tiler:
     def _must_loop(self, extents: Extents) -> bool:
         """Whether rows are too long to be had at once."""
         whole = next_power_of_2(extents.columns)
-        resident = MAX_RESIDENT // next_power_of_2(self._live) >> self._double
+        resident = MAX_RESIDENT // next_power_of_2(self._live) >> self.is_double
         if self._is_of_pairs:
             resident = PAIRED
         elif not self.columns_adjacent:
@@ -389,7 +389,7 @@ class Tiler:
 
     def _chunks(self, extents: Extents) -> Config:
         whole, inner = next_power_of_2(extents.columns), next_power_of_2(extents.inner_rows)
-        elements = 2048 >> self._double
+        elements = 2048 >> self.is_double
         if self.columns_adjacent:
             cols = whole if self._whole_rows else min(whole, 256)
             rows = min(max(elements // cols, 1), 512, inner)
@@ -402,18 +402,18 @@ class Tiler:
     def _rows(self, extents: Extents, looped: bool) -> Config:
         whole, inner = next_power_of_2(extents.columns), next_power_of_2(extents.inner_rows)
         # A sum that runs from thread to thread does so in shared memory.
-        most = max((HELD >> self._double) // whole, 1) if self._holds_rows else ROWS_ADJACENT
+        most = max((HELD >> self.is_double) // whole, 1) if self._holds_rows else ROWS_ADJACENT
         if self._is_of_pairs:
-            rows = min(inner, PAIRED >> self._double, most)
-            cols = (PAIRED**2 >> self._double) // rows if looped else whole
+            rows = min(inner, PAIRED >> self.is_double, most)
+            cols = (PAIRED**2 >> self.is_double) // rows if looped else whole
         elif not looped and self.columns_adjacent and whole > SHORT and (self._may_stride or self._draws_none):
             return self._by_warps(extents, whole)
         elif self.columns_adjacent:
-            cols = (4096 >> self._double) if looped else whole
+            cols = (4096 >> self.is_double) if looped else whole
             rows = 1 if looped else self._rows_at_once(2048 // cols, inner, extents.columns)
         else:
             rows = min(inner, ROWS_ADJACENT, most)
-            cols = max(4096 // rows, 1) >> self._double if looped else whole
+            cols = max(4096 // rows, 1) >> self.is_double if looped else whole
         is_light = self._is_of_halves and self.columns_adjacent and extents.rows >= MANY_ROWS
         warps = min(max(rows * cols // 512, 4), (4 if is_light else 8) if looped else 32)
         return Config((("ROWS", rows), ("COLS", cols)), warps, looped)

@@ -73,6 +73,8 @@ def versions() -> str:
 class Tuner:
     """Chooses the configurations of one launcher; see `autogen.runtime.launch.Tuner`."""
 
+    origin = "tuned"
+
     def __init__(self, launcher: Launcher, mode: Tuning, device: torch.device) -> None:
         self._launcher, self._mode, self._device = launcher, mode, device
         self._chosen: dict[Bucket, Config] = {}

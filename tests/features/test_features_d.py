@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from autogen import losses
+import autogen
+from autogen import ConfigError, autogen_loss, losses
 
 
 def ranges(loss: torch.nn.Module, *args: torch.Tensor) -> list[str]:
@@ -39,3 +43,53 @@ def test_d1_gradients_have_the_name_of_the_loss() -> None:
         pass
 
     assert repr(Weighted()(x, y)).endswith("grad_fn=<WeightedBackward>)")
+
+
+def test_d21_launch_parameters_need_not_be_given_but_can_be() -> None:
+    x, y = torch.rand(64, 300, requires_grad=True), torch.rand(64, 300)
+    plain = autogen.explain(losses.MSELoss(), x, y)
+    assert plain.forward is not None and plain.forward.configs == ("BLOCK 1024, 4 warps (default)",)
+    loss = autogen_loss(losses.MSELoss(), config={"BLOCK": 2048, "num_warps": 8})
+    assert loss(x, y) == torch.nn.functional.mse_loss(x, y)
+    report = autogen.explain(loss, x, y)
+    assert report.forward is not None and report.forward.configs == ("BLOCK 2048, 8 warps (set)",)
+    apart = autogen.explain(autogen_loss(losses.MSELoss(), config={"backward": {"num_warps": 2}}), x, y)
+    assert apart.forward is not None and apart.forward.configs == plain.forward.configs
+    assert apart.backward is not None and apart.backward.configs == ("BLOCK 1024, 2 warps (set)",)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (
+            {"ROWS": 4},
+            "it has no ROWS\nFor these sizes it has BLOCK 1024, 4 warps; what can be set is BLOCK, num_warps.",
+        ),
+        ({"BLOCK": 1000}, "it cannot have BLOCK 1000, 4 warps\n"),
+        ({"forward": {"num_warps": 3}}, "it cannot have BLOCK 1024, 3 warps\n"),
+    ],
+)
+def test_d21_what_a_kernel_does_not_have(config: Any, said: str) -> None:
+    x = torch.rand(4, 300, requires_grad=True)
+    loss = autogen_loss(losses.MSELoss(), config=config)
+    for call in (autogen.explain, lambda loss, *args: loss(*args)):
+        with pytest.raises(ConfigError) as raised:
+            call(loss, x, x)
+        assert f"the kernel mse_loss_forward: {said}" in str(raised.value)
+
+
+def test_d21_inside_of_torch_compile_too() -> None:
+    x = torch.rand(4, 300, requires_grad=True)
+    loss = torch.compile(autogen_loss(losses.MSELoss(), config={"ROWS": 4}), backend="aot_eager")
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="it has no ROWS"):
+        loss(x, x)
+
+
+def test_d21_what_is_no_config() -> None:
+    for wrong in ({"BLOCK": "1024"}, {"BLOCK": 0}, {"forward": 4}, {"forward": {}, "BLOCK": 1}, [1]):
+        with pytest.raises(ValueError, match="config is a mapping such as"):
+            autogen_loss(losses.MSELoss(), config=wrong)  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="handwritten"):
+        autogen_loss(losses.CTCLoss(), config={"BLOCK": 128})
+    with pytest.raises(ValueError, match="not both"):
+        autogen_loss(losses.MSELoss(), config={"BLOCK": 128}, tune=True)
