@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from triton.runtime.errors import OutOfResources
 
 import autogen.emission.emit
 import autogen.scheduling.schedule
-from autogen import CompileError, autogen_loss, explain, policy
+from autogen import CompileError, FallbackWarning, autogen_loss, explain, policy
 from autogen.errors import InternalError
 from autogen.runtime import build
 from autogen.runtime.launch import Launch
@@ -118,21 +117,19 @@ def test_torch_takes_over(
     function: Callable[..., Tensor],
     failure: str,
     monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
     launches: Launches,
 ) -> None:
     FAILURES[failure][0](monkeypatch)
     loss, expected = autogen_loss(function), gradients(function)
     for _ in range(before):
         loss(X, W)
-    with caplog.at_level(logging.WARNING, "autogen"):
+    with pytest.warns(FallbackWarning, match="runs in torch") as warned:
         torch.testing.assert_close(gradients(loss), expected)
         assert launches.take() >= 1  # of forward
         torch.testing.assert_close(gradients(loss), expected)
         torch.testing.assert_close(gradients(loss, twice=True), gradients(function, twice=True))
     assert launches.take() == 0
-    (record,) = caplog.records
-    assert record.levelname == "WARNING" and "runs in torch" in record.getMessage()
+    assert len([each for each in warned if each.category is FallbackWarning]) == 1
     assert explain(loss, X, W).path == "eager"
 
 
