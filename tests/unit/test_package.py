@@ -8,12 +8,18 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
+from email import message_from_bytes
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 import autogen
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
 
@@ -96,6 +102,30 @@ def test_top_level_folder_is_linked_into_the_package(folder: str) -> None:
     assert (ROOT / "autogen" / folder).readlink() == Path("..", folder)
 
 
+BUILT_FROM = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
+
+
+@pytest.mark.parametrize("folder", ["losses", "templates"])
+def test_a_checkout_without_links_is_not_built(folder: str, tmp_path: Path) -> None:
+    """Where git makes no symbolic links, it writes a file of where each leads."""
+    (tmp_path / "autogen").mkdir()
+    for file in BUILT_FROM:
+        shutil.copy(ROOT / file, tmp_path)
+    for name in ("losses", "templates"):
+        (tmp_path / name).mkdir()
+        if name == folder:
+            (tmp_path / "autogen" / name).write_text(f"../{name}")
+        else:
+            (tmp_path / "autogen" / name).symlink_to(Path("..", name))
+    program = "from setuptools.build_meta import build_wheel; build_wheel('built')"
+    run = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 1
+    said = run.stderr.splitlines()[-1]
+    assert said.startswith(f"autogen/{folder} is a file where a link to the folder {folder}/ belongs")
+    assert "git config core.symlinks true" in said
+    assert not list(tmp_path.glob("built/*"))
+
+
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel and an sdist, built from a copy of the checkout without network."""
@@ -104,7 +134,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     checkout.mkdir()
     for folder in ("autogen", "losses", "templates"):
         shutil.copytree(ROOT / folder, checkout / folder, symlinks=True)
-    for file in ("pyproject.toml", "README.md", "LICENSE"):
+    for file in BUILT_FROM:
         shutil.copy(ROOT / file, checkout)
     # Not covered by the package's own globs, so it must come in as package data.
     (checkout / "templates" / "probe.jinja").write_text("probe")
@@ -124,6 +154,10 @@ WANTED = {
     "autogen/templates/__init__.py",
     "autogen/templates/probe.jinja",
 }
+WANTED |= {
+    str(Path("autogen", file.relative_to(ROOT))) for file in (ROOT / "losses").glob("**/*.py*") if file.is_file()
+}
+WANTED |= {f"autogen/templates/{file.name}" for file in (ROOT / "templates").glob("*.jinja")}
 
 
 def test_wheel_holds_the_linked_packages_as_files(archives: Path) -> None:
@@ -135,6 +169,31 @@ def test_wheel_holds_the_linked_packages_as_files(archives: Path) -> None:
             f"autogen_loss-{autogen.__version__}.dist-info",
         }
         assert wheel.read("autogen/templates/probe.jinja") == b"probe"
+
+
+def test_metadata_is_complete(archives: Path) -> None:
+    with zipfile.ZipFile(archives / f"autogen_loss-{autogen.__version__}-py3-none-any.whl") as wheel:
+        metadata = message_from_bytes(wheel.read(f"autogen_loss-{autogen.__version__}.dist-info/METADATA"))
+    urls = dict(each.split(", ") for each in metadata.get_all("Project-URL", []))
+    assert {"Homepage", "Documentation", "Changelog", "Issues"} == urls.keys()
+    assert all(url.startswith(urls["Homepage"]) for url in urls.values())
+    assert {"bench", "docs", "examples", "hub"} <= set(metadata.get_all("Provides-Extra", []))
+    assert metadata["License-Expression"] == "Apache-2.0" and metadata["Description-Content-Type"] == "text/markdown"
+    needed = [each for each in metadata.get_all("Requires-Dist", []) if each.startswith("triton")]
+    assert {each.split(">")[0] for each in needed} == {"triton", "triton-windows"}
+    # Where PyPI shows the page, no file lies beside it.
+    links = re.findall(r"\]\(([^)]+)\)", metadata.get_payload())
+    own = [link for link in links if link.startswith(urls["Homepage"])]
+    assert own and all(link.startswith(("https://", "#")) for link in links)
+    assert all((ROOT / link.removeprefix(f"{urls['Homepage']}/blob/main/").partition("#")[0]).is_file() for link in own)
+
+
+def test_classifiers_name_the_versions_of_python() -> None:
+    """From the oldest that pip installs it for."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    versions = [each.rpartition(" ")[2] for each in project["classifiers"] if re.search(r":: 3\.\d+$", each)]
+    assert project["requires-python"] == f">={versions[0]}"
+    assert versions == [f"3.{minor}" for minor in range(10, 10 + len(versions))]
 
 
 def test_sdist_holds_the_linked_packages_as_files(archives: Path) -> None:

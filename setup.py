@@ -1,0 +1,26 @@
+"""What pyproject.toml cannot say of a build: that links must be links, and where README's links lead on PyPI."""
+
+import re
+from pathlib import Path
+
+from setuptools import setup
+
+ROOT = Path(__file__).parent
+FILES = "https://github.com/autogen-loss/autogen-loss/blob/main/"
+
+for name in ("losses", "templates"):
+    if not (ROOT / "autogen" / name).is_dir():  # a folder in an sdist
+        raise SystemExit(
+            f"autogen/{name} is a file where a link to the folder {name}/ belongs, as git was told to check out no "
+            "symbolic links: delete autogen/losses and autogen/templates, run `git config core.symlinks true` and `git "
+            "checkout autogen` (on Windows in Developer Mode), and build again."
+        )
+
+
+def readme() -> str:
+    """README.md with its relative links made absolute."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return re.sub(r"\]\((?!https?:|#)", f"]({FILES}", text)
+
+
+setup(long_description=readme(), long_description_content_type="text/markdown")
