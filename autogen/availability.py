@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Sequence
 
 import torch
@@ -21,6 +22,7 @@ _DTYPES = frozenset(
         *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     )
 )
+_TRITON = {"linux": "triton", "win32": "triton-windows"}  # packages by `sys.platform`
 
 
 @functools.cache
@@ -57,7 +59,11 @@ def is_differentiable() -> bool:
 def refusal_of(kind: str) -> UnavailableError | None:
     """Why no kernel can run on a kind of device; None if they can."""
     if not has_triton():
-        return UnavailableError("Triton is not installed", remedy="Install the package triton.")
+        package = _TRITON.get(sys.platform)
+        remedy = (
+            f"Install the package {package}." if package else "Use Linux or Windows: Triton is for no other system."
+        )
+        return UnavailableError("Triton is not installed", remedy=remedy)
     if kind == "cpu" and not has_interpreter():
         return UnavailableError(
             "the tensors are on the CPU, and Triton's interpreter is off",

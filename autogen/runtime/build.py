@@ -3,7 +3,7 @@
 Profilers, debuggers and people read the source of a kernel from a file, so every module is written to one, named by the
 hash of its text. A module is made of its text, not of the file, so that it is none the worse where that cannot be
 written. Beside the modules are tuned configurations (`autogen.tuning.store`). The folder is `AUTOGEN_CACHE_DIR`, else
-`autogen-loss` in the user's cache folder; one that others can write to is refused.
+`autogen-loss` in the user's cache folder, which is another on each system; one that others can write to is refused.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import platformdirs
 
 from autogen.errors import CompileError
 from autogen.runtime.folders import make_private, refusal_of
@@ -60,7 +62,7 @@ def cache_folder() -> Path:
     folder = Path(os.devnull, "autogen-loss")  # which nobody can make
     reason = "it cannot be written"
     try:
-        folder = Path(chosen).expanduser() if chosen else _users_folder() / "autogen-loss"
+        folder = Path(chosen).expanduser() if chosen else _users_folder()
         make_private(folder)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -82,13 +84,12 @@ def _is_filled(folder: Path) -> bool:
 
 
 def _users_folder() -> Path:
-    """Where the user keeps what can be made again.
+    """Ours, where the system keeps what can be made again for a user.
 
     Raises:
         RuntimeError: neither the environment nor the system knows the user.
     """
-    base = os.environ.get("XDG_CACHE_HOME")
-    return Path(base) if base else Path.home() / ".cache"
+    return platformdirs.user_cache_path("autogen-loss", appauthor=False).expanduser()  # a ~ is left of an unknown home
 
 
 @functools.cache
@@ -97,7 +98,8 @@ def _say_unused(chosen: str, folder: Path, reason: str) -> None:
 
 
 def _temporary_folder() -> Path:
-    folder = Path(tempfile.gettempdir()) / f"autogen-loss-{os.getuid()}"
+    user = f"-{os.getuid()}" if hasattr(os, "getuid") else ""  # Windows has a temporary folder for each user
+    folder = Path(tempfile.gettempdir()) / f"autogen-loss{user}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 

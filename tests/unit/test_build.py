@@ -17,7 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import platformdirs
 import pytest
+from platformdirs.macos import MacOS
+from platformdirs.windows import Windows
 
 from autogen.errors import SharedCacheError
 from autogen.runtime import build
@@ -157,6 +160,25 @@ def test_the_folder_is_the_users_cache_by_default(tmp_path: Path, monkeypatch: p
     monkeypatch.delenv(build.CACHE_VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert build.cache_folder() == tmp_path / "xdg" / "autogen-loss"
+
+
+@pytest.mark.parametrize(("system", "below"), [(Windows, "autogen-loss/Cache"), (MacOS, "Library/Caches/autogen-loss")])
+def test_the_folder_is_the_systems_own(
+    system: type, below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(build.CACHE_VARIABLE)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("platformdirs.windows.get_win_folder", lambda name: str(tmp_path))
+    monkeypatch.setattr(platformdirs, "PlatformDirs", system)
+    assert build.cache_folder() == tmp_path / below
+
+
+def test_a_system_without_user_ids_has_a_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(build.CACHE_VARIABLE, str(unusable(tmp_path / "file")))
+    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delattr(os, "getuid")
+    assert build.cache_folder() == tmp_path / "autogen-loss"
 
 
 @pytest.fixture

@@ -3,11 +3,12 @@
 import copy
 import inspect
 import pickle
+import sys
 import traceback
 
 import pytest
 
-from autogen import errors
+from autogen import availability, errors
 from autogen.errors import (
     AutogenError,
     ComparedSumError,
@@ -57,6 +58,15 @@ UNLOCATED = [
     CompileError("bce_forward", cause=CAUSE),
 ]
 ALL = LOCATED + UNLOCATED
+
+
+@pytest.mark.parametrize(
+    ("system", "remedy"), [("linux", "package triton."), ("win32", "package triton-windows."), ("darwin", "Use Linux")]
+)
+def test_a_missing_triton_names_its_package(system: str, remedy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(availability, "has_triton", lambda: False)
+    monkeypatch.setattr(sys, "platform", system)
+    assert remedy in str(availability.refusal_of("cuda"))
 
 
 def name(error: AutogenError) -> str:
