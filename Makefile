@@ -7,7 +7,7 @@ COMPAT ?= 2.11.0-3.6.0 2.13.0-3.7.1 2.14.1-3.8.0
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all fuzz emulate compat check bench-plots clean
+.PHONY: help demo test test-all fuzz emulate compat examples check bench-plots clean
 
 help:   ## list the targets
 	@sed -nE 's/^([a-z-]+): .*## /make \1\t/p' Makefile
@@ -47,6 +47,15 @@ build/compat/%/.installed:
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install -q -e ".[test]" "numpy<2.4" \
 		torch==$(word 1,$(subst -, ,$*)) triton==$(word 2,$(subst -, ,$*))
+	touch $@
+
+# 2.5 GB where pip finds a torch for CPUs, and twice as much with CUDA's libraries.
+examples: build/examples/.installed   ## run the examples with public packages, in an environment of its own
+	build/examples/bin/python -m pytest --every tests/examples
+
+build/examples/.installed: pyproject.toml constraints.txt examples/constraints.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install -q -c constraints.txt -c examples/constraints.txt -e ".[test,examples]"
 	touch $@
 
 check: $(STAMP)   ## run the linter, the formatter's check and the type checker
