@@ -354,6 +354,14 @@ def _answer(own: str, called: str, reason: str, *, always: bool = True) -> Any:
     return answer
 
 
+def continues(code: CodeType, first: CodeType) -> bool:
+    """Whether Dynamo has made some code of other code, to go on in it after a graph break."""
+    from torch._dynamo.resume_execution import ContinueExecutionCache
+
+    made = ContinueExecutionCache.generated_code_metadata.get(code)
+    return made is not None and made.code is first
+
+
 def skip_reason_of(answer: Any) -> str | None:
     """Why Dynamo has captured nothing of a frame."""
     return getattr(answer, "skip_reason", "torch leaves it to Python")

@@ -30,7 +30,8 @@ class Captured:
     """One graph of a loss, as `explain` tells of it.
 
     `runner` is what runs it: a `KernelSegment`, None if that is torch. `reason` says why torch does. `ended_by` is
-    torch's reason to end the graph where the loss goes on, with the user's `line`.
+    torch's reason to end the graph where the loss goes on, with the user's `line`; `is_nested` if it is of a function
+    that the loss calls between two graphs.
     """
 
     runner: KernelSegment | None
@@ -40,6 +41,7 @@ class Captured:
     computes: bool = True
     ended_by: str | None = None
     line: SourceLine | None = None
+    is_nested: bool = False
 
     @property
     def now(self) -> Captured:

@@ -105,6 +105,7 @@ class Site:
             return compat.captures_no_more(reason)
         is_root = code is self._function.__code__
         self._frame.key, fault = key, None
+        self._frame.is_nested = not (is_root or compat.continues(code, self._function.__code__))
         options = {"dynamic": _tensors_in(frame), "knows_numbers": self._is_of_kind}
         for attempt in ({"knows_values": True}, {"knows_values": False}, {"knows_values": False, "static": True}):
             self._backend.may_fail = "static" not in attempt
@@ -142,6 +143,7 @@ class Site:
 
     def _hear(self, captured: Captured, runner: Callable[..., Any]) -> Callable[..., Any]:
         """Note a graph; returns what runs it."""
+        captured.is_nested = self._frame.is_nested
         self._has_kernels |= captured.runner is not None
         if captured.error is not None and not isinstance(captured.error, UnavailableError):
             self._refusals.append(captured.reason)

@@ -60,7 +60,7 @@ def watched(captured: Captured, runner: Callable[..., Any]) -> Callable[..., Any
         runs = watchers.runs
         if runs is None:
             return runner(*arguments)
-        if watchers.stops and captured.ended_by is None:
+        if watchers.stops and captured.ended_by is None and not captured.is_nested:
             runs.append(Run(captured, arguments, ()))
             raise Stopped
         results = runner(*arguments)

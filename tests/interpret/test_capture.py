@@ -222,6 +222,20 @@ class TestBreaks:
         torch.testing.assert_close(logging_loss(torch.ones(4)), torch.tensor(1.0))
         assert caplog.messages.count("a loss") == 1
 
+    def test_explain_tells_of_parts_that_are_functions_of_their_own(self) -> None:
+        def part(x: Tensor) -> Tensor:
+            total = x.square().sum()
+            torch._dynamo.graph_break()
+            return (total.sin() + x).mean()
+
+        @autogen_loss
+        def loss(x: Tensor) -> Tensor:
+            torch._dynamo.graph_break()
+            return part(x).exp()
+
+        report = explain(loss, real(4, 3))
+        assert report.forward is not None and report.forward.launches == 3
+
 
 class TestBudget:
     def test_past_the_budget_torch_runs_the_loss_with_one_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -647,3 +647,24 @@ def test_profiled() -> None:
         torch.ones(3)
     names = [event.name for event in profiler.events()]
     assert names.index("a range") < names.index("aten::ones")
+
+
+def test_continues() -> None:
+    codes = []
+
+    def capture(frame: FrameType, convert: Callable[..., Any]) -> Any:
+        codes.append(frame.f_code)
+        return convert(dynamic="", knows_values=False)
+
+    def two(x: Tensor) -> Tensor:
+        y = x.sin()
+        torch._dynamo.graph_break()
+        return inner(y) + 1
+
+    def inner(y: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return y.exp()
+
+    compat.captures(two, lambda graph, example: graph.forward, capture, fullgraph=False)(torch.ones(3))
+    names = [code.co_name for code in codes if compat.continues(code, two.__code__)]
+    assert len(names) == 2 and codes[0] is two.__code__ and len(codes) == 5
