@@ -30,7 +30,7 @@ class Captured:
     """One graph of a loss, as `explain` tells of it.
 
     `runner` is what runs it: a `KernelSegment`, None if that is torch. `reason` says why torch does. `ended_by` is
-    torch's reason to end the graph where the loss goes on, with the user's `line`.
+    torch's reason to end the graph where the loss goes on, with the user's `line`. `graph` is AOTAutograd's own.
     """
 
     runner: KernelSegment | None
@@ -40,6 +40,7 @@ class Captured:
     computes: bool = True
     ended_by: str | None = None
     line: SourceLine | None = None
+    graph: torch.fx.GraphModule | None = None
 
     @property
     def now(self) -> Captured:
@@ -86,6 +87,7 @@ class Backend:
     def _run(self, graph: torch.fx.GraphModule, example: Sequence[Any]) -> tuple[Captured, Runner]:
         if not _computes(graph) or _is_condition(graph):
             return Captured(None, "eager", "it computes nothing", computes=False), graph.forward
+        compilation: Compilation | None = None
         try:
             if self.runs:
                 if _device(example).type == "cpu" and not has_interpreter() and self.options.cpu == "inductor":
@@ -96,12 +98,13 @@ class Backend:
             with contextlib.nullcontext() if self.may_fail else defects_of(self.name):
                 compilation = Compilation(self.name, self.options, graph, self._fallbacks, mandatory=self.mandatory)
                 runner, segment = compilation.run(example)
-            captured = Captured(segment, segment.compiled.path, segment.compiled.reason)
+            captured = Captured(segment, segment.compiled.path, segment.compiled.reason, graph=compilation.captured)
             return captured, runner if self.runs else graph.forward
         except ASKED_FOR:
             raise
         except AutogenError as error:
-            return Captured(None, "eager", error.reason, error), graph.forward
+            joint = None if compilation is None else compilation.captured
+            return Captured(None, "eager", error.reason, error, graph=joint), graph.forward
 
 
 def dynamo_backend(graph: torch.fx.GraphModule, example: Sequence[Any]) -> Runner:
@@ -127,6 +130,7 @@ class Compilation:
         self._fallbacks = fallbacks or Fallbacks()
         self.names = list(map(_name_of, (node for node in graph.graph.nodes if node.op == "placeholder")))
         self.runner: KernelSegment | None = None
+        self.captured: torch.fx.GraphModule | None = None  # AOTAutograd's own, of which the compiler takes a copy
         self.is_plain = False
         self.settings = Settings()  # before AOTAutograd changes them
 
@@ -152,6 +156,7 @@ class Compilation:
         self._fallbacks.say()
 
     def _kernels(self, module: torch.fx.GraphModule, count: int, *, training: bool) -> KernelSegment:
+        self.captured = module
         shapes = compat.fake_mode().shape_env
         with compat.outside_of_modes():
             segment, compiled = compile_segment(
