@@ -33,9 +33,10 @@ def section(report: Mapping[str, Any]) -> str:
 def page(report: Mapping[str, Any]) -> str:
     """A whole page with a report."""
     title = f"{report['loss']}: {report['path']}"
-    head = f'<meta charset="utf-8"><meta name="color-scheme" content="light dark"><title>{escape(title)}</title>'
+    scheme = '<meta charset="utf-8"><meta name="color-scheme" content="light dark">'
+    head = f"<head>{scheme}<title>{escape(title)}</title></head>"
     style = "font:15px/1.5 system-ui,sans-serif;max-width:72em;margin:2em auto;padding:0 1em"
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body style="{style}">{section(report)}</body></html>\n'
+    return f'<!doctype html>\n<html lang="en">{head}<body style="{style}">{section(report)}</body></html>\n'
 
 
 def highlighted(source: str) -> str:
@@ -47,7 +48,8 @@ def highlighted(source: str) -> str:
     code = Syntax(source, "python", theme="friendly", background_color="default").highlight(source.strip("\n"))
     console.print(code, soft_wrap=True)
     text = console.export_html(code_format="{code}", inline_styles=True)
-    return f'<pre style="{_CODE}">{re.sub("; text-decoration-color: #[0-9a-f]+", "", text)}</pre>'
+    plain = re.sub("; (background|text-decoration)-color: #[0-9a-f]+", "", text)  # the block's own, and no decoration
+    return f'<pre style="{_CODE}">{plain}</pre>'
 
 
 def _details(title: str, content: str) -> str:

@@ -68,6 +68,7 @@ def _config(launcher: Launcher, sizes: Mapping[str, int]) -> str:
 
 
 def with_line(name: str, line: SourceLine | None) -> str:
+    """What torch runs, or why it ends a graph, with the user's line if that is known."""
     return name if line is None else f"{name}, at {line}"
 
 
