@@ -88,7 +88,9 @@ class Report:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "graphs": ()}
 
-    def __str__(self) -> str:
+    @property
+    def summary(self) -> str:
+        """The report without the source of its kernels."""
         lines = [f"{self.loss}: {self.path}", f"  because {self.reason}"]
         lines += [f"  a graph ends, as {reason}" for reason in self.breaks]
         for name, direction in (("forward", self.forward), ("backward", self.backward)):
@@ -102,6 +104,10 @@ class Report:
                 lines += [f"    {config}" for config in direction.configs]
                 lines += [f"    torch runs {step}" for step in direction.torch_steps]
                 lines += [f"    cut, as {reason}" for reason in direction.cuts]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        lines = [self.summary]
         for direction in (self.forward, self.backward):
             if direction is not None:
                 lines += ["", direction.source.rstrip()]
