@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -68,7 +69,8 @@ def supported_losses(
     of_torch = [name for name in names or losses.__all__ if hasattr(nn, name)]
     beyond = [name for name in names or losses.__all__ if not hasattr(nn, name)]
     found: dict[str, SupportedLoss] = {}
-    with policy("default"):
+    with policy("default"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of names, and sizes of parameters, that are chosen here
         for dtype, (loss, inputs) in _calls(dtypes, of_torch, beyond):
             name = type(loss).__name__
             if progress is not None:

@@ -40,14 +40,16 @@ def _run(options: argparse.Namespace) -> int:
     with calling(target), torch.cuda.device(device):
         report = explain_call(target.loss, args, named)
         say(f"{report.loss}: {report.path}, as {report.reason}")
-        calls = _calls(target, args, named)
+        calls = calls_of(target, args, named)
         with progress("timing", ROUNDS * sum(map(len, calls.values()))) as step:
             found = measure(calls, _time, step)
     table(("", *next(iter(found.values()))), [(name, *columns.values()) for name, columns in found.items()])
     return 0
 
 
-def _calls(target: Target, args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, dict[str, Callable[[], object]]]:
+def calls_of(
+    target: Target, args: tuple[Any, ...], named: dict[str, Any]
+) -> dict[str, dict[str, Callable[[], object]]]:
     """What is timed: each direction, in each column."""
     import torch
 

@@ -37,5 +37,5 @@ def _run(options: argparse.Namespace) -> int:
         (each.name, each.path, " + ".join(map(str, each.launches)), ", ".join(each.torch_steps), each.falls_back)
         for each in found.values()
     ]
-    table(("loss", "path", "launches", "torch runs", "runs in torch"), rows)
+    table(("loss", "path", "launches", "torch runs", "falls back"), rows)
     return 0

@@ -19,7 +19,8 @@ inputs (--shapes): one for each argument of the call, separated by commas
   8x10:bf16     of another dtype: f16 bf16 f32 f64 i8 i16 i32 i64 u8 bool, or torch's names
   8:int64       integers below the number of classes, which is dimension 1 of the first input of floats
   8:int64<50    integers below 50
-  8x10@prob     within 0 and 1; also @positive, @sign (-1 or 1), @softmax and @log_softmax (along dimension 1)
+  8x10@prob     within 0 and 1; also @positive, @sign (-1 or 1), @softmax and @log_softmax (along dimension 1); integers
+                may be @positive (CTC's labels: 2x3:int64<5@positive) or @sign
   8x10+grad     asks for a gradient, as the first input of floats does; that one does not with -grad
   mask=8:bool   the argument of that name
   =0.5          a Python value, such as =(9,9) or =None
@@ -45,11 +46,13 @@ DTYPES = {
     "u8": "uint8",
     "bool": "bool",
 }
+_SHORT = ("f16", "bf16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "bool")
+INTEGERS = ("positive", "sign")
 _ITEM = re.compile(
     r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<size>scalar|\d+(?:x\d+)*)(?::(?P<dtype>\w+))?"
     r"(?:<(?P<below>\d+))?(?:@(?P<values>\w+))?(?P<grad>[+-]grad)?"
 )
-_MANY = 2**26  # numbers that nobody looks at are zeros: memory of the system's that nothing has touched yet
+_MANY = 2**26  # numbers that nobody looks at are left as they are: memory that nothing has touched is none yet
 
 
 @dataclass(frozen=True)
@@ -120,11 +123,12 @@ def _tensor(item: str, match: re.Match[str]) -> Input:
     written = match["dtype"] or "float32"
     dtype = DTYPES.get(written, written)
     if dtype not in DTYPES.values():
-        raise UsageError(f"{written!r} in {item!r} is no dtype; choose from {', '.join(DTYPES)}, or torch's names")
+        raise UsageError(f"{written!r} in {item!r} is no dtype; choose from {', '.join(_SHORT)}, or torch's names")
     is_float, values = "float" in dtype, match["values"]
-    known = FLOATS if is_float else ("sign",)
-    if values is not None and (values not in known or dtype in ("bool", "uint8")):
-        raise UsageError(f"@{values} in {item!r} is not drawn for {dtype}; floats have @{', @'.join(FLOATS)}")
+    known = () if dtype == "bool" else tuple(FLOATS) if is_float else INTEGERS
+    if values is not None and values not in known:
+        choice = f"choose from @{', @'.join(known)}" if known else "leave it out"
+        raise UsageError(f"@{values} in {item!r} is not drawn for {dtype}; {choice}")
     if match["below"] is not None and (is_float or dtype == "bool" or int(match["below"]) == 0):
         raise UsageError(f"<{match['below']} in {item!r} is no bound for {dtype}; integers are below a positive one")
     below = None if match["below"] is None else int(match["below"])
@@ -143,7 +147,7 @@ def draw(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a call, by position and by name: the same for the same seed.
 
-    If what they hold does not `matter`, many numbers are zeros.
+    If what they hold does not `matter`, many numbers are any.
 
     Raises:
         UsageError: integers of which nobody says how large they may be.
@@ -174,7 +178,7 @@ def _drawn(each: Input, classes: int | None, generator: torch.Generator, *, matt
     dtype: torch.dtype = getattr(torch, each.dtype)
     if each.is_float:
         if not matters and math.prod(each.size) > _MANY:
-            return torch.zeros(each.size, dtype=dtype)
+            return torch.empty(each.size, dtype=dtype)
         normal = torch.randn(each.size, generator=generator, dtype=torch.promote_types(dtype, torch.float32))
         return FLOATS[each.values](normal).to(dtype)
     if each.dtype == "bool" or each.values == "sign":
@@ -184,7 +188,8 @@ def _drawn(each: Input, classes: int | None, generator: torch.Generator, *, matt
     if below is None:
         size = "x".join(map(str, each.size)) or "scalar"
         raise UsageError(f"how large may the integers be? Write {size}:{each.dtype}<10 for those below 10")
-    return torch.randint(below, each.size, generator=generator).to(dtype)
+    low = int(each.values == "positive")
+    return torch.randint(low, max(below, low + 1), each.size, generator=generator).to(dtype)
 
 
 def _of_classes(normal: torch.Tensor) -> int:

@@ -45,7 +45,7 @@ def add_call(parser: argparse.ArgumentParser) -> None:
     """The arguments that say which call of which loss."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = shapes.GRAMMAR
-    parser.add_argument("loss", metavar="MODULE:LOSS", help="such as torch.nn:CrossEntropyLoss or losses.py:MyLoss")
+    parser.add_argument("loss", metavar="MODULE:LOSS", help="such as autogen.losses:CTCLoss or losses.py:MyLoss")
     parser.add_argument(
         "--shapes", required=True, help="the inputs of a call, such as 8x128256:bf16,8:int64; see below"
     )
@@ -74,7 +74,9 @@ def target_of(options: argparse.Namespace) -> Target:
         if not issubclass(found, torch.nn.Module):
             raise UsageError(f"{name} is no class of modules; name one, or an instance, or a function")
         try:
-            return Target(name, found(**given), inputs, {})
+            with torch.random.fork_rng(devices=()):
+                torch.manual_seed(0)  # parameters are the same in each run
+                return Target(name, found(**given), inputs, {})
         except (TypeError, ValueError) as error:
             raise UsageError(f"{name}{inspect.signature(found)} cannot be made by --with: {error}") from None
     if not callable(found):

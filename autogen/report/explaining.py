@@ -57,14 +57,18 @@ def explain_call(loss: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, a
     refusal = None if anywhere else dispatcher.refusal(bound.args, bound.kwargs)
     if refusal is not None:
         return Report(name, "eager", refusal.reason)
+    refused = ""
     if dispatcher.handwritten is not None and resolve(dispatcher.options.policy) is not Policy.AGGRESSIVE:
         handwritten = dispatcher.handwritten.bind(args, kwargs, anywhere=anywhere)
-        if not isinstance(handwritten, str):
+        if isinstance(handwritten, str):
+            refused = f"; it has handwritten kernels, but for this call: {handwritten}"
+        else:
             kernels, found, tensors = handwritten
             planned = kernels.planned((*tensors, *found.tensors), found.sizes)
             read = [each for each, own in zip(tensors, kernels.names, strict=True) if own in kernels.loss.defaults]
             return Report(name, "handwritten", kernels.reason, *describe_handwritten(*planned, read))
-    return _of_captures(name, dispatcher, args, kwargs, anywhere=anywhere)
+    report = _of_captures(name, dispatcher, args, kwargs, anywhere=anywhere)
+    return replace(report, reason=f"{report.reason}{refused}") if report.path == "eager" else report
 
 
 def _of_parts(name: str, parts: Parts, *, anywhere: bool) -> Report:
