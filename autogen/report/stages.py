@@ -84,14 +84,14 @@ def _step(step: Step, sizes: Mapping[str, int]) -> Iterator[str]:
 def _launched(launcher: Launcher, sizes: Mapping[str, int]) -> Iterator[str]:
     """A kernel, and how it is launched."""
     yield from _kernel(launcher.kernel)
-    config, is_tuned = launcher.config(sizes)
+    config, origin = launcher.config(sizes)
     tiling = launcher.tiling(sizes)
     source = launcher.source(tiling.variant)
     for node, passes, _ in source.loads:
         yield f"   reads {node.attrs[0].name} {'once' if passes == 1 else f'{passes} times'}"
     tiles = ", ".join(f"{tile} {size}" for tile, size in tiling.tiles)
     chunks = f", {tiling.chunks} chunks" if tiling.chunks > 1 else ""
-    yield f"   {'tuned' if is_tuned else 'default'} configuration: {config}"
+    yield f"   {origin} configuration: {config}"
     written = [each for each in ("looped", "wide", "skewed", "strided") if getattr(tiling.variant, each)]
     form = f"; {', '.join(written)}" if written else ""
     yield f"   {tiling.programs} program{'s' * (tiling.programs != 1)}{chunks}: {tiles or 'no tiles'}{form}"
