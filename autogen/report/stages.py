@@ -122,5 +122,5 @@ def _kernel(kernel: Kernel) -> Iterator[str]:
 
 
 def _launch(launch: Launch) -> str:
-    constants = ", ".join(f"{name}={launch.arguments[name]}" for name in launch.constants)
+    constants = ", ".join(f"{name}={launch.arguments[name]}" for name in sorted(launch.constants))
     return f"-- kernel {launch.name}: grid {launch.grid}, {launch.num_warps} warps; {constants}"
