@@ -35,7 +35,7 @@ def code(source: str) -> None:
         from rich.console import Console
         from rich.syntax import Syntax
 
-        Console().print(Syntax(source, "python", background_color="default"), soft_wrap=True)
+        Console().print(Syntax(source, "python", theme="ansi_dark"), soft_wrap=True)
     else:
         say(source)
 

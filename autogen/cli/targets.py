@@ -52,7 +52,7 @@ def add_call(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--with",
         dest="options",
-        metavar="NAME=VALUE,…",
+        metavar="NAME=VALUE,...",
         default="",
         help="arguments that a class, or function, is given",
     )
