@@ -128,9 +128,8 @@ class TestShow:
 
     def test_stages_of_handwritten_kernels_are_their_launches(self, run: Run) -> None:
         status, out, _ = run("show", "autogen.losses:CosineEmbeddingLoss", "--shapes", "8x10,8x10,8@sign", "--stages")
-        assert (
-            status == 0 and out.startswith("== handwritten kernels") and "warps; BLOCK" in out.replace("ROWS", "BLOCK")
-        )
+        assert status == 0 and out.startswith("== handwritten kernels")
+        assert "-- kernel cosine_embedding_loss_forward: grid (1,), " in out and "COLS=16, " in out
 
     def test_without_kernels_there_is_nothing_to_show(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         with autogen.policy("disabled"):
