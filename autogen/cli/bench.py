@@ -53,13 +53,15 @@ def calls_of(
     """What is timed: each direction, in each column."""
     import torch
 
-    from autogen.cli.judging import eager, ours
+    from autogen.cli.judging import in_torch, ours
     from autogen.compat import pytree
+    from autogen.decorator import call_of
 
-    compiled = torch.compile(lambda *a, **k: eager(target.loss, a, k))
+    dispatcher, own = call_of(target.loss, args)
+    compiled = torch.compile(dispatcher.function)
     columns: dict[str, Callable[[], Any]] = {
-        "eager": lambda: eager(target.loss, args, named),
-        "compile": lambda: compiled(*args, **named),
+        "eager": lambda: in_torch(lambda: dispatcher.function(*own, **named)),
+        "compile": lambda: in_torch(lambda: compiled(*own, **named)),
         "autogen": lambda: ours(target.loss, args, named),
     }
     given = [each for each in (*args, *named.values()) if isinstance(each, torch.Tensor)]

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from autogen.cli.output import say
-from autogen.cli.targets import add_call, calling, device_of, target_of
+from autogen.cli.targets import add_call, device_of, target_of
+from autogen.cli.usage import UsageError
+from autogen.errors import AutogenError
 
 FORMATS = ("hub", "module")
 _TEXT = "write the kernels of a call as a repository for Hugging Face kernels, or as one module"
@@ -26,9 +28,12 @@ def _run(options: argparse.Namespace) -> int:
     import autogen
 
     target = target_of(options)
-    args, named = target.arguments(device_of(options))
-    with calling(target):
-        given = (*args, *named.values())
+    given = target.in_order(*target.arguments(device_of(options)))
+    try:
         written = autogen.export(target.loss, given, options.out, format=options.format)  # type: ignore[attr-defined]
+    except AutogenError:
+        raise
+    except (ValueError, TypeError, OSError) as error:  # as where something is there already
+        raise UsageError(str(error)) from error
     say(f"{target.name} is in {written}")
     return 0

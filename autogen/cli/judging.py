@@ -61,8 +61,13 @@ def judge(target: Target, device: str, seed: int = 0) -> list[Verdict]:
 def eager(loss: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """A call of a loss in torch, whatever the loss's own policy."""
     dispatcher, given = call_of(loss, tuple(args))
+    return in_torch(lambda: dispatcher.function(*given, **kwargs))
+
+
+def in_torch(call: Callable[[], Any]) -> Any:
+    """A call in which decorated functions run in torch as well."""
     with policy("disabled"):
-        return dispatcher.function(*given, **kwargs)
+        return call()
 
 
 def ours(loss: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

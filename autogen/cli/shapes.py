@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -162,7 +163,11 @@ def draw(
         if each.literal is not None:
             args.append(each.literal[0])
             continue
-        tensor = _drawn(each, classes, generator, matters=matters).to(device).requires_grad_(each.grad)
+        if each.is_float and not matters and math.prod(each.size) > _MANY:
+            tensor = torch.empty(each.size, dtype=getattr(torch, each.dtype), device=device)
+        else:
+            tensor = _drawn(each, classes, generator).to(device)
+        tensor.requires_grad_(each.grad)
         if each.name is None:
             args.append(tensor)
         else:
@@ -170,15 +175,11 @@ def draw(
     return tuple(args), named
 
 
-def _drawn(each: Input, classes: int | None, generator: torch.Generator, *, matters: bool) -> torch.Tensor:
-    import math
-
+def _drawn(each: Input, classes: int | None, generator: torch.Generator) -> torch.Tensor:
     import torch
 
     dtype: torch.dtype = getattr(torch, each.dtype)
     if each.is_float:
-        if not matters and math.prod(each.size) > _MANY:
-            return torch.empty(each.size, dtype=dtype)
         normal = torch.randn(each.size, generator=generator, dtype=torch.promote_types(dtype, torch.float32))
         return FLOATS[each.values](normal).to(dtype)
     if each.dtype == "bool" or each.values == "sign":

@@ -19,6 +19,8 @@ from typing import Any
 
 from autogen.cli import shapes
 from autogen.cli.usage import UsageError
+from autogen.errors import AutogenError
+from autogen.policies import resolve
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,31 @@ class Target:
     def arguments(self, device: str, seed: int = 0, *, matters: bool = True) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, which fit the loss's signature; see `shapes.draw`."""
         args, named = shapes.draw(self.inputs, device, seed, matters=matters)
-        signature = inspect.signature(getattr(self.loss, "forward", self.loss))
         try:
-            signature.bind(*args, **named, **self.options)
+            self.signature.bind(*args, **named, **self.options)
         except TypeError as error:
-            raise UsageError(f"--shapes gives other inputs than {self.name}{signature} takes: {error}") from None
+            raise UsageError(f"--shapes gives other inputs than {self.name}{self.signature} takes: {error}") from None
         return args, {**named, **self.options}
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """What a call of the loss takes."""
+        return inspect.signature(getattr(self.loss, "forward", self.loss))
+
+    def in_order(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """The arguments of a call by position alone.
+
+        Raises:
+            UsageError: the loss takes some by name alone.
+        """
+        bound = self.signature.bind(*args, **named)
+        if bound.kwargs:  # as where one that is left out comes first
+            bound.apply_defaults()
+        if bound.kwargs:
+            raise UsageError(
+                f"{self.name}{self.signature} takes {', '.join(bound.kwargs)} by name; give it by position"
+            )
+        return bound.args
 
 
 def add_call(parser: argparse.ArgumentParser) -> None:
@@ -67,6 +88,10 @@ def target_of(options: argparse.Namespace) -> Target:
     """
     import torch
 
+    try:
+        resolve()
+    except ValueError as error:  # in the environment
+        raise UsageError(str(error)) from None
     inputs, given = shapes.parse(options.shapes), _options(options.options)
     found = load(options.loss)
     name = getattr(found, "__name__", type(found).__name__)
@@ -107,6 +132,8 @@ def calling(target: Target) -> Iterator[None]:
     """A block that calls the loss: what that raises of its inputs becomes a sentence."""
     try:
         yield
+    except AutogenError:
+        raise
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise UsageError(f"{target.name} does not take these inputs: {error}") from error
 

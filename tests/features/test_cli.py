@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import subprocess
 import sys
@@ -200,14 +201,18 @@ class TestBench:
             "times as fast as compile": "2.50",
         }
 
-    def test_calls_are_those_of_the_loss(self, file: str) -> None:
+    def test_calls_are_those_of_the_loss(self, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        whole = functools.partial(torch.compile, backend="eager", fullgraph=True)
+        monkeypatch.setattr(torch, "compile", whole)  # the loss alone is what is compiled
         loss = targets.load(f"{file}:made")
         target = targets.Target("made", loss, shapes.parse("8,8"), {})
         args, named = target.arguments("cpu")
         found = bench.calls_of(target, args, named)
         assert list(found) == ["forward", "forward + backward"]
-        values = [found["forward"][name]() for name in ("eager", "autogen")]
-        torch.testing.assert_close(*values)
+        eager, *others = [call() for call in found["forward"].values()]
+        assert len(others) == 2
+        for value in others:
+            torch.testing.assert_close(value, eager)
         found["forward + backward"]["autogen"]()
         assert args[0].grad is None, "nothing is added up"
 
@@ -225,6 +230,16 @@ def test_export_is_given_the_call(run: Run, monkeypatch: pytest.MonkeyPatch, fil
     (((loss, inputs, path), options),) = given
     assert loss.margin == 2.0 and [each.requires_grad for each in inputs] == [True, False]
     assert (path, options) == (Path("there"), {"format": "module"})
+    run("export", f"{file}:masked", "--shapes", "4,4,mask=4", "--with", "weight=0.5", "--out", "there")
+    ((_, inputs, _), options) = given[1]
+    assert [type(each) for each in inputs] == [torch.Tensor] * 3 + [float] and options == {"format": "hub"}
+
+    def full(*_: Any, **__: Any) -> Path:
+        raise FileExistsError("there is something at there")
+
+    monkeypatch.setattr(autogen, "export", full, raising=False)
+    status, _, err = run("export", f"{file}:made", "--shapes", "4,4", "--out", "there")
+    assert (status, err) == (2, "autogen export: there is something at there\n")
 
 
 class TestOthers:
@@ -345,6 +360,12 @@ class TestTargets:
     def test_what_does_not_fit(self, run: Run, file: str, options: tuple[str, ...], fault: str) -> None:
         status, _, err = run("explain", f"{file}:Huberish", "--shapes", "8,8", *options)
         assert status == 2 and fault in err and err.count("\n") == 1
+
+    def test_a_policy_that_is_none(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AUTOGEN_POLICY", "fast")
+        monkeypatch.setattr("autogen.policies._process_policy", None)
+        _, _, err = run("explain", "torch.nn:L1Loss", "--shapes", "8,8")
+        assert err.startswith("autogen explain: environment variable AUTOGEN_POLICY: 'fast' is not a policy")
 
     def test_an_object_takes_no_options(self, run: Run, file: str) -> None:
         assert "is made already" in run("explain", f"{file}:made", "--shapes", "8,8", "--with", "margin=2")[2]
