@@ -188,17 +188,17 @@ class TestBench:
         assert (status, out) == (2, "") and "there is none here" in err and "bench.host" in err
 
     def test_columns_take_turns_and_ratios_are_of_the_same_round(self) -> None:
-        taken = iter([10.0, 5.0, 2.0, 100.0, 50.0, 20.0, 10.0, 5.0, 2.0, 30.0, 5.0, 2.0, 10.0, 5.0, 2.0])
+        taken = iter([10.0, 5.0, 5.0, 40.0, 20.0, 10.0, 60.0, 30.0, 10.0, 80.0, 40.0, 10.0, 100.0, 50.0, 50.0])
         order: list[str] = []
         calls = {"forward": {name: (lambda: None) for name in ("eager", "compile", "autogen")}}
         found = bench.measure(calls, lambda call: next(taken), order.append)
         assert order[:4] == ["forward, eager", "forward, compile", "forward, autogen", "forward, eager"]
         assert found["forward"] == {
-            "eager µs": "10.0",
-            "compile µs": "5.0",
-            "autogen µs": "2.0",
-            "times as fast as eager": "5.00",
-            "times as fast as compile": "2.50",
+            "eager µs": "60.0",
+            "compile µs": "30.0",
+            "autogen µs": "10.0",
+            "times as fast as eager": "4.00",
+            "times as fast as compile": "2.00",
         }
 
     def test_calls_are_those_of_the_loss(self, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
