@@ -33,6 +33,8 @@ from autogen.policies import Policy, load_runconfig, policy, set_policy
 if TYPE_CHECKING:
     from autogen import functional as functional
     from autogen import losses as losses
+    from autogen.abilities import capabilities
+    from autogen.coverage import SupportedLoss, supported_losses
     from autogen.decorator import autogen_loss, trace_count
     from autogen.options import retracing
     from autogen.report import DirectionReport, Report, explain
@@ -54,17 +56,20 @@ __all__ = [
     "ScheduleError",
     "SharedCacheError",
     "StorageError",
+    "SupportedLoss",
     "TooLargeError",
     "UnavailableError",
     "UnsupportedOpError",
     "ValueBranchError",
     "__version__",
     "autogen_loss",
+    "capabilities",
     "explain",
     "load_runconfig",
     "policy",
     "retracing",
     "set_policy",
+    "supported_losses",
     "trace_count",
 ]
 
@@ -73,10 +78,13 @@ _LAZY = {
     "autogen_loss": "autogen.decorator",
     "DirectionReport": "autogen.report",
     "Report": "autogen.report",
+    "SupportedLoss": "autogen.coverage",
+    "capabilities": "autogen.abilities",
     "explain": "autogen.report",
     "functional": "autogen.functional",
     "losses": "autogen.losses",
     "retracing": "autogen.options",
+    "supported_losses": "autogen.coverage",
     "trace_count": "autogen.decorator",
 }
 

@@ -1,9 +1,10 @@
 """`python -m examples.refresh_readme`: run what README.md shows, and write its outputs anew.
 
 A block marked `text`, or `py` if it is source code, is the output of the block marked `python` that it follows. The
-blocks run one after the other, as in one session. What lies between `<!-- coverage -->` and `<!-- /coverage -->` is the
-table of `examples.coverage`, between `<!-- beyond -->` and `<!-- /beyond -->` that of `examples.beyond`; between
-`<!-- demo -->` and `<!-- /demo -->`, it comes from a whole run of the demo.
+blocks run one after the other, as in one session. In a block marked `console`, each line after a dollar sign is a
+command of `autogen`'s, and the lines below are what it prints. What lies between `<!-- coverage -->` and
+`<!-- /coverage -->` is the table of `examples.coverage`, between `<!-- beyond -->` and `<!-- /beyond -->` that of
+`examples.beyond`; between `<!-- demo -->` and `<!-- /demo -->`, it comes from a whole run of the demo.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import io
 import linecache
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,7 @@ README = Path(__file__).parent.parent / "README.md"
 SCRIPT = "example.py"
 
 _BLOCK = re.compile(r"```python\n(?P<code>.*?)```\n(?:\n```(?:text|py)\n(?P<output>.*?)```\n)?", re.DOTALL)
+_CONSOLE = re.compile(r"(?<=```console\n).*?(?=```\n)", re.DOTALL)
 COVERAGE = re.compile(r"(?<=<!-- coverage -->\n).*?(?=<!-- /coverage -->)", re.DOTALL)
 BEYOND = re.compile(r"(?<=<!-- beyond -->\n).*?(?=<!-- /beyond -->)", re.DOTALL)
 _DEMO = re.compile(r"(?<=<!-- demo -->\n).*?(?=<!-- /demo -->)", re.DOTALL)
@@ -71,6 +74,27 @@ def with_outputs(text: str) -> str:
     return _BLOCK.sub(renew, text)
 
 
+def consoles(text: str) -> list[str]:
+    """The blocks of commands of a Markdown text."""
+    return _CONSOLE.findall(text)
+
+
+def with_printed(console: str) -> str:
+    """A block of commands, with what each of them prints now."""
+    from autogen.cli import main
+
+    shown = ""
+    for line in console.splitlines():
+        if line.startswith("$ "):
+            program, *arguments = shlex.split(line.removeprefix("$ "))
+            assert program == "autogen", f"{line!r} is not a command of autogen's"
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                main(arguments)
+            shown += f"{line}\n{printed.getvalue().rstrip()}\n"
+    return shown
+
+
 def demo_section() -> str:
     """The demo's findings as Markdown."""
     from examples.demo.__main__ import STEPS, prepare
@@ -100,6 +124,7 @@ def main() -> None:
     from examples import beyond, coverage
 
     text = with_outputs(README.read_text(encoding="utf-8"))
+    text = _CONSOLE.sub(lambda match: with_printed(match[0]), text)
     text = COVERAGE.sub(lambda _: coverage.table(), text)
     text = BEYOND.sub(lambda _: beyond.table(), text)
     if not options.skip_demo:

@@ -116,7 +116,7 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
             *(specialize_launch(launch, name, "backward", made_for) for launch in (after.launches if after else ())),
         )
     kernels: list[SpecializedKernel] = []
-    for run in dispatcher.look(name, args, kwargs, anywhere=True)[0]:
+    for run in dispatcher.look(name, args, kwargs, anywhere=True, mandatory=True)[0]:
         if run.captured.runner is not None:
             compiled, sizes = run.captured.runner.kernels_for(run.arguments)
             backward = kernels_in(compiled.backward()) if run.captured.runner.training else ()

@@ -31,7 +31,7 @@ class Captured:
 
     `runner` is what runs it: a `KernelSegment`, None if that is torch. `reason` says why torch does. `ended_by` is
     torch's reason to end the graph where the loss goes on, with the user's `line`; `is_nested` if it is of a function
-    that the loss calls between two graphs.
+    that the loss calls between two graphs. `graph` is AOTAutograd's own.
     """
 
     runner: KernelSegment | None
@@ -42,6 +42,7 @@ class Captured:
     ended_by: str | None = None
     line: SourceLine | None = None
     is_nested: bool = False
+    graph: torch.fx.GraphModule | None = None
 
     @property
     def now(self) -> Captured:
@@ -88,6 +89,7 @@ class Backend:
     def _run(self, graph: torch.fx.GraphModule, example: Sequence[Any]) -> tuple[Captured, Runner]:
         if not _computes(graph) or _is_condition(graph):
             return Captured(None, "eager", "it computes nothing", computes=False), graph.forward
+        compilation: Compilation | None = None
         try:
             if self.runs:
                 if _device(example).type == "cpu" and not has_interpreter() and self.options.cpu == "inductor":
@@ -98,12 +100,13 @@ class Backend:
             with contextlib.nullcontext() if self.may_fail else defects_of(self.name):
                 compilation = Compilation(self.name, self.options, graph, self._fallbacks, mandatory=self.mandatory)
                 runner, segment = compilation.run(example)
-            captured = Captured(segment, segment.compiled.path, segment.compiled.reason)
+            captured = Captured(segment, segment.compiled.path, segment.compiled.reason, graph=compilation.captured)
             return captured, runner if self.runs else graph.forward
         except ASKED_FOR:
             raise
         except AutogenError as error:
-            return Captured(None, "eager", error.reason, error), graph.forward
+            joint = None if compilation is None else compilation.captured
+            return Captured(None, "eager", error.reason, error, graph=joint), graph.forward
 
 
 def dynamo_backend(graph: torch.fx.GraphModule, example: Sequence[Any]) -> Runner:
@@ -129,6 +132,7 @@ class Compilation:
         self._fallbacks = fallbacks or Fallbacks()
         self.names = list(map(_name_of, (node for node in graph.graph.nodes if node.op == "placeholder")))
         self.runner: KernelSegment | None = None
+        self.captured: torch.fx.GraphModule | None = None  # AOTAutograd's own, of which the compiler takes a copy
         self.is_plain = False
         self.settings = Settings()  # before AOTAutograd changes them
 
@@ -154,6 +158,7 @@ class Compilation:
         self._fallbacks.say()
 
     def _kernels(self, module: torch.fx.GraphModule, count: int, *, training: bool) -> KernelSegment:
+        self.captured = module
         shapes = compat.fake_mode().shape_env
         with compat.outside_of_modes():
             segment, compiled = compile_segment(

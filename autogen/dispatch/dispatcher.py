@@ -112,16 +112,25 @@ class Dispatcher:
         return compat.as_operator(wrap, self.function, *args, **kwargs)
 
     def look(
-        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, anywhere: bool = False
+        self,
+        name: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        anywhere: bool = False,
+        mandatory: bool | None = None,
     ) -> tuple[list[watch.Run], str | None]:
         """The segments that a call would run, and why torch has refused the function, if it has.
 
         Of several, all but the last are run; `anywhere` captures the call apart, for any device, and torch runs them.
+        Whether kernels are `mandatory`, the policy says by default.
         """
+        if mandatory is None:
+            mandatory = resolve(self.options.policy) is Policy.MANDATORY
         if anywhere:
-            site = self._new_site(name, mandatory=True, runs=False, is_of_kind=self.fast is not None)
+            site = self._new_site(name, mandatory=mandatory, runs=False, is_of_kind=self.fast is not None)
         else:
-            site = self.site(args, kwargs, name, mandatory=resolve(self.options.policy) is Policy.MANDATORY)
+            site = self.site(args, kwargs, name, mandatory=mandatory)
         with watch.watching(stops=True) as runs, contextlib.suppress(watch.Stopped):
             site(*args, **kwargs)
         return runs, site.reason

@@ -1,17 +1,23 @@
-"""The policy of a process, from a file: row A16 of the features."""
+"""Rows A16, A17 and A20 of the features: the policy from a file, what the package is for, and which losses it has."""
 
 from __future__ import annotations
 
+import dataclasses
+import doctest
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 import autogen
 from autogen import Policy, policies, policy
 from autogen.policies import resolve
 
+ROOT = Path(__file__).parents[2]
 YAML = "trainer:\n  max_steps: 3\nrunconfig:\n  max_steps: 3\n  autogen_policy: {}\n"
 TOML = '[runconfig]\nautogen_policy = "{}"\n'
 
@@ -88,3 +94,66 @@ def test_a16_a_wrong_file_in_the_environment_is_said_by_calls(tmp_path: Path) ->
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.stdout == "imported\n"
     assert "ValueError: environment variable AUTOGEN_RUNCONFIG: " in done.stderr
+
+
+def test_a17_capabilities() -> None:
+    found = autogen.capabilities()
+    names = [each.name for each in found.capabilities]
+    assert names == ["nonlinearities", "fusion", "custom losses"]
+    nonlinearities, fusion, _ = found.capabilities
+    assert {"relu", "tanh", "exp", "log1p", "where", "clamp", "pow", "maximum", "lt"} <= set(nonlinearities.items)
+    assert set(fusion.items) == set(autogen.losses.__all__)
+    data = json.loads(json.dumps(dataclasses.asdict(found)))
+    assert data["environment"]["versions"]["autogen-loss"] == autogen.__version__
+    assert data["environment"]["interpreter"] is data["environment"]["runs"] is True
+    assert all(f"{name} (" in str(found) for name in names)
+
+
+def test_a17_each_capability_has_a_page_with_an_example_that_runs_and_a_test() -> None:
+    page = ROOT / "docs" / "capabilities.md"
+    text = page.read_text(encoding="utf-8")
+    headings = [each.lower() for each in re.findall(r"^## (.+)$", text, re.MULTILINE)]
+    assert headings == [each.name for each in autogen.capabilities().capabilities]
+    sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+    assert all(">>> " in section for section in sections)
+    assert all((ROOT / re.findall(r"`(tests/\S+\.py)`", section)[0]).is_file() for section in sections)
+    examples = doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)
+    failed, tried = doctest.DocTestRunner().run(examples, clear_globs=False)  # which the captures know
+    assert tried > 8 and failed == 0
+
+
+def _readme_rows(heading: str) -> dict[str, list[str]]:
+    """The rows of a table of the README, by loss."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = text.partition(f"<!-- {heading} -->")[2].partition(f"<!-- /{heading} -->")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines()[2:]]
+    return {row[0]: row for row in rows}
+
+
+def test_a20_supported_losses_are_those_of_the_readme() -> None:
+    """One loss of each path; `tests/interpret/test_readme.py` compares all of them, with all dtypes."""
+    names = ("BCELoss", "CTCLoss", "LinearCrossEntropyLoss")
+    names = tuple(name for name in names if hasattr(nn, name))  # the last is of newer versions of torch
+    found = autogen.supported_losses(*names, dtypes=("bf16", "fp32"))
+    assert list(found) == list(names)
+    for name, path, launches, _, options, falls_back in (_readme_rows("coverage")[name] for name in names):
+        each = found[name]
+        assert (each.name, each.path, each.falls_back) == (name, path, falls_back)
+        assert " + ".join(map(str, each.launches)) == launches
+        assert ", ".join(f"`{option}`" for option in each.options) == options
+        assert each.dtypes == ("bf16", "fp32") and each.is_of_torch and each.reason
+    assert {each.path for each in found.values()} >= {"generated", "handwritten"}
+
+
+def test_a20_losses_beyond_torch_say_what_torch_runs() -> None:
+    found = autogen.supported_losses("CoxPHLoss")["CoxPHLoss"]
+    _, path, launches, steps = _readme_rows("beyond")["CoxPHLoss"]
+    assert (found.path, " + ".join(map(str, found.launches)), ", ".join(found.torch_steps)) == (path, launches, steps)
+    assert not found.is_of_torch
+
+
+def test_a20_what_is_asked_for_is_checked() -> None:
+    with pytest.raises(ValueError, match=r"autogen\.losses has no BCELos$"):
+        autogen.supported_losses("BCELos")
+    with pytest.raises(ValueError, match="fp16, bf16, fp32, fp64, not float32"):
+        autogen.supported_losses("BCELoss", dtypes=("float32",))

@@ -8,7 +8,7 @@ import torch
 
 from examples import beyond, coverage
 from examples.demo.cases import cases
-from examples.refresh_readme import BEYOND, COVERAGE, README, blocks, outputs
+from examples.refresh_readme import BEYOND, COVERAGE, README, blocks, consoles, outputs, with_printed
 
 TEXT = README.read_text(encoding="utf-8")
 REMEDY = "run `python -m examples.refresh_readme --skip-demo`"
@@ -20,6 +20,17 @@ def test_outputs_are_current() -> None:
     if f"torch {torch.__version__.split('+')[0]}" not in TEXT:
         pytest.skip("kernels quote torch's source, and this is another torch than the README's")
     assert printed == [block.output or "" for block in blocks(TEXT)], REMEDY
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_commands_print_what_they_do() -> None:
+    found = consoles(TEXT)
+    assert found and all(block.startswith("$ autogen ") for block in found)
+    if f"torch {torch.__version__.split('+')[0]}" not in TEXT:
+        pytest.skip("this is another torch than the README's")
+    printed = [with_printed(block) for block in found]
+    number = re.compile(r"\d\.\d\de[-+]\d\d")  # an error of torch's is that of the processor's instructions
+    assert [number.sub("error", each) for each in printed] == [number.sub("error", each) for each in found], REMEDY
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -28,7 +28,7 @@ Loss = Callable[..., Any]
 def run_of(loss: Loss, *args: Any, **kwargs: Any) -> tuple[Run, KernelSegment]:
     """The only segment of a call, with the arguments that it is given."""
     dispatcher, args = call_of(loss, args)
-    (run,), _ = dispatcher.look("loss", args, kwargs, anywhere=True)
+    (run,), _ = dispatcher.look("loss", args, kwargs, anywhere=True, mandatory=True)
     assert run.captured.runner is not None
     return run, run.captured.runner
 

@@ -1,0 +1,70 @@
+"""`autogen explain` and `autogen show`: what a call would run, and the source of its kernels; nothing is run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autogen.cli.output import code, say
+from autogen.cli.targets import add_call, calling, device_of, target_of
+from autogen.cli.usage import UsageError
+
+if TYPE_CHECKING:
+    from autogen.report import Report
+
+
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    """The commands' arguments."""
+    for name, run, text in (
+        ("explain", _explain, "say which way a call takes, why, and what its kernels move"),
+        ("show", _show, "print the kernels of a call as source"),
+    ):
+        parser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}; nothing is run.")
+        add_call(parser)
+        parser.add_argument(
+            "--stages", action="store_true", help="print torch's graph, the IR, and what was decided of each kernel"
+        )
+        if name == "explain":
+            parser.add_argument("--html", metavar="FILE", type=Path, help="write the report as a page, with sources")
+        parser.set_defaults(run=run)
+
+
+def _explain(options: argparse.Namespace) -> int:
+    report, stages = _report(options)
+    say(report.summary)
+    if stages is not None:
+        say(f"\n{stages}")
+    if options.html is not None:
+        from autogen.report import html
+
+        try:
+            options.html.write_text(html.page(report.to_dict()), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{options.html} cannot be written: {error.strerror}") from None
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    report, stages = _report(options)
+    if stages is not None:
+        say(f"{stages}\n")
+    sources = [each.source.rstrip() for each in (report.forward, report.backward) if each is not None]
+    if not sources:
+        raise UsageError(f"{report.loss} has no kernels here, as {report.reason}")
+    code("\n\n\n".join(dict.fromkeys(sources)))
+    return 0
+
+
+def _report(options: argparse.Namespace) -> tuple[Report, str | None]:
+    """The report, and the stages if they were asked for; of a device without kernels, as if it had some."""
+    from autogen.availability import has_kernels
+    from autogen.report import explain_call
+    from autogen.report.stages import stages
+
+    target = target_of(options)
+    args, named = target.arguments(device_of(options), matters=False)
+    anywhere = not has_kernels()
+    with calling(target):
+        report = explain_call(target.loss, args, named, anywhere=anywhere)
+        return report, stages(target.loss, args, named) if options.stages else None

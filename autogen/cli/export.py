@@ -1,0 +1,39 @@
+"""`autogen export`: the kernels of a loss, to be used elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from autogen.cli.output import say
+from autogen.cli.targets import add_call, device_of, target_of
+from autogen.cli.usage import UsageError
+from autogen.errors import AutogenError
+
+FORMATS = ("hub", "module")
+_TEXT = "write the kernels of a call as a repository for Hugging Face kernels, or as one module"
+
+
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    """The command's arguments."""
+    parser = commands.add_parser("export", help=_TEXT, description=f"{_TEXT[0].upper()}{_TEXT[1:]}.")
+    add_call(parser)
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where to; it must not be there yet")
+    parser.add_argument("--format", choices=FORMATS, default="hub", help="hub by default")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    import autogen
+
+    target = target_of(options)
+    given = target.in_order(*target.arguments(device_of(options)))
+    try:
+        written = autogen.export(target.loss, given, options.out, format=options.format)  # type: ignore[attr-defined]
+    except AutogenError:
+        raise
+    except (ValueError, TypeError, OSError) as error:  # as where something is there already
+        raise UsageError(str(error)) from error
+    say(f"{target.name} is in {written}")
+    return 0

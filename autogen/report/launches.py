@@ -1,0 +1,116 @@
+"""The launches of one direction, as a `DirectionReport`: kernels, source, and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import sympy
+import torch
+
+from autogen import ir
+from autogen.emission.source import KernelSource
+from autogen.errors import SourceLine
+from autogen.report.records import DirectionReport
+from autogen.runtime.backwards import Step, kernels_in
+from autogen.runtime.handwritten import Backward, Forward, Launch, bytes_in_memory
+from autogen.runtime.launch import Launcher
+from autogen.sizes import Evaluator
+from autogen.tiling.variant import tile_of_part
+from autogen.torch_step import TorchStep
+
+
+def describe_handwritten(
+    forward: Forward, backward: Backward | None, inputs: Sequence[torch.Tensor]
+) -> tuple[DirectionReport, DirectionReport | None]:
+    """The reports on both directions of a handwritten loss, planned for `inputs`.
+
+    Any kernel must read the inputs and write the output; backward's, the inputs, an upstream gradient and gradients.
+    """
+    results = (*inputs, forward.output)
+    if backward is None:
+        return _of_launches(forward.launches, results), None
+    gradients = backward.gradients.values()
+    return _of_launches(forward.launches, results), _of_launches(backward.launches, (*results, *gradients))
+
+
+def _of_launches(launches: Sequence[Launch], necessary: Iterable[torch.Tensor]) -> DirectionReport:
+    return DirectionReport(
+        launches=len(launches),
+        source="\n\n".join(dict.fromkeys(launch.source for launch in launches)),
+        bytes_moved=sum(launch.bytes_moved for launch in launches),
+        bytes_minimum=sum(map(bytes_in_memory, necessary)),
+        kernels=tuple(launch.name for launch in launches),
+    )
+
+
+def describe(steps: Sequence[Step], sizes: Mapping[str, int]) -> DirectionReport:
+    """The report on one direction, for the given sizes."""
+    launchers = kernels_in(steps)
+    sources = [launcher.source(launcher.tiling(sizes).variant) for launcher in launchers]
+    moved = sum(_bytes_moved(launcher, source, sizes) for launcher, source in zip(launchers, sources, strict=True))
+    return DirectionReport(
+        launches=len(launchers),
+        source="\n\n".join(source.text for source in sources),
+        bytes_moved=moved,
+        bytes_minimum=_bytes_minimum(launchers, sources, sizes),
+        kernels=tuple(source.name for source in sources),
+        torch_steps=tuple(
+            with_line(step.name, step.line) for step in steps if isinstance(step, TorchStep) and not step.is_free
+        ),
+        cuts=tuple(launcher.kernel.cut for launcher in launchers[1:]),
+        configs=tuple(_config(launcher, sizes) for launcher in launchers),
+    )
+
+
+def _config(launcher: Launcher, sizes: Mapping[str, int]) -> str:
+    config, origin = launcher.config(sizes)
+    return f"{config} ({origin})"
+
+
+def with_line(name: str, line: SourceLine | None) -> str:
+    """What torch runs, or why it ends a graph, with the user's line if that is known."""
+    return name if line is None else f"{name}, at {line}"
+
+
+def _bytes_moved(launcher: Launcher, source: KernelSource, sizes: Mapping[str, int]) -> int:
+    moved = sum(
+        passes * _read(node, sizes) * _times(launcher, node, function, sizes) for node, passes, function in source.loads
+    )
+    moved += sum(_whole(buffer, sizes) for buffer in {root.buffer for root in launcher.kernel.roots})
+    return moved + sum(
+        2 * count * each.dtype.itemsize for each, count in launcher.partials(sizes, launcher.tiling(sizes))
+    )
+
+
+def _times(launcher: Launcher, node: ir.Node, function: int, sizes: Mapping[str, int]) -> int:
+    """How many programs walk the same columns of a tensor, where these have nothing to do with the rows."""
+    kernel, rows = launcher.kernel, "ROWS"
+    if kernel.parts:
+        kernel, rows = kernel.parts[function - 1], tile_of_part(rows, function)
+    if not kernel.walks_again or node.axes.isdisjoint(kernel.columns):
+        return 1
+    (apart,) = Evaluator([sympy.Mul(*(axis.size for axis in kernel.rows if axis not in node.axes))])(sizes)
+    return -(-apart // dict(launcher.tiling(sizes).tiles).get(rows, 1))
+
+
+def _bytes_minimum(launchers: Sequence[Launcher], sources: Sequence[KernelSource], sizes: Mapping[str, int]) -> int:
+    """Bytes of what is read and written, each element once; of a tensor that is only indexed, one per index."""
+    written = {root.buffer: _whole(root.buffer, sizes) for launcher in launchers for root in launcher.kernel.roots}
+    read: dict[ir.Buffer, int] = {}
+    for node in {node for source in sources for node, *_ in source.loads}:
+        buffer = node.attrs[0]
+        read[buffer] = min(read.get(buffer, 0) + _read(node, sizes), _whole(buffer, sizes))
+    return sum((read | written).values())
+
+
+def _read(node: ir.Node, sizes: Mapping[str, int]) -> int:
+    """Bytes that one pass of a load reads: its elements, each once, however often they are broadcast."""
+    buffer = node.attrs[0]
+    (elements,) = Evaluator([sympy.Mul(*(axis.size for axis in node.axes))])(sizes)
+    return min(elements * buffer.dtype.itemsize, _whole(buffer, sizes))
+
+
+def _whole(buffer: ir.Buffer, sizes: Mapping[str, int]) -> int:
+    stepped = [n for n, s in zip(buffer.shape, buffer.strides, strict=True) if s != 0]
+    (elements,) = Evaluator([sympy.Mul(*stepped)])(sizes)
+    return elements * buffer.dtype.itemsize

@@ -1,0 +1,122 @@
+"""What `explain` finds, as data, text and HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from autogen.report import html
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class DirectionReport:
+    """Forward or backward of a loss.
+
+    Attributes:
+        launches: kernels launched per call.
+        source: the Triton modules, as text.
+        bytes_moved: bytes read and written by the kernels for the given sizes, each tensor counted once per pass over
+            it, and once per program that walks it beside rows that have nothing to do with it. A computed index counts
+            one element per index. Of handwritten kernels, each tensor counts once, as a whole.
+        bytes_minimum: bytes of everything that must be read or written at least once, likewise.
+        kernels: the names of the kernels.
+        torch_steps: what torch runs before or between them, each with the user's source line.
+        cuts: for every kernel but the first, why the one before could not do its work as well.
+        configs: of each generated kernel the tiles and warps, and whether these are the default's or tuned.
+    """
+
+    launches: int
+    source: str
+    bytes_moved: int
+    bytes_minimum: int
+    kernels: tuple[str, ...]
+    torch_steps: tuple[str, ...] = ()
+    cuts: tuple[str, ...] = ()
+    configs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `explain` found.
+
+    Attributes:
+        loss: the loss's name.
+        path: "generated", "handwritten", "partial" (torch runs a part of it), "eager" or "inductor".
+        reason: one sentence: why this path; with the user's source line where one is to blame.
+        forward: the forward kernels, None if the path is "eager" or "inductor".
+        backward: the backward kernels, None if there are none.
+        breaks: why torch ends a graph of the loss before the loss does, each with the user's source line.
+        graphs: what AOTAutograd captured, a graph for each part of the loss that computes something. Each has forward
+            and backward in one, or forward alone where nothing asks for a gradient; it takes the arguments and the
+            upstream gradients, and returns the results and the gradients. Empty for handwritten kernels, and where
+            torch was not asked. Neither compared, printed nor pickled.
+    """
+
+    loss: str
+    path: str
+    reason: str
+    forward: DirectionReport | None = None
+    backward: DirectionReport | None = None
+    breaks: tuple[str, ...] = ()
+    graphs: tuple[torch.fx.GraphModule, ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def graph(self) -> torch.fx.GraphModule | None:
+        """The first of `graphs`, which of most losses is the only one."""
+        return self.graphs[0] if self.graphs else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON has it: dictionaries, lists, numbers and text, graphs as source."""
+        return {
+            "loss": self.loss,
+            "path": self.path,
+            "reason": self.reason,
+            "forward": _listed(self.forward),
+            "backward": _listed(self.backward),
+            "breaks": list(self.breaks),
+            "graphs": [each.print_readable(print_output=False) for each in self.graphs],
+        }
+
+    def _repr_html_(self) -> str:
+        """The report for a notebook."""
+        return html.section(self.to_dict())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "graphs": ()}
+
+    @property
+    def summary(self) -> str:
+        """The report without the source of its kernels."""
+        lines = [f"{self.loss}: {self.path}", f"  because {self.reason}"]
+        lines += [f"  a graph ends, as {reason}" for reason in self.breaks]
+        for name, direction in (("forward", self.forward), ("backward", self.backward)):
+            if direction is not None:
+                ratio = direction.bytes_moved / direction.bytes_minimum if direction.bytes_minimum else 1.0
+                lines.append(
+                    f"  {name}: {direction.launches} launch{'es' if direction.launches != 1 else ''} "
+                    f"({', '.join(direction.kernels)}), {direction.bytes_moved:,} bytes moved, "
+                    f"{ratio:.2f} times the minimum"
+                )
+                lines += [f"    {config}" for config in direction.configs]
+                lines += [f"    torch runs {step}" for step in direction.torch_steps]
+                lines += [f"    cut, as {reason}" for reason in direction.cuts]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        lines = [self.summary]
+        for direction in (self.forward, self.backward):
+            if direction is not None:
+                lines += ["", direction.source.rstrip()]
+        return "\n".join(lines)
+
+
+def _listed(direction: DirectionReport | None) -> dict[str, Any] | None:
+    """A direction as JSON has it."""
+    if direction is None:
+        return None
+    fields: Mapping[str, Any] = asdict(direction)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
