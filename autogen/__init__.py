@@ -32,9 +32,12 @@ from autogen.policies import Policy, load_runconfig, policy, set_policy
 
 if TYPE_CHECKING:
     from autogen import functional as functional
+    from autogen import hub as hub
     from autogen import losses as losses
     from autogen.decorator import autogen_loss, trace_count
+    from autogen.hub import Mode, kernelize, make_extensible, register_mapping, use_mapping
     from autogen.options import retracing
+    from autogen.patching import Patch, patch
     from autogen.report import DirectionReport, Report, explain
 
 __all__ = [
@@ -47,6 +50,8 @@ __all__ = [
     "GraphChangedError",
     "GraphError",
     "InternalError",
+    "Mode",
+    "Patch",
     "Policy",
     "RecompileLimitError",
     "RefusedError",
@@ -61,23 +66,36 @@ __all__ = [
     "__version__",
     "autogen_loss",
     "explain",
+    "kernelize",
     "load_runconfig",
+    "make_extensible",
+    "patch",
     "policy",
+    "register_mapping",
     "retracing",
     "set_policy",
     "trace_count",
+    "use_mapping",
 ]
 
 # Imported when asked for: they need torch, which takes a second that `import autogen` should not.
 _LAZY = {
     "autogen_loss": "autogen.decorator",
     "DirectionReport": "autogen.report",
+    "Mode": "autogen.hub",
+    "Patch": "autogen.patching",
     "Report": "autogen.report",
     "explain": "autogen.report",
     "functional": "autogen.functional",
+    "hub": "autogen.hub",
+    "kernelize": "autogen.hub",
     "losses": "autogen.losses",
+    "make_extensible": "autogen.hub",
+    "patch": "autogen.patching",
+    "register_mapping": "autogen.hub",
     "retracing": "autogen.options",
     "trace_count": "autogen.decorator",
+    "use_mapping": "autogen.hub",
 }
 
 

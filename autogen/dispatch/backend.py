@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from autogen.dispatch.fallbacks import Fallbacks
 from autogen.errors import ASKED_FOR, AutogenError, SourceLine, defects_of
 from autogen.lowering import decompositions
 from autogen.options import PLAIN, Options
+from autogen.policies import in_torch
 from autogen.runtime.replays import Settings
 from autogen.runtime.segments import KernelSegment
 
@@ -85,7 +87,7 @@ class Backend:
 
     def _run(self, graph: torch.fx.GraphModule, example: Sequence[Any]) -> tuple[Captured, Runner]:
         if not _computes(graph) or _is_condition(graph):
-            return Captured(None, "eager", "it computes nothing", computes=False), graph.forward
+            return Captured(None, "eager", "it computes nothing", computes=False), _in_torch(graph)
         try:
             if self.runs:
                 if _device(example).type == "cpu" and not has_interpreter() and self.options.cpu == "inductor":
@@ -97,11 +99,11 @@ class Backend:
                 compilation = Compilation(self.name, self.options, graph, self._fallbacks, mandatory=self.mandatory)
                 runner, segment = compilation.run(example)
             captured = Captured(segment, segment.compiled.path, segment.compiled.reason)
-            return captured, runner if self.runs else graph.forward
+            return captured, runner if self.runs else _in_torch(graph)
         except ASKED_FOR:
             raise
         except AutogenError as error:
-            return Captured(None, "eager", error.reason, error), graph.forward
+            return Captured(None, "eager", error.reason, error), _in_torch(graph)
 
 
 def dynamo_backend(graph: torch.fx.GraphModule, example: Sequence[Any]) -> Runner:
@@ -165,7 +167,7 @@ class Compilation:
                 )
 
         self.runner = KernelSegment(
-            segment, again, compiled, self.graph.forward, self._failed, self.settings, training=training
+            segment, again, compiled, _in_torch(self.graph), self._failed, self.settings, training=training
         )
         return self.runner
 
@@ -192,6 +194,11 @@ class Compilation:
     def _backward(self, module: torch.fx.GraphModule, example: Sequence[Any]) -> Runner:
         assert self.runner is not None
         return compat.boxed(self.runner.backward_apart)
+
+
+def _in_torch(graph: torch.fx.GraphModule) -> Runner:
+    """A graph as torch runs it; it calls functions of torch's by name, which under `autogen.patch` are ours."""
+    return functools.partial(in_torch, graph.forward)
 
 
 def _computes(graph: torch.fx.GraphModule) -> bool:
