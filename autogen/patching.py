@@ -106,7 +106,7 @@ def patch(model: nn.Module | None = None) -> Patch:
         What undoes it; as a `with` block, at the end of the block.
 
     Raises:
-        TypeError: the model has no `loss_function` of its own, or that is a module.
+        TypeError: the model has no `loss_function` of its own that is a function.
     """
     with _lock:
         return Patch(_replacement_of_torch() if model is None else _replacement_of(model))
@@ -123,13 +123,12 @@ def _replacement_of_torch() -> _Replacement:
 def _replacement_of(model: nn.Module) -> _Replacement:
     found = _of_models.get(model)
     if found is None or not found.is_held:
-        kind = type(model).__name__
-        if inspect.getattr_static(model, "loss_function", _MISSING) is _MISSING:
-            raise TypeError(f"{kind} has no loss_function; pass the model inside, or patch torch with autogen.patch()")
-        function = model.loss_function
-        if isinstance(function, nn.Module) or not callable(function):
+        is_own = inspect.getattr_static(model, "loss_function", _MISSING) is not _MISSING  # not that of a model inside
+        function = model.loss_function if is_own else None
+        if not callable(function):
             raise TypeError(
-                f"the loss_function of {kind} is no function; call autogen.kernelize for losses of torch.nn"
+                f"{type(model).__name__} has no function loss_function; pass the model that has, or call "
+                "autogen.kernelize(model) for losses that are modules, or autogen.patch() for those of torch"
             )
         found = _of_models[model] = _Replacement(model, {"loss_function": autogen_loss(function)})
     return found

@@ -75,7 +75,7 @@ def register_mapping(mapping: Mapping[str, Mapping[Device | str, Any]]) -> None:
     Raises:
         TypeError: a layer takes other arguments than the class whose place it takes, or something has not the types
             above. Layers of the hub are not looked at before they are used.
-        ValueError: an unknown device or mode, or an interval that ends before it begins.
+        ValueError: an unknown device or mode.
         FileNotFoundError: the folder of a local repository is not there.
     """
     _check(mapping)
@@ -105,19 +105,14 @@ def _check(mapping: Mapping[str, Mapping[Device | str, Any]]) -> None:
             raise TypeError(f"the mapping of {name} is a dict of devices, not {devices!r}")
         classes = list(_classes_of(name))
         for device, given in devices.items():
-            _check_device(name, device)
+            kind = device.type if isinstance(device, Device) else device
+            if kind not in DEVICES:
+                raise ValueError(f"{name} is registered for the device {kind!r}; choose from {', '.join(DEVICES)}")
             for mode, repository in (given if isinstance(given, Mapping) else {Mode.FALLBACK: given}).items():
                 if mode not in _MODES:
-                    raise ValueError(f"{name} is registered for the mode {mode!r}; choose from {_listed(_MODES)}")
+                    choices = ", ".join(map(str, _MODES))
+                    raise ValueError(f"{name} is registered for the mode {mode!r}; choose from {choices}")
                 _check_signature(name, repository, classes)
-
-
-def _check_device(name: str, device: Any) -> None:
-    kind = device.type if isinstance(device, Device) else device
-    if kind not in DEVICES:
-        raise ValueError(f"{name} is registered for the device {kind!r}; choose from {', '.join(DEVICES)}")
-    if isinstance(device, Device) and device.properties is not None:
-        device.properties.validate_capability_range()
 
 
 def _check_signature(name: str, repository: Any, classes: list[type[nn.Module]]) -> None:
@@ -158,7 +153,3 @@ def _classes_of(name: str) -> Iterator[type[nn.Module]]:
     if name in losses.__all__:
         yield LOSSES.get(name) or getattr(losses, name)
     yield from (cls for cls in extensible if getattr(cls, "kernel_layer_name", None) == name)
-
-
-def _listed(modes: Any) -> str:
-    return ", ".join(str(each) for each in modes)
