@@ -66,7 +66,7 @@ class policy:
         _open_blocks.policies = _open_blocks.policies[:-1]
 
 
-def in_torch(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def in_torch(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call a function in a block of the policy "disabled": what it calls runs in torch, but for its own policy."""
     before = _open_blocks.policies
     _open_blocks.policies = (*before, Policy.DISABLED)

@@ -133,10 +133,9 @@ def _choose(module: nn.Module, mode: Mode, kind: str | None, use_fallback: bool 
     condition = getattr(cls, "kernel_condition", None)
     if condition is not None and not condition(module):
         return _Choice(None, "its own forward, as its condition says", stays=True)
-    if kind is None:
-        if loss is None or any(compat.hub_repositories(name) for name in names):
-            return _Choice(_later(cls, mode, use_fallback), "kernels to be chosen")
-        kind = "cpu"  # our layers are for any device
+    if kind is None and any(compat.hub_repositories(name) for name in names):
+        return _Choice(_later(cls, mode, use_fallback), "kernels to be chosen")
+    kind = kind or "cpu"  # our layers are for any device
     for name in names:
         if compat.hub_repository(name, kind, mode) is not None:
             return _of_kernels(cls, name, mode, kind, use_fallback)
@@ -163,7 +162,7 @@ def _of_kernels(
         refusal = refusal_of("cpu" if kind == "cpu" else "cuda")
         if refusal is not None:
             raise ValueError(f"{problem}: {refusal.reason}; {refusal.remedy}") from refusal
-    # Without a class of its own, that of the user would have to say what its name in the mapping is.
+    # `kernels` reads the name of a layer from the class: from one of ours, so that torch's stays as it is.
     names = {"__init__": nn.Module.__init__, "kernel_layer_name": name, "kernel_condition": None}
     stand_in = type(cls)(cls.__name__, (cls,), names)()
     mapping = {name: layers.mapping()[name]} if ours else {}
@@ -189,6 +188,7 @@ def _later(cls: type[nn.Module], mode: Mode, use_fallback: bool | KernelizeFallb
         first = next(given, None)
         if first is None:
             return cls.forward(self, *args, **kwargs)
+        _place(self, None)
         registered.copy().run(kernelize, self, mode=mode, device=first.device, use_fallback=use_fallback)
         return self.forward(*args, **kwargs)
 

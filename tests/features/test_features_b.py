@@ -155,6 +155,14 @@ def test_b3_a_condition_chooses_instances() -> None:
         assert autogen.kernelize(cls().eval(), device="cpu")(None, None) == "theirs"
 
 
+def test_b3_a_decorated_class_that_is_off() -> None:
+    with pytest.warns(UserWarning, match="extensible"):
+        cls = autogen.make_extensible(autogen.autogen_loss(new_class()), "Theirs")
+    with autogen.use_mapping({"Theirs": {"cpu": Stub("ours")}}):
+        assert chosen(cls) == "ours"
+        assert autogen.kernelize(cls(use_autogen=False), device="cpu")(None, None) == "theirs"
+
+
 def test_b4_signatures_are_compared_when_registered(theirs: type[nn.Module], tmp_path: Path) -> None:
     wrong = {"Theirs": {"cpu": Stub("wrong", takes_more=True)}}
     for register in (autogen.register_mapping, autogen.use_mapping):
@@ -289,9 +297,13 @@ def test_b8_device_is_inferred(theirs: type[nn.Module], launched: Callable[[], i
     assert copy.deepcopy(later)(torch.ones(2), None) == "on cpu"  # what was registered when it was kernelized
     assert later(torch.ones(2), None) == "on cpu"
     input, target, _ = arguments()
-    loss = autogen.kernelize(nn.HuberLoss())
-    torch.testing.assert_close(loss(input, target), nn.HuberLoss()(input, target))
-    assert launched() == 1
+    for loss in (nn.HuberLoss(), losses.HuberLoss()):
+        with autogen.use_mapping({"HuberLoss": {"xpu": Stub("on xpu")}}):
+            later = autogen.kernelize(copy.deepcopy(loss))
+        for each in (later, autogen.kernelize(loss)):
+            torch.testing.assert_close(each(input, target), nn.HuberLoss()(input, target))
+            assert launched() == 1
+    assert "forward" not in vars(autogen.kernelize(theirs()))
 
 
 def test_b9_device_by_name(theirs: type[nn.Module]) -> None:
@@ -394,9 +406,11 @@ def test_b14_what_is_registered_comes_before_our_kernels() -> None:
 
 
 def test_b15_use_mapping_ends_with_its_block(theirs: type[nn.Module]) -> None:
-    with autogen.use_mapping({"Theirs": {"cpu": Stub("within")}}):
-        assert chosen(theirs) == "within"
-    assert chosen(theirs) == "theirs"
+    model = theirs()
+    for _ in range(2):
+        with autogen.use_mapping({"Theirs": {"cpu": Stub("within")}}):
+            assert autogen.kernelize(model, device="cpu")(None, None) == "within"
+        assert autogen.kernelize(model, device="cpu")(None, None) == "theirs"
     with contextlib.suppress(ZeroDivisionError), autogen.use_mapping({"Theirs": {"cpu": Stub("within")}}):
         raise ZeroDivisionError
     assert chosen(theirs) == "theirs"
@@ -481,7 +495,10 @@ def test_b20_ours_where_the_capability_has_no_other(capability: Callable[[int, i
         capability(9, 0)
         assert chosen(nn.MSELoss, device="cuda") == "hopper"
         capability(8, 0)
-        assert autogen.kernelize(nn.MSELoss(), device="cuda")(torch.ones(2), torch.zeros(2)) == 1
+        assert "forward" in vars(autogen.kernelize(nn.MSELoss(), device="cuda"))
+    with autogen.use_mapping({"MSELoss": {cuda(90, sys.maxsize): {INF: Stub("hopper")}}}):
+        capability(9, 0)
+        assert "forward" in vars(autogen.kernelize(nn.MSELoss(), device="cuda"))
 
 
 def test_b21_bounds_are_inclusive(theirs: type[nn.Module], capability: Callable[[int, int], None]) -> None:
