@@ -32,11 +32,14 @@ from autogen.policies import Policy, load_runconfig, policy, set_policy
 
 if TYPE_CHECKING:
     from autogen import functional as functional
+    from autogen import hub as hub
     from autogen import losses as losses
     from autogen.abilities import capabilities
     from autogen.coverage import SupportedLoss, supported_losses
     from autogen.decorator import autogen_loss, trace_count
+    from autogen.hub import Mode, kernelize, make_extensible, register_mapping, use_mapping
     from autogen.options import retracing
+    from autogen.patching import Patch, patch
     from autogen.report import DirectionReport, Report, explain
 
 __all__ = [
@@ -49,6 +52,8 @@ __all__ = [
     "GraphChangedError",
     "GraphError",
     "InternalError",
+    "Mode",
+    "Patch",
     "Policy",
     "RecompileLimitError",
     "RefusedError",
@@ -65,27 +70,40 @@ __all__ = [
     "autogen_loss",
     "capabilities",
     "explain",
+    "kernelize",
     "load_runconfig",
+    "make_extensible",
+    "patch",
     "policy",
+    "register_mapping",
     "retracing",
     "set_policy",
     "supported_losses",
     "trace_count",
+    "use_mapping",
 ]
 
 # Imported when asked for: they need torch, which takes a second that `import autogen` should not.
 _LAZY = {
     "autogen_loss": "autogen.decorator",
     "DirectionReport": "autogen.report",
+    "Mode": "autogen.hub",
+    "Patch": "autogen.patching",
     "Report": "autogen.report",
     "SupportedLoss": "autogen.coverage",
     "capabilities": "autogen.abilities",
     "explain": "autogen.report",
     "functional": "autogen.functional",
+    "hub": "autogen.hub",
+    "kernelize": "autogen.hub",
     "losses": "autogen.losses",
+    "make_extensible": "autogen.hub",
+    "patch": "autogen.patching",
+    "register_mapping": "autogen.hub",
     "retracing": "autogen.options",
     "supported_losses": "autogen.coverage",
     "trace_count": "autogen.decorator",
+    "use_mapping": "autogen.hub",
 }
 
 

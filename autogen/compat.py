@@ -326,6 +326,17 @@ def options_of_dynamo(
         yield
 
 
+def know_functions() -> None:
+    """Have torch note its own functions, which it looks for by name at first: Dynamo those that stay calls in graphs,
+    and `torch.overrides` those that tensor subclasses hear of.
+    """
+    from torch._dynamo import trace_rules
+
+    trace_rules.get_torch_obj_rule_map()
+    torch.overrides.get_testing_overrides()
+    torch.overrides.get_overridable_functions()
+
+
 def forget(code: CodeType) -> None:
     """Have Dynamo forget what it has captured of some code."""
     from torch._C._dynamo.eval_frame import reset_code
@@ -704,3 +715,38 @@ def compiled_for(target: tuple[str, int | str, int], function: Any, options: Map
     from triton.compiler import ASTSource
 
     return triton.compile(ASTSource(fn=function, **source), target=GPUTarget(*target), options=dict(options))
+
+
+# --- kernels (Hugging Face) -------------------------------------------------------------------------------------------
+
+
+def hub_repository(name: str, device: str, mode: Any) -> Any:
+    """The repository that `kernels` takes for a layer, by the mapping in force; None if none fits device and mode."""
+    from kernels.layer.globals import _KERNEL_MAPPING
+    from kernels.layer.repos import _select_repository
+
+    of_device = _KERNEL_MAPPING.get().get(name, {}).get(device)
+    options = None if of_device is None else of_device.repos
+    found = None if options is None else _select_repository(options, mode=mode)
+    return None if found is None else found[0]
+
+
+def hub_repositories(name: str) -> list[Any]:
+    """All repositories for a layer in the mapping in force: of every device, capability and mode."""
+    from kernels.layer.globals import _KERNEL_MAPPING
+
+    found: list[Any] = []
+    for of_device in _KERNEL_MAPPING.get().get(name, {}).values():
+        intervals = getattr(of_device, "repos_by_capability", None)
+        pending = [] if intervals is None else [intervals.root]
+        found += of_device.repos.values() if intervals is None else ()
+        while pending:
+            if (node := pending.pop()) is not None:
+                found += node.data.values()
+                pending += (node.left, node.right)
+    return found
+
+
+def hub_path(repository: Any) -> Any:
+    """The folder of a `LocalLayerRepository`."""
+    return repository._repo_path

@@ -13,7 +13,7 @@ import torch
 
 from autogen.dispatch.dispatcher import Dispatcher
 from autogen.options import PLAIN, Cpu, Gradient, Options, Reads, Retrace, Tune
-from autogen.policies import Policy
+from autogen.policies import Policy, in_torch
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
@@ -137,10 +137,10 @@ def call_of(loss: Any, args: tuple[Any, ...]) -> tuple[Dispatcher, tuple[Any, ..
     if isinstance(loss, type):
         raise TypeError(f"pass an instance of {loss.__name__}, not the class")
     method = _method_in(loss)
-    if _dispatcher_in(method) is None:
+    if dispatcher_in(method) is None:
         is_forward = isinstance(loss, torch.nn.Module) and _entry_of(type(loss)) == "forward"
         method = InstanceForward(loss, Options()) if is_forward else _decorate(method, Options())
-    dispatcher, owner = _dispatcher_in(method), _owner(method)
+    dispatcher, owner = dispatcher_in(method), _owner(method)
     assert dispatcher is not None, "a decorated loss has a dispatcher"
     return dispatcher, args if owner is None else (owner, *args)
 
@@ -165,7 +165,7 @@ def _method_in(loss: Any) -> Any:
     return getattr(loss, _entry_of(loss)) if is_class else loss
 
 
-def _dispatcher_in(function: Any) -> Dispatcher | None:
+def dispatcher_in(function: Any) -> Dispatcher | None:
     """The dispatcher of a function that was made here; `functools.wraps` gives it to the wrappers of others as well."""
     if isinstance(function, InstanceForward):
         return function.dispatcher
@@ -188,7 +188,7 @@ def _entry_of(cls: type[torch.nn.Module]) -> str:
 
 def _undecorated(function: Callable[..., Any], options: Options) -> tuple[Callable[..., Any], Options]:
     """What a decorated function was made of, which keeps its handwritten kernels; another function as it is."""
-    found = _dispatcher_in(function)
+    found = dispatcher_in(function)
     if found is None:
         return function, options
     owner = _owner(function)
@@ -213,7 +213,12 @@ def _decorate_function(function: Callable[..., Any], options: Options) -> Callab
         function = _in_python(function)
     if isinstance(function, torch.jit.ScriptFunction):
         raise TypeError(f"autogen_loss decorates {function.name} before torch.jit.script does, not after that")
-    dispatcher = Dispatcher(function, getattr(function, "__name__", type(function).__name__), options)
+    return dispatched(Dispatcher(function, getattr(function, "__name__", type(function).__name__), options))
+
+
+def dispatched(dispatcher: Dispatcher) -> Any:
+    """A dispatcher's function, each call of which is the dispatcher's; of one with an owner, the owner's method."""
+    function = dispatcher.function
     call = dispatcher.__call__  # which Python calls faster than an object
     is_compiling = torch.compiler.is_compiling
 
@@ -242,12 +247,12 @@ def _decorate_class(cls: Any, options: Options) -> Any:
     original = getattr(cls, entry)
     dispatcher = Dispatcher(original, cls.__name__, options, cls)
     call = dispatcher.__call__  # which Python calls faster than an object
-    is_compiling = torch.compiler.is_compiling
+    is_compiling, run_in_torch = torch.compiler.is_compiling, in_torch
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not self.use_autogen:
-            return original(self, *args, **kwargs)
+            return run_in_torch(original, self, *args, **kwargs)
         if is_compiling():
             return dispatcher.inside((self, *args), kwargs)
         return call((self, *args), kwargs)
@@ -284,7 +289,7 @@ def _with_flag(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _decorate_instance(module: torch.nn.Module, options: Options) -> torch.nn.Module:
-    if _dispatcher_in(_method_in(module)) is None or options != PLAIN:
+    if dispatcher_in(_method_in(module)) is None or options != PLAIN:
         if _entry_of(type(module)) == "forward":
             module.forward = InstanceForward(module, options)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
@@ -63,6 +64,16 @@ class policy:
 
     def __exit__(self, *exception: object) -> None:
         _open_blocks.policies = _open_blocks.policies[:-1]
+
+
+def in_torch(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call a function in a block of the policy "disabled": what it calls runs in torch, but for its own policy."""
+    before = _open_blocks.policies
+    _open_blocks.policies = (*before, Policy.DISABLED)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        _open_blocks.policies = before
 
 
 # What `set_policy` and `load_runconfig` were told.

@@ -3,6 +3,8 @@
 Each takes the argument `use_autogen` besides, which is true by default.
 """
 
+from torch import nn
+
 from autogen.losses.audio import *  # noqa: F403
 from autogen.losses.boxes import *  # noqa: F403
 from autogen.losses.classification import *  # noqa: F403
@@ -18,3 +20,16 @@ from autogen.losses.survival import *  # noqa: F403
 from autogen.losses.torch_losses import *  # noqa: F403
 
 __all__ = sorted(name for name, value in list(globals().items()) if isinstance(value, type))
+
+
+def _make_extensible(cls: type[nn.Module], name: str) -> None:
+    """Let Hugging Face's `kernels` replace `forward` by layers of a name, but not that of a derived class's own."""
+    forward = cls.forward
+    cls.kernel_layer_name = name  # type: ignore[assignment]
+    cls.kernel_condition = staticmethod(  # type: ignore[assignment]
+        lambda module: type(module).forward is forward and module.use_autogen
+    )
+
+
+for _name in __all__:
+    _make_extensible(globals()[_name], _name)

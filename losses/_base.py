@@ -6,9 +6,12 @@ import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 REDUCTIONS = ("none", "mean", "sum")
+
+_gaussian_nll_loss, _multi_margin_loss = F.gaussian_nll_loss, F.multi_margin_loss  # as they are without `autogen.patch`
 
 
 def one_of(name: str, value: str, known: tuple[str, ...]) -> str:
@@ -107,7 +110,7 @@ def gaussian_nll_loss(
     """
     is_known = isinstance(var, Tensor) and reduction in REDUCTIONS and input.is_floating_point()
     if not torch.compiler.is_compiling() or not is_known:
-        return torch.nn.functional.gaussian_nll_loss(input, target, var, full, eps, reduction)
+        return _gaussian_nll_loss(input, target, var, full, eps, reduction)
     assert isinstance(var, Tensor)
     if var.shape == input.shape[:-1]:
         var = var.unsqueeze(-1)
@@ -140,6 +143,6 @@ def multi_margin_loss(
 
     Of a single row, what torch captures has a dimension too many.
     """
-    loss = torch.nn.functional.multi_margin_loss(input, target, p, margin, weight, size_average, reduce, reduction)
+    loss = _multi_margin_loss(input, target, p, margin, weight, size_average, reduce, reduction)
     is_single = torch.compiler.is_compiling() and target.dim() == 0
     return loss.reshape(()) if is_single else loss

@@ -29,37 +29,47 @@ class AdaptiveLogSoftmaxWithLoss(nn.AdaptiveLogSoftmaxWithLoss):
 
     def forward(self, input_: Tensor, target_: Tensor) -> Any:
         """The log-probability of each label, shape (N,) or (), and minus their mean."""
-        if not self.use_autogen or not self._is_plain(input_, target_):
+        if not self.use_autogen:
             return super().forward(input_, target_)
-        parts, rows = self._parts(input_, target_)
-        loss, *tails = parts.call()
-        for places, tail in zip(rows, tails, strict=True):
-            loss = loss.index_add(0, places, tail)
-        mean = loss.mean()
-        return compat.ASMOutput(-loss if target_.dim() else -loss.squeeze(0), mean)
+        return adaptive_log_softmax_with_loss(self, input_, target_)
 
     def __autogen_parts__(self, input_: Tensor, target_: Tensor) -> Parts | str:
-        return self._parts(input_, target_)[0] if self._is_plain(input_, target_) else "labels and inputs do not fit"
+        plain = _is_plain(self, input_, target_)
+        return _parts(self, input_, target_)[0] if plain else "labels and inputs do not fit"
 
-    def _is_plain(self, input_: Tensor, target_: Tensor) -> bool:
-        """Whether torch takes the call, by shapes and labels; of labels of other dtypes it takes some."""
-        fits = target_.dim() < 2 and input_.dim() == target_.dim() + 1 and input_.shape[:-1] == target_.shape
-        return fits and target_.dtype == torch.int64 and bool(((target_ >= 0) & (target_ < self.n_classes)).all())
 
-    def _parts(self, input_: Tensor, target_: Tensor) -> tuple[Parts, list[Tensor]]:
-        """The call for the head, and every cluster with labels; and the rows that these have labels in."""
-        input, target = (input_, target_) if target_.dim() else (input_.unsqueeze(0), target_.unsqueeze(0))
-        places = target.clone()
-        rows, tails = [], []
-        for cluster, (low, high) in enumerate(pairwise(self.cutoffs)):
-            own = ((target >= low) & (target < high)).nonzero().squeeze(1)
-            if own.numel():
-                places[own] = self.shortlist_size + cluster
-                logits = self.tail[cluster](input.index_select(0, own))
-                tails.append((logits, target[own] - low))
-                rows.append(own)
-        call = partial(_cross_entropies, (self.head(input), places), *tails)
-        return Parts(("linear", "index_select", "index_add"), call), rows
+def adaptive_log_softmax_with_loss(self: nn.AdaptiveLogSoftmaxWithLoss, input_: Tensor, target_: Tensor) -> Any:
+    """What `AdaptiveLogSoftmaxWithLoss` computes, of a module of torch's or of ours."""
+    if not _is_plain(self, input_, target_):
+        return nn.AdaptiveLogSoftmaxWithLoss.forward(self, input_, target_)
+    parts, rows = _parts(self, input_, target_)
+    loss, *tails = parts.call()
+    for places, tail in zip(rows, tails, strict=True):
+        loss = loss.index_add(0, places, tail)
+    mean = loss.mean()
+    return compat.ASMOutput(-loss if target_.dim() else -loss.squeeze(0), mean)
+
+
+def _is_plain(loss: nn.AdaptiveLogSoftmaxWithLoss, input_: Tensor, target_: Tensor) -> bool:
+    """Whether torch takes the call, by shapes and labels; of labels of other dtypes it takes some."""
+    fits = target_.dim() < 2 and input_.dim() == target_.dim() + 1 and input_.shape[:-1] == target_.shape
+    return fits and target_.dtype == torch.int64 and bool(((target_ >= 0) & (target_ < loss.n_classes)).all())
+
+
+def _parts(loss: nn.AdaptiveLogSoftmaxWithLoss, input_: Tensor, target_: Tensor) -> tuple[Parts, list[Tensor]]:
+    """The call for the head, and every cluster with labels; and the rows that these have labels in."""
+    input, target = (input_, target_) if target_.dim() else (input_.unsqueeze(0), target_.unsqueeze(0))
+    places = target.clone()
+    rows, tails = [], []
+    for cluster, (low, high) in enumerate(pairwise(loss.cutoffs)):
+        own = ((target >= low) & (target < high)).nonzero().squeeze(1)
+        if own.numel():
+            places[own] = loss.shortlist_size + cluster
+            logits = loss.tail[cluster](input.index_select(0, own))
+            tails.append((logits, target[own] - low))
+            rows.append(own)
+    call = partial(_cross_entropies, (loss.head(input), places), *tails)
+    return Parts(("linear", "index_select", "index_add"), call), rows
 
 
 @autogen_loss(reads="arguments")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -44,4 +45,5 @@ def _multilabel_margin_loss(
     return losses.mean() if reduction == "mean" else losses.sum()
 
 
-_FORMULAS: dict[Any, Callable[..., Any]] = {F.multilabel_margin_loss: _multilabel_margin_loss}
+# As torch has it, also where this is first imported under `autogen.patch`.
+_FORMULAS: dict[Any, Callable[..., Any]] = {inspect.unwrap(F.multilabel_margin_loss): _multilabel_margin_loss}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from autogen.dispatch.fallbacks import Fallbacks
 from autogen.errors import ASKED_FOR, AutogenError, SourceLine, defects_of
 from autogen.lowering import decompositions
 from autogen.options import PLAIN, Options
+from autogen.policies import in_torch
 from autogen.runtime.replays import Settings
 from autogen.runtime.segments import KernelSegment
 
@@ -88,7 +90,7 @@ class Backend:
 
     def _run(self, graph: torch.fx.GraphModule, example: Sequence[Any]) -> tuple[Captured, Runner]:
         if not _computes(graph) or _is_condition(graph):
-            return Captured(None, "eager", "it computes nothing", computes=False), graph.forward
+            return Captured(None, "eager", "it computes nothing", computes=False), _in_torch(graph)
         compilation: Compilation | None = None
         try:
             if self.runs:
@@ -101,12 +103,12 @@ class Backend:
                 compilation = Compilation(self.name, self.options, graph, self._fallbacks, mandatory=self.mandatory)
                 runner, segment = compilation.run(example)
             captured = Captured(segment, segment.compiled.path, segment.compiled.reason, graph=compilation.captured)
-            return captured, runner if self.runs else graph.forward
+            return captured, runner if self.runs else _in_torch(graph)
         except ASKED_FOR:
             raise
         except AutogenError as error:
             joint = None if compilation is None else compilation.captured
-            return Captured(None, "eager", error.reason, error, graph=joint), graph.forward
+            return Captured(None, "eager", error.reason, error, graph=joint), _in_torch(graph)
 
 
 def dynamo_backend(graph: torch.fx.GraphModule, example: Sequence[Any]) -> Runner:
@@ -172,7 +174,7 @@ class Compilation:
                 )
 
         self.runner = KernelSegment(
-            segment, again, compiled, self.graph.forward, self._failed, self.settings, training=training
+            segment, again, compiled, _in_torch(self.graph), self._failed, self.settings, training=training
         )
         return self.runner
 
@@ -199,6 +201,11 @@ class Compilation:
     def _backward(self, module: torch.fx.GraphModule, example: Sequence[Any]) -> Runner:
         assert self.runner is not None
         return compat.boxed(self.runner.backward_apart)
+
+
+def _in_torch(graph: torch.fx.GraphModule) -> Runner:
+    """A graph as torch runs it; it calls functions of torch's by name, which under `autogen.patch` are ours."""
+    return functools.partial(in_torch, graph.forward)
 
 
 def _computes(graph: torch.fx.GraphModule) -> bool:

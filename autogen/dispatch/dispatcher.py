@@ -18,7 +18,7 @@ from autogen.dispatch.fallbacks import Fallbacks
 from autogen.dispatch.fast import FastPath
 from autogen.errors import UnavailableError
 from autogen.options import PLAIN, Options
-from autogen.policies import Policy, resolve
+from autogen.policies import Policy, in_torch, resolve
 
 if TYPE_CHECKING:  # what takes long to import comes with the first call
     from autogen.dispatch.handwritten import HandwrittenCalls
@@ -78,7 +78,9 @@ class Dispatcher:
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run a call."""
         policy = resolve(self.options.policy)
-        if policy is Policy.DISABLED or is_transformed():
+        if policy is Policy.DISABLED:
+            return in_torch(self.function, *args, **kwargs)
+        if is_transformed():
             return self.function(*args, **kwargs)
         # A derived class may read more than its base does.
         fast = self.fast if self.owner is None or args[0].__class__ is self.owner else None
@@ -106,7 +108,9 @@ class Dispatcher:
     def inside(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The loss where torch traces it: an operator of the graph of `torch.compile`, else as torch computes it."""
         policy = resolve(self.options.policy)
-        if policy is Policy.DISABLED or not torch.compiler.is_dynamo_compiling():
+        if policy is Policy.DISABLED:
+            return in_torch(self.function, *args, **kwargs)
+        if not torch.compiler.is_dynamo_compiling():
             return self.function(*args, **kwargs)
         wrap = self._wrap_mandatory if policy is Policy.MANDATORY else self._wrap
         return compat.as_operator(wrap, self.function, *args, **kwargs)

@@ -486,6 +486,16 @@ def results_of(graph: torch.fx.GraphModule) -> Any:
     return graph.graph.output_node().args[0]
 
 
+def test_dynamo_knows_the_functions_of_torch_that_it_had_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._dynamo import trace_rules
+
+    original = torch.nn.functional.cross_entropy
+    compat.know_functions()
+    monkeypatch.setattr(torch.nn.functional, "cross_entropy", lambda: None)
+    assert original in trace_rules.get_torch_obj_rule_map()
+    assert original in torch.overrides.get_testing_overrides()
+
+
 def test_a_joint_graph_comes_apart() -> None:
     made = Joint(lambda t: t.exp().sum(), x().requires_grad_())
     assert made.joint is not None
@@ -596,6 +606,28 @@ def test_a_kernel_is_compiled_for_a_target() -> None:
         attrs=attributes,
     )
     assert "st.global" in made.asm["ptx"]
+
+
+# --- kernels (Hugging Face) -------------------------------------------------------------------------------------------
+
+
+def test_the_hub_says_which_repositories_it_takes() -> None:
+    kernels = pytest.importorskip("kernels")
+    on_cpu, old, new = (kernels.LocalLayerRepository(Path(name), layer_name="Loss") for name in ("cpu", "old", "new"))
+    training = kernels.Mode.TRAINING
+    mapping: dict[str, Any] = {
+        "Loss": {
+            "cpu": on_cpu,
+            kernels.Device("cuda", kernels.CUDAProperties(75, 89)): {training: old},
+            kernels.Device("cuda", kernels.CUDAProperties(90, 100)): {training: new},
+        }
+    }
+    with kernels.use_kernel_mapping(mapping, inherit_mapping=False):
+        assert compat.hub_repository("Loss", "cpu", training) is on_cpu
+        assert compat.hub_repository("Loss", "mps", training) is None
+        assert compat.hub_repository("Other", "cpu", training) is None
+        assert set(compat.hub_repositories("Loss")) == {on_cpu, old, new}
+    assert compat.hub_path(on_cpu) == Path("cpu")
 
 
 # --- all of it --------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def test_changelog_has_a_section_for_the_version() -> None:
 
 def test_import_loads_no_heavy_module() -> None:
     """Neither Triton, which may look for a driver, nor the tracer, which takes a second to import, nor the compiler."""
-    heavy = {"triton", "torch._dynamo", "sympy", "jinja2"}
+    heavy = {"triton", "torch._dynamo", "sympy", "jinja2", "kernels"}
     program = f"import sys, autogen, autogen.losses; print(*{heavy} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert run.stdout.split() == []

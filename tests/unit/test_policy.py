@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import pytest
 import torch
 
+from autogen import autogen_loss
 from autogen.policies import ENVIRONMENT_VARIABLE, Policy, policy, resolve, set_policy
 
 ROOT = Path(__file__).parents[2]
@@ -211,3 +212,8 @@ def test_policy_inside_a_compiled_graph(own: Policy | str) -> None:
     compiled = torch.compile(three_ways, backend="eager", fullgraph=True)
     assert [float(y) for y in compiled(torch.ones(()))] == [2, 1, 2]
     assert resolve() is Policy.DEFAULT
+
+
+def test_a_loss_may_take_an_argument_of_any_name() -> None:
+    loss = autogen_loss(lambda x, function, args=1: function(x) * args, policy="disabled")
+    assert loss(torch.ones(2), function=torch.sum, args=3) == 6
