@@ -28,7 +28,7 @@ from autogen import hub, losses
 from autogen.hub import CUDAProperties, Device, LocalLayerRepository, LocalVersions, Mode, ROCMProperties
 from autogen.hub.registering import extensible
 from tests.features.hub import Stub, new_class, write_package
-from tests.interpret.launches import LAUNCHES
+from tests.interpret.launches import Launches
 
 MODES = (Mode.INFERENCE, Mode.INFERENCE | Mode.TORCH_COMPILE, Mode.TRAINING, Mode.TRAINING | Mode.TORCH_COMPILE)
 INF, IC, T, TC = MODES
@@ -44,9 +44,9 @@ def _no_mapping() -> Iterator[None]:
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    LAUNCHES.patch(monkeypatch)
-    LAUNCHES.take()
-    return LAUNCHES.take
+    launches = Launches()  # of its own: in one process with tests/interpret there is another
+    launches.patch(monkeypatch)
+    return launches.take
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import autogen
 from autogen import functional, losses
-from tests.interpret.launches import LAUNCHES
+from tests.interpret.launches import Launches
 
 ORIGINAL = {name: getattr(F, name) for name in functional.__all__}
 
@@ -32,9 +32,9 @@ def _all_is_as_it_was() -> Iterator[None]:
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    LAUNCHES.patch(monkeypatch)
-    LAUNCHES.take()
-    return LAUNCHES.take
+    launches = Launches()  # of its own: in one process with tests/interpret there is another
+    launches.patch(monkeypatch)
+    return launches.take
 
 
 def arguments() -> tuple[Tensor, Tensor]:
