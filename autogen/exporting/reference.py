@@ -1,0 +1,88 @@
+"""The loss in torch's own operations, as Python that somebody can read."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+
+from autogen.exporting.subject import Subject, source_of
+from autogen.names import unique
+
+_MODULES = frozenset({"torch", "math", "operator", "float", "int", "bool", "slice", "max", "min"})
+
+
+def reference_of(subject: Subject, names: Mapping[str, str]) -> list[str]:
+    """The statements that compute the loss from its tensors, which have `names` by what kernels call them.
+
+    Of a loss that reads what no text stands for, an error.
+    """
+    written = subject.graph.graph.python_code("self")
+    (function,) = (node for node in ast.parse(written.src).body if isinstance(node, ast.FunctionDef))
+    called = {each.source: names[each.edge.name] for each in subject.tensors}
+    placeholders = [str(node.target) for node in subject.graph.graph.nodes if node.op == "placeholder"]
+    texts = dict(zip(placeholders, (_call_of(source, subject, called) for source in subject.sources), strict=True))
+    first = next(iter(called.values()))
+    own = _Own(texts, first)
+    statements = [own.visit(each) for each in function.body]
+    taken = {*called.values(), *_MODULES}
+    kept = [each for each in statements if each is not None]
+    made = {each.id for each in _names(kept) if isinstance(each.ctx, ast.Store)}
+    renamed = {name: unique(name, taken) for name in sorted(made)}
+    for each in _names(kept):
+        each.id = renamed.get(each.id, each.id)
+    known = {*taken, *renamed.values()}
+    if own.is_foreign or not {each.id for each in _names(kept)} <= known or None in texts.values():
+        return [f'raise ValueError("there are no kernels of {subject.title} for these tensors")']
+    return [ast.unparse(each) for each in kept]
+
+
+def _names(statements: list[ast.stmt]) -> list[ast.Name]:
+    return [node for each in statements for node in ast.walk(each) if isinstance(node, ast.Name)]
+
+
+def _call_of(source: str, subject: Subject, called: Mapping[str, str]) -> str | None:
+    """Where a call has an argument of Dynamo's graph, as text; None if that is in no tensor that kernels are given."""
+    found = re.fullmatch(r"(.*?)(\.size\(\)\[\d+\])?", source)
+    assert found is not None
+    tensor = source_of(found[1], subject.owner)
+    return None if tensor is None or tensor not in called else f"{called[tensor]}{found[2] or ''}"
+
+
+class _Own(ast.NodeTransformer):
+    """Writes an argument as what it is, drops what fx deletes, and makes new tensors where the first argument is."""
+
+    def __init__(self, texts: Mapping[str, str | None], first: str) -> None:
+        self._texts, self._first = dict(texts), first
+        self.is_foreign = False
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt | None:
+        if isinstance(node.value, ast.Constant) and node.value.value is None:
+            return None
+        (target,) = node.targets
+        if isinstance(target, ast.Name) and isinstance(node.value, ast.Name) and node.value.id in self._texts:
+            self._texts[target.id] = self._texts[node.value.id]  # another name of an argument
+            return None
+        self.generic_visit(node)
+        return node
+
+    def visit_Return(self, node: ast.Return) -> ast.stmt:
+        self.generic_visit(node)
+        if isinstance(node.value, ast.Tuple):
+            (node.value,) = node.value.elts
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id == "device":
+            return ast.parse(f"{self._first}.device", mode="eval").body
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        text = self._texts.get(node.id)
+        if text is not None and isinstance(node.ctx, ast.Load):
+            return ast.parse(text, mode="eval").body
+        if node.id == "inf":
+            return ast.parse("float('inf')", mode="eval").body
+        self.is_foreign = self.is_foreign or node.id == "self"
+        return node
