@@ -114,8 +114,7 @@ class Decisions(Tiler):
         """What the template of a plan says of the kernel."""
         variants = self.variants(rules)
         inner = "inner_rows" in self._varying
-        is_cut = not (self._is_block or self._is_flat)  # into tiles of rows and columns
-        read = {"columns": is_cut, "kept": self.is_chunked, "inner_rows": inner, "rows": not self._is_block}
+        read = {"columns": not self._is_flat, "kept": self.is_chunked, "inner_rows": inner, "rows": True}
         return {
             "name": self.name,
             "symbols": self.symbols(variants),
@@ -134,7 +133,6 @@ class Decisions(Tiler):
             "is_half_by_warps": self._totals == 2 and self._may_stride,
             "whole": dict(zip(self._whole_tiles, map(text_of, self._whole.expressions), strict=True)),
             "held": self._held_by_one(),
-            "is_block": self._is_block,
             "is_chunked": self.is_chunked,
             "keeps_columns": self._keeps_columns,
             "functions": {ending: self._call(ending, source) for ending, source in variants.items()},
@@ -148,13 +146,11 @@ class Decisions(Tiler):
         }
 
     def _held_by_one(self) -> str:
-        """How many elements the largest tile has of what one program holds, as text."""
-        if self._one_program is None or not (self._is_block or self._has_last_block):
+        """How many elements the largest tile has of what the last program holds, as text."""
+        if self._one_program is None:
             return ""
-        tiles = [
-            " * ".join(f"power_of_2({text_of(size)})" for size in held.expressions)
-            for held in self._one_program.in_one_program
-        ]
+        held = [[size for size in each.expressions if size != 1] for each in self._one_program.in_one_program]
+        tiles = [" * ".join(f"power_of_2({text_of(size)})" for size in each) for each in held if each]
         return f"max({', '.join(['1', *tiles])})"
 
 

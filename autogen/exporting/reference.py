@@ -6,10 +6,12 @@ import ast
 import re
 from collections.abc import Mapping
 
+import torch
+
 from autogen.exporting.subject import Subject, source_of
 from autogen.names import unique
 
-_MODULES = frozenset({"torch", "math", "operator", "float", "int", "bool", "slice", "max", "min"})
+_KNOWN = frozenset({"torch", "Ellipsis", "float", "int", "bool", "slice"})
 
 
 def reference_of(subject: Subject, names: Mapping[str, str]) -> list[str]:
@@ -17,22 +19,23 @@ def reference_of(subject: Subject, names: Mapping[str, str]) -> list[str]:
 
     Of a loss that reads what no text stands for, an error.
     """
-    written = subject.graph.graph.python_code("self")
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(subject.graph.graph, {}))
+    graph.eliminate_dead_code()  # such as checks of sizes
+    written = graph.python_code("self")
     (function,) = (node for node in ast.parse(written.src).body if isinstance(node, ast.FunctionDef))
     called = {each.source: names[each.edge.name] for each in subject.tensors}
-    placeholders = [str(node.target) for node in subject.graph.graph.nodes if node.op == "placeholder"]
-    texts = dict(zip(placeholders, (_call_of(source, subject, called) for source in subject.sources), strict=True))
-    first = next(iter(called.values()))
-    own = _Own(texts, first)
-    statements = [own.visit(each) for each in function.body]
-    taken = {*called.values(), *_MODULES}
-    kept = [each for each in statements if each is not None]
-    made = {each.id for each in _names(kept) if isinstance(each.ctx, ast.Store)}
-    renamed = {name: unique(name, taken) for name in sorted(made)}
-    for each in _names(kept):
-        each.id = renamed.get(each.id, each.id)
-    known = {*taken, *renamed.values()}
-    if own.is_foreign or not {each.id for each in _names(kept)} <= known or None in texts.values():
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    texts: dict[str, str] = {}
+    for node, source in zip(placeholders, subject.sources, strict=True):
+        text = _call_of(source, subject, called)
+        if text is not None:
+            texts[str(node.target)] = text
+    taken = {*called.values(), *_KNOWN}
+    made = {each.id for each in _names(function.body) if isinstance(each.ctx, ast.Store)}
+    own = _Own(texts, {name: unique(name, taken) for name in sorted(made)}, next(iter(called.values())))
+    kept = [each for each in map(own.visit, function.body) if each is not None]
+    if not {each.id for each in _names(kept)} <= {*taken, *own.renamed.values()}:
         return [f'raise ValueError("there are no kernels of {subject.title} for these tensors")']
     return [ast.unparse(each) for each in kept]
 
@@ -52,9 +55,8 @@ def _call_of(source: str, subject: Subject, called: Mapping[str, str]) -> str | 
 class _Own(ast.NodeTransformer):
     """Writes an argument as what it is, drops what fx deletes, and makes new tensors where the first argument is."""
 
-    def __init__(self, texts: Mapping[str, str | None], first: str) -> None:
-        self._texts, self._first = dict(texts), first
-        self.is_foreign = False
+    def __init__(self, texts: Mapping[str, str], renamed: Mapping[str, str], first: str) -> None:
+        self._texts, self.renamed, self._first = dict(texts), renamed, first
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt | None:
         if isinstance(node.value, ast.Constant) and node.value.value is None:
@@ -84,5 +86,4 @@ class _Own(ast.NodeTransformer):
             return ast.parse(text, mode="eval").body
         if node.id == "inf":
             return ast.parse("float('inf')", mode="eval").body
-        self.is_foreign = self.is_foreign or node.id == "self"
-        return node
+        return ast.Name(self.renamed.get(node.id, node.id), node.ctx)

@@ -228,15 +228,19 @@ def _refuse_more_than_kernels(title: str, captured: Captured) -> None:
     is_one = len(returned) == len(segment.graph.outputs) == 1 and returned[0].output == 0
     if not is_one or returned[0].moved is not None:
         raise ExportError(title, "what it returns is not computed, or is several tensors", "Return one new tensor.")
-    if any(place.kind != "shape" for place in segment.graph.sizes.symbols.values()):
-        raise ExportError(title, "it is given a number that varies, or a tensor with gaps", "Give it plain tensors.")
+    for symbol, place in segment.graph.sizes.symbols.items():
+        if place.kind == "number":
+            raise ExportError(title, f"it computes with {symbol}, which is in no tensor", "Keep it as a Python number.")
     if not captured.is_plain:
         raise ExportError(title, "it writes to what it is given", "Have it make new tensors.")
     if compiled.plan.fixed:
         raise ExportError(title, "its kernels are made for the sizes of the example alone", _USE_PACKAGE)
     for launcher in compiled.launchers:
         if launcher.kernel.parts:
-            raise ExportError(title, f"{launcher.kernel.name} works on several tensors side by side", _USE_PACKAGE)
+            raise ExportError(title, f"{launcher.kernel.name} is several kernels side by side", _USE_PACKAGE)
+        if launcher.kernel.one_block:
+            why = f"{launcher.kernel.name} is one program, as the example is so small"
+            raise ExportError(title, why, "Pass inputs as large as those that the loss is for.")
     for edge in segment.graph.inputs:
         if edge.strides != _dense(edge.shape):
             why = f"its tensor {edge.name} does not lie in memory one row after the other"

@@ -30,9 +30,8 @@ from autogen.tiling import tiler
 
 _RESERVED = {
     *("torch", "triton", "tl", "math", "json", "functools", "threading", "Path", "ThreadPoolExecutor", "Any", "core"),
-    *("device", "tensors", "kind", "each", "ctx", "inputs", "output", "plan", "launch", "fits", "configured"),
-    *("counters", "cdiv", "striding", "aligned", "power_of_2", "reference", "keep", "differentiate", "self", "own"),
-    "is_same",
+    *("device", "tensors", "kind", "each", "ctx", "plan", "launch", "fits", "configured", "counters", "cdiv"),
+    *("striding", "aligned", "power_of_2", "in_torch", "keep", "differentiate", "self", "is_as_exported"),
 }
 _USE_PACKAGE = "Use the loss with autogen installed."
 _CONSTANTS = {
