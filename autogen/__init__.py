@@ -13,6 +13,7 @@ from autogen.errors import (
     AutogenError,
     CompileError,
     ConfigError,
+    ExportError,
     FallbackWarning,
     GraphBreakError,
     GraphChangedError,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import keyword
 import os
 import re
 import tempfile
@@ -14,7 +15,7 @@ from typing import Any, Literal, get_args
 from autogen._version import __version__
 from autogen.emission.shell import render
 from autogen.exporting.subject import subject_of
-from autogen.exporting.writer import Written, write
+from autogen.exporting.writer import Written, class_name, write
 
 Format = Literal["hub", "module"]
 
@@ -60,10 +61,7 @@ def export(
     """
     if format not in get_args(Format):
         raise ValueError(f'an export has the format "hub" or "module", not {format!r}')
-    if name is not None and not _NAME.fullmatch(name):
-        raise ValueError(f"a repository is named by small letters, digits and hyphens, not {name!r}")
-    if layer_name is not None and not layer_name.isidentifier():
-        raise ValueError(f"a layer is a class, whose name {layer_name!r} cannot be")
+    _check_names(name, layer_name)
     if isinstance(version, bool) or not isinstance(version, int) or version < 0:
         raise ValueError(f"the version of a repository is an integer of at least 0, not {version!r}")
     target = Path(path)
@@ -75,18 +73,22 @@ def export(
         target = target if target.suffix == ".py" else target / f"{subject.name}.py"
         _refuse_existing(target)
         return _placed({"": written.module()}, target)
-    layer = layer_name or _class_name(subject.title)
-    return _placed(_repository(written, name or subject.name.replace("_", "-"), layer, version, target.name), target)
+    name = name or subject.name.replace("_", "-")
+    layer = layer_name or class_name(subject.title)
+    _check_names(name, layer)  # of a loss, too, may be a single letter
+    return _placed(_repository(written, name, layer, version, target.name), target)
+
+
+def _check_names(name: str | None, layer: str | None) -> None:
+    if name is not None and not _NAME.fullmatch(name):
+        raise ValueError(f"a repository has a name= of small letters, digits and hyphens, not {name!r}")
+    if layer is not None and (not layer.isidentifier() or keyword.iskeyword(layer)):
+        raise ValueError(f"a layer has a layer_name= that a class can have, not {layer!r}")
 
 
 def _refuse_existing(path: Path) -> None:
     if os.path.lexists(path):
         raise FileExistsError(f"{path} is there already: export to a new path, or remove it first")
-
-
-def _class_name(title: str) -> str:
-    """The class of a layer for a loss that may be a function."""
-    return title if title[0].isupper() else "".join(part.capitalize() for part in title.split("_"))
 
 
 def _repository(written: Written, name: str, layer: str, version: int, folder: str) -> dict[str, str]:

@@ -55,12 +55,10 @@ def _read(variant: Path) -> Iterator[str]:
     try:
         metadata = kernels.Metadata.read_from_file(variant / "metadata.json")
     except ValueError as error:
-        yield f"{variant.name}/metadata.json: {error}"
+        yield f"{variant.name}/metadata.json: {' '.join(str(error).split())}"
     else:
         if not metadata.id.isidentifier():
             yield f"{variant.name}/metadata.json: the id {metadata.id!r} is no name that Python imports a module by"
-        if metadata.version is None:
-            yield f"{variant.name}/metadata.json: it has no version"
     for file in sorted(variant.rglob("*.py")):
         where = f"{variant.name}/{file.relative_to(variant)}"
         try:

@@ -25,7 +25,7 @@ from autogen.runtime.compiled import CompiledLoss
 from autogen.runtime.launch import Launcher
 
 _KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-_NOT_OF_THE_LOSS = ("training", "use_autogen")
+_NOT_OF_THE_LOSS = ("training", "use_autogen", "forward")  # the last of an instance that is decorated
 _ARGUMENT = re.compile(r"L\['(\w+)'\]")
 _USE_PACKAGE = "Use the loss with autogen installed."
 _STATE = re.compile(r"(?:\._buffers|\._parameters|\.__dict__)\['(\w+)'\]|\.(\w+)")
@@ -117,12 +117,16 @@ def subject_of(loss: Any, example_inputs: Sequence[Any]) -> Subject:
     bound = dispatcher.signature.bind(*args)  # a TypeError names what is missing
     bound.apply_defaults()
     owner = args[0] if dispatcher.owner is not None else None
+    first = next(iter(dispatcher.signature.parameters)) if owner is not None else None
+    parameters = tuple(each for name, each in dispatcher.signature.parameters.items() if name != first)
+    for parameter in parameters:
+        if parameter.kind not in _KINDS:
+            raise ExportError(title, f"its parameter {parameter} takes any number of arguments", "Name each of them.")
     _refuse_changes(title, dispatcher, args)
     captured = _captured(title, dispatcher, args)
     assert captured.runner is not None
     _refuse_more_than_kernels(title, captured)
     segment, compiled = captured.runner.segment, captured.runner.compiled
-    first = next(iter(dispatcher.signature.parameters)) if owner is not None else None
     joint, order = segment.graph, list(dispatcher.signature.parameters)
     tensors = []
     for place, edge, gradient in zip(segment.tensors, joint.inputs, joint.gradients, strict=True):
@@ -132,11 +136,8 @@ def subject_of(loss: Any, example_inputs: Sequence[Any]) -> Subject:
             raise ExportError(title, why, "Pass it as an argument, or register it as a buffer.")
         tensors.append(Bound(edge, source, gradient is not None))
     tensors.sort(key=lambda each: order.index(each.source) if each.source in order else len(order))
-    parameters = tuple(each for name, each in dispatcher.signature.parameters.items() if name != first)
     fixed: dict[str, tuple[str, Any]] = {}
     for parameter in parameters:
-        if parameter.kind not in _KINDS:
-            raise ExportError(title, f"its parameter {parameter} takes any number of arguments", "Name each of them.")
         value = bound.arguments[parameter.name]
         if not isinstance(value, torch.Tensor):
             fixed[parameter.name] = f"the argument {parameter.name}", value

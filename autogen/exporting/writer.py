@@ -129,13 +129,19 @@ def write(subject: Subject) -> Written:
         "upstream": next((names[each.name] for each in subject.joint.upstream if each is not None), "_"),
         "gradients": gradients,
         "contiguous": [f"{name}.contiguous()" for name in given],
-        "class_name": f"{subject.title}Function" if subject.title[0].isupper() else f"_{subject.name}_function",
+        "class_name": f"{class_name(subject.title)}Function",
         "function_name": function_name,
         "gradients_name": unique(f"gradients_of_{subject.name}", taken),
         "reference": reference_of(subject, names),
         **_of_layer(subject, names),
     }
     return Written(subject, context, configs)
+
+
+def class_name(title: str) -> str:
+    """What a class is called for a loss that may be a function: `smooth_l1` → `SmoothL1`."""
+    words = re.findall(r"[A-Za-z0-9]+", title)
+    return title if title.isidentifier() and title[0].isupper() else "".join(f"{w[0].upper()}{w[1:]}" for w in words)
 
 
 def _names(subject: Subject) -> dict[str, str]:
