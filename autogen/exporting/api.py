@@ -107,9 +107,10 @@ def _repository(written: Written, name: str, layer: str, version: int, folder: s
         "autogen": {"version": __version__, "loss": subject.title, "options": list(subject.fixed)},
     }
     init = f'"""{subject.title} by Triton kernels."""\n\nfrom . import layers\n\n__all__ = ["layers"]\n'
-    owner = subject.kind
+    kind = subject.kind
+    home, adopter = (kind.__module__, kind.__qualname__) if kind else ("your_package", layer)
     return {
-        "README.md": render("export_readme.jinja", layer=layer, folder=folder, adopter=owner, **context),
+        "README.md": render("export_readme.jinja", layer=layer, folder=folder, home=home, adopter=adopter, **context),
         f"{VARIANT}/metadata.json": json.dumps(metadata, indent=2) + "\n",
         f"{VARIANT}/__init__.py": init,
         f"{VARIANT}/layers.py": layers,

@@ -53,7 +53,7 @@ class Subject:
         title: the loss's name.
         name: the same as the name of a function, which kernels begin with.
         parameters: what the loss is called with, without the module.
-        kind: where the class of the module is, or the function.
+        kind: the class of the module, None of a function.
         owner: what the loss calls its module, None of a function.
         tensors: what kernels are given: the arguments in their order, then what is of the module.
         conditions: Python expressions over the loss's parameters and `self` that are true where the kernels compute the
@@ -69,7 +69,7 @@ class Subject:
     title: str
     name: str
     parameters: tuple[inspect.Parameter, ...]
-    kind: str
+    kind: type | None
     owner: str | None
     tensors: tuple[Bound, ...]
     conditions: tuple[str, ...]
@@ -151,7 +151,7 @@ def subject_of(loss: Any, example_inputs: Sequence[Any]) -> Subject:
         title,
         kernel_name(title),
         parameters,
-        _place_of(loss if owner is None else type(owner)),
+        None if owner is None else type(owner),
         first,
         tuple(tensors),
         tuple(_condition(name, value) for name, (_, value) in fixed.items()),
@@ -274,10 +274,6 @@ def _attributes(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
     functions = [each for kind in kinds for each in vars(kind).values() if isinstance(each, FunctionType)]
     if any("training" in function.__code__.co_names for function in functions):
         yield "training", module.training
-
-
-def _place_of(found: Any) -> str:
-    return f"{found.__module__}.{found.__qualname__}".removeprefix("__main__.")
 
 
 def _state(tensors: Sequence[Bound], fixed: Mapping[str, tuple[str, Any]]) -> dict[str, str]:
