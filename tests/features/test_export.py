@@ -38,7 +38,7 @@ class Focal(nn.Module):
 
     def forward(self, output: Tensor, target: Tensor, *, scale: float = 1.0) -> Tensor:
         chance = torch.sigmoid(output)
-        if output.shape[0] > 4:
+        if output.shape[0] % 2 == 0:
             chance = chance * 0.5
         return scale * (self.weight * (chance - target).abs() ** self.gamma).sum(-1).mean()
 
@@ -137,7 +137,7 @@ def test_a_loss_of_the_users(tmp_path: Path, dtype: torch.dtype) -> None:
         assert own.fits(*inputs, loss.weight)
         agree(lambda x, t: own.focal(x, t, loss.weight), loss, inputs, **limits)
         torch.testing.assert_close(own.in_torch(*inputs, loss.weight), loss(*inputs))
-    assert not own.fits(*pair(4, 5, dtype=dtype), loss.weight)  # which takes another branch
+    assert not own.fits(*pair(7, 5, dtype=dtype), loss.weight)  # which takes another branch
     assert not own.fits(*pair(6, 5, dtype=dtype), loss.weight[:4])
 
 
@@ -207,7 +207,6 @@ with use_kernel_mapping({"CrossEntropyLoss": {"cpu": layer}}):
     kernelize(loss, mode=Mode.TRAINING | Mode.TORCH_COMPILE, device="cpu", use_fallback=False)
 found = torch.autograd.grad(loss(logits, labels), logits)[0]
 torch.testing.assert_close(found, expected)
-foreign = [name for name in ("sympy", "jinja2", "losses") if name in sys.modules and name not in sys.argv]
 module = get_local_kernel(path).kernels
 print(module.fits(logits, labels), bool(module.plan_cross_entropy_loss_backward.cache_info().misses))
 """
@@ -242,8 +241,8 @@ def test_a_repository_has_what_kernels_looks_for(repository: Path) -> None:
 
 def test_the_same_loss_is_the_same_text_and_another_has_another_id(tmp_path: Path) -> None:
     ids = []
-    for number, delta in enumerate((1.0, 1.0, 0.5)):
-        path = autogen.export(nn.HuberLoss(delta=delta), pair(8, 6), tmp_path / str(number))
+    for number, reduction in enumerate(("mean", "mean", "none")):
+        path = autogen.export(nn.L1Loss(reduction=reduction), pair(8, 6), tmp_path / str(number))
         ids.append(json.loads(next(path.rglob("metadata.json")).read_text())["id"])
     assert ids[0] == ids[1] != ids[2]
 
@@ -263,7 +262,7 @@ def test_launches_are_those_of_the_process(tmp_path: Path, loss: nn.Module, inpu
     path = tmp_path / "loss.py"
     path.write_text(write(subject).module())
     module = loaded(path)
-    powers = (64, 512, 8192) if len(subject.joint.sizes.symbols) < 4 else (16, 256)
+    powers = (64, 512, 8192) if len(subject.joint.sizes.symbols) < 3 else (16, 256)
     for launcher in subject.launchers:
         plan: Any = getattr(module, f"plan_{launcher.kernel.name}")
         names = plan.__wrapped__.__code__.co_varnames[: plan.__wrapped__.__code__.co_argcount]
@@ -282,6 +281,26 @@ def test_launches_are_those_of_the_process(tmp_path: Path, loss: nn.Module, inpu
             numbers = launcher.arguments(known, tiling.variant)
             assert arguments == [*numbers, *(tiles[name] for name in source.tiles)], (known, tiling)
             assert counts == [count for _, count in launcher.partials(known, tiling)]
+
+
+def test_what_is_written_in_place_is_in_torchs_operations_too(tmp_path: Path) -> None:
+    def clamped(input: Tensor, target: Tensor) -> Tensor:
+        distance = input - target
+        with torch.no_grad():
+            distance.clamp_(min=0.25)
+        return distance.mean()
+
+    module = loaded(autogen.export(clamped, pair(8, 6), tmp_path, format="module"))
+    inputs = pair(9, 4)
+    torch.testing.assert_close(module.in_torch(*inputs), clamped(*inputs))
+    agree(module.clamped, clamped, inputs)
+
+
+def test_the_first_input_has_a_gradient_where_none_asks_for_one(tmp_path: Path) -> None:
+    module = loaded(autogen.export(nn.MSELoss(), [torch.rand(8, 6), torch.rand(8, 6)], tmp_path, format="module"))
+    inputs, target = pair(9, 4)
+    assert module.fits(inputs, target) and not module.fits(target, inputs)
+    agree(module.mse_loss, F.mse_loss, (inputs, target))
 
 
 def test_launch_parameters_that_were_set_come_first(tmp_path: Path) -> None:
