@@ -34,7 +34,8 @@ class Captured:
     `runner` is what runs it: a `KernelSegment`, None if that is torch. `reason` says why torch does. `ended_by` is
     torch's reason to end the graph where the loss goes on, with the user's `line`; `is_nested` if it is of a function
     that the loss calls between two graphs. `graph` is AOTAutograd's own. `sources` are where Dynamo has found the
-    arguments; `is_plain` says that a call is what the kernels do, with nothing of AOTAutograd's around it.
+    arguments of `formula`, its graph in torch's operations; `is_plain` says that a call is what the kernels do, with
+    nothing of AOTAutograd's around it.
     """
 
     runner: KernelSegment | None
@@ -46,6 +47,7 @@ class Captured:
     line: SourceLine | None = None
     is_nested: bool = False
     graph: torch.fx.GraphModule | None = None
+    formula: torch.fx.GraphModule | None = None
     sources: tuple[str, ...] = ()
     is_plain: bool = False
 
@@ -106,7 +108,8 @@ class Backend:
                 compilation = Compilation(self.name, self.options, graph, self._fallbacks, mandatory=self.mandatory)
                 runner, segment = compilation.run(example)
             captured = Captured(segment, segment.compiled.path, segment.compiled.reason, graph=compilation.captured)
-            captured.sources, captured.is_plain = compilation.sources, compilation.is_plain
+            captured.formula, captured.sources = graph, compilation.sources
+            captured.is_plain = compilation.is_plain
             return captured, runner if self.runs else _in_torch(graph)
         except ASKED_FOR:
             raise

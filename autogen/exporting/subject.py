@@ -124,7 +124,7 @@ def subject_of(loss: Any, example_inputs: Sequence[Any]) -> Subject:
             raise ExportError(title, f"its parameter {parameter} takes any number of arguments", "Name each of them.")
     _refuse_changes(title, dispatcher, args)
     captured = _captured(title, dispatcher, args)
-    assert captured.runner is not None
+    assert captured.runner is not None and captured.formula is not None
     _refuse_more_than_kernels(title, captured)
     segment, compiled = captured.runner.segment, captured.runner.compiled
     joint, order = segment.graph, list(dispatcher.signature.parameters)
@@ -158,7 +158,7 @@ def subject_of(loss: Any, example_inputs: Sequence[Any]) -> Subject:
         tuple(f"{name.removeprefix('self.')}={value!r}" for name, (_, value) in fixed.items()),
         _state(tensors, fixed),
         compiled,
-        captured.runner.eager.__self__,  # type: ignore[attr-defined]  # a method of the graph's module
+        captured.formula,
         captured.sources,
         captured.runner.training,
     )
