@@ -13,6 +13,7 @@ from autogen.errors import (
     AutogenError,
     CompileError,
     ConfigError,
+    ExportError,
     FallbackWarning,
     GraphBreakError,
     GraphChangedError,
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from autogen.abilities import capabilities
     from autogen.coverage import SupportedLoss, supported_losses
     from autogen.decorator import autogen_loss, trace_count
+    from autogen.exporting.api import export
+    from autogen.exporting.check import check_export
     from autogen.hub import Mode, kernelize, make_extensible, register_mapping, use_mapping
     from autogen.options import retracing
     from autogen.patching import Patch, patch
@@ -47,6 +50,7 @@ __all__ = [
     "CompileError",
     "ConfigError",
     "DirectionReport",
+    "ExportError",
     "FallbackWarning",
     "GraphBreakError",
     "GraphChangedError",
@@ -69,7 +73,9 @@ __all__ = [
     "__version__",
     "autogen_loss",
     "capabilities",
+    "check_export",
     "explain",
+    "export",
     "kernelize",
     "load_runconfig",
     "make_extensible",
@@ -92,7 +98,9 @@ _LAZY = {
     "Report": "autogen.report",
     "SupportedLoss": "autogen.coverage",
     "capabilities": "autogen.abilities",
+    "check_export": "autogen.exporting.check",
     "explain": "autogen.report",
+    "export": "autogen.exporting.api",
     "functional": "autogen.functional",
     "hub": "autogen.hub",
     "kernelize": "autogen.hub",

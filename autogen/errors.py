@@ -180,6 +180,14 @@ class GraphError(AutogenError):
         )
 
 
+class ExportError(AutogenError):
+    """The loss `loss` cannot be written as code that does without autogen, because of `why`."""
+
+    def __init__(self, loss: str, why: str, remedy: str) -> None:
+        self.loss = loss
+        super().__init__(f"{loss} cannot be exported: {why}", remedy=remedy)
+
+
 class RefusedError(AutogenError):
     """The handwritten kernel of `loss` is not made for a call, because of `what`."""
 

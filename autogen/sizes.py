@@ -54,6 +54,7 @@ class Evaluator(Script):
     """
 
     def __init__(self, expressions: Sequence[sympy.Expr]) -> None:
+        self.expressions = tuple(expressions)
         printer = python_printer()
         symbols = sorted({symbol for e in expressions for symbol in sympy.sympify(e).free_symbols}, key=str)
         lines = ["def run(sizes):"]

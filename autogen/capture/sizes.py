@@ -92,6 +92,24 @@ class Sizes:
                 found[name] = (tensor.shape if place.kind == "shape" else tensor.stride())[place.dim]
         return found
 
+    def conditions(self) -> list[sympy.Basic]:
+        """What the capture takes for granted of sizes: the least and the most of each, and Dynamo's guards.
+
+        For whoever takes kernels to where Dynamo guards no call. What is true of the shapes in any case is left out.
+        """
+        found: dict[sympy.Basic, None] = {}
+        for old, new in self._renamed.items():
+            bounds = self._shapes.var_to_range.get(old)
+            if bounds is not None and new.is_integer:
+                found[sympy.Ge(new, bounds.lower, evaluate=False)] = None
+                if bounds.upper.is_Integer:
+                    found[sympy.Le(new, bounds.upper, evaluate=False)] = None
+        for guard in getattr(self._shapes, "guards", ()):
+            condition = self._shapes.replace(guard.expr).xreplace(self._renamed)
+            if condition != sympy.true:
+                found[condition] = None
+        return list(found)
+
     def hints(self) -> dict[str, int]:
         """The values in the call that was captured; of sizes that only values know, a guess."""
         known: Mapping[Any, Any] = compat.hints_of(self._shapes)

@@ -30,7 +30,7 @@ def _run(options: argparse.Namespace) -> int:
     target = target_of(options)
     given = target.in_order(*target.arguments(device_of(options)))
     try:
-        written = autogen.export(target.loss, given, options.out, format=options.format)  # type: ignore[attr-defined]
+        written = autogen.export(target.loss, given, options.out, format=options.format)
     except AutogenError:
         raise
     except (ValueError, TypeError, OSError) as error:  # as where something is there already

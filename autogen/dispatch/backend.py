@@ -33,7 +33,9 @@ class Captured:
 
     `runner` is what runs it: a `KernelSegment`, None if that is torch. `reason` says why torch does. `ended_by` is
     torch's reason to end the graph where the loss goes on, with the user's `line`; `is_nested` if it is of a function
-    that the loss calls between two graphs. `graph` is AOTAutograd's own.
+    that the loss calls between two graphs. `graph` is AOTAutograd's own. `sources` are where Dynamo has found the
+    arguments of `formula`, its graph in torch's operations; `is_plain` says that a call is what the kernels do, with
+    nothing of AOTAutograd's around it.
     """
 
     runner: KernelSegment | None
@@ -45,6 +47,9 @@ class Captured:
     line: SourceLine | None = None
     is_nested: bool = False
     graph: torch.fx.GraphModule | None = None
+    formula: torch.fx.GraphModule | None = None
+    sources: tuple[str, ...] = ()
+    is_plain: bool = False
 
     @property
     def now(self) -> Captured:
@@ -103,6 +108,8 @@ class Backend:
                 compilation = Compilation(self.name, self.options, graph, self._fallbacks, mandatory=self.mandatory)
                 runner, segment = compilation.run(example)
             captured = Captured(segment, segment.compiled.path, segment.compiled.reason, graph=compilation.captured)
+            captured.formula, captured.sources = graph, compilation.sources
+            captured.is_plain = compilation.is_plain
             return captured, runner if self.runs else _in_torch(graph)
         except ASKED_FOR:
             raise
@@ -132,7 +139,9 @@ class Compilation:
     ) -> None:
         self.name, self.options, self.graph, self._mandatory = name, options, graph, mandatory
         self._fallbacks = fallbacks or Fallbacks()
-        self.names = list(map(_name_of, (node for node in graph.graph.nodes if node.op == "placeholder")))
+        arguments = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        self.sources = tuple(map(compat.source_of, arguments))
+        self.names = list(map(_name_of, arguments))
         self.runner: KernelSegment | None = None
         self.captured: torch.fx.GraphModule | None = None  # AOTAutograd's own, of which the compiler takes a copy
         self.is_plain = False

@@ -40,15 +40,15 @@ class Results:
     """The tensors that some launches write to."""
 
     def __init__(self, buffers: Iterable[ir.Buffer]) -> None:
-        self._buffers = tuple(buffers)
-        self.names = tuple(buffer.name for buffer in self._buffers)
-        laid = [(*each.shape, *(each.allocated or each.strides)) for each in self._buffers]
+        self.buffers = tuple(buffers)
+        self.names = tuple(buffer.name for buffer in self.buffers)
+        laid = [(*each.shape, *(each.allocated or each.strides)) for each in self.buffers]
         self._geometry = Evaluator(list(itertools.chain(*laid)))
 
     def geometry(self, sizes: Mapping[str, int]) -> dict[str, Geometry]:
         """Shape, strides and dtype of the results for given sizes, by name."""
         numbers, geometry, start = self._geometry(sizes), {}, 0
-        for buffer in self._buffers:
+        for buffer in self.buffers:
             middle = start + len(buffer.shape)
             end = middle + len(buffer.shape)
             geometry[buffer.name] = numbers[start:middle], numbers[middle:end], buffer.dtype

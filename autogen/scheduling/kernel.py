@@ -118,7 +118,7 @@ class Kernel:
         return Level.ROW if in_rows else Level.SCALAR
 
     @functools.cached_property
-    def _in_one_program(self) -> tuple[Evaluator, ...]:
+    def in_one_program(self) -> tuple[Evaluator, ...]:
         """The sizes of what one program holds on chip because nothing else can be done."""
         if self.one_block:
             # What threads exchange to run along a tile is as large as it: 32 KiB, which every device has.
@@ -128,7 +128,7 @@ class Kernel:
                 evaluator_of(*(axis.size for axis in sorted(axes, key=str)), share) for axes in _spaces(self.roots)
             )
         of = [*self.parts, *([self.last_block.kernel] if self.last_block else [])]
-        within = tuple(sizes for kernel in of for sizes in kernel._in_one_program)
+        within = tuple(sizes for kernel in of for sizes in kernel.in_one_program)
         if self.last_block and self.last_block.chunked:  # which adds up all chunks of each result before it goes on
             shares = Counter(root.node.axes for root in self.last_block.partials)
             within += tuple(
@@ -159,12 +159,12 @@ class Kernel:
         return is_apart and bool(self.rows and self.columns) and not (self.walks_again or self.one_block)
 
     @functools.cached_property
-    def _walked_again(self) -> tuple[tuple[Evaluator, Evaluator], ...]:
+    def walked_again(self) -> tuple[tuple[Evaluator, Evaluator], ...]:
         """The sizes of columns that every program reads again, if it does so once for all its rows, and the sizes of
         these and the rows.
         """
         of = [*self.parts, *([self.last_block.kernel] if self.last_block else [])]
-        within = tuple(sizes for kernel in of for sizes in kernel._walked_again)
+        within = tuple(sizes for kernel in of for sizes in kernel.walked_again)
         if not self.walks_again:
             return within
         rows, columns = ([axis.size for axis in axes] for axes in (self.rows, self.columns))
@@ -187,7 +187,7 @@ class Kernel:
     @property
     def is_limited(self) -> bool:
         """Whether there are sizes that the kernel is not made for."""
-        return bool(self.together or self._in_one_program or self._walked_again)
+        return bool(self.together or self.in_one_program or self.walked_again)
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether the kernel is made for the given sizes: what one program has to hold must not be much, nor what each
@@ -195,9 +195,9 @@ class Kernel:
         """
         if self.together and self.leaves_a_device_idle(sizes, self.together):
             return False
-        return all(_fits(sizes_of(sizes), MAX_IN_ONE_PROGRAM) for sizes_of in self._in_one_program) and all(
+        return all(_fits(sizes_of(sizes), MAX_IN_ONE_PROGRAM) for sizes_of in self.in_one_program) and all(
             _fits(columns_of(sizes), ROWS_ADJACENT) or _fits(both_of(sizes), MAX_WALKED_AGAIN)
-            for columns_of, both_of in self._walked_again
+            for columns_of, both_of in self.walked_again
         )
 
     def leaves_a_device_idle(self, sizes: Mapping[str, int], together: int) -> bool:
@@ -218,7 +218,7 @@ class Kernel:
 
     def largest_tile(self, sizes: Mapping[str, int]) -> int:
         """How many elements the largest tile has of what one program holds, with what threads exchange in scans."""
-        tiles = (map(next_power_of_2, sizes_of(sizes)) for sizes_of in self._in_one_program)
+        tiles = (map(next_power_of_2, sizes_of(sizes)) for sizes_of in self.in_one_program)
         return max(map(math.prod, tiles), default=1)
 
     def is_final(self, node: Node) -> bool:

@@ -8,8 +8,10 @@ import contextvars
 import copy
 import inspect
 import itertools
+import json
 import logging
 import pickle
+import shutil
 import sys
 import threading
 import warnings
@@ -594,3 +596,46 @@ def test_a_gpu_that_is_not_there() -> None:
         pytest.skip("there is one")
     with pytest.raises(ValueError, match="torch sees no GPU for the device 'cuda'"):
         autogen.kernelize(nn.MSELoss(), device="cuda")
+
+
+def test_b25_an_export_is_loaded_by_kernels_for_the_class_of_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = autogen.export(nn.BCEWithLogitsLoss(), [torch.randn(8, 6), torch.rand(8, 6)], tmp_path / "bce")
+    monkeypatch.setattr(nn.BCEWithLogitsLoss, "kernel_layer_name", "", raising=False)  # what is set is unset
+    monkeypatch.setattr(nn.BCEWithLogitsLoss, "kernel_condition", None, raising=False)
+    kernels.replace_kernel_forward_from_hub(nn.BCEWithLogitsLoss, "BCEWithLogitsLoss")
+    model = nn.ModuleDict({"layer": nn.Linear(4, 3), "loss": nn.BCEWithLogitsLoss()})
+    inputs, target = torch.randn(50, 4), torch.rand(50, 3)
+
+    def step() -> tuple[torch.Tensor, torch.Tensor | None]:
+        model.zero_grad()
+        loss = model["loss"](model["layer"](inputs), target)
+        loss.backward()
+        return loss.detach(), model["layer"].weight.grad
+
+    expected = step()
+    layer = kernels.LocalLayerRepository(repo_path=path, layer_name="BCEWithLogitsLoss")
+    mode = kernels.Mode.TRAINING | kernels.Mode.TORCH_COMPILE
+    with kernels.use_kernel_mapping({"BCEWithLogitsLoss": {"cpu": {mode: layer}}}, inherit_mapping=False):
+        kernels.kernelize(model, mode=mode, device="cpu", use_fallback=False)
+    module = kernels.get_local_kernel(path).kernels
+    launched = []
+    launch = module.launch
+    monkeypatch.setattr(
+        module, "launch", lambda plan, *given: [launched.append(plan[0].__name__), launch(plan, *given)]
+    )
+    torch.testing.assert_close(step(), expected)
+    assert launched == ["bce_with_logits_loss_forward", "bce_with_logits_loss_backward"]
+
+
+def test_b27_check_export_gives_the_verdict_of_kernels(tmp_path: Path) -> None:
+    good = autogen.export(nn.MSELoss(), [torch.randn(8, 6), torch.randn(8, 6)], tmp_path / "mse")
+    assert autogen.check_export(good) == []
+    bad = shutil.copytree(good, tmp_path / "bad")
+    (metadata,) = bad.glob("build/*/metadata.json")
+    content = json.loads(metadata.read_text())
+    metadata.write_text(json.dumps({**content, "name": "MSE_Loss"}))
+    assert [each for each in autogen.check_export(bad) if "MSE_Loss" in each]
+    metadata.write_text(json.dumps({name: each for name, each in content.items() if name != "license"}))
+    assert [each for each in autogen.check_export(bad) if "license" in each]
