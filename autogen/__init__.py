@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from autogen import functional as functional
     from autogen import hub as hub
     from autogen import losses as losses
-    from autogen.abilities import capabilities
-    from autogen.coverage import SupportedLoss, supported_losses
     from autogen.decorator import autogen_loss, trace_count
     from autogen.exporting.api import export
     from autogen.exporting.check import check_export
@@ -44,6 +42,8 @@ if TYPE_CHECKING:
     from autogen.options import retracing
     from autogen.patching import Patch, patch
     from autogen.report import DirectionReport, Report, explain
+    from autogen.report.capabilities import capabilities
+    from autogen.report.coverage import SupportedLoss, supported_losses
 
 __all__ = [
     "AutogenError",
@@ -96,8 +96,8 @@ _LAZY = {
     "Mode": "autogen.hub",
     "Patch": "autogen.patching",
     "Report": "autogen.report",
-    "SupportedLoss": "autogen.coverage",
-    "capabilities": "autogen.abilities",
+    "SupportedLoss": "autogen.report.coverage",
+    "capabilities": "autogen.report.capabilities",
     "check_export": "autogen.exporting.check",
     "explain": "autogen.report",
     "export": "autogen.exporting.api",
@@ -109,7 +109,7 @@ _LAZY = {
     "patch": "autogen.patching",
     "register_mapping": "autogen.hub",
     "retracing": "autogen.options",
-    "supported_losses": "autogen.coverage",
+    "supported_losses": "autogen.report.coverage",
     "trace_count": "autogen.decorator",
     "use_mapping": "autogen.hub",
 }

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 
 import autogen
-from autogen.samples import EVEN, ODD, SMALL
-from autogen.samples import calls_beyond_torch as calls
+from autogen.report.samples import EVEN, ODD, SMALL
+from autogen.report.samples import calls_beyond_torch as calls
 
 __all__ = ["EVEN", "ODD", "SMALL", "calls", "table"]
 

@@ -22,7 +22,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def _env(options: argparse.Namespace) -> int:
-    from autogen.environment import environment
+    from autogen.report.environment import environment
 
     found = environment()
     if options.json:

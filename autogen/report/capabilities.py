@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autogen.environment import Environment, environment
+from autogen.report.environment import Environment, environment
 
 
 @dataclass(frozen=True)

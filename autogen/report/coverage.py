@@ -12,7 +12,7 @@ from torch import nn
 
 from autogen.policies import policy
 from autogen.report import Report, explain_call
-from autogen.samples import DTYPES, ODD, Call, calls_beyond_torch, calls_of_torch, falling_back
+from autogen.report.samples import DTYPES, ODD, Call, calls_beyond_torch, calls_of_torch, falling_back
 
 _LEGACY = {"size_average", "reduce", "use_autogen"}
 
