@@ -18,9 +18,10 @@ for name in ("losses", "templates"):
 
 
 def readme() -> str:
-    """README.md with its relative links made absolute."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return re.sub(r"\]\((?!https?:|#)", f"]({FILES}", text)
+    """README.md with its relative links made absolute, but for code in which `](` is no link."""
+    parts = (ROOT / "README.md").read_text(encoding="utf-8").split("```")
+    parts[::2] = [re.sub(r"\]\((?!https?:|#)", f"]({FILES}", part) for part in parts[::2]]
+    return "```".join(parts)
 
 
 setup(long_description=readme(), long_description_content_type="text/markdown")

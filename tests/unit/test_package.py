@@ -182,7 +182,9 @@ def test_metadata_is_complete(archives: Path) -> None:
     needed = [each for each in metadata.get_all("Requires-Dist", []) if each.startswith("triton")]
     assert {each.split(">")[0] for each in needed} == {"triton", "triton-windows"}
     # Where PyPI shows the page, no file lies beside it.
-    links = re.findall(r"\]\(([^)]+)\)", metadata.get_payload())
+    parts = metadata.get_payload().split("```")
+    links = re.findall(r"\]\(([^)]+)\)", " ".join(parts[::2]))
+    assert not any(urls["Homepage"] in code for code in parts[1::2])
     own = [link for link in links if link.startswith(urls["Homepage"])]
     assert own and all(link.startswith(("https://", "#")) for link in links)
     assert all((ROOT / link.removeprefix(f"{urls['Homepage']}/blob/main/").partition("#")[0]).is_file() for link in own)
