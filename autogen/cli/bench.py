@@ -53,7 +53,7 @@ def calls_of(
     """What is timed: each direction, in each column."""
     import torch
 
-    from autogen.cli.judging import in_torch, ours
+    from autogen.cli.judging import calling_ours, in_torch
     from autogen.compat import pytree
     from autogen.decorator import call_of
 
@@ -62,7 +62,7 @@ def calls_of(
     columns: dict[str, Callable[[], Any]] = {
         "eager": lambda: in_torch(lambda: dispatcher.function(*own, **named)),
         "compile": lambda: in_torch(lambda: compiled(*own, **named)),
-        "autogen": lambda: ours(target.loss, args, named),
+        "autogen": calling_ours(target.loss, args, named),
     }
     given = [each for each in (*args, *named.values()) if isinstance(each, torch.Tensor)]
     parameters = target.loss.parameters() if isinstance(target.loss, torch.nn.Module) else ()

@@ -71,11 +71,16 @@ def in_torch(call: Callable[[], Any]) -> Any:
 
 
 def ours(loss: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """A call of a loss on its kernels, decorated or not."""
+    """A call of a loss on its kernels."""
+    return calling_ours(loss, args, kwargs)()
+
+
+def calling_ours(loss: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], Any]:
+    """Calls of a loss on its kernels, decorated or not; all but the first find what was captured."""
     if hasattr(loss, PARTS) or not getattr(loss, "use_autogen", True):
-        return loss(*args, **kwargs)
+        return lambda: loss(*args, **kwargs)
     dispatcher, given = call_of(loss, tuple(args))
-    return dispatcher(given, kwargs)
+    return lambda: dispatcher(given, kwargs)
 
 
 def _errors_of_torch(target: Target, args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, float]:

@@ -17,6 +17,7 @@ import torch
 import autogen
 from autogen.cli import bench, judging, main, output, shapes, targets
 from autogen.cli.usage import UsageError
+from autogen.dispatch.site import Site
 
 LOSSES = '''
 import torch
@@ -215,6 +216,15 @@ class TestBench:
             torch.testing.assert_close(value, eager)
         found["forward + backward"]["autogen"]()
         assert args[0].grad is None, "nothing is added up"
+
+    def test_a_loss_is_captured_once_however_often_it_is_called(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        captured: list[Any] = []
+        monkeypatch.setattr(Site, "_hear", lambda self, graph, runner: captured.append(graph) or runner)
+        target = targets.Target("L1Loss", torch.nn.L1Loss(), shapes.parse("8,8"), {})
+        args, named = target.arguments("cpu")
+        call = bench.calls_of(target, args, named)["forward"]["autogen"]
+        assert [call() == call() for _ in range(2)] == [True, True]
+        assert len(captured) == 1
 
 
 def test_export_is_given_the_call(run: Run, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
