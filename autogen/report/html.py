@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -41,15 +39,12 @@ def page(report: Mapping[str, Any]) -> str:
 
 def highlighted(source: str) -> str:
     """Python source with colours."""
-    from rich.console import Console
-    from rich.syntax import Syntax
+    from pygments import highlight
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import PythonLexer
 
-    console = Console(file=io.StringIO(), record=True, color_system="truecolor", force_terminal=True)
-    code = Syntax(source, "python", theme="friendly", background_color="default").highlight(source.strip("\n"))
-    console.print(code, soft_wrap=True)
-    text = console.export_html(code_format="{code}", inline_styles=True)
-    plain = re.sub("; (background|text-decoration)-color: #[0-9a-f]+", "", text)  # the block's own, and no decoration
-    return f'<pre style="{_CODE}">{plain}</pre>'
+    text = highlight(source.strip("\n"), PythonLexer(), HtmlFormatter(noclasses=True, nowrap=True, style="friendly"))
+    return f'<pre style="{_CODE}">{text}</pre>'
 
 
 def _details(title: str, content: str) -> str:
