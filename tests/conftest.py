@@ -34,7 +34,7 @@ _EMULATED = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 NEEDS_INTERPRETER = {"interpret": True, "features": True, "ptx": False, "gpu": False, "emulator": False}
 
 
-MOST_CASES = 10  # of one parametrised test in `make test`: each is a capture by torch, which takes a third of a second
+MOST_CASES = 9  # of one parametrised test in `make test`: each is a capture by torch, which takes a third of a second
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -136,7 +136,7 @@ def test_without_autogen(case: Case, launches: Launches) -> None:
     assert repr(loss).startswith(f"{case.loss}(") and "use_autogen" not in repr(loss)
 
 
-@settings(max_examples=40)
+@settings(max_examples=24)
 @given(
     loss=st.sampled_from(sorted(BEYOND)),
     n=st.sampled_from((1, 2, 3, 7, 33)),

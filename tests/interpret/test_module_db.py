@@ -56,7 +56,7 @@ def two_sequences(probs: Tensor, targets: Tensor, *lengths: Any) -> tuple[Any, .
     return probs[:, :2], targets[: 2 if targets.dim() == 2 else int(sum(labels))], inputs, labels
 
 
-MANY = ("CTCLoss", "CrossEntropyLoss", "LinearCrossEntropyLoss")  # whose cases take minutes
+MANY = ("CTCLoss", "CrossEntropyLoss", "LinearCrossEntropyLoss", "NLLLoss")  # whose cases take minutes
 # The long ones have tests in double precision in files of their own.
 ONCE = (*PROJECTED, "CTCLoss")
 BOTH = [

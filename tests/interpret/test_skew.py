@@ -132,7 +132,7 @@ def test_chunks_that_store_elements() -> None:
     offset=st.integers(0, 5),
     dtype=st.sampled_from(list(DTYPES)),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=24, deadline=None)
 def test_any_size(rows: int, columns: int, offset: int, dtype: torch.dtype) -> None:
     memory = draw("real", rows * columns + offset, dtype=torch.float64).detach()
     x = memory[offset:].view(rows, columns).to(dtype).requires_grad_()

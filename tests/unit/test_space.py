@@ -68,7 +68,7 @@ def walk(kernel: Kernel, space: Space, sizes: dict[str, int]) -> tuple[dict[symp
     return merged, single
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(calls())
 def test_offsets_are_torchs(call: tuple[list[Tensor], int]) -> None:
     tensors, dim = call

@@ -96,7 +96,7 @@ QUOTIENTS: dict[str, Loss] = {
 
 
 class TestViews:
-    @settings(max_examples=60)
+    @settings(max_examples=30)
     @given(view_chains(), st.booleans())
     @example(((2, 2, 2), [("flatten", (0, 2)), ("select", (0, -1))]), False)  # C * C - 1 is no multiple of C less 1
     def test_chains_read_what_torch_reads(self, chain: tuple[tuple[int, ...], list[Step]], reverse: bool) -> None:
