@@ -18,7 +18,7 @@ from autogen.capture.joint import Segment, segment_of
 from autogen.errors import AutogenError, ComparedSumError, ScheduleError, TooLargeError, UnsupportedOpError
 from autogen.lowering import lower, scans
 from autogen.names import spelled
-from autogen.options import PLAIN, Options
+from autogen.options import PLAIN, LaunchConfig, Options
 from autogen.runtime.compiled import CompiledLoss
 from autogen.runtime.launch import Launcher, Tune, Tuner
 from autogen.scheduling.schedule import schedule
@@ -121,7 +121,7 @@ def _of_form(
 
 def _tuner(options: Options, device: torch.device, name: str) -> Tune | None:
     config, mode = options.config, options.tuning
-    if config is not None:
+    if isinstance(config, LaunchConfig):
 
         def chosen(launcher: Launcher) -> Tuner:
             return Chosen(launcher.kernel, launcher.tiler if isinstance(launcher.tiler, Tiler) else None, config, name)

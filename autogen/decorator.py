@@ -99,7 +99,7 @@ def autogen_loss(
         config: launch parameters of generated kernels, in the place of those that follow from the sizes: their tile
             sizes (such as "BLOCK", or "ROWS" and "COLS", in elements, powers of two) and "num_warps" (of 32 threads),
             for both directions, or for "forward" and "backward" apart: `{"forward": {"BLOCK": 2048}}`. `explain` tells
-            which a kernel has.
+            which a kernel has. For sizes that they do not go with, once they have for others, it has its default.
 
     Raises:
         TypeError: `loss` is not a module class, a module or a function; or a class whose `forward` takes no `self`.

@@ -71,6 +71,17 @@ _CHOICES: dict[str, tuple[tuple[Any, ...], str]] = {
 """The values of each option, and what to say of another."""
 
 
+class LaunchConfig(dict[str, Any]):
+    """Launch parameters that the user has set for a loss; `admitted` names its kernels that had them for some sizes."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        self.admitted: set[str] = set()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LaunchConfig, (dict(self),)
+
+
 def _checked(config: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of what is to be set, if it can be such.
 
@@ -110,7 +121,7 @@ class Options:
     tune: Tune | None = None
     cpu: Cpu | None = None
     reads: Reads = "anything"
-    config: Mapping[str, Any] | None = None
+    config: LaunchConfig | Mapping[str, Any] | None = None
     fault: str = field(default="", init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -137,7 +148,7 @@ class Options:
             raise ValueError("config is for generated kernels; this loss has handwritten ones, which set their own")
         if self.tune:
             raise ValueError("a loss is tuned, or launched as its config says, not both")
-        object.__setattr__(self, "config", _checked(config))
+        object.__setattr__(self, "config", LaunchConfig(_checked(config)))
 
     @property
     def tuning(self) -> Tuning | None:

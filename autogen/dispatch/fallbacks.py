@@ -31,6 +31,6 @@ class Fallbacks:
         while frame.f_back is not None and not is_users(frame.f_code.co_filename):
             frame = frame.f_back
         registry = frame.f_globals.setdefault("__warningregistry__", {})
-        while self.pending:
-            noted = self.pending.pop(0)
+        pending, self.pending = self.pending, []  # another thread may say something at the same time
+        for noted in pending:
             warnings.warn_explicit(noted, FallbackWarning, frame.f_code.co_filename, frame.f_lineno, registry=registry)

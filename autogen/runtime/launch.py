@@ -102,9 +102,7 @@ class Written:
 class Launcher:
     """One kernel of a plan, ready to be launched for any sizes; its variants are emitted when first needed."""
 
-    def __init__(
-        self, kernel: Kernel, provenance: Provenance, tune: Callable[[Launcher], Tuner | None] | None = None
-    ) -> None:
+    def __init__(self, kernel: Kernel, provenance: Provenance, tune: Tune | None = None) -> None:
         self.kernel = kernel
         self._provenance = provenance
         self._space = Space(kernel)

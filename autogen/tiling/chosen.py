@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from autogen.errors import ConfigError
-from autogen.options import DIRECTIONS
+from autogen.options import DIRECTIONS, LaunchConfig
 from autogen.scheduling.kernel import Kernel
 from autogen.tiling.tiler import WARPS, Config, Tiler
 
@@ -26,17 +25,20 @@ class Chosen:
 
     origin = "set"
 
-    def __init__(self, kernel: Kernel, tiler: Tiler | None, config: Mapping[str, Any], loss: str) -> None:
+    def __init__(self, kernel: Kernel, tiler: Tiler | None, config: LaunchConfig, loss: str) -> None:
         self._kernel, self._tiler = kernel.name, tiler
         apart = [which for which in DIRECTIONS if which in config]
         mine = [which for which in apart if kernel.name.startswith(f"{loss}_{which}")]
+        self._admitted = config.admitted
         self._wanted: Mapping[str, int] = config[mine[0]] if mine else {} if apart else config
 
     def known(self, sizes: Mapping[str, int]) -> Config | None:
         """The configuration for some sizes, None if nothing is set.
 
+        Where other sizes come later that it does not go with, such as those of a last batch, the default is taken.
+
         Raises:
-            ConfigError: the kernel has no such tile, or cannot have one of that size.
+            ConfigError: the kernel has no such tile, or cannot have one of that size for the sizes that come first.
         """
         if not self._wanted:
             return None
@@ -51,6 +53,8 @@ class Chosen:
         tiles = tuple((name, self._wanted.get(name, size)) for name, size in default.tiles)
         config = replace(default, tiles=tiles, num_warps=self._wanted.get(NUM_WARPS, default.num_warps))
         if config != default and not self._tiler.admits(config, sizes):
+            if self._kernel in self._admitted:
+                return None
             most = 16 if self._tiler.is_double else 32
             raise ConfigError(
                 self._kernel,
@@ -58,6 +62,7 @@ class Chosen:
                 f"{can}: tiles are powers of two, no longer than what they cover, with 1 to {most} elements for each "
                 f"thread; num_warps is one of {', '.join(map(str, WARPS))}, of 32 threads each.",
             )
+        self._admitted.add(self._kernel)
         return config
 
     choose = known

@@ -58,6 +58,15 @@ def test_d21_launch_parameters_need_not_be_given_but_can_be() -> None:
     assert apart.backward is not None and apart.backward.configs == ("BLOCK 1024, 2 warps (set)",)
 
 
+def test_d21_a_last_batch_that_is_smaller_takes_the_default() -> None:
+    loss = autogen_loss(losses.MSELoss(), config={"BLOCK": 2048, "num_warps": 8})
+    for rows, config in ((64, "BLOCK 2048, 8 warps (set)"), (1, "BLOCK 1024, 4 warps (default)")):
+        x, y = torch.rand(rows, 300, requires_grad=True), torch.rand(rows, 300)
+        torch.testing.assert_close(loss(x, y), torch.nn.functional.mse_loss(x, y))
+        report = autogen.explain(loss, x, y)
+        assert report.forward is not None and report.forward.configs == (config,)
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [
