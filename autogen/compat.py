@@ -195,6 +195,9 @@ def direct_apply(function: Any) -> Callable[..., Any]:
     return super(torch.autograd.Function, function).apply
 
 
+GRAD_SWITCH = "torch._C._set_grad_enabled"
+"""What the code of Dynamo's graphs calls where a loss turns gradients on or off."""
+
 profiled: Callable[[str], contextlib.AbstractContextManager[Any]] = torch._C._profiler._RecordFunctionFast
 """A range of a name in profiles, which costs next to nothing where no profiler is at work."""
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 
 import torch
 
+from autogen import compat
 from autogen.exporting.subject import Subject, source_of
 from autogen.names import unique
 
@@ -84,7 +85,7 @@ class _Own(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
-        if ast.unparse(node.func) == "torch._C._set_grad_enabled":
+        if ast.unparse(node.func) == compat.GRAD_SWITCH:
             return ast.Call(ast.parse("torch.set_grad_enabled", mode="eval").body, node.args, [])
         if isinstance(node.func, ast.Name) and node.func.id == "device":
             return ast.parse(f"{self._first}.device", mode="eval").body

@@ -700,3 +700,19 @@ def test_continues() -> None:
     compat.captures(two, lambda graph, example: graph.forward, capture, fullgraph=False)(torch.ones(3))
     names = [code.co_name for code in codes if compat.continues(code, two.__code__)]
     assert len(names) == 2 and codes[0] is two.__code__ and len(codes) == 5
+
+
+def test_grad_switch() -> None:
+    codes: list[str] = []
+
+    def note(graph: torch.fx.GraphModule, example: Any) -> Any:
+        codes.append(graph.code)
+        return graph.forward
+
+    def loss(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            y = x.exp()
+        return x * y
+
+    torch.compile(loss, backend=note, fullgraph=True)(torch.ones(3, requires_grad=True))
+    assert f"{compat.GRAD_SWITCH}(False)" in codes[0]
