@@ -9,7 +9,7 @@ from autogen.emission.rows import Rows
 from autogen.emission.shell import identity
 from autogen.program import Root
 from autogen.provenance import Provenance
-from autogen.scheduling.kernel import Kernel, Level
+from autogen.scheduling.launches.kernel import Kernel, Level
 from autogen.tiling.space import Space
 from autogen.tiling.variant import Variant
 

@@ -10,7 +10,7 @@ from autogen.emission.source import Function, KernelSource
 from autogen.emission.streaming import Streaming, call_of
 from autogen.names import unique
 from autogen.provenance import Provenance
-from autogen.scheduling.kernel import Kernel, Level
+from autogen.scheduling.launches.kernel import Kernel, Level
 from autogen.tiling.space import Space
 from autogen.tiling.variant import Variant, tile_of_part
 

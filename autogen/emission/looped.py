@@ -12,8 +12,8 @@ from autogen.emission.body import TRITON_DTYPES, Body, Names
 from autogen.emission.rows import IS_EDGE, REACHES_END, Rows
 from autogen.emission.shell import identity
 from autogen.ir import Node
-from autogen.scheduling.kernel import Level
-from autogen.scheduling.online import Form, Online, Pass, passes
+from autogen.scheduling.launches.kernel import Level
+from autogen.scheduling.launches.online import Form, Online, Pass, passes
 from autogen.tiling.skew import ACCESS
 
 

@@ -21,7 +21,7 @@ from autogen.emission.streaming import Streaming
 from autogen.ir import Node
 from autogen.program import Root
 from autogen.provenance import Provenance
-from autogen.scheduling.kernel import Kernel, Level
+from autogen.scheduling.launches.kernel import Kernel, Level
 from autogen.tiling.skew import INSIDE, OVERLAPPING, WITHIN, skew_of, start_of_row
 from autogen.tiling.space import Group, Space
 from autogen.tiling.variant import Variant

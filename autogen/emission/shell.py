@@ -21,7 +21,7 @@ from autogen.ir import Axis, Node
 from autogen.names import NUMBER
 from autogen.program import Root
 from autogen.provenance import Provenance
-from autogen.scheduling.kernel import CHUNKS, Kernel, Level
+from autogen.scheduling.launches.kernel import CHUNKS, Kernel, Level
 from autogen.sizes import python_printer
 from autogen.tiling.space import Space
 from autogen.tiling.variant import Variant

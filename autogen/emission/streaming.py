@@ -12,7 +12,7 @@ from autogen.emission.shell import Shell, identity
 from autogen.emission.source import Function
 from autogen.ir import Node
 from autogen.program import Root
-from autogen.scheduling.kernel import CHUNKS, PROGRAMS, Level
+from autogen.scheduling.launches.kernel import CHUNKS, PROGRAMS, Level
 
 
 class Streaming(Shell):

@@ -10,7 +10,7 @@ from autogen.emission.rows import Resident, Tiled
 from autogen.emission.shell import identity
 from autogen.emission.streaming import Streaming
 from autogen.ir import Node
-from autogen.scheduling.kernel import Level
+from autogen.scheduling.launches.kernel import Level
 
 
 class _Loop(Streaming):

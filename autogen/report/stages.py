@@ -16,7 +16,7 @@ from autogen.report.launches import with_line
 from autogen.runtime.backwards import Step
 from autogen.runtime.handwritten import Launch
 from autogen.runtime.launch import Launcher
-from autogen.scheduling.kernel import Kernel
+from autogen.scheduling.launches.kernel import Kernel
 from autogen.torch_step import TorchStep
 
 

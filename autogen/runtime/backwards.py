@@ -18,7 +18,7 @@ from autogen.capture.graph import JointGraph
 from autogen.errors import ScheduleError, defects_of
 from autogen.locks import compiling
 from autogen.runtime.launch import Launcher, Results, Tune
-from autogen.scheduling.kernel import Kernel
+from autogen.scheduling.launches.kernel import Kernel
 from autogen.scheduling.plan import Plan
 from autogen.sizes import evaluator_of
 from autogen.torch_step import TorchStep
@@ -129,7 +129,7 @@ class Backwards:
         return found
 
     def _scheduled(self, layouts: tuple[str, ...], is_early: bool) -> Backward:
-        from autogen.scheduling.missing import without  # not for a loss that is only called forward
+        from autogen.scheduling.rewrites.missing import without  # not for a loss that is only called forward
         from autogen.scheduling.schedule import aliases_of, backward_of
 
         plan, direction, aliases = self.plan, self.plan.direction, self.plan.aliases

@@ -17,7 +17,7 @@ from autogen.errors import CompileError, StorageError, defects_of
 from autogen.locks import compiling, interpreting
 from autogen.provenance import Provenance
 from autogen.runtime import build, direct, scratch
-from autogen.scheduling.kernel import CHUNKS, PROGRAMS, Kernel
+from autogen.scheduling.launches.kernel import CHUNKS, PROGRAMS, Kernel
 from autogen.sizes import Evaluator
 from autogen.tiling.horizontal import HorizontalTiler
 from autogen.tiling.space import Space

@@ -11,7 +11,7 @@ from autogen import ir
 from autogen.ir import Node
 from autogen.program import Root
 from autogen.provenance import Provenance
-from autogen.scheduling.kernel import Granted, Kernel
+from autogen.scheduling.launches.kernel import Granted, Kernel
 from autogen.torch_step import TorchStep
 
 Step = Kernel | TorchStep

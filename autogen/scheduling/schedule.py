@@ -13,17 +13,17 @@ from autogen.names import unique
 from autogen.options import Gradient
 from autogen.program import Program, Root
 from autogen.provenance import Provenance
-from autogen.scheduling.compared import compared_sums, may_differ
-from autogen.scheduling.cuts import stored
-from autogen.scheduling.early import gradients_in_forward
-from autogen.scheduling.equivalence import Equivalents, limits_of
-from autogen.scheduling.kernel import Granted, Kernel, memory_order
-from autogen.scheduling.pairwise import pairs_term_by_term
+from autogen.scheduling.launches.cuts import stored
+from autogen.scheduling.launches.kernel import Granted, Kernel, memory_order
+from autogen.scheduling.order.early import gradients_in_forward
+from autogen.scheduling.order.regions import alias_of, sequence
 from autogen.scheduling.plan import Direction, Early, Plan, Step, names_of
-from autogen.scheduling.precision import in_half_precision, in_sums
-from autogen.scheduling.regions import alias_of, sequence
-from autogen.scheduling.returned import compared_in_memory
-from autogen.scheduling.simplify import simplify
+from autogen.scheduling.rewrites.compared import compared_sums, may_differ
+from autogen.scheduling.rewrites.equivalence import Equivalents, limits_of
+from autogen.scheduling.rewrites.pairwise import pairs_term_by_term
+from autogen.scheduling.rewrites.precision import in_half_precision, in_sums
+from autogen.scheduling.rewrites.returned import compared_in_memory
+from autogen.scheduling.rewrites.simplify import simplify
 
 
 def schedule(

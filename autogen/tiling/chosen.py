@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from autogen.errors import ConfigError
 from autogen.options import DIRECTIONS, LaunchConfig
-from autogen.scheduling.kernel import Kernel
+from autogen.scheduling.launches.kernel import Kernel
 from autogen.tiling.tiler import WARPS, Config, Tiler
 
 NUM_WARPS = "num_warps"

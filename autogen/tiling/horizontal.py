@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from autogen.scheduling.kernel import Kernel
+from autogen.scheduling.launches.kernel import Kernel
 from autogen.tiling.space import Space
 from autogen.tiling.tiler import Config, Tiler, Tiling
 from autogen.tiling.variant import Variant, tile_of_part

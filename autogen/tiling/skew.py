@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import sympy
 
 from autogen import ir
-from autogen.scheduling.kernel import Kernel, Level
+from autogen.scheduling.launches.kernel import Kernel, Level
 from autogen.sizes import next_power_of_2
 from autogen.tiling.space import Group, Space
 

@@ -15,7 +15,7 @@ import sympy
 from autogen import ir
 from autogen.ir import Axis
 from autogen.names import unique
-from autogen.scheduling.kernel import Kernel, Level
+from autogen.scheduling.launches.kernel import Kernel, Level
 
 
 @dataclass(frozen=True)

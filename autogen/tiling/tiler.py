@@ -36,8 +36,8 @@ import sympy
 import torch
 
 from autogen import ir
-from autogen.scheduling.kernel import PAIRED, ROWS_ADJACENT, Kernel, Level
-from autogen.scheduling.online import passes
+from autogen.scheduling.launches.kernel import PAIRED, ROWS_ADJACENT, Kernel, Level
+from autogen.scheduling.launches.online import passes
 from autogen.sizes import Evaluator, magnitude, next_power_of_2
 from autogen.tiling.skew import ACCESS, skew_of
 from autogen.tiling.space import Space

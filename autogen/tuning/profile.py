@@ -11,7 +11,7 @@ from autogen import ir
 from autogen.availability import has_interpreter
 from autogen.errors import AutogenError, ScheduleError
 from autogen.runtime.launch import Launch, Launcher, device_context
-from autogen.scheduling.kernel import Kernel
+from autogen.scheduling.launches.kernel import Kernel
 from autogen.sizes import Evaluator
 from autogen.tiling.tiler import Config
 from autogen.tuning.store import Tuned

@@ -26,8 +26,8 @@ from autogen.ir import Axis, Buffer, Node
 from autogen.ops import OPS
 from autogen.program import Root
 from autogen.provenance import Provenance
-from autogen.scheduling.kernel import CHUNKS, PROGRAMS, Kernel, LastBlock
-from autogen.scheduling.online import Form, Online, passes
+from autogen.scheduling.launches.kernel import CHUNKS, PROGRAMS, Kernel, LastBlock
+from autogen.scheduling.launches.online import Form, Online, passes
 from autogen.tiling.tiler import HEAVY
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-import autogen.scheduling.kernel
+import autogen.scheduling.launches.kernel
 from autogen import autogen_loss, explain, losses
 from tests.formulas import clip, dice, pearson
 from tests.interpret.agreement import draw, labels
@@ -148,7 +148,7 @@ def test_labels_that_do_not_count(ignored: int) -> None:
 
 @pytest.mark.parametrize("name", LATE)
 def test_what_cannot_be_computed_in_forward_is_in_backward(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autogen.scheduling.kernel, "MAX_IN_ONE_PROGRAM", 1)  # where all is at hand
+    monkeypatch.setattr(autogen.scheduling.launches.kernel, "MAX_IN_ONE_PROGRAM", 1)  # where all is at hand
     loss, given, reason = LATE[name]
     ours, theirs = pair(loss)
     report = explain(ours, *given)
@@ -164,7 +164,7 @@ def test_what_cannot_be_computed_in_forward_is_in_backward(name: str, monkeypatc
 
 def test_sizes_that_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Totals of several results wait for the last block, and gradients for them."""
-    monkeypatch.setattr(autogen.scheduling.kernel, "MAX_IN_ONE_PROGRAM", 4)
+    monkeypatch.setattr(autogen.scheduling.launches.kernel, "MAX_IN_ONE_PROGRAM", 4)
     loss, given = EARLY["one program"]
     ours, theirs = pair(loss)
     assert "waits for backward" in explain(ours, *given).reason

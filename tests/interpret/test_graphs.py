@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import autogen.scheduling.kernel
+import autogen.scheduling.launches.kernel
 from autogen import autogen_loss, explain
 from tests.formulas import clip, dice, lovasz, pearson
 from tests.interpret.agreement import agree, draw, labels
@@ -184,7 +184,7 @@ def outcome(loss: Callable[..., Any], inputs: tuple[Tensor, ...], launches: Laun
 def test_case(name: str, size: str, launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES[name]
     if size == "large":
-        monkeypatch.setattr(autogen.scheduling.kernel, "MAX_IN_ONE_PROGRAM", 0)
+        monkeypatch.setattr(autogen.scheduling.launches.kernel, "MAX_IN_ONE_PROGRAM", 0)
     expected, _ = outcome(case.loss, case.inputs, launches)
     loss = autogen_loss(copy.deepcopy(case.loss), policy="mandatory")
     found, counted = outcome(loss, case.inputs, launches)
@@ -263,7 +263,7 @@ def test_under_autocast() -> None:
 @pytest.mark.parametrize("name", ["prob_sum", "row_max", "sum_exp", "mm", "quotient_sum"])
 def test_names_that_kernels_would_give(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What kernels store for each other is not mistaken for a tensor of the user's that is called alike."""
-    monkeypatch.setattr(autogen.scheduling.kernel, "MAX_IN_ONE_PROGRAM", 0)
+    monkeypatch.setattr(autogen.scheduling.launches.kernel, "MAX_IN_ONE_PROGRAM", 0)
     scope: dict[str, Any] = {}
     text = f"""def loss(a, {name}):
         prob = a.softmax(1)
@@ -300,11 +300,11 @@ def test_a_number_is_that_of_the_moment() -> None:
     assert number == loss(X)[1]
 
 
-@pytest.mark.parametrize("most", [autogen.scheduling.kernel.MAX_IN_ONE_PROGRAM, 0])
+@pytest.mark.parametrize("most", [autogen.scheduling.launches.kernel.MAX_IN_ONE_PROGRAM, 0])
 @pytest.mark.parametrize("combine", [operator.and_, operator.or_, operator.xor])
 def test_conditions_of_the_whole_loss(combine: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside each other and beside those of elements."""
-    monkeypatch.setattr(autogen.scheduling.kernel, "MAX_IN_ONE_PROGRAM", most)
+    monkeypatch.setattr(autogen.scheduling.launches.kernel, "MAX_IN_ONE_PROGRAM", most)
 
     def loss(a: Tensor, b: Tensor) -> Tensor:
         whole = combine(a.sum() > 0, b.sum() > 0)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-import autogen.scheduling.kernel
+import autogen.scheduling.launches.kernel
 import autogen.tiling.tiler
 from autogen import autogen_loss, explain, losses
 from tests.interpret.agreement import draw
@@ -30,7 +30,7 @@ def x(*shape: int, seed: int = 0) -> Tensor:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if nothing fitted into one program."""
-    monkeypatch.setattr(autogen.scheduling.kernel, "MAX_IN_ONE_PROGRAM", 0)
+    monkeypatch.setattr(autogen.scheduling.launches.kernel, "MAX_IN_ONE_PROGRAM", 0)
 
 
 def outcome(loss: Loss, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -125,7 +125,7 @@ def test_sizes_and_numbers_that_change() -> None:
 
 def test_what_is_small_is_a_part_too(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rather than the work of one block that others would have to wait for."""
-    monkeypatch.setattr(autogen.scheduling.kernel, "MAX_IN_ONE_PROGRAM", 64)
+    monkeypatch.setattr(autogen.scheduling.launches.kernel, "MAX_IN_ONE_PROGRAM", 64)
     inputs = [x(*shape, seed=k) for k, shape in enumerate([(5, 4), (30, 20), (3, 7), (40, 9)])]
     ours = agree(lambda *tensors: sum(t.logsumexp(1).mean() + t.square().sum() for t in tensors), inputs)
     launches.take()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import autogen.scheduling.kernel
+import autogen.scheduling.launches.kernel
 from autogen import autogen_loss, explain
 from tests.interpret.agreement import agree, draw
 
@@ -57,11 +57,11 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 @pytest.mark.parametrize(("dtype", "sign"), CASES, ids=str)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_reductions(reduction: str, dtype: torch.dtype, sign: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = [((5, 7), autogen.scheduling.kernel.MAX_IN_ONE_PROGRAM), ((3, 300), 0)]
+    cases = [((5, 7), autogen.scheduling.launches.kernel.MAX_IN_ONE_PROGRAM), ((3, 300), 0)]
     if (CASES.index((dtype, sign)) + list(REDUCTIONS).index(reduction)) % 2:
         cases.reverse()
     for (shape, most), (name, loss) in zip(cases, LOSSES.items(), strict=True):
-        monkeypatch.setattr(autogen.scheduling.kernel, "MAX_IN_ONE_PROGRAM", most)
+        monkeypatch.setattr(autogen.scheduling.launches.kernel, "MAX_IN_ONE_PROGRAM", most)
         x, t = draw("real", *shape).detach() * 0.1, integers(dtype, shape, sign)
 
         def whole(x: Tensor, t: Tensor, loss: Callable[[Tensor, Tensor], Tensor] = loss) -> Tensor:

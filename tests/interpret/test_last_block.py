@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-import autogen.scheduling.kernel
+import autogen.scheduling.launches.kernel
 from autogen import autogen_loss, explain, trace_count
 from tests.interpret.agreement import draw, labels
 from tests.interpret.launches import Launches
@@ -92,8 +92,8 @@ CASES: dict[str, Case] = {
 
 @pytest.fixture
 def limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autogen.scheduling.kernel, "MAX_IN_ONE_PROGRAM", LIMIT)
-    monkeypatch.setattr(autogen.scheduling.kernel, "LONG_WALK", 50)
+    monkeypatch.setattr(autogen.scheduling.launches.kernel, "MAX_IN_ONE_PROGRAM", LIMIT)
+    monkeypatch.setattr(autogen.scheduling.launches.kernel, "LONG_WALK", 50)
 
 
 @pytest.mark.usefixtures("limited")
@@ -200,7 +200,7 @@ def losses(draw_from: st.DrawFn) -> tuple[list[int], str]:
 @settings(max_examples=12)
 @given(losses(), st.sampled_from([1, 8, 16, 64]), st.randoms(use_true_random=False))
 def test_any_nest_of_reductions(case: tuple[list[int], str], limit: int, random: Any) -> None:
-    autogen.scheduling.kernel.MAX_IN_ONE_PROGRAM = limit  # put back by the fixture
+    autogen.scheduling.launches.kernel.MAX_IN_ONE_PROGRAM = limit  # put back by the fixture
     shape, text = case
     scope: dict[str, Any] = {}
     exec(f"def loss(a, b, w):\n    {text}", scope)

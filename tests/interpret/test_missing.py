@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import autogen.scheduling.kernel
+import autogen.scheduling.launches.kernel
 from autogen import autogen_loss
 from autogen.losses import CosineEmbeddingLoss
 from tests.interpret.agreement import draw
@@ -153,7 +153,7 @@ def test_sizes_that_one_program_holds_and_others(monkeypatch: pytest.MonkeyPatch
         normed = x / x.norm()
         return (normed / (1 + normed.square().sum())).pow(2).sum(), x.sum()
 
-    monkeypatch.setattr(autogen.scheduling.kernel, "MAX_IN_ONE_PROGRAM", 64)
+    monkeypatch.setattr(autogen.scheduling.launches.kernel, "MAX_IN_ONE_PROGRAM", 64)
     ours = autogen_loss(loss)
     for rows in (2, 2, 2, 40, 2, 40):
         x = draw("real", rows, 8)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-import autogen.scheduling.kernel
+import autogen.scheduling.launches.kernel
 from tests.interpret.agreement import agree
 from tests.interpret.strategies import Draw, layouts
 
@@ -135,5 +135,5 @@ def test_as_torch(program: tuple[str, tuple[Tensor, ...]], is_large: bool) -> No
     exec(compile(source, "<program>", "exec"), known)
     with pytest.MonkeyPatch.context() as patch:
         if is_large:
-            patch.setattr(autogen.scheduling.kernel, "MAX_IN_ONE_PROGRAM", 0)
+            patch.setattr(autogen.scheduling.launches.kernel, "MAX_IN_ONE_PROGRAM", 0)
         agree(known["loss"], *arguments, launches=None)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autogen import autogen_loss, explain, policy
-from autogen.scheduling.kernel import MAX_IN_ONE_PROGRAM
+from autogen.scheduling.launches.kernel import MAX_IN_ONE_PROGRAM
 from tests.interpret.agreement import agree, draw
 
 # Of two tensors, and how many launches each way are theirs.

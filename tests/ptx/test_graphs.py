@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import autogen.scheduling.kernel
+import autogen.scheduling.launches.kernel
 from autogen.aot import TARGETS, SpecializedKernel, compile_kernel, kernels_of
 from autogen.tiling.tiler import HEAVY
 from examples import beyond
@@ -115,7 +115,7 @@ def test_nothing_spills(target: str) -> None:
 
 def test_a_block_that_is_too_large_spills(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the bound on what one program holds is known to be one."""
-    monkeypatch.setattr(autogen.scheduling.kernel, "MAX_IN_ONE_PROGRAM", 2**18)
+    monkeypatch.setattr(autogen.scheduling.launches.kernel, "MAX_IN_ONE_PROGRAM", 2**18)
     forward, _ = kernels_of(two_softmaxes, x(400, 500))
     assert compile_kernel(forward, TARGETS["sm_90"]).spilled > 0
 

@@ -17,7 +17,7 @@ from autogen.dispatch.watch import Run
 from autogen.errors import ComparedSumError
 from autogen.lowering import Program, Root, lower
 from autogen.runtime.segments import KernelSegment
-from autogen.scheduling.kernel import Kernel
+from autogen.scheduling.launches.kernel import Kernel
 from autogen.scheduling.plan import Plan
 from autogen.scheduling.schedule import backward_of, schedule
 from tests.unit.evaluate import stored

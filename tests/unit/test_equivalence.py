@@ -7,7 +7,7 @@ import torch
 
 from autogen import ir
 from autogen.ir import Axis, Buffer, Node
-from autogen.scheduling.equivalence import Equivalents, limits_of
+from autogen.scheduling.rewrites.equivalence import Equivalents, limits_of
 from autogen.substitution import substitute
 
 N, C = sympy.symbols("N C", integer=True, positive=True)

@@ -24,7 +24,7 @@ from autogen.runtime.launch import Launch, Written, triton_around
 from autogen.runtime.packing import PACK
 from autogen.runtime.prepared import Direction
 from autogen.runtime.route import Route
-from autogen.scheduling.kernel import PROGRAMS
+from autogen.scheduling.launches.kernel import PROGRAMS
 from autogen.sizes import Evaluator
 from autogen.tiling.tiler import Tiling
 from autogen.tiling.variant import Variant

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from autogen import ir
-from autogen.scheduling.kernel import Kernel
-from autogen.scheduling.pairwise import coordinates_apart
+from autogen.scheduling.launches.kernel import Kernel
 from autogen.scheduling.plan import Plan
+from autogen.scheduling.rewrites.pairwise import coordinates_apart
 from autogen.scheduling.schedule import backward_of
 from autogen.sizes import evaluator_of
 from autogen.tiling.space import Space

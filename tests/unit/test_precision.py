@@ -13,7 +13,7 @@ from torch import Tensor
 from autogen import ir
 from autogen.ops import OPS
 from autogen.runtime.launch import Launcher
-from autogen.scheduling.kernel import Kernel
+from autogen.scheduling.launches.kernel import Kernel
 from autogen.scheduling.plan import Step
 from autogen.scheduling.schedule import backward_of
 from tests.unit.pipeline import plan_of

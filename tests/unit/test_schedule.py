@@ -12,14 +12,14 @@ import sympy
 import torch
 from torch import Tensor, nn
 
-import autogen.scheduling.kernel
+import autogen.scheduling.launches.kernel
 import autogen.sizes
 from autogen import ir
 from autogen.ir import Node
 from autogen.names import unique
-from autogen.scheduling import simplify
-from autogen.scheduling.kernel import Kernel, Level
+from autogen.scheduling.launches.kernel import Kernel, Level
 from autogen.scheduling.plan import Plan
+from autogen.scheduling.rewrites import simplify
 from autogen.scheduling.schedule import backward_of, schedule
 from autogen.sizes import evaluator_of
 from autogen.torch_step import TorchStep
@@ -291,11 +291,11 @@ class TestLaunches:
             lambda a, b, c: (a.exp(), b.exp().sum(1), c.mean()),
         ],
     )
-    @pytest.mark.parametrize("limit", [1, autogen.scheduling.kernel.MAX_IN_ONE_PROGRAM])
+    @pytest.mark.parametrize("limit", [1, autogen.scheduling.launches.kernel.MAX_IN_ONE_PROGRAM])
     def test_tensors_of_several_sizes_are_not_walked_for_each_other(
         self, loss: Loss, limit: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(autogen.scheduling.kernel, "MAX_IN_ONE_PROGRAM", limit)
+        monkeypatch.setattr(autogen.scheduling.launches.kernel, "MAX_IN_ONE_PROGRAM", limit)
         plan, _ = plan_of(loss, floats(300, 200), floats(150, 310), floats(70, 500))
         for kernel in (*plan.forward, *backward_of(plan)):
             assert isinstance(kernel, Kernel)
@@ -380,7 +380,7 @@ CUT: dict[str, tuple[Loss, tuple[Any, ...], int, str]] = {
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if all sizes were too large for one program."""
-    monkeypatch.setattr(autogen.scheduling.kernel, "MAX_IN_ONE_PROGRAM", 0)
+    monkeypatch.setattr(autogen.scheduling.launches.kernel, "MAX_IN_ONE_PROGRAM", 0)
 
 
 @pytest.mark.parametrize("name", CUT)

@@ -8,7 +8,7 @@ from torch import nn
 
 from autogen import ir
 from autogen.runtime.launch import Launcher
-from autogen.scheduling.online import passes
+from autogen.scheduling.launches.online import passes
 from autogen.tiling.tiler import Tiler
 from autogen.tuning.skeleton import Skeleton
 from tests.unit.pipeline import Loss

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from autogen.scheduling.kernel import Kernel
+from autogen.scheduling.launches.kernel import Kernel
 from autogen.tiling.space import Group, Space
 from tests.unit.evaluate import integer
 from tests.unit.pipeline import Loss, floats, plan_of

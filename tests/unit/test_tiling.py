@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-import autogen.scheduling.kernel
+import autogen.scheduling.launches.kernel
 from autogen.runtime.launch import Launcher
-from autogen.scheduling.kernel import MAX_IN_ONE_PROGRAM
+from autogen.scheduling.launches.kernel import MAX_IN_ONE_PROGRAM
 from autogen.sizes import next_power_of_2
 from autogen.tiling.horizontal import HorizontalTiler
 from autogen.tiling.space import Space
@@ -195,7 +195,7 @@ class TestParts:
     def launcher() -> tuple[HorizontalTiler, list[Tiler], dict[str, int]]:
         """A flat part and one of whole rows, of tensors of (N, C) and (M, K)."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(autogen.scheduling.kernel, "MAX_IN_ONE_PROGRAM", 0)
+            patch.setattr(autogen.scheduling.launches.kernel, "MAX_IN_ONE_PROGRAM", 0)
             plan, sizes = plan_of(lambda x, y: x.exp().mean() + y.logsumexp(1).sum(), floats(3, 4), floats(5, 6))
         (kernel,) = plan.forward
         return HorizontalTiler(kernel), [Tiler(part, Space(part), is_part=True) for part in kernel.parts], sizes
@@ -237,7 +237,7 @@ class TestWideOffsets:
         assert gapped.tiler.tiling({**gapped.sizes, "N": 2, "C": 2, "x_stride0": 2**31}).variant.wide
 
     def test_what_only_the_last_block_reads_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(autogen.scheduling.kernel, "MAX_IN_ONE_PROGRAM", 64)
+        monkeypatch.setattr(autogen.scheduling.launches.kernel, "MAX_IN_ONE_PROGRAM", 64)
         scale = floats(2, 8).detach()[:, ::2]
         loss = Tiled(lambda x, scale: (x.softmax(1).sum(2) * scale).log().sum(), floats(2, 4, 30), scale)
         assert loss.kernel.last_block and all(load.attrs[0].name != "scale" for load in loss.kernel.loads())

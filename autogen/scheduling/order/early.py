@@ -18,10 +18,10 @@ from autogen.errors import ScheduleError
 from autogen.ir import Node
 from autogen.program import Root
 from autogen.provenance import Provenance
-from autogen.scheduling.kernel import Granted
+from autogen.scheduling.launches.kernel import Granted
+from autogen.scheduling.order.regions import sequence
 from autogen.scheduling.plan import Direction, Early
-from autogen.scheduling.regions import sequence
-from autogen.scheduling.simplify import simplify
+from autogen.scheduling.rewrites.simplify import simplify
 
 
 def gradients_in_forward(

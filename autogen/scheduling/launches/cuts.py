@@ -3,7 +3,7 @@
 All in one kernel if they fit. If not, first fit: a result joins the first kernel that has room for it. A result that
 does not fit alone has reductions that no single walk over the data can give; the largest of them that does fit is
 stored by a kernel of its own, and read back. Kernels that need not wait for each other are parts of one launch
-(`autogen.scheduling.horizontal`).
+(`autogen.scheduling.launches.horizontal`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from autogen.ir import Node
 from autogen.names import unique
 from autogen.program import Root
 from autogen.provenance import Provenance
-from autogen.scheduling.horizontal import side_by_side, sums_apart
-from autogen.scheduling.kernel import LONG_WALK, PAIRED, ROWS_ADJACENT, Kernel, fit, memory_order, one_block
-from autogen.scheduling.last_block import with_last_block
-from autogen.scheduling.pairwise import coordinates_apart
+from autogen.scheduling.launches.horizontal import side_by_side, sums_apart
+from autogen.scheduling.launches.kernel import LONG_WALK, PAIRED, ROWS_ADJACENT, Kernel, fit, memory_order, one_block
+from autogen.scheduling.launches.last_block import with_last_block
+from autogen.scheduling.rewrites.pairwise import coordinates_apart
 
 
 def kernels(

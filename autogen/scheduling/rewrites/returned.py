@@ -14,8 +14,8 @@ from dataclasses import replace
 from autogen import ir
 from autogen.ir import Node, is_inexact
 from autogen.program import Program, Root
-from autogen.scheduling.compared import SHARP
-from autogen.scheduling.equivalence import Equivalents
+from autogen.scheduling.rewrites.compared import SHARP
+from autogen.scheduling.rewrites.equivalence import Equivalents
 
 
 def compared_in_memory(program: Program) -> Program:

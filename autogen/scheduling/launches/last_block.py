@@ -23,7 +23,7 @@ from autogen.ir import Axis, Node
 from autogen.names import unique
 from autogen.program import Root
 from autogen.provenance import Provenance
-from autogen.scheduling.kernel import (
+from autogen.scheduling.launches.kernel import (
     CHUNKS,
     Kernel,
     LastBlock,

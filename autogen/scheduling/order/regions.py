@@ -14,8 +14,8 @@ from autogen.ir import Node
 from autogen.names import unique
 from autogen.program import Root
 from autogen.provenance import Provenance
-from autogen.scheduling.cuts import is_statistic, kernels, stored
-from autogen.scheduling.kernel import memory_order
+from autogen.scheduling.launches.cuts import is_statistic, kernels, stored
+from autogen.scheduling.launches.kernel import memory_order
 from autogen.scheduling.plan import Direction, Step, names_of
 
 

@@ -16,7 +16,7 @@ from autogen.errors import ScheduleError
 from autogen.ir import Node
 from autogen.program import Root
 from autogen.scheduling.plan import Direction
-from autogen.scheduling.simplify import simplify
+from autogen.scheduling.rewrites.simplify import simplify
 from autogen.torch_step import TorchStep
 
 # Of one argument; what goes along axes, if it is a sum.

@@ -16,7 +16,7 @@ from autogen import ir
 from autogen.ir import Node
 from autogen.program import Root
 from autogen.provenance import Provenance
-from autogen.scheduling.kernel import Kernel
+from autogen.scheduling.launches.kernel import Kernel
 
 MOST_PARTS = 8
 

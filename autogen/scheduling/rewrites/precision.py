@@ -16,7 +16,7 @@ from autogen import ir
 from autogen.ir import Node
 from autogen.ops import OPS
 from autogen.program import Root
-from autogen.scheduling.simplify import is_shifted
+from autogen.scheduling.rewrites.simplify import is_shifted
 
 _ROUNDING = ("floor", "ceil", "trunc", "round", "floor_divide", "fmod", "remainder", *ir.ROUNDINGS.values())
 

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from autogen import ir
 from autogen.errors import ComparedSumError
 from autogen.ir import Node, is_inexact
-from autogen.scheduling.equivalence import Equivalents
-from autogen.scheduling.kernel import Kernel
+from autogen.scheduling.launches.kernel import Kernel
 from autogen.scheduling.plan import Step
+from autogen.scheduling.rewrites.equivalence import Equivalents
 
 # What jumps where two values meet.
 SHARP = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "sign"})

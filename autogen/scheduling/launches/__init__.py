@@ -1,0 +1,1 @@
+"""Launches: results → the kernels that compute them, and how each of these walks its axes."""
