@@ -21,8 +21,13 @@ def emit(kernel: Kernel, space: Space, variant: Variant, provenance: Provenance)
     """The source of a kernel; the same arguments give the same bytes."""
     if kernel.one_block:
         return Block(kernel, space, variant, provenance).emit()
+    if variant.looped:
+        kernel = kernel.in_steps(provenance.moved)
     if kernel.parts:
-        parts = zip(kernel.parts, variant.parts, strict=True)
+        parts = [
+            (part.in_steps(provenance.moved) if own.looped else part, own)
+            for part, own in zip(kernel.parts, variant.parts, strict=True)
+        ]
         shells = [_streaming(part, own)(part, Space(part), own, provenance) for part, own in parts]
         return Horizontal(kernel, space, variant, provenance, shells).emit()
     last = [Finish(kernel, variant, provenance).function()] if kernel.last_block else []

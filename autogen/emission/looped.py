@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from autogen import ir
-from autogen.emission.body import TRITON_DTYPES, Body, Names
+from autogen.emission.body import TRITON_DTYPES, Body
 from autogen.emission.rows import IS_EDGE, REACHES_END, Rows
 from autogen.emission.shell import identity
 from autogen.ir import Node
 from autogen.scheduling.launches.kernel import Level
-from autogen.scheduling.launches.online import Form, Online, Pass, passes
+from autogen.scheduling.launches.running import Running, Walk, is_finite_form, largest_of, walks_of
 from autogen.tiling.skew import ACCESS
 
 
@@ -34,11 +36,12 @@ class Looped(Rows):
     def fill(self) -> dict[str, Any]:
         reductions = self.kernel.row_reductions()
         self.passes = dict.fromkeys(self.kernel.loads(), 0)
-        self._running: dict[Node, _Running] = {}  # the maxima of the walk that is being printed
+        self._extremes: dict[Node, _Extreme] = {}  # those of the walk that is being printed, which others follow
+        self._shifts: dict[Node, _Shift] = {}
         body = self.scalars()
         self.preload(body, Level.ROW)
         walks = []
-        for each in passes(reductions):
+        for each in walks_of(reductions):
             inside = self._walk(each, body)
             walks.append(self._cut(body, inside))
             self._close(each, body)
@@ -91,46 +94,57 @@ class Looped(Rows):
             self.passes[node] += 1
         self.read_groups(loads, inside)
 
-    def _walk(self, each: Pass, body: Body) -> Body:
-        """Print a pass: start values into `body`, the loop's statements into the returned body."""
+    def _walk(self, each: Walk, body: Body) -> Body:
+        """Print a walk: start values into `body`, the loop's statements into the returned body."""
         targets = [node.args[0] for node in each.reductions]
         self._prepare(targets, body, frozenset(each.reductions))
         inside = self.body(body)
         self._read(targets, inside)
-        self._names: dict[Node, str] = {}  # accumulators
-        self._seen: dict[tuple[Node | None, int], str] = {}  # by weight: the running sums that shifted sums need
-        leaders = dict.fromkeys(online.largest for online in each.online.values())
+        self._columns = ""  # the number of columns that a group had before this step
+        self._counts: list[str] = []
+        leaders = dict.fromkeys(map(largest_of, each.shifts))
+        leaders |= dict.fromkeys(form.restarts for form in each.running.values() if form.restarts)
+        in_groups = [*leaders, *each.running, *filter(_is_moment, each.reductions)]
+        self._group = min(map(self._adjacent, [*leaders, *filter(_is_moment, each.reductions)]), default=1)
         if leaders:
             body.lines += [
                 "# A thread adds up what it meets of a row by itself, and threads are combined in the end, so that",
                 "# none waits for another on the way.",
             ]
+        self._names = {
+            node: self._start(node, body, self._group if node in in_groups else 1) for node in each.reductions
+        }
         for node in leaders:
-            followers = [online for online in each.online.values() if online.largest is node]
-            self._run_maximum(node, any(o.form == Form.SHIFTED for o in followers), body, inside)
-        updates = [self._accumulate_online(node, online, body, inside) for node, online in each.online.items()]
-        inside.lines += dict.fromkeys(filter(None, updates))
+            self._run_extreme(node, inside)
+        for node, form in each.running.items():
+            if form.restarts is not None:
+                self._restart(node, form.restarts, inside)
+        moved = {shift for form in each.running.values() for shift, _ in form.moves}
+        for shift in each.shifts:
+            self._run_shift(shift, shift in moved, body, inside)
+        following = [node for node, form in each.running.items() if form.shifts]
+        # Those of the highest powers first, as they take what the others have been.
+        for node in sorted(following, key=lambda node: -len(each.running[node].lower)):
+            chunk = self._chunk(node, inside, self._group)
+            before = self._followed(node, each.running[node], body, inside)
+            inside.lines.append(f"{self._names[node]} = {before} + {chunk}")
         for node in each.reductions:
-            if node not in self._names:
-                self._accumulate(node, body, inside)
+            if node not in leaders and node not in following and each.running.get(node, Running()).restarts is None:
+                chunk = self._chunk(node, inside, self._group if node in in_groups else 1)
+                inside.lines.append(self.accumulate(node.attrs[0], self._names[node], chunk))
+        inside.lines += self._counts
         return inside
 
-    def _group(self, largest: Node) -> int:
-        """How many neighbouring columns a thread reads at once, which share a running maximum."""
-        read = [n.attrs[0].dtype.itemsize for n in ir.topological(largest.args) if n.op == "load"]
+    def _adjacent(self, node: Node) -> int:
+        """How many neighbouring columns a thread reads at once, which share what is reduced on the way."""
+        read = [n.attrs[0].dtype.itemsize for n in ir.topological(node.args) if n.op == "load"]
         return ACCESS // max(read, default=ACCESS) if self.space.columns_adjacent else 1
 
-    def _of_groups(self, kind: str, value: str, level: Level, group: int) -> str:
-        """Values of a level, reduced over the columns of each group."""
-        if group == 1:
-            return value
-        has_rows = level == Level.ELEMENT or self.skew is not None
-        return self.along(kind, f"{self.style.helper('in_groups')}({value}, {group})", 1 + has_rows)
-
-    def _start(self, node: Node, body: Body, level: Level, start: str, group: int = 1) -> str:
-        """An accumulator for a reduction of values of a level, one for each group of columns."""
-        name = self._names[node] = self.style.name(node)
-        body.lines.append(f"{name} = {self._full(level, start, node.dtype, group)}")
+    def _start(self, node: Node, body: Body, group: int) -> str:
+        """An accumulator for a reduction, one for each group of columns."""
+        name = self.style.name(node)
+        start = identity(node.attrs[0], node.dtype)
+        body.lines.append(f"{name} = {self._full(self.kernel.level(node.args[0]), start, node.dtype, group)}")
         return name
 
     def _full(self, level: Level, start: str, dtype: torch.dtype, group: int) -> str:
@@ -140,136 +154,200 @@ class Looped(Rows):
             shape = f"ROWS, {shape}"
         return f"tl.full([{shape}], {start}, {TRITON_DTYPES[dtype]})"
 
-    def _run_maximum(self, node: Node, has_shifted: bool, body: Body, inside: Body) -> None:
-        """The running maximum of a row, and what it means for sums that follow it."""
-        start, group, (reduced,) = identity("max", node.dtype), self._group(node), node.args
-        level = self.kernel.level(reduced)
-        name = self._start(node, body, level, start, group)
-        run = self._running[node] = _Running.of(name, group, self.names)
-        if has_shifted:
-            body.lines.append(f"{run.shift} = tl.zeros_like({name})")
-        chunk = self._of_groups("max", self.masked(reduced, inside, start), level, group)
-        inside.lines += [
-            f"{run.previous} = {name}",
-            *([f"{run.previous_shift} = {run.shift}"] if has_shifted else []),
-            f"{name} = {self.combine('max', name, chunk)}",
-            "# Finite even before the first finite column, so that no inf - inf appears.",
-            f'{run.shift} = tl.where({name} == float("-inf"), 0.0, {name})',
-            f"{run.rescale} = {self._exponential(node)}({run.previous} - {run.shift})",
-        ]
-        per_column = run.shift if group == 1 else f"{self.style.helper('per_column')}({run.shift}, {group})"
-        inside.assign(node, per_column, f"{name}_here")
+    def _chunk(self, node: Node, inside: Body, group: int) -> str:
+        """What a step adds to a reduction, for each group of columns."""
+        kind, (reduced,) = node.attrs[0], node.args
+        value = self.masked(reduced, inside, identity(kind, node.dtype))
+        return self._of_groups(kind, value, self.kernel.level(reduced), group)
 
-    def _exponential(self, largest: Node) -> str:
-        """The function by which sums follow a maximum: as exact as the exponentials that they add up."""
-        followed = {node.op for node in ir.topological(self.kernel.row_reductions()) if largest in _shifted_by(node)}
-        is_one = len(followed) == 1 and "exp" not in followed
-        return self.style.helper(followed.pop() if is_one else "exp_nonpositive")
+    def _of_groups(self, kind: str, value: str, level: Level, group: int) -> str:
+        """Values of a level, reduced over the columns of each group."""
+        if group == 1:
+            return value
+        has_rows = level == Level.ELEMENT or self.skew is not None
+        return self.along(kind, f"{self.style.helper('in_groups')}({value}, {group})", 1 + has_rows)
+
+    def _per_column(self, name: str) -> str:
+        """A value per group of columns, for each of these."""
+        return name if self._group == 1 else f"{self.style.helper('per_column')}({name}, {self._group})"
+
+    def _run_extreme(self, node: Node, inside: Body) -> None:
+        """The running maximum, or minimum, of a row."""
+        name = self._names[node]
+        run = self._extremes[node] = _Extreme(name, self.names.new(f"previous_{name}"))
+        chunk = self._chunk(node, inside, self._group)
+        inside.lines += [f"{run.previous} = {name}", f"{name} = {self.combine(node.attrs[0], name, chunk)}"]
+
+    def _restart(self, node: Node, extreme: Node, inside: Body) -> None:
+        """What is reduced where elements equal a running extreme: from anew, as soon as there is another."""
+        run, name = self._extremes[extreme], self._names[node]
+        inside.assign(extreme, self._per_column(run.name), f"{run.name}_here")
+        chunk = self._chunk(node, inside, self._group)
+        inside.lines += [
+            f"{name} = {self._unless_restarted(node, run.previous, run.name)}",
+            self.accumulate(node.attrs[0], name, chunk),
+        ]
+
+    def _unless_restarted(self, node: Node, previous: str, extreme: str) -> str:
+        """What was reduced for an extreme, unless another has taken its place, which of nan none does."""
+        start = identity(node.attrs[0], node.dtype)
+        return f"tl.where(({previous} == {extreme}) | ({previous} != {previous}), {self._names[node]}, {start})"
+
+    def _run_shift(self, shift: Node, is_moved: bool, body: Body, inside: Body) -> None:
+        """What is subtracted in a step, and what that means for sums that follow it."""
+        run = self._extremes[largest_of(shift)]
+        name = self.names.new(f"{run.name}_shift")
+        made = _Shift(name, self.names.new(f"previous_{name}"), self.names.new("rescale"), self._exponential(shift))
+        self._shifts[shift] = made
+        if is_moved:
+            body.lines.append(f"{name} = tl.zeros_like({run.name})")
+            inside.lines.append(f"{made.previous} = {name}")
+        if is_finite_form(shift):
+            inside.lines.append(f"{name} = {_finite(run.name)}")
+        else:
+            inside.lines += [
+                "# Finite even before the first finite column, so that no inf - inf appears.",
+                f'{name} = tl.where({run.name} == float("-inf"), 0.0, {run.name})',
+            ]
+        if made.exponential:
+            inside.lines.append(f"{made.rescale} = {made.exponential}({_before(shift, run.previous)} - {name})")
+        inside.assign(shift, self._per_column(name), f"{name}_here" if is_finite_form(shift) else f"{run.name}_here")
+
+    def _exponential(self, shift: Node) -> str:
+        """The function by which sums follow a shift: as exact as the exponentials that they add up, if they do."""
+        exponentials = [n for n in ir.topological(self.kernel.row_reductions()) if n.op in ir.EXPONENTIALS]
+        followed = {n.op for n in exponentials if n.args[0].op == "sub" and n.args[0].args[1] is shift}
+        if not followed:
+            return ""
+        exact = "exp" if is_finite_form(shift) else "exp_nonpositive"
+        return self.style.helper(followed.pop() if len(followed) == 1 and "exp" not in followed else exact)
 
     def expansion(self, node: Node, into: Node) -> str:
-        # A running maximum is one for each column.
-        if node in self._running:
-            return self.broadcast_to(self.kernel.level(node.args[0]), self.kernel.level(into))
+        # What runs along a row is one for each column.
+        if node in self._shifts or node in self._extremes:
+            return self._beside(node, self.kernel.level(into))
         return super().expansion(node, into)
 
-    def _accumulate_online(self, node: Node, online: Online, body: Body, inside: Body) -> str | None:
-        """A sum that follows a running maximum; returns what is left to do at the end of a step."""
-        run, (reduced,), level = self._running[online.largest], node.args, self.kernel.level(node.args[0])
-        name = self._start(node, body, level, "0.0", run.group)
-        chunk = self._of_groups("sum", self.masked(reduced, inside, "0.0"), level, run.group)
-        subscript = self.expansion(online.largest, reduced)
-        if online.form == Form.SCALED:
-            inside.lines.append(f"{name} = {name} * {run.rescale}{subscript} + {chunk}")
-            return None
-        seen, update = self._weight_seen(online.weight, node, run.group, body, inside)
-        inside.lines.append(f"{name} += ({run.previous_shift} - {run.shift}){subscript} * {seen} + {chunk}")
-        return update
+    def _beside(self, shift: Node, level: Level) -> str:
+        """The subscript of a value per group, or column, of what a maximum is of, beside values of a level."""
+        return self.broadcast_to(self.kernel.level(largest_of(shift).args[0]), level)
 
-    def _is_arithmetic(self, weight: Node | None) -> bool:
-        """Whether the sum of a weight follows from the sizes: it counts columns, of steps full but for the last."""
-        return weight is None and not self.skew
+    def _followed(self, node: Node, form: Running, body: Body, inside: Body) -> str:
+        """What a sum is, once its shifts have moved to those of this step."""
+        level = self.kernel.level(node.args[0])
+        moves = [
+            (f"({self._shifts[shift].previous} - {self._shifts[shift].name}){self._beside(shift, level)}", by)
+            for shift, by in form.moves
+        ]
+        lower = [
+            self._columns_before(level, body, inside) if each is None else self._names[each] for each in form.lower
+        ]
+        scales = [self._shifts[shift].rescale + self._beside(shift, level) for shift in form.scales]
+        return self._moved(self._names[node], moves, lower, scales, inside)
 
-    def _weight_seen(
-        self, weight: Node | None, node: Node, group: int, body: Body, inside: Body
-    ) -> tuple[str, str | None]:
-        """The sum of a weight (None is 1) over the columns before this step, and how it takes those of this step."""
-        (reduced,), level = node.args, self.kernel.level(node.args[0])
-        if self._is_arithmetic(weight):
-            if (None, group) not in self._seen:
-                name = self._seen[None, group] = self.names.new("columns")
-                inside.lines.append(f"{name} = {self.first} // COLS" + (f" * {group}" if group > 1 else ""))
-            return self._seen[None, group], None
-        value = "1.0" if weight is None else inside.broadcast(weight, reduced)[0]
-        if (weight, group) not in self._seen:
-            name = self._seen[weight, group] = self.names.new("columns" if weight is None else "weights")
-            body.lines.append(f"{name} = {self._full(level, '0.0', node.dtype, group)}")
-            if weight is not None and self.kernel.level(weight) == level:  # a reduction of the pass itself, often
-                self._names[ir.reduce("sum", node.attrs[1], weight)] = name
-        masked = f"tl.where(col_mask{self.broadcast_to(Level.COLUMN, level)}, {value}, 0.0)"
-        seen = self._seen[weight, group]
-        return seen, f"{seen} += {self._of_groups('sum', masked, level, group)}"
+    def _moved(
+        self, name: str, moves: Sequence[tuple[str, float]], lower: Sequence[str], scales: Sequence[str], body: Body
+    ) -> str:
+        """A sum whose L has moved, and whose exponentials have other factors: `lower` are those with lower powers."""
+        terms = [move if by == 1 else f"{by!r} * {move}" for move, by in moves]
+        move = " + ".join(terms)
+        if len(terms) > 1 or len(lower) > 1:
+            whole, move = move, self.names.new("moved")
+            body.lines.append(f"{move} = {whole}")
+        correction = ""
+        for k, each in enumerate(lower):  # the binomial theorem, by Horner's rule
+            times = math.comb(len(lower), k)
+            own = each if times == 1 else f"{float(times)} * {each}"
+            correction = f"{move} * ({correction} + {own})" if correction else f"{move} * {own}"
+        if not scales:
+            return f"{name} + {correction}"
+        return " * ".join([f"({name} + {correction})" if correction else name, *scales])
 
-    def _accumulate(self, node: Node, body: Body, inside: Body) -> None:
-        """A reduction kept per column of the step, and combined after the loop."""
-        kind = node.attrs[0]
-        start = identity(kind, node.dtype)
-        name = self._start(node, body, self.kernel.level(node.args[0]), start)
-        masked = self.masked(node.args[0], inside, start)
-        inside.lines.append(self.accumulate(kind, name, masked))
+    def _columns_before(self, level: Level, body: Body, inside: Body) -> str:
+        """The number of columns that a group had before this step: all steps are full but for the last."""
+        if not self._columns:
+            self._columns = self.names.new("columns")
+            if self.skew:
+                mask = f"tl.where(col_mask{self.broadcast_to(Level.COLUMN, level)}, 1.0, 0.0)"
+                body.lines.append(f"{self._columns} = {self._full(level, '0.0', torch.float32, self._group)}")
+                self._counts.append(f"{self._columns} += {self._of_groups('sum', mask, level, self._group)}")
+            else:
+                group = f" * {self._group}" if self._group > 1 else ""
+                inside.lines.append(f"{self._columns} = {self.first} // COLS{group}")
+        return self._columns
 
-    def _close(self, each: Pass, body: Body) -> None:
+    def _close(self, each: Walk, body: Body) -> None:
         """After a loop: its reductions have their value; what follows a maximum of -inf is nan, as in torch."""
-        for node, run in self._running.items():
-            name, level = self._names[node], self.kernel.level(node.args[0])
-            per_row = self.broadcast_to(self.kernel.level(node), level)
+        level_of = self.kernel.level
+        for node, run in self._extremes.items():
+            level = level_of(node.args[0])
             body.lines += [
-                f"{run.previous} = {name}",
-                f"{name} = {self.along_columns('max', name, level)}",
-                f"{run.rescale} = {self._exponential(node)}({run.previous} - {name}{per_row})",
+                f"{run.previous} = {run.name}",
+                f"{run.name} = {self.along_columns(node.attrs[0], run.name, level)}",
             ]
-        for (weight, group), name in self._seen.items():
-            if self._is_arithmetic(weight):
-                body.lines.append(f"{name} = {self.style.helper('columns_per_group')}(n_cols, COLS, {group})")
-        for node in each.reductions:
-            name, level, value = self._names[node], self.kernel.level(node.args[0]), self._names[node]
-            if node in each.online:
-                value = self._rescaled(node, each.online[node])
-            if node not in self._running:
+            body.know(node, run.name)
+        moved: dict[Node, str] = {}
+        for shift, made in self._shifts.items():
+            largest = largest_of(shift)
+            per_row = self.broadcast_to(level_of(largest), level_of(largest.args[0]))
+            last, previous = body.state(shift), self._extremes[largest].previous
+            moved[shift] = f"({made.name} - {last}{per_row})"
+            if made.exponential:
+                body.lines.append(f"{made.rescale} = {made.exponential}({_before(shift, previous)} - {last}{per_row})")
+        if self._columns and not self.skew:
+            body.lines.append(
+                f"{self._columns} = {self.style.helper('columns_per_group')}(n_cols, COLS, {self._group})"
+            )
+        # Those of the highest powers first, as they take what the others are before.
+        for node in sorted(each.reductions, key=lambda node: -len(each.running.get(node, Running()).lower)):
+            name, level, form = self._names[node], level_of(node.args[0]), each.running.get(node, Running())
+            value = name
+            if form.restarts is not None:
+                run = self._extremes[form.restarts]
+                row = run.name + self.broadcast_to(level_of(form.restarts), level_of(form.restarts.args[0]))
+                value = self._unless_restarted(node, run.previous, row)
+            elif form.shifts:
+                columns = self._columns + ("" if self.skew else self.broadcast_to(Level.COLUMN, level))
+                moves = [(moved[shift] + self._beside(shift, level), by) for shift, by in form.moves]
+                lower = [columns if own is None else self._names[own] for own in form.lower]
+                scales = [self._shifts[shift].rescale + self._beside(shift, level) for shift in form.scales]
+                value = self._moved(name, moves, lower, scales, body)
+            if node not in self._extremes:
                 body.lines.append(f"{name} = {self.along_columns(node.attrs[0], value, level)}")
             body.know(node, name)
-        self._running = {}
-
-    def _rescaled(self, node: Node, online: Online) -> str:
-        """What groups of columns have of a sum, for the maximum of the whole row."""
-        name, run, largest = self._names[node], self._running[online.largest], online.largest
-        subscript = self.expansion(largest, node.args[0])
-        if online.form == Form.SCALED:
-            return f"{name} * {run.rescale}{subscript}"
-        per_row = self.broadcast_to(self.kernel.level(largest), self.kernel.level(largest.args[0]))
-        moved = f"({run.shift} - {self._names[largest]}{per_row}){subscript}"
-        seen = self._seen[online.weight, run.group]
-        if self._is_arithmetic(online.weight):
-            seen += self.broadcast_to(Level.COLUMN, self.kernel.level(node.args[0]))
-        return f"{name} + {moved} * {seen}"
+        self._extremes, self._shifts = {}, {}
 
 
 @dataclass(frozen=True)
-class _Running:
-    """The names of what a running maximum has in the loop, for each group of so many columns."""
+class _Extreme:
+    """The names of a running extreme, for each group of columns: now, and before this step."""
 
-    group: int
+    name: str
     previous: str
-    shift: str
-    previous_shift: str
+
+
+@dataclass(frozen=True)
+class _Shift:
+    """The names of what is subtracted of a group of columns, now and before this step, and of the factor by which sums
+    of its exponentials follow it, computed by the function `exponential`; none if there are none.
+    """
+
+    name: str
+    previous: str
     rescale: str
-
-    @classmethod
-    def of(cls, name: str, group: int, names: Names) -> _Running:
-        shift = f"{name}_shift"
-        wanted = (f"previous_{name}", shift, f"previous_{shift}", "rescale")
-        return cls(group, *map(names.new, wanted))
+    exponential: str
 
 
-def _shifted_by(node: Node) -> tuple[Node, ...]:
-    """What is subtracted in an exponential."""
-    return node.args[0].args[1:] if node.op in ir.EXPONENTIALS and node.args[0].op == "sub" else ()
+def _finite(name: str) -> str:
+    return f'tl.where(tl.abs({name}) == float("inf"), 0.0, {name})'
+
+
+def _before(shift: Node, previous: str) -> str:
+    """What was subtracted before: of nothing yet, where the maximum was -inf, which then counts for nothing."""
+    return f'tl.where({previous} == float("inf"), 0.0, {previous})' if is_finite_form(shift) else previous
+
+
+def _is_moment(node: Node) -> bool:
+    """Whether a sum of less than double precision is in it, as it may nearly cancel others."""
+    loads = ir.loads(node.args)
+    return node.dtype == torch.float64 and all(load.dtype != torch.float64 for load in loads)

@@ -90,7 +90,8 @@ class Plan:
     `saved` are statistics that forward stores beside its outputs, and tensors of torch's steps; `gradients` are what
     backward computes from them, `gradient_of[i]` the input that the i-th belongs to. `aliases` are results that a step
     of torch has made already, by name. `early` are the gradients that forward computes where that was asked for, or why
-    it does not. Backward is scheduled from its `direction`, for each layout of upstream gradients. All is made for
+    it does not. Backward is scheduled from its `direction`, for each layout of upstream gradients; `kept` are the
+    reductions that it reads, by their loads. All is made for
     calls with the `fixed` sizes only.
     """
 
@@ -104,5 +105,6 @@ class Plan:
     hints: Mapping[str, int]
     provenance: Provenance
     direction: Direction = field(repr=False)
+    kept: Mapping[Node, Node] = field(default_factory=dict, repr=False)
     early: Early = field(default_factory=Early)
     fixed: Mapping[sympy.Expr, int] = field(default_factory=dict)

@@ -37,7 +37,7 @@ import torch
 
 from autogen import ir
 from autogen.scheduling.launches.kernel import PAIRED, ROWS_ADJACENT, Kernel, Level
-from autogen.scheduling.launches.online import passes
+from autogen.scheduling.launches.running import walks_of
 from autogen.sizes import Evaluator, magnitude, next_power_of_2
 from autogen.tiling.skew import ACCESS, skew_of
 from autogen.tiling.space import Space
@@ -183,7 +183,7 @@ class Tiler:
         self._is_of_halves = self._is_slight and all(each.dtype.itemsize <= 2 for each in tensors)
         levels = {kernel.level_of_axes(root.index_axes) for root in kernel.stores}
         is_stored = not levels <= {Level.SCALAR, Level.ROW}
-        self._is_read_once = not (is_stored or self.is_chunked) and len(passes(kernel.row_reductions())) <= 1
+        self._is_read_once = not (is_stored or self.is_chunked) and len(walks_of(kernel.row_reductions())) <= 1
 
     def extents(self, sizes: Mapping[str, int]) -> Extents:
         """How much there is to cut up."""

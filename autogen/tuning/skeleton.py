@@ -6,15 +6,17 @@ totals and the reductions along rows, and which of them needs which. Each value 
 depends on, under one function for its *arithmetic class*: none, `exp` (there is a function that is not exact),
 `exp_half` (all of those are for results in half precision, or for sums) or `lgamma` (it has an op of `tiler.HEAVY`).
 
-What a reduction costs depends on its form, too: a sum of `exp(x - max)` needs no walk of its own (`scheduling.online`),
-so it keeps that form. A computed index becomes the sum of what it is computed from; what is then out of bounds is not
-read, as always. What the last block computes becomes a skeleton as well: most of a loss's own formula is there.
+What a reduction costs depends on its form, too: a sum of `exp(x - max)` needs no walk of its own
+(`scheduling.launches.running`), so it keeps that form. A computed index becomes the sum of what it is computed from;
+what is then out of bounds is not read, as always. What the last block computes becomes a skeleton as well: most of a
+loss's own formula is there.
 
 Names are those of places, so losses of the same pattern have the same skeleton, to the byte.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,7 +29,7 @@ from autogen.ops import OPS
 from autogen.program import Root
 from autogen.provenance import Provenance
 from autogen.scheduling.launches.kernel import CHUNKS, PROGRAMS, Kernel, LastBlock
-from autogen.scheduling.launches.online import Form, Online, passes
+from autogen.scheduling.launches.running import Running, largest_of
 from autogen.tiling.tiler import HEAVY
 
 
@@ -79,17 +81,17 @@ class _Builder:
     """What has been renamed so far, and what has become of loads and reductions."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
+        is_of_rows = kernel.whole_rows and not kernel.one_block
+        self._kernel = kernel = kernel.in_steps() if is_of_rows else kernel
         self._written = {root.buffer for root in kernel.roots}
         self._axes: dict[Axis, Axis] = {}
         self.symbols: dict[sympy.Symbol, sympy.Symbol] = {}
         self.buffers: dict[Buffer, Buffer] = {}
         self._nodes: dict[Node, Node] = {}
         self._order: dict[Node, int] = {}  # of what a sum adds up
-        self._online: dict[Node, Online] = {}
-        if kernel.whole_rows and not kernel.one_block:
-            for each in passes(kernel.row_reductions()):
-                self._online |= each.online
+        self._running: dict[Node, Running] = {}
+        for each in kernel.passes if is_of_rows else ():
+            self._running |= {node: form for node, form in each.running.items() if form.shifts or form.restarts}
 
     def kernel(self) -> Kernel:
         """The skeleton."""
@@ -173,8 +175,10 @@ class _Builder:
         return ir.load_at(at, [self._value(arg) for arg in node.args], [self._renamed(entry) for entry in entries])
 
     def _along(self, node: Node) -> Node:
-        online = self._online.get(node)
-        body = self._value(node.args[0]) if online is None else self._following(node.args[0], online)
+        form = self._running.get(node)
+        body = self._value(node.args[0]) if form is None else self._following(node.args[0], form)
+        if form is None and node.args[0].reduces and body.dtype.is_floating_point:
+            body = ir.apply("abs", body)  # which waits for them, as a sum would not
         axes = [self._axis(axis) for axis in node.attrs[1]]
         found, copy = ir.along(node, axes, body), 1
         while found in self._order and node.dtype != torch.bool:  # two of the same would be one
@@ -182,15 +186,25 @@ class _Builder:
             found = ir.along(node, axes, ir.apply("mul", body, ir.const(copy, body.dtype)))
         return found
 
-    def _following(self, body: Node, online: Online) -> Node:
-        """A summand that follows a running maximum m of x, in its form: `v * exp(x - m)`, or `v * (x - m)`."""
-        largest = self._anchor(online.largest)
-        shifted = ir.apply("sub", largest.args[0], largest)
+    def _following(self, body: Node, form: Running) -> Node:
+        """A summand that follows running maxima, in its form: with each exponential, and the power of what is shifted;
+        or what is reduced where elements equal one.
+        """
+        largest = {shift: self._anchor(largest_of(shift)) for shift in form.shifts}
+        if form.restarts is not None:
+            largest[form.restarts] = self._anchor(form.restarts)
         exponential = "exp_half" if _CHEAP & _taken_apart([body])[1] else "exp"
-        followed = ir.apply(exponential, shifted) if online.form == Form.SCALED else shifted
-        own = {online.largest, *_taken_apart(online.largest.args)[0]}
+        shifted = {shift: ir.apply("sub", node.args[0], node) for shift, node in largest.items()}
+        followed = [ir.apply(exponential, shifted[shift]) for shift in form.scales]
+        followed += [shifted[shift] for shift, _ in form.moves for _ in form.lower]
+        own = {*map(largest_of, largest), *_taken_apart([arg for each in largest for arg in largest_of(each).args])[0]}
         rest = [each for each in _taken_apart([body])[0] if each not in own]
-        return ir.apply("mul", self._sum(rest, body.dtype), followed) if rest else followed
+        values = [*([self._sum(rest, body.dtype)] if rest else []), *followed]
+        if form.restarts is not None:
+            node = largest[form.restarts]
+            at = ir.apply("eq", node.args[0], node)
+            return ir.apply("where", at, values[0] if values else ir.const(1, body.dtype), ir.const(0, body.dtype))
+        return functools.reduce(lambda one, other: ir.apply("mul", one, other), values)
 
     def _value(self, node: Node) -> Node:
         """The plainest value that depends on what a node depends on."""

@@ -8,7 +8,7 @@ from torch import nn
 
 from autogen import ir
 from autogen.runtime.launch import Launcher
-from autogen.scheduling.launches.online import passes
+from autogen.scheduling.launches.running import Running
 from autogen.tiling.tiler import Tiler
 from autogen.tuning.skeleton import Skeleton
 from tests.unit.pipeline import Loss
@@ -74,18 +74,20 @@ class TestSkeletons:
             lambda x, t: x.softmax(1).mean(),
             lambda x, t: ((x - x.mean(1, keepdim=True)) ** 2).sum(1).sqrt(),
             lambda x, t: (x - x.amax(1, keepdim=True)).abs().sum(1),
+            lambda x, t: x.argmax(1) + (x.log_softmax(1) * x.softmax(1)).sum(1),
         ],
     )
     @pytest.mark.parametrize("backward", [False, True])
     def test_rows_are_walked_as_often(self, loss: Loss, backward: bool) -> None:
         launcher, _ = launcher_of(loss, X, LABELS, backward=backward)
+
+        def form(running: Running) -> tuple[int, int, bool]:
+            return len(running.scales), len(running.lower), running.restarts is not None
+
         walks = [
             [
-                [
-                    (node.attrs[0], each.online[node].form.name if node in each.online else "")
-                    for node in each.reductions
-                ]
-                for each in passes(kernel.row_reductions())
+                [(node.attrs[0], form(each.running.get(node, Running()))) for node in each.reductions]
+                for each in kernel.passes
             ]
             for kernel in (launcher.kernel, Skeleton.of(launcher.kernel).kernel)
         ]

@@ -22,6 +22,8 @@ from autogen import ir
 from autogen.errors import ScheduleError
 from autogen.ir import Axis, Buffer, Node
 from autogen.program import Root
+from autogen.scheduling.launches.moments import apart
+from autogen.scheduling.launches.running import Walk, walks_of
 from autogen.sizes import Evaluator, evaluator_of, hint, next_power_of_2
 
 MAX_IN_ONE_PROGRAM = 16384  # elements
@@ -225,6 +227,35 @@ class Kernel:
         """Whether a node needs a reduction over all rows."""
         totals = set(self.totals)
         return bool(totals) and any(below in totals for below in ir.topological([node]))
+
+    def on(self, change: Callable[[list[Node]], Sequence[Node]]) -> Kernel:
+        """The same kernel of other expressions: `change` is given all that it computes."""
+        nodes = list(dict.fromkeys([*self.totals, *(root.node for root in self.roots)]))
+        return self._of(dict(zip(nodes, change(nodes), strict=True)))
+
+    def _of(self, new: Mapping[Node, Node]) -> Kernel:
+        def of(roots: Sequence[Root]) -> tuple[Root, ...]:
+            return tuple(replace(root, node=new[root.node]) for root in roots)
+
+        last = self.last_block and replace(self.last_block, partials=of(self.last_block.partials))
+        return replace(
+            self,
+            totals=tuple(dict.fromkeys(new[node] for node in self.totals)),
+            stores=of(self.stores),
+            finals=of(self.finals),
+            last_block=last,
+            parts=tuple(part._of(new) for part in self.parts),
+        )
+
+    @functools.cached_property
+    def passes(self) -> tuple[Walk, ...]:
+        """How often a program walks rows that it cannot have at once, to reduce them, and what waits for what."""
+        return tuple(walks_of(self.in_steps().row_reductions()))
+
+    def in_steps(self, moved: Callable[[Node, Node], None] = lambda old, new: None) -> Kernel:
+        """The kernel for rows that are walked in steps: with sums that do not wait for other reductions of the row."""
+        done = apart(self.row_reductions(), moved)
+        return self.on(lambda nodes: ir.replace(nodes, done, moved)) if done else self
 
     def loads(self) -> list[Node]:
         """The distinct loads, in the order of their first use."""

@@ -4,6 +4,8 @@ another order (one that does not wait for a factor may overflow, or meet 0 * inf
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 
@@ -122,7 +124,7 @@ def _may_be_negative_0(node: Node) -> bool:
             return False
         case "mul" if node.args[0] is node.args[1]:
             return False
-    return node.op not in ("abs", *ir.EXPONENTIALS)
+    return node.op not in ("abs", "exp")
 
 
 def _has_number(choice: Node) -> bool:
@@ -146,11 +148,29 @@ def _fits(node: Node, rounding: str) -> bool:
 
 
 def softmax(node: Node) -> Node:
-    """`exp` of a log-softmax as an exponential of its sum, over that sum: there is one division per row."""
+    """`exp` of a log-softmax as an exponential of its sum, over that sum: there is one division per row. And `xlogy` of
+    a softmax by its logarithm.
+    """
     if node.op == "exp" and is_log_softmax(node.args[0], node.axes):
         shifted, log_total = node.args[0].args
         return apply("mul", apply("exp", shifted), apply("reciprocal", log_total.args[0]))
+    if node.op == "xlogy" and node.args[0] is node.args[1] and node.args[0].op == "mul":
+        exponential, scale = node.args[0].args
+        if scale.op == "reciprocal" and is_log_softmax(log := _logarithm(exponential, scale), exponential.axes):
+            return apply("mul", _unless_never(exponential, log), scale)
     return node
+
+
+def _logarithm(exponential: Node, scale: Node) -> Node:
+    """The logarithm of `exp(x) * (1 / s)`."""
+    return apply("sub", exponential.args[0], apply("log", scale.args[0])) if exponential.op == "exp" else exponential
+
+
+def _unless_never(exponential: Node, log: Node) -> Node:
+    """`exp(x - m) * log`, and 0 where x is -inf."""
+    value, zero = exponential.args[0].args[0], const(0, exponential.dtype)
+    ever = apply("ne", value, const(-math.inf, value.dtype))
+    return apply("where", ever, apply("mul", exponential, log), zero)
 
 
 def sums(node: Node) -> Node:
@@ -202,7 +222,57 @@ def _sum(axes: frozenset[Axis], body: Node) -> Node:
     if counted is not None:
         return counted
     split = _split_log_softmax(axes, body)
-    return split if split is not None else ir.reduce("sum", axes, body)
+    if split is not None:
+        return split
+    terms = _by_arrival(axes, body) if _adds_what_arrives(body) else None
+    if terms is None:
+        return ir.reduce("sum", axes, body)
+    sums = [_sum(axes, term) if by is None else apply("mul", by, _sum(axes, term)) for by, term in terms.items()]
+    return functools.reduce(lambda one, other: fold(apply("add", one, other)), sums)
+
+
+def _by_arrival(axes: frozenset[Axis], node: Node) -> dict[Node | None, Node] | None:
+    """A summand as the sum of terms by what multiplies them that arrives in backward, so that what is left is known in
+    forward; None if that is no factor. What all of the axes have in common is a factor.
+    """
+    if not _arrives(node):
+        return {None: node}
+    if not node.axes & axes:
+        return {node: const(1, node.dtype)}
+    own = [_by_arrival(axes, arg) for arg in node.args] if node.op in ("neg", "add", "sub", "mul", "div") else [None]
+    found = [each for each in own if each is not None]
+    if len(found) < len(node.args):
+        return None
+    match node.op:
+        case "neg":
+            return {by: fold(apply("neg", term)) for by, term in found[0].items()}
+        case "add" | "sub":
+            one, other = found
+            made = {by: fold(apply(node.op, term, other[by])) if by in other else term for by, term in one.items()}
+            rest = {by: term for by, term in other.items() if by not in one}
+            return made | {by: fold(apply("neg", term)) if node.op == "sub" else term for by, term in rest.items()}
+        case "div" if set(found[1]) == {None}:
+            return {by: fold(apply("div", term, found[1][None])) for by, term in found[0].items()}
+        case "mul" if len(found[0]) == 1 or len(found[1]) == 1:
+            pairs = itertools.product(found[0].items(), found[1].items())
+            return {_both(by, other): fold(apply("mul", term, rest)) for (by, term), (other, rest) in pairs}
+    return None
+
+
+def _adds_what_arrives(node: Node) -> bool:
+    """Whether a product has a sum of upstream gradients as a factor: a factor by itself has left the sum already."""
+    if node.op in ("add", "sub"):
+        return _arrives(node)
+    return node.op in ("mul", "div", "neg") and any(map(_adds_what_arrives, node.args))
+
+
+def _both(one: Node | None, other: Node | None) -> Node | None:
+    return apply("mul", one, other) if one is not None and other is not None else one or other
+
+
+def _arrives(node: Node) -> bool:
+    """Whether a value depends on an upstream gradient."""
+    return any(load.attrs[0].role == "upstream" for load in ir.loads([node]))
 
 
 def _separates(axes: frozenset[Axis], terms: Sequence[Node]) -> bool:
@@ -291,12 +361,12 @@ def _is_positive(node: Node) -> bool:
             return bool(node.attrs[0] > 0)
         case "index":
             return bool(node.attrs[0].is_positive)
-        case "reduce" | "exp" | "exp_nonpositive" | "exp_half" | "sigmoid" | "sigmoid_neg":
+        case "reduce" | "exp" | "sigmoid" | "sigmoid_neg":
             return True
         case "maximum":
             return any(map(_is_positive, node.args))
         case "add":
-            return all(map(_is_at_least_zero, node.args)) and any(map(_is_positive, node.args))
+            return all(map(is_at_least_zero, node.args)) and any(map(_is_positive, node.args))
         case "cast" | "sqrt" | "reciprocal" | "mul" | "div" | "minimum":
             return all(map(_is_positive, node.args))
     return False
@@ -417,7 +487,7 @@ def is_log_softmax(node: Node, axes: frozenset[Axis]) -> bool:
         and largest.args[0] is shifted.args[0]
         and total.op == "reduce"
         and set(largest.attrs[1]) <= set(total.attrs[1])
-        and total.args[0].op in ir.EXPONENTIALS
+        and total.args[0].op == "exp"
         and total.args[0].args[0] is shifted
     )
 
@@ -436,38 +506,18 @@ def _is_size(node: Node) -> bool:
     return node.op == "cast" and node.args[0].op == "index" and not node.axes
 
 
-def bounded(node: Node) -> Node:
-    """`exp` of what is at most 0 by its form: it cannot overflow."""
-    if node.op == "exp" and _is_at_most_zero(node.args[0]):
-        return apply("exp_nonpositive", node.args[0])
-    return node
-
-
-def _is_at_most_zero(node: Node) -> bool:
-    if node.op == "neg":
-        return _is_at_least_zero(node.args[0])
-    return is_shifted(node)
-
-
-def is_shifted(node: Node) -> bool:
-    """Whether a node is `x - max(x)`, over some axes."""
-    if node.op != "sub":
-        return False
-    value, largest = node.args
-    return largest.op == "reduce" and largest.attrs[0] == "max" and largest.args[0] is value
-
-
-def _is_at_least_zero(node: Node) -> bool:
+def is_at_least_zero(node: Node) -> bool:
+    """Whether a value is at least 0 by its form."""
     match node.op:
-        case "abs" | "sqrt" | "relu" | "exp" | "exp_nonpositive":
+        case "abs" | "sqrt" | "relu" | "exp":
             return True
         case "const":
             return bool(node.attrs[0] >= 0)
         case "mul" if node.args[0] is node.args[1]:
             return True
         case "mul" | "div" | "add":
-            return all(map(_is_at_least_zero, node.args))
+            return all(map(is_at_least_zero, node.args))
     return False
 
 
-PASSES: tuple[Pass, ...] = (fold, softmax, sums, once_per_row, settled, bounded)
+PASSES: tuple[Pass, ...] = (fold, softmax, sums, once_per_row, settled)

@@ -61,12 +61,12 @@ def test_where_results_are_not(dtype: torch.dtype) -> None:
 
 
 def test_one_result_in_single_precision_keeps_what_it_depends_on() -> None:
-    """A gradient in half precision may have exponentials of its own; those of a softmax are forward's."""
+    """A gradient in half precision has exponentials of its own."""
 
     def loss(a: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(a.float(), target)
 
-    assert functions(loss, x(5, 7), labels(5)) == ({"exp_summand", "log"}, {"exp_nonpositive"})
+    assert functions(loss, x(5, 7), labels(5)) == ({"exp_summand", "log"}, {"exp_half"})
 
     def binary(a: Tensor, target: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(a.float(), target)
@@ -85,19 +85,45 @@ def test_one_result_in_single_precision_keeps_what_it_depends_on() -> None:
         lambda a: a.exp().where(a.exp() > 1, 0).mean(),
         lambda a: a.exp().amax(),
         lambda a: (a.exp() * a.exp().floor()).mean(),
-        lambda a: a.float().exp().to(BF16).mean(),
     ],
-    ids=["compared", "compared with its extreme", "rounded", "cast by the loss"],
+    ids=["compared", "compared with its extreme", "rounded"],
 )
 def test_what_decides_something_is_exact(loss: Callable[..., Any]) -> None:
     forward, backward = functions(loss, x(5))
     assert not (forward | backward) & HALVES
 
 
+def test_what_a_cast_of_the_loss_rounds_is_exact() -> None:
+    assert functions(lambda a: a.float().exp().to(BF16).mean(), x(5)) == ({"exp"}, {"exp_half"})
+
+
 def test_exponentials_in_sums_that_are_at_least_1() -> None:
     assert functions(F.cross_entropy, x(5, 7, dtype=F32), labels(5)) == ({"exp_summand", "log"}, {"exp_nonpositive"})
     assert functions(lambda a: a.log_softmax(1).square().sum(), x(5, 7, dtype=F32))[0] == {"exp_summand", "log"}
     assert functions(F.cross_entropy, x(5, 7, dtype=F64), labels(5))[0] == {"exp_nonpositive", "log"}
+
+
+@pytest.mark.parametrize(
+    "exponent",
+    [
+        lambda a: a - a.amax(1, keepdim=True),
+        lambda a: -a.abs(),
+        lambda a: -(a * a / 2 + 0.5 * a.abs() * a.abs()),
+    ],
+    ids=["a softmax's", "a magnitude", "a sum of squares"],
+)
+def test_exponentials_of_nothing_above_zero(exponent: Callable[[Tensor], Tensor]) -> None:
+    forward, backward = functions(lambda a: exponent(a).exp().square().sum(), x(5, 7, dtype=F32))
+    assert forward == {"exp_nonpositive"} and backward == {"exp_nonpositive"}
+
+
+def test_exponentials_of_what_may_be_above_zero() -> None:
+    for loss in (
+        lambda a: a.exp().square().sum(),
+        lambda a: a.abs().exp().square().sum(),
+        lambda a: (a - a.amin(1, keepdim=True)).exp().square().sum(),
+    ):
+        assert functions(loss, x(5, 7, dtype=F32))[0] == {"exp"}
 
 
 def beside_its_sum(a: Tensor) -> tuple[Tensor, Tensor]:

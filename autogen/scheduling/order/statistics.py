@@ -1,0 +1,129 @@
+"""Statistics: the reductions that forward keeps for backward, one number per row or per loss."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from autogen import ir
+from autogen.errors import ScheduleError
+from autogen.ir import Node
+from autogen.names import unique
+from autogen.program import Root
+from autogen.provenance import Provenance
+from autogen.scheduling.launches.cuts import stored
+from autogen.scheduling.launches.kernel import Kernel, memory_order
+from autogen.scheduling.order.regions import sequence
+from autogen.scheduling.plan import Direction, Step, names_of
+from autogen.scheduling.rewrites.equivalence import Equivalents, limits_of
+
+
+class _Which(Enum):
+    """Which statistics forward is to keep."""
+
+    ALL = "all"
+    FLAT = "those that are made of no other, but of what forward computes"
+    AT_HAND = "those that forward computes anyway"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Statistics that forward stores, and how each reduction in the gradients is read from them."""
+
+    roots: tuple[Root, ...] = ()
+    loads: Mapping[Node, Node] = field(default_factory=dict)
+
+    def read_back(self, nodes: Sequence[Node], provenance: Provenance) -> list[Node]:
+        """The gradients with kept statistics read from memory."""
+        for node, read in self.loads.items():
+            provenance.moved(node, read)
+        return ir.replace(nodes, self.loads, provenance.moved)
+
+
+def _statistics(
+    forward: Direction,
+    backward: Direction,
+    hints: Mapping[str, int],
+    provenance: Provenance,
+    which: _Which,
+) -> Kept:
+    """The reductions in the gradients that do not wait for the upstream gradient, as results of forward, in the order
+    in which it computes them. What is the same under other axes is kept once.
+    """
+    computed = ir.topological(root.node for root in forward.roots)
+    offered = set(computed)
+    later = backward.made()
+    waits: dict[Node, bool] = {}
+    order = ir.topological(root.node for root in backward.roots)
+    place = memory_order(order, backward.roots, hints)
+    for node in order:
+        upstream = node.op == "load" and (node.attrs[0].role == "upstream" or node.attrs[0].name in later)
+        waits[node] = upstream or any(waits[arg] for arg in node.args)
+    wanted: set[Node] = set()
+    read_as: dict[Node, tuple[Node, Mapping[ir.Axis, ir.Axis | Node]]] = {}
+    limits = limits_of([root.node for root in backward.roots])
+    known = Equivalents()
+    for node in computed:
+        if node.op == "reduce":
+            known.add(node)
+    seen: set[Node] = set()
+    todo = [root.node for root in backward.roots]
+    while todo:
+        node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        is_nested = which is _Which.FLAT and node not in offered and _is_nested(node, offered)
+        if node.op == "reduce" and not waits[node] and not is_nested:
+            shorter = None if node in offered else known.find_within(node, limits[node])
+            if node not in offered and which is not _Which.AT_HAND and shorter is None:
+                known.add(node)
+            read_as[node] = (node, {}) if node in offered else shorter or known.find(node) or (node, {})
+            if read_as[node][0] in offered or which is not _Which.AT_HAND:
+                wanted.add(read_as[node][0])
+                continue
+            del read_as[node]
+        todo += node.args
+    ordered = [node for node in (*computed, *order) if node in wanted]
+    called = Counter(provenance.called(node) for node in set(ordered))
+    found: dict[Node, Root] = {}
+    taken = {*provenance.inputs, *(root.buffer.name for root in (*forward.roots, *backward.roots))}
+    taken.update(node.attrs[0].name for node in (*computed, *order) if node.op == "load")
+    taken.update(name for step in (*forward.steps, *backward.steps) for name in (*step.reads, *step.writes))
+    for node in dict.fromkeys(ordered):
+        alike = called[provenance.called(node)] > 1
+        name = unique(provenance.qualified(node, {}) if alike else provenance.called(node), taken)
+        taken.add(name)
+        provenance.names[node] = name  # both kernels call it so
+        provenance.sources[name] = tuple(dict.fromkeys(names_of([node])))
+        found[node] = stored(node, name, "saved", sorted(node.axes, key=place))
+    loads = {
+        node: ir.load(found[own].buffer, [under.get(axis, axis) for axis in found[own].index])
+        for node, (own, under) in read_as.items()
+    }
+    return Kept(tuple(found.values()), loads)
+
+
+def _is_nested(node: Node, offered: Collection[Node]) -> bool:
+    """Whether a value is made of a reduction that is not on offer."""
+    return any(each.op == "reduce" and each not in offered for each in ir.topological(node.args))
+
+
+def with_statistics(
+    forward: Direction, backward: Direction, hints: Mapping[str, int], provenance: Provenance
+) -> tuple[tuple[Step, ...], Kept]:
+    """The forward launches and the statistics that they keep, all or those computed anyway, if that costs no launch."""
+    plain = sequence(forward, hints, provenance)
+    for which in _Which:
+        statistics = _statistics(forward, backward, hints, provenance, which)
+        try:
+            steps = sequence(forward, hints, provenance, statistics.roots)
+        except ScheduleError:
+            continue
+        # One program that computes everything has no registers for more than it needs.
+        is_full = any(isinstance(step, Kernel) and step.one_block for step in steps)
+        if len(steps) <= len(plain) and (which is _Which.AT_HAND or not is_full):
+            return steps, statistics
+    return plain, Kept()
