@@ -35,10 +35,16 @@ def labels(classes: int, *shape: int, seed: int = 5) -> Tensor:
     return torch.randint(0, classes, shape, generator=torch.Generator().manual_seed(seed))
 
 
-def agree(loss: Callable[..., Tensor], *tensors: Tensor, launches: Sequence[int] | None = (1, 1)) -> None:
+def agree(
+    loss: Callable[..., Tensor],
+    *tensors: Tensor,
+    launches: Sequence[int] | None = (1, 1),
+    as_torch: float = _AS_TORCH,
+) -> None:
     """Compare a loss with itself in torch, the tensors that are floats asking for their gradient.
 
-    `launches` is how many kernels forward and backward take; None does not count them.
+    `launches` is how many kernels forward and backward take; None does not count them. An error may be `as_torch` times
+    torch's largest.
     """
     exact = copy.deepcopy(loss).double() if isinstance(loss, nn.Module) else loss
     wide = [t.detach().double().requires_grad_(t.requires_grad) if t.is_floating_point() else t for t in tensors]
@@ -51,7 +57,7 @@ def agree(loss: Callable[..., Tensor], *tensors: Tensor, launches: Sequence[int]
     for what, own, their, true in zip(names, ours, theirs, truth, strict=True):
         assert (own is None) == (their is None), f"{what}: {own}, torch {their}"
         if own is not None and their is not None and true is not None:
-            _compare(what, own, their, true)
+            _compare(what, own, their, true, as_torch)
     assert launches is None or counted == tuple(launches)
 
 
@@ -66,7 +72,7 @@ def _run(loss: Callable[..., Any], tensors: Sequence[Tensor]) -> tuple[list[Tens
     return [value.detach(), *gradients], (forward, LAUNCHES.take())
 
 
-def _compare(what: str, own: Tensor, their: Tensor, true: Tensor) -> None:
+def _compare(what: str, own: Tensor, their: Tensor, true: Tensor, as_torch: float) -> None:
     assert own.dtype == their.dtype and own.shape == their.shape, (
         f"{what}: {own.dtype} {own.shape}, torch {their.shape}"
     )
@@ -75,6 +81,6 @@ def _compare(what: str, own: Tensor, their: Tensor, true: Tensor) -> None:
     scale = true.abs().nan_to_num(0, 0, 0) + 0.1
     same = (own == their) | (own.isnan() & their.isnan())
     error = torch.where(same, 0, (own - true).abs() / scale)
-    allowed = _AS_TORCH * ((their - true).abs() / scale).nan_to_num(0, 0, 0).max() if true.numel() else error
+    allowed = as_torch * ((their - true).abs() / scale).nan_to_num(0, 0, 0).max() if true.numel() else error
     bound = allowed + _ULPS * eps
     assert bool((error <= bound).all()), f"{what}: off by {error.max()}, allowed {bound}"

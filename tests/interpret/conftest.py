@@ -18,6 +18,7 @@ from autogen import policy
 from tests.interpret.bounds import Bounds
 from tests.interpret.direct import DIRECT
 from tests.interpret.launches import LAUNCHES, Launches
+from tests.interpret.long_rows import short_of_room as short_of_room  # a fixture
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -96,7 +96,7 @@ def test_nothing_of_a_pair_is_kept(name: str) -> None:
     results = {*plan.outputs, *(root.buffer for root in plan.gradients)}
     numbers = {sympy.Symbol(name, integer=True, positive=True): value for name, value in sizes.items()}
     elements = [buffer.numel().xreplace(numbers) for buffer in written - results]
-    assert max(elements) < 700 * 700, "one element per pair, or more"
+    assert max(elements, default=0) < 700 * 700, "one element per pair, or more"
     assert len(plan.forward) == 1
 
 

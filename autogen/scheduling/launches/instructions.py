@@ -61,6 +61,7 @@ def with_instructions(kernel: Kernel, exact: Collection[str], kept: Mapping[Node
     """
     shown = [root.node for root in kernel.roots if _is_exact(root, exact)]
     if kernel.last_block is not None:
+        shown += kernel.totals if any(_is_exact(root, exact) for root in kernel.finals) else ()
         last = replace(kernel.last_block, kernel=with_instructions(kernel.last_block.kernel, exact, kept, moved))
         kernel = replace(kernel, last_block=last)
     return kernel.on(lambda nodes: _in_sums(_in_half_precision(nodes, shown, kept, moved), moved))

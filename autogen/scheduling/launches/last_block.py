@@ -33,6 +33,7 @@ from autogen.scheduling.launches.kernel import (
     memory_order,
     one_block,
 )
+from autogen.scheduling.rewrites.equivalence import Equivalents, table_of
 from autogen.sizes import evaluator_of
 
 # A program that works for one result should have something to do, where there are many.
@@ -49,23 +50,29 @@ def with_last_block(name: str, roots: Sequence[Root], hints: Mapping[str, int], 
     streamed, small, totals = _divide(roots, hints)
     if not totals:
         return _with_first_block(name, streamed, small, hints)
-    order = ir.topological([*(node.args[0] for node in totals), *(root.node for root in streamed)])
+    known = Equivalents()
+    for node in (*(root.node for root in streamed), *totals):
+        if node.op == "reduce" and table_of(node)[0] is node:
+            known.add(node)
+    tables = {node: known.enter(node) for node in totals}
+    order = ir.topological([*(node.args[0] for node, _ in tables.values()), *(root.node for root in streamed)])
     place = memory_order(order, streamed, hints)
-    space = _space(order, streamed, totals, place)
+    space = _space(order, streamed, [node for node, _ in tables.values()], place)
     for root in streamed:
         if root.index_axes not in (space.everything, space.everything - space.columns):
             raise ScheduleError(f"{root.buffer.name} has fewer dimensions than the elements it is computed from")
     taken = {*provenance.inputs, *(root.buffer.name for root in roots)}
     partials: dict[Node, Root] = {}
     reads: dict[Node, Node] = {}
-    for node in totals:
-        own, left, index = _share(node, space)
+    for node, (table, places) in tables.items():
+        own, left, index = _share(table, space)
         if own not in partials:
             called = unique(f"{provenance.called(node)}_partial", taken)
             taken.add(called)
             partials[own] = Root(_buffer(called, own.dtype, index, space), index, own)
             provenance.moved(node, own)
-        reads[node] = ir.reduce(node.attrs[0], left, ir.load(partials[own].buffer, index))
+        read = ir.load(partials[own].buffer, [places.get(axis, axis) for axis in index])
+        reads[node] = ir.reduce(node.attrs[0], left, read)
         provenance.moved(node, reads[node])
     nodes = ir.replace([root.node for root in small], reads, provenance.moved)
     last = one_block(f"{name}_last_block", [replace(r, node=n) for r, n in zip(small, nodes, strict=True)], hints)

@@ -6,7 +6,7 @@ are added up in double precision, of which the products of single precision are 
 far from 0 as from each other, the variance keeps ten digits. Sums of double precision themselves wait.
 
 `sum(exp(x - m) * ((x - m) - log(s)))` is taken apart likewise, into sums with a running form
-(`autogen.scheduling.launches.running`), in the precision of the summands.
+(`autogen.scheduling.launches.running`). Those have one sign, so they are added up as they are, but for squares.
 """
 
 from __future__ import annotations
@@ -74,12 +74,14 @@ def _apart(node: Node) -> tuple[Node, list[Node]]:
     cancels = not any(factor.reduces for term in found for factor in term)
     if cancels and node.dtype == torch.float64:
         return node, []
+    is_square = any(sum(_is_linear((factor,)) and factor.reduces for factor in term) > 1 for term in found)
+    dtype = torch.float64 if cancels or is_square else node.dtype
     sums: list[Node] = []
     parts: list[Node] = []
     for term, coefficient in found.items():
         factors = [ir.cast(factor, torch.float64) if cancels else factor for factor in term]
         if factors:
-            sums.append(ir.reduce("sum", axes, product_of(factors)))
+            sums.append(ir.reduce("sum", axes, ir.cast(product_of(factors), dtype)))
             part = ir.cast(sums[-1], torch.float64)
         else:
             part = ir.cast(ir.index(sympy.Mul(*(axis.size for axis in axes))), torch.float64)

@@ -180,7 +180,9 @@ def _restarts(node: Node, maxima: Collection[Node]) -> Node | None:
 
 @dataclass
 class _Product:
-    """A summand as a product: what is no function of the running maxima, exponentials, and a power of L."""
+    """A summand as a product: what is no function of the running maxima, exponentials, and a power of L; and the dtype
+    in which it is added up.
+    """
 
     weights: list[Node] = field(default_factory=list)
     exponentials: list[Node] = field(default_factory=list)
@@ -188,11 +190,12 @@ class _Product:
     power: int = 0
     moves: Mapping[Shift, float] = field(default_factory=dict)
     conditions: list[Node] = field(default_factory=list)
+    dtype: torch.dtype = torch.float32
 
     @classmethod
     def of(cls, node: Node, maxima: frozenset[Node]) -> _Product | None:
-        found = cls()
-        return found if found._take(node, maxima) else None
+        found = cls(dtype=node.dtype)
+        return found if found._take(node.args[0] if node.op == "cast" else node, maxima) else None
 
     def _take(self, node: Node, maxima: frozenset[Node]) -> bool:
         """Multiply by a node; returns whether that is possible."""
@@ -225,7 +228,7 @@ class _Product:
         body = product_of(factors) if factors else one
         for condition in reversed(self.conditions):
             body = apply("where", condition, body, ir.const(0, body.dtype))
-        return ir.reduce("sum", axes, body)
+        return ir.reduce("sum", axes, ir.cast(body, self.dtype))
 
 
 def product_of(factors: Sequence[Node]) -> Node:

@@ -17,7 +17,7 @@ from autogen.scheduling.launches.cuts import stored
 from autogen.scheduling.launches.kernel import Kernel, memory_order
 from autogen.scheduling.order.regions import sequence
 from autogen.scheduling.plan import Direction, Step, names_of
-from autogen.scheduling.rewrites.equivalence import Equivalents, limits_of
+from autogen.scheduling.rewrites.equivalence import Equivalents, Place, limits_of
 
 
 class _Which(Enum):
@@ -62,7 +62,7 @@ def _statistics(
         upstream = node.op == "load" and (node.attrs[0].role == "upstream" or node.attrs[0].name in later)
         waits[node] = upstream or any(waits[arg] for arg in node.args)
     wanted: set[Node] = set()
-    read_as: dict[Node, tuple[Node, Mapping[ir.Axis, ir.Axis | Node]]] = {}
+    read_as: dict[Node, tuple[Node, Mapping[ir.Axis, Place]]] = {}
     limits = limits_of([root.node for root in backward.roots])
     known = Equivalents()
     for node in computed:
@@ -77,10 +77,8 @@ def _statistics(
         seen.add(node)
         is_nested = which is _Which.FLAT and node not in offered and _is_nested(node, offered)
         if node.op == "reduce" and not waits[node] and not is_nested:
-            shorter = None if node in offered else known.find_within(node, limits[node])
-            if node not in offered and which is not _Which.AT_HAND and shorter is None:
-                known.add(node)
-            read_as[node] = (node, {}) if node in offered else shorter or known.find(node) or (node, {})
+            met = (node, {}) if node in offered else known.find_within(node, limits[node]) or known.find(node)
+            read_as[node] = met or known.enter(node)
             if read_as[node][0] in offered or which is not _Which.AT_HAND:
                 wanted.add(read_as[node][0])
                 continue

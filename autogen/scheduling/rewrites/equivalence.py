@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import sympy
+import torch
 
 from autogen import ir
 from autogen.ir import Axis, Node
+from autogen.scheduling.rewrites.simplify import fold
 
 Limit: TypeAlias = tuple[Axis, sympy.Expr]
 """An axis, and what it is below."""
@@ -56,6 +58,13 @@ class Equivalents:
         found = self._known.get(canonical)
         return None if found is None else (found[0], dict(zip(found[1], axes, strict=True)))
 
+    def enter(self, node: Node) -> tuple[Node, dict[Axis, Place]]:
+        """`find`, of a node along whole dimensions (`table_of`), which is remembered if it is new."""
+        table, places = table_of(node)
+        self.add(table)
+        known, axes = self.find(table) or (table, {})
+        return known, {own: places.get(axis, axis) for own, axis in axes.items()}
+
     def find_within(self, node: Node, limits: Iterable[Limit]) -> tuple[Node, dict[Axis, Axis | Node]] | None:
         """`find`, where it is enough that they agree below the limits of axes; beyond, what is found is not read: axes
         with a limit are given as computed indices.
@@ -76,6 +85,75 @@ class Equivalents:
             numbered = {axis: Axis(f"axis_{k}", axis.size) for k, axis in enumerate(axes)}
             self._canonical[node] = (_renamed(node, numbered), axes)
         return self._canonical[node]
+
+
+Place: TypeAlias = sympy.Expr | Node
+"""Where along an axis a value is read; a node is an index that is computed."""
+
+
+def table_of(node: Node) -> tuple[Node, dict[Axis, Place]]:
+    """A value as one per place of the whole dimensions that it is read from, and the places at which it is wanted.
+
+    `max(x[i + 2, c])` over c, for i below 2, is `max(x[n, c])` for n below 4, wanted at `i + 2`: what is known of rows
+    of x is then known of all slices, chunks and shifts of them.
+    """
+    seen: dict[Axis, set[tuple[sympy.Expr, sympy.Expr]]] = {axis: set() for axis in node.axes}
+    unclear: set[Axis] = set()
+    computed: set[Axis] = set()
+    order = ir.topological([node])
+    for below in order:
+        for expression, size, is_computed in _places(below):
+            axes = expression.free_symbols & node.axes
+            for axis in axes:
+                seen[axis].add((expression, size))
+                computed |= {axis} if is_computed else set()
+                unclear |= {axis} if len(axes) > 1 or (expression - axis).atoms(Axis) else set()
+    whole: dict[Axis, sympy.Expr] = {}
+    places: dict[Axis, Place] = {}
+    for axis, found in seen.items():
+        if len(found) != 1 or axis in unclear:
+            continue
+        ((expression, size),) = found
+        if expression != axis or size != axis.size:
+            row = Axis(f"{axis}_whole", size)
+            whole[axis] = row - (expression - axis)
+            places[row] = ir.index(expression) if axis in computed else expression
+    return (_whole(order, whole, set(places)), places) if whole else (node, {})
+
+
+def _places(node: Node) -> Iterator[tuple[sympy.Expr, sympy.Expr, bool]]:
+    """The places that a load reads along each dimension, the size of that, and whether it is a computed index."""
+    if node.op == "load":
+        args = iter(node.args)
+        for entry, size in zip(node.attrs[1], node.attrs[0].shape, strict=True):
+            arg = next(args) if ir.is_hole(entry) else None
+            if arg is None or arg.op == "index":
+                yield (entry, size, False) if arg is None else (arg.attrs[0], size, True)
+
+
+def _whole(order: Sequence[Node], whole: dict[Axis, sympy.Expr], rows: set[Axis]) -> Node:
+    """The last of some nodes along whole dimensions, `rows`, where an index is within its dimension."""
+
+    def is_within(node: Node) -> bool:
+        return node.op == "index" and node.attrs[0] in rows
+
+    done: dict[Node, Node] = {}
+    for node in order:
+        args = [done[arg] for arg in node.args]
+        if node.op == "index":
+            done[node] = ir.index(node.attrs[0].xreplace(whole))
+        elif node.op == "load":
+            given = iter(args)
+            entries = [next(given) if ir.is_hole(entry) else entry.xreplace(whole) for entry in node.attrs[1]]
+            known = [e.attrs[0] if isinstance(e, Node) and is_within(e) else e for e in entries]
+            done[node] = ir.load(node.attrs[0], known)
+        elif node.op in ("lt", "ge") and is_within(args[0]):
+            size, at_least = args[0].attrs[0].size, node.op == "ge"
+            bound = ir.const(0, torch.int64) if at_least else ir.index(size)
+            done[node] = ir.const(True, torch.bool) if args[1] is bound else ir.rebuild(node, args)
+        else:
+            done[node] = fold(ir.rebuild(node, args))
+    return done[order[-1]]
 
 
 def _met(node: Node) -> Iterator[Axis]:
