@@ -263,11 +263,16 @@ class Looped(Rows):
             return f"{name} + {correction}"
         return " * ".join([f"({name} + {correction})" if correction else name, *scales])
 
+    @property
+    def _counts_columns(self) -> bool:
+        """Whether the number of columns does not follow from their size."""
+        return self.skew is not None or self.kernel.ends is not None
+
     def _columns_before(self, level: Level, body: Body, inside: Body) -> str:
         """The number of columns that a group had before this step: all steps are full but for the last."""
         if not self._columns:
             self._columns = self.names.new("columns")
-            if self.skew:
+            if self._counts_columns:
                 mask = f"tl.where(col_mask{self.broadcast_to(Level.COLUMN, level)}, 1.0, 0.0)"
                 body.lines.append(f"{self._columns} = {self._full(level, '0.0', torch.float32, self._group)}")
                 self._counts.append(f"{self._columns} += {self._of_groups('sum', mask, level, self._group)}")
@@ -294,7 +299,7 @@ class Looped(Rows):
             moved[shift] = f"({made.name} - {last}{per_row})"
             if made.exponential:
                 body.lines.append(f"{made.rescale} = {made.exponential}({_before(shift, previous)} - {last}{per_row})")
-        if self._columns and not self.skew:
+        if self._columns and not self._counts_columns:
             body.lines.append(
                 f"{self._columns} = {self.style.helper('columns_per_group')}(n_cols, COLS, {self._group})"
             )
@@ -307,7 +312,7 @@ class Looped(Rows):
                 row = run.name + self.broadcast_to(level_of(form.restarts), level_of(form.restarts.args[0]))
                 value = self._unless_restarted(node, run.previous, row)
             elif form.shifts:
-                columns = self._columns + ("" if self.skew else self.broadcast_to(Level.COLUMN, level))
+                columns = self._columns + ("" if self._counts_columns else self.broadcast_to(Level.COLUMN, level))
                 moves = [(moved[shift] + self._beside(shift, level), by) for shift, by in form.moves]
                 lower = [columns if own is None else self._names[own] for own in form.lower]
                 scales = [self._shifts[shift].rescale + self._beside(shift, level) for shift in form.scales]

@@ -127,6 +127,8 @@ class Rows(Streaming):
             "kept": self._kept_lines(),
             "outer": self._outer_lines(),
             "inner": self._inner_lines(),
+            "place": self.kernel.ends and self.offset(self.space.merged(self.kernel.ends[0])),
+            "end": self.kernel.ends and self.sizes.text(self.kernel.ends[1]),
         }
 
     def _skew_context(self) -> dict[str, Any] | None:

@@ -61,7 +61,7 @@ class Skew:
 def skew_of(kernel: Kernel, space: Space) -> Skew | None:
     """What the rows of most bytes have in common; None if there are no such rows."""
     line = _line(space)
-    if line is None:
+    if line is None or kernel.ends is not None:
         return None
     found: Counter[sympy.Expr] = Counter()
     narrowest: dict[sympy.Expr, int] = {}

@@ -55,6 +55,7 @@ MOST_PROGRAMS = 4096  # of those that each draw a ticket, one at a time, twice a
 MOST_TILES = 16  # until one of them would have more than this, whose sums would lose digits
 FEW_PROGRAMS = 2048  # whose tickets take no time; more of one warp have four tiles at least, of two warps two
 MAX_SHARED = 2**18
+LEAST_SHARE = 24  # times as much is read of elements as is shared with the last block
 FEW_ELEMENTS = 256  # for a program
 LEAST = 128  # elements of a tile of short rows, one for each thread; Triton cannot compile every kernel of 8 x 8
 HELD = 8192  # elements of a tile along whose columns, which are apart in memory or of pairs, a sum runs
@@ -174,6 +175,9 @@ class Tiler:
         # Small programs are for kernels that draw no tickets, or may have several tiles for each.
         self._draws_none = not (kernel.totals or last or is_part)
         self._totals = len(kernel.totals)
+        # What programs store of columns, and the last block reads, is not to be more than a part of what they read.
+        read, shared = (sum(n.attrs[0].dtype.itemsize for n in elements), sum(n.dtype.itemsize for n in kernel.totals))
+        self._rows_of_chunk = LEAST_SHARE * 2 * shared // max(read, 1)
         self._heavy = any(node.op in HEAVY for node in nodes)
         across = [node for node in kernel.loads() if kernel.level(node) in (Level.ELEMENT, Level.COLUMN)]
         written = [root for root in kernel.stores if kernel.level_of_axes(root.index_axes) == Level.ELEMENT]
@@ -298,6 +302,7 @@ class Tiler:
         chunks = row_tiles if config.looped else min(row_tiles, max(MAX_PROGRAMS // (kept * col_tiles), 1))
         if self._keeps_columns:
             chunks = min(chunks, max(MAX_SHARED // (kept * extents.columns), 1))
+            chunks = min(chunks, max(extents.inner_rows // self._rows_of_chunk, 1))
         return kept * chunks * col_tiles, chunks
 
     def _with_last_block(self, config: Config, extents: Extents) -> Config:

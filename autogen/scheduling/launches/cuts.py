@@ -22,6 +22,7 @@ from autogen.provenance import Provenance
 from autogen.scheduling.launches.horizontal import side_by_side, sums_apart
 from autogen.scheduling.launches.kernel import LONG_WALK, PAIRED, ROWS_ADJACENT, Kernel, fit, memory_order, one_block
 from autogen.scheduling.launches.last_block import with_last_block
+from autogen.scheduling.launches.split_rows import split_rows
 from autogen.scheduling.rewrites.pairwise import coordinates_apart
 
 
@@ -134,7 +135,7 @@ def _streaming(
         raise error
     together = _together(kernel, hints)
     if kernel.leaves_a_device_idle(hints, together):
-        return _split(name, roots, hints, provenance) or kernel
+        return _split(kernel, roots, hints, provenance) or kernel
     return kernel
 
 
@@ -146,7 +147,7 @@ def _not_of_few(kernel: Kernel, roots: Sequence[Root], hints: Mapping[str, int],
     few, long = dict.fromkeys(_symbols(kernel.rows), 2), dict.fromkeys(_symbols(kernel.columns), 2 * LONG_WALK)
     later = {**hints, **few, **long}
     with contextlib.suppress(ZeroDivisionError):  # sizes that other sizes are divided by do not come so
-        if kernel.leaves_a_device_idle(later, together) and _split(kernel.name, roots, later, provenance):
+        if kernel.leaves_a_device_idle(later, together) and _split(kernel, roots, later, provenance):
             return replace(kernel, together=together)
     return kernel
 
@@ -156,11 +157,16 @@ def _symbols(axes: Sequence[ir.Axis]) -> list[str]:
     return [str(symbol) for axis in axes for symbol in axis.size.free_symbols]
 
 
-def _split(name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance) -> Kernel | None:
+def _split(kernel: Kernel, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance) -> Kernel | None:
     """A kernel of which several programs share a row, and the last block computes the rest, if there is one."""
+    apart = kernel.in_steps(provenance.moved)
+    for each in (roots, apart.roots):
+        with contextlib.suppress(ScheduleError):
+            split = with_last_block(kernel.name, each, hints, provenance)
+            if not split.whole_rows:
+                return split
     with contextlib.suppress(ScheduleError):
-        split = with_last_block(name, roots, hints, provenance)
-        return None if split.whole_rows else split
+        return split_rows(apart, hints, provenance)
     return None
 
 

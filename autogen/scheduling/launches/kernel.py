@@ -76,6 +76,8 @@ class Kernel:
 
     Where programs have so many rows `together` that few long ones would leave a device idle, the kernel is not made for
     these, as there is another that splits them; 0 where there is none.
+
+    Of columns that are a part of a row, `ends` are the place in the row, and what it has to be below.
     """
 
     name: str
@@ -92,6 +94,7 @@ class Kernel:
     granted: tuple[Granted, ...] = ()
     parts: tuple[Kernel, ...] = ()
     together: int = 0
+    ends: tuple[sympy.Expr, sympy.Expr] | None = None
 
     @property
     def computed(self) -> tuple[Node, ...]:

@@ -48,6 +48,11 @@ class Running:
         """The shifts that it follows, each once."""
         return tuple(dict.fromkeys((*self.scales, *(shift for shift, _ in self.moves))))
 
+    @property
+    def followed(self) -> tuple[Node, ...]:
+        """All that it follows."""
+        return self.shifts if self.restarts is None else (self.restarts,)
+
 
 @dataclass
 class Walk:
