@@ -24,7 +24,7 @@ from autogen.runtime.launch import triton_around
 # The parameters of a kernel that adds up over its programs: what each of them has, and how many have come.
 PARTIALS, COUNTER = "partials_ptr", "counter_ptr"
 REQUIRED: Any = inspect.Parameter.empty  # in the place of a default
-IS_AUTOCAST = "is_autocast"
+IS_AUTOCAST, WANTED = "is_autocast", "wanted"
 _compiled: dict[Hashable, direct.Compiled] = {}
 
 
@@ -286,6 +286,7 @@ def bind_handwritten(
     names = tuple(tensors)
     differentiated = zip(names, needs_gradient, strict=True)
     wanted = tuple([name for name, needs in differentiated if needs and name in loss.defaults])
+    arguments[WANTED] = wanted
     refusal = _overridden(module) or loss.refuse(arguments, wanted)
     if refusal is not None:
         return refusal

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import autogen.losses
 from autogen import explain, policy
-from autogen.losses.handwritten import contrastive
+from autogen.losses.handwritten import contrastive, contrastive_path
 from autogen.losses.handwritten.contrastive_tiles import halves
 from autogen.runtime.scratch import COUNTERS
 from tests.interpret.launches import Launches
@@ -101,7 +101,7 @@ def test_sizes(n: int, d: int, kind: str, reduction: str, dtype: torch.dtype) ->
 @pytest.mark.parametrize("kind", KINDS)
 def test_tiles_of_many(kind: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """As large as they are where there are more programs than multiprocessors."""
-    monkeypatch.setattr(contrastive, "_PROGRAMS", 1)
+    monkeypatch.setattr(contrastive_path, "_PROGRAMS", 1)
     for n, d in ((130, 80), (161, 67)):
         check(kind, asking(drawn(kind, n, d, dtype, m=140)))
 
@@ -119,8 +119,8 @@ def test_columns_of_several_programs(kind: str, reduction: str) -> None:
 @pytest.mark.parametrize("blocks", [1, 7, 100, 128, 384, 5000])
 def test_no_part_of_the_columns_is_empty(blocks: int, tiles: int) -> None:
     for num_warps in (4, 8):
-        parts = contrastive._parts_of_columns(blocks, tiles, num_warps)
-        assert parts == 1 or blocks * parts * num_warps <= contrastive._PROGRAMS * contrastive._WARPS
+        parts = contrastive_path.parts_of_columns(blocks, tiles, num_warps)
+        assert parts == 1 or blocks * parts * num_warps <= contrastive_path._PROGRAMS * contrastive_path._WARPS
         assert blocks < COUNTERS or parts == 1
         assert (parts - 1) * -(-tiles // parts) < tiles and (parts == 1 or 2 * parts <= tiles)
 
