@@ -17,9 +17,11 @@ from autogen.losses.handwritten.contrastive_forward import contrastive_loss_forw
 from autogen.losses.handwritten.contrastive_path import (
     MOST_ROWS,
     backward_tile,
+    capability_of,
     dims_of,
     forward_tile,
     parts_of_columns,
+    prefers_tiles,
 )
 from autogen.runtime.direct import padded
 from autogen.runtime.handwritten import IS_AUTOCAST, REQUIRED, WANTED, Backward, Forward, Handwritten, Launch
@@ -30,7 +32,14 @@ _FACTORED = 16  # embeddings of a program that computes factors
 
 
 class Contrastive(Handwritten):
-    """What the contrastive losses share: all but what their arguments are to the kernels."""
+    """What the contrastive losses share: all but what their arguments are to the kernels.
+
+    Args:
+        always: take all calls that tiles are made for, not only those that `prefers_tiles` has them take.
+    """
+
+    def __init__(self, *, always: bool = False) -> None:
+        self._always = always
 
     backends = frozenset({"cuda"})  # on AMD's GPUs, tiles spill
 
@@ -63,6 +72,9 @@ class Contrastive(Handwritten):
             return "views that do not follow each other in memory"
         if label is not None and (label.is_complex() or label.requires_grad):
             return f"labels of {label.dtype}"
+        dtype = torch.float16 if arguments[IS_AUTOCAST] else x.dtype
+        if not (self._always or prefers_tiles(*self._sizes(arguments), dtype, capability_of(x.device))):
+            return "embeddings that torch multiplies faster"
         return None
 
     def results(self, arguments: Mapping[str, Any]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:

@@ -87,6 +87,7 @@ def _sum_over_rows(
         own_lse, own_grad, own_share = _of_rows(
             own, n_own, lse_ptr, share_ptr, n_counted_ptr, grad_loss_ptr, grad_loss_stride, divisor, False
         )
+        own_bound = tl.max(tl.abs(own_grad), 0)
         own_label = tl.load(label_ptr + own // views * label_stride, mask=own < n_own, other=0)
     x, x_rest = factors(high_ptr, rest_ptr, first_y + first_own, ROWS, DIMS)
     own_scale = inv_lengths(inv_norm_ptr, first_y + own, IS_NORMED) * (scale * LOG2_E)
@@ -112,7 +113,7 @@ def _sum_over_rows(
             of_own = tl.where(is_chosen, of_own - own_share[:, None], of_own) * own_grad[:, None]
             grad_logit = tl.where(is_chosen, grad_logit - share[None, :], grad_logit)
             grad_logit = fma(grad_logit, grad[None, :], of_own)
-            bound = (bound + tl.abs(own_grad))[:, None]
+            bound += own_bound
         is_paired = False if HAS_POSITIVES else are_paired(first_own, ROWS, first_row, COLS)
         if is_paired:
             of_pair = 0.0 if HAS_LABELS else -share[None, :]

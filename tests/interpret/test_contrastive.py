@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import autogen.losses
-from autogen import explain, policy
+from autogen import autogen_loss, explain, policy
+from autogen.losses import handwritten
 from autogen.losses.handwritten import contrastive, contrastive_path
 from autogen.losses.handwritten.contrastive_tiles import halves
 from autogen.runtime.scratch import COUNTERS
@@ -43,8 +45,12 @@ def drawn(kind: str, n: int, d: int, dtype: torch.dtype = torch.float32, *, m: i
 
 
 def loss_of(kind: str, **options: Any) -> torch.nn.Module:
-    name = "InfoNCELoss" if kind in KINDS[:2] else "SupConLoss"
-    return getattr(autogen.losses, name)(**options)  # type: ignore[no-any-return]
+    """A loss whose calls run on tiles whatever their size is, or on torch."""
+    loss = getattr(autogen.losses, "InfoNCELoss" if kind in KINDS[:2] else "SupConLoss")(**options)
+    if "use_autogen" in options:
+        return loss  # type: ignore[no-any-return]
+    make = handwritten.make_info_nce if kind in KINDS[:2] else handwritten.make_sup_con
+    return autogen_loss(loss, reads="arguments", handwritten=partial(make, always=True))  # type: ignore[no-any-return]
 
 
 def asking(inputs: list[Tensor], wanted: tuple[bool, ...] = (True, True, True)) -> list[Tensor]:
@@ -189,12 +195,13 @@ def test_any_call(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_of_the_size_of_all_pairs(kind: str, launches: Launches) -> None:
-    """What is kept for backward are four numbers for each embedding."""
+    """What is kept for backward are an embedding, and for rows two, and four numbers for each."""
     loss, inputs = loss_of(kind), asking(drawn(kind, 100, 8, m=100))
     kept: list[int] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.nbytes) or t, lambda t: t):
         value = loss(*inputs)
-    assert sum(kept) <= sum(each.nbytes for each in inputs) + 4 * 4 * 200 + 64
+    of_padded = 3 * 128 * (2 * 2 * 16 + 4)  # halves of 16 dimensions, and an inv_norm
+    assert sum(kept) <= sum(each.nbytes for each in inputs) + of_padded + 4 * (2 + 16) * 200 + 64
     launches.take()
     value.backward(retain_graph=True)
     first = inputs[0].grad.clone()
@@ -211,9 +218,9 @@ def test_many_temperatures_are_one_kernel(kind: str) -> None:
                              drawn(kind, 8, 4), strict=False))  # fmt: skip
         made = contrastive.InfoNCE() if "query" in arguments else contrastive.SupCon()
         launch = made.forward(
-            {"negatives": None, **arguments, "temperature": temperature, "reduction": "mean", "is_autocast": False}
+            {"negatives": None, **arguments, "temperature": temperature, "reduction": "mean", "is_autocast": False, "wanted": ()}
         )
-        assert "scale" not in launch.launches[0].constants
+        assert "scale" not in launch.launches[-1].constants
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -323,7 +330,7 @@ def test_how_tensor_cores_multiply(dtype: torch.dtype) -> None:
     def is_exact(**autocast: bool) -> bool:
         x = torch.randn(4, 4, dtype=dtype)
         arguments = {"query": x, "positive": x, "negatives": None, "temperature": 0.1, "reduction": "mean", **autocast}
-        return bool(contrastive.InfoNCE().forward(arguments).launches[0].arguments["IS_EXACT"])
+        return contrastive.InfoNCE().forward({**arguments, "wanted": ()}).launches[-1].arguments["rest_ptr"] is not None
 
     assert is_exact(is_autocast=False) == (dtype == torch.float32)
     assert not is_exact(is_autocast=True)
@@ -338,7 +345,7 @@ def test_backward_multiplies_as_forward_did(monkeypatch: pytest.MonkeyPatch, *, 
 
     def counted(self: Any, *args: Any) -> Any:
         found = common(self, *args)
-        made.append(found["IS_EXACT"])
+        made.append(found["rest_ptr"] is not None)
         return found
 
     monkeypatch.setattr(contrastive.Contrastive, "_common", counted)
