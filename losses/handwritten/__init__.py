@@ -37,16 +37,16 @@ def make_multilabel_margin() -> Handwritten:
 
 
 @functools.cache
-def make_info_nce(*, always: bool = False) -> Handwritten:
-    """The kernels of `InfoNCELoss`; for all calls that they are made for, if `always`."""
+def make_info_nce(*, always: bool = False, capability: tuple[int, int] | None = None) -> Handwritten:
+    """The kernels of `InfoNCELoss`; see `contrastive.Contrastive` for the arguments."""
     from autogen.losses.handwritten.contrastive import InfoNCE
 
-    return InfoNCE(always=always)
+    return InfoNCE(always=always, capability=capability)
 
 
 @functools.cache
-def make_sup_con(*, always: bool = False) -> Handwritten:
-    """The kernels of `SupConLoss`; for all calls that they are made for, if `always`."""
+def make_sup_con(*, always: bool = False, capability: tuple[int, int] | None = None) -> Handwritten:
+    """The kernels of `SupConLoss`; see `contrastive.Contrastive` for the arguments."""
     from autogen.losses.handwritten.contrastive import SupCon
 
-    return SupCon(always=always)
+    return SupCon(always=always, capability=capability)

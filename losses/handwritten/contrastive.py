@@ -16,15 +16,23 @@ from autogen.losses.handwritten.contrastive_factors import contrastive_loss_fact
 from autogen.losses.handwritten.contrastive_forward import contrastive_loss_forward
 from autogen.losses.handwritten.contrastive_path import (
     MOST_ROWS,
-    backward_tile,
-    capability_of,
+    Tile,
     dims_of,
-    forward_tile,
     parts_of_columns,
     prefers_tiles,
+    tile_of,
 )
 from autogen.runtime.direct import padded
-from autogen.runtime.handwritten import IS_AUTOCAST, REQUIRED, WANTED, Backward, Forward, Handwritten, Launch
+from autogen.runtime.handwritten import (
+    CAPABILITY,
+    IS_AUTOCAST,
+    REQUIRED,
+    WANTED,
+    Backward,
+    Forward,
+    Handwritten,
+    Launch,
+)
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _MOST_DIMS = 256  # of an embedding: a program has the gradients of its own in registers
@@ -36,10 +44,11 @@ class Contrastive(Handwritten):
 
     Args:
         always: take all calls that tiles are made for, not only those that `prefers_tiles` has them take.
+        capability: the compute capability to plan for, by default that of the device.
     """
 
-    def __init__(self, *, always: bool = False) -> None:
-        self._always = always
+    def __init__(self, *, always: bool = False, capability: tuple[int, int] | None = None) -> None:
+        self._always, self._planned = always, capability
 
     backends = frozenset({"cuda"})  # on AMD's GPUs, tiles spill
 
@@ -73,7 +82,7 @@ class Contrastive(Handwritten):
         if label is not None and (label.is_complex() or label.requires_grad):
             return f"labels of {label.dtype}"
         dtype = torch.float16 if arguments[IS_AUTOCAST] else x.dtype
-        if not (self._always or prefers_tiles(*self._sizes(arguments), dtype, capability_of(x.device))):
+        if not (self._always or prefers_tiles(*self._sizes(arguments), dtype, self._capability(arguments))):
             return "embeddings that torch multiplies faster"
         return None
 
@@ -90,8 +99,9 @@ class Contrastive(Handwritten):
         loss, (saved,) = self.results(arguments)
         kept = _parts(saved, self._kept(arguments))
         common = self._common(arguments, kept)
-        n_rows, n_cols, n_dims = self._sizes(arguments)
-        tile, num_warps = forward_tile(n_rows, n_cols, dims_of(n_dims), has_sums=common["sums_ptr"] is not None)
+        n_rows, n_cols, _ = self._sizes(arguments)
+        # As if a program had a row and two tiles of columns, which are split over programs: few rows have large tiles.
+        tile, num_warps = self._tile(arguments, n_rows * max(n_cols // 256, 1), has_sums=common["sums_ptr"] is not None)
         blocks = triton.cdiv(n_rows, tile["ROWS"])
         parts = parts_of_columns(blocks, triton.cdiv(n_cols, tile["COLS"]), num_warps)
         is_summed = arguments["reduction"] != "none"
@@ -126,10 +136,19 @@ class Contrastive(Handwritten):
         common = self._common(arguments, _parts(saved[0], self._kept(arguments)))
         of_rows = n_rows if {"x", "positive"} & by_role.keys() else 0
         of_cols = n_cols if "y" in by_role else 0
-        tile, num_warps = backward_tile(of_cols, dims_of(n_dims), is_plain=common["label_ptr"] is None)
+        tile, num_warps = self._tile(arguments, of_cols, has_sums=True)
         grid = (triton.cdiv(of_rows, tile["ROWS"]) + triton.cdiv(of_cols, tile["ROWS"]),)
-        arguments = {**common, **own, **tile, "n_dims": n_dims}
+        arguments = {**common, **own, **tile, "n_dims": n_dims, "IS_SUM": not upstream.dim()}
         return Backward(gradients, (Launch(contrastive_loss_backward, grid, arguments, num_warps),))
+
+    def _capability(self, arguments: Mapping[str, Any]) -> tuple[int, int] | None:
+        """The compute capability to plan for."""
+        return self._planned or arguments[CAPABILITY]
+
+    def _tile(self, arguments: Mapping[str, Any], n_own: int, *, has_sums: bool) -> Tile:
+        """See `tile_of`."""
+        x = arguments[self.roles(arguments)["x"]]
+        return tile_of(n_own, dims_of(x.shape[-1]), x.dtype, self._capability(arguments), has_sums=has_sums)
 
     def _sizes(self, arguments: Mapping[str, Any]) -> tuple[int, int, int]:
         """How many rows there are, how many columns, and how many dimensions."""
@@ -138,7 +157,7 @@ class Contrastive(Handwritten):
         return n_rows, arguments[roles["y"]].shape[0] if "y" in roles else n_rows, n_dims
 
     def _first_factors(self, arguments: Mapping[str, Any]) -> tuple[int, int, int]:
-        """Where the factors of `y` begin, of those of `x` if they are the same, those of `positive`, and where all end."""
+        """Where the factors of `y` begin, which may be those of `x`, those of `positive`, and where all end."""
         roles = self.roles(arguments)
         n_rows, n_cols, _ = self._sizes(arguments)
         of_x = -(-n_rows // MOST_ROWS) * MOST_ROWS
@@ -157,6 +176,8 @@ class Contrastive(Handwritten):
         if is_single and not arguments[IS_AUTOCAST]:
             kept["rest_ptr"] = torch.float16, n_factors * dims
         kept["inv_norm_ptr"] = torch.float32, n_factors
+        if not is_single:
+            kept["inv_length_ptr"] = torch.float32, n_factors
         kept["lse_ptr"] = kept["share_ptr"] = torch.float32, n_rows
         if "label" not in roles and roles["x"] in arguments[WANTED]:
             kept["sums_ptr"] = torch.float32, n_rows * dims
@@ -173,7 +194,7 @@ class Contrastive(Handwritten):
             label = label.view(torch.uint8)
         first_y, first_positive, _ = self._first_factors(arguments)
         return {
-            **dict.fromkeys(("rest_ptr", "sums_ptr", "n_counted_ptr")),
+            **dict.fromkeys(("rest_ptr", "inv_length_ptr", "sums_ptr", "n_counted_ptr")),
             **kept,
             "label_ptr": label,
             "label_stride": 0 if label is None else label.stride(0),
@@ -185,7 +206,6 @@ class Contrastive(Handwritten):
             "divisor": n_rows if arguments["reduction"] == "mean" else 1,
             "scale": 1 / arguments["temperature"],
             "HAS_POSITIVES": "positive" in roles,
-            "IS_NORMED": x.dtype == torch.float32,
         }
 
     def _factoring(self, arguments: Mapping[str, Any], common: Mapping[str, Any]) -> Launch:

@@ -31,17 +31,17 @@ from autogen.losses.handwritten._reduction import ratio_over_programs, sum_over_
 from autogen.losses.handwritten.contrastive_tiles import (
     LENGTH,
     LOG2_E,
+    LOWEST,
     STAGES,
     are_paired,
+    beside,
     factors,
     inv_lengths,
     normed,
-    of_rows,
     product,
     weighted,
 )
 
-_LOWEST = tl.constexpr(-3.4028234663852886e38)  # the logit of what is not in a softmax, also where nothing is
 _LN_2 = tl.constexpr(0.6931471805599453)
 
 
@@ -57,7 +57,7 @@ def _finish(
     n_blocks: tl.tensor,
     high_ptr: tl.tensor,
     rest_ptr: tl.tensor,
-    inv_norm_ptr: tl.tensor,
+    inv_length_ptr: tl.tensor,
     loss_ptr: tl.tensor,
     lse_ptr: tl.tensor,
     share_ptr: tl.tensor,
@@ -71,7 +71,6 @@ def _finish(
     scale: tl.tensor,
     HAS_LABELS: tl.constexpr,
     HAS_POSITIVES: tl.constexpr,
-    IS_NORMED: tl.constexpr,
     ROWS: tl.constexpr,
     DIMS: tl.constexpr,
     PARTIALS: tl.constexpr,
@@ -98,11 +97,11 @@ def _finish(
         share = 1.0 / maximum(n_chosen, 1.0)
         loss = ((greatest - chosen * share) * row_scale + log2_total) * _LN_2
         tl.store(share_ptr + row, tl.where(is_counted, share, 0.0), mask=row_mask)
-        lse = tl.where(is_counted, lse, -_LOWEST)  # so that `p` is 0
+        lse = tl.where(is_counted, lse, -LOWEST)  # so that `p` is 0
     elif HAS_POSITIVES:
         first = block * ROWS
-        positive = normed(high_ptr, rest_ptr, inv_norm_ptr, first_positive + first, IS_NORMED, ROWS, DIMS)
-        x = normed(high_ptr, rest_ptr, inv_norm_ptr, first, IS_NORMED, ROWS, DIMS)
+        positive = normed(high_ptr, rest_ptr, inv_length_ptr, first_positive + first, ROWS, DIMS)
+        x = normed(high_ptr, rest_ptr, inv_length_ptr, first, ROWS, DIMS)
         difference = lse * _LN_2 - tl.sum(x * positive, 1) * scale
         loss = -log_sigmoid_neg(difference)
         tl.store(share_ptr + row, sigmoid(difference), mask=row_mask)
@@ -137,7 +136,7 @@ def _is_in(row: tl.tensor, column: tl.tensor, n_cols: tl.tensor, IS_OWN_OUT: tl.
 def contrastive_loss_forward(
     high_ptr: tl.tensor,
     rest_ptr: tl.tensor,
-    inv_norm_ptr: tl.tensor,
+    inv_length_ptr: tl.tensor,
     label_ptr: tl.tensor,
     loss_ptr: tl.tensor,
     lse_ptr: tl.tensor,
@@ -155,7 +154,6 @@ def contrastive_loss_forward(
     divisor: tl.tensor,
     scale: tl.tensor,
     HAS_POSITIVES: tl.constexpr,
-    IS_NORMED: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
     DIMS: tl.constexpr,
@@ -167,7 +165,7 @@ def contrastive_loss_forward(
     If the columns are split, each block of ROWS rows has several programs, one after the other, for a part of the
     columns each, so that few rows keep all multiprocessors busy.
 
-    high_ptr, rest_ptr, inv_norm_ptr: see `contrastive_loss_factors`; columns begin at `first_y`
+    high_ptr, rest_ptr, inv_length_ptr: see `contrastive_loss_factors`; columns begin at `first_y`
     label_ptr: (N,), each for `views` rows, or None
     loss_ptr: (N,); with PARTIALS scalar, the sum over all rows divided by `divisor`, or by how many count (written)
     lse_ptr: float32 (N,), logsumexp of a row's logits, to the base of 2; or more than any, if the row does not count
@@ -182,6 +180,8 @@ def contrastive_loss_forward(
     """
     HAS_LABELS: tl.constexpr = label_ptr is not None
     IS_EXACT: tl.constexpr = rest_ptr is not None
+    IS_NORMED: tl.constexpr = inv_length_ptr is None
+    IS_BFLOAT: tl.constexpr = high_ptr.dtype.element_ty == tl.bfloat16
     n_blocks = tl.cdiv(n_rows, ROWS)
     block = tl.program_id(0)
     start = 0
@@ -197,13 +197,13 @@ def contrastive_loss_forward(
     row = first_row + tl.arange(0, ROWS)
     row_mask = row < n_rows
     x, x_rest = factors(high_ptr, rest_ptr, first_row, ROWS, DIMS)
-    row_scale = inv_lengths(inv_norm_ptr, row, IS_NORMED) * (scale * LOG2_E)
+    row_scale = inv_lengths(inv_length_ptr, row) * (scale * LOG2_E)
     if IS_NORMED:
         row_scale /= LENGTH
     if HAS_LABELS:
         label = tl.load(label_ptr + row // views * label_stride, mask=row_mask, other=0)
 
-    greatest = tl.full([ROWS], _LOWEST, tl.float32)
+    greatest = tl.full([ROWS], LOWEST, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     chosen = tl.zeros([ROWS], tl.float32)
     n_chosen = tl.zeros([ROWS], tl.float32)
@@ -213,7 +213,7 @@ def contrastive_loss_forward(
         y, y_rest = factors(high_ptr, rest_ptr, first_y + first_column, COLS, DIMS)
         logit = product(x, x_rest, tl.trans(y), tl.trans(y_rest), IS_EXACT)
         # All logits of a row are `row_scale` times these.
-        inv_length = inv_lengths(inv_norm_ptr, first_y + column, IS_NORMED)
+        inv_length = inv_lengths(inv_length_ptr, first_y + column)
         if not IS_NORMED:
             logit *= inv_length[None, :]
         is_paired = False if HAS_POSITIVES else are_paired(first_row, ROWS, first_column, COLS)
@@ -221,24 +221,24 @@ def contrastive_loss_forward(
         if is_paired and not HAS_LABELS:
             chosen += tl.sum(tl.where(row[:, None] == column[None, :], logit, 0.0), 1)
         if is_masked:
-            logit = tl.where(_is_in(row, column, n_cols, not HAS_POSITIVES), logit, _LOWEST)
+            logit = tl.where(_is_in(row, column, n_cols, not HAS_POSITIVES), logit, LOWEST)
         if HAS_LABELS:
             column_label = tl.load(label_ptr + column // views * label_stride, mask=column < n_cols, other=0)
             # Those in the softmax are told by their logits: a mask would take a register for each from there to here.
-            is_chosen = (label[:, None] == column_label[None, :]) & (logit != _LOWEST)
+            is_chosen = (label[:, None] == column_label[None, :]) & (logit != LOWEST)
             n_chosen += tl.sum(is_chosen.to(tl.float32), 1)
             chosen += tl.sum(tl.where(is_chosen, logit, 0.0), 1)
         new_greatest = maximum(greatest, tl.max(logit, 1))
-        power = exp2_normal((logit - new_greatest[:, None]) * of_rows(row_scale, IS_NORMED))  # of the greatest 1
+        power = exp2_normal((logit - new_greatest[:, None]) * beside(row_scale))  # of the greatest 1
         if is_masked:
             power = tl.where(_is_in(row, column, n_cols, not HAS_POSITIVES), power, 0.0)
         fade = exp2_normal((greatest - new_greatest) * row_scale)
         total = total * fade + tl.sum(power, 1)
         if sums_ptr is not None:
-            # Of at most 2^14, as 1 over a length is at most 2^-8; in either case 2^22 times the sum.
-            weight = power if IS_NORMED else power * inv_length[None, :]
-            WEIGHT_SCALE: tl.constexpr = 2.0**14 if IS_NORMED else 2.0**22
-            sums = fma(sums, fade[:, None], weighted(weight, WEIGHT_SCALE, y, y_rest, IS_EXACT))
+            # Weights are of at most 2^14, as 1 over a length is at most 2^-8; in either case 2^22 times the sum.
+            weight = power if IS_NORMED else power * (inv_length * (1.0 if IS_BFLOAT else 2.0**22))[None, :]
+            of_tile = weighted(weight * 2.0**14 if IS_NORMED else weight, y, y_rest, IS_EXACT)
+            sums = fma(sums, fade[:, None], of_tile)
         greatest = new_greatest
     is_last = True
     if IS_SPLIT:
@@ -261,7 +261,7 @@ def contrastive_loss_forward(
     if is_last:
         if IS_SPLIT:
             tl.store(counter_ptr + 1 + block, 0)
-            greatest = tl.full([ROWS], _LOWEST, tl.float32)
+            greatest = tl.full([ROWS], LOWEST, tl.float32)
             total = tl.zeros([ROWS], tl.float32)
             chosen = tl.zeros([ROWS], tl.float32)
             n_chosen = tl.zeros([ROWS], tl.float32)
@@ -283,11 +283,11 @@ def contrastive_loss_forward(
                     part_sums = tl.load(part_ptr, mask=row_mask[:, None], other=0.0, cache_modifier=".cg")
                     sums = sums * fade[:, None] + part_sums * part_fade[:, None]
                 greatest = new_greatest
-        if sums_ptr is not None and high_ptr.dtype.element_ty != tl.bfloat16:
+        if sums_ptr is not None and not IS_BFLOAT:
             sums *= 2.0**-22
         _finish(
             greatest, total, chosen, n_chosen, sums, row_scale, block, n_blocks,
-            high_ptr, rest_ptr, inv_norm_ptr, loss_ptr, lse_ptr, share_ptr, sums_ptr, n_counted_ptr,
+            high_ptr, rest_ptr, inv_length_ptr, loss_ptr, lse_ptr, share_ptr, sums_ptr, n_counted_ptr,
             partials_ptr, counter_ptr, n_rows, first_positive, divisor, scale,
-            HAS_LABELS, HAS_POSITIVES, IS_NORMED, ROWS, DIMS, PARTIALS,
+            HAS_LABELS, HAS_POSITIVES, ROWS, DIMS, PARTIALS,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the contrastive losses of a call run on, their own tiles of pairs or torch's products, and which tiles these are.
+"""What a call of a contrastive loss runs on, tiles of pairs of our own or torch's products, and which tiles these are.
 
 The model: torch multiplies as fast as tensor cores do, and writes a matrix of all pairs, which a softmax of ours reads,
 and another in backward. That costs next to nothing while the second-level cache holds it, and five to ten times the
@@ -21,8 +21,6 @@ fast or slower at 4096 x 128 and below: that they are faster now follows from wh
 """
 
 from __future__ import annotations
-
-import functools
 
 import torch
 import triton
@@ -58,24 +56,28 @@ def prefers_tiles(
     return dtype == torch.float32 or pairs * dtype.itemsize > cache * 2 // 3
 
 
-@functools.cache
-def capability_of(device: torch.device) -> tuple[int, int] | None:
-    """The compute capability of a device, None if it has none."""
-    is_known = device.type == "cuda" and torch.version.hip is None
-    return torch.cuda.get_device_capability(device) if is_known else None
+def tile_of(n_own: int, dims: int, dtype: torch.dtype, capability: tuple[int, int] | None, *, has_sums: bool) -> Tile:
+    """ROWS embeddings of a program, of which there are `n_own` in all, and COLS others, of `dims` dimensions.
 
+    The more embeddings a program has, the less often all others are read; the fewer, the more multiprocessors work.
+    Four warps multiply 64 of them at once from 9.0 to 10.x, where factors stay in shared memory; a warp 16 of them
+    elsewhere, with factors in registers. Sums of embeddings, if a program `has_sums`, take most of the registers; what
+    is chosen does not spill (`tests/ptx`).
 
-def forward_tile(n_rows: int, n_cols: int, dims: int, *, has_sums: bool) -> Tile:
-    """Of ROWS rows and COLS columns, which are split over programs, so that few rows can have large tiles."""
-    programs = n_rows * max(n_cols // 256, 1)  # if each has a row, and two tiles of columns
-    rows = _most_rows(programs, 64)
-    return {"ROWS": rows, "COLS": 64 if dims <= 128 else 32, "DIMS": dims}, 4
-
-
-def backward_tile(n_own: int, dims: int, *, is_plain: bool) -> Tile:
-    """Of ROWS embeddings that have gradients, `n_own` in all, and COLS others."""
-    rows = _most_rows(n_own, 64)
-    return {"ROWS": rows, "COLS": 64 if dims <= 128 else 32, "DIMS": dims}, 4
+    dtype: that of the embeddings
+    capability: see `prefers_tiles`
+    """
+    major, _ = _MEASURED if capability is None else capability
+    is_single = dtype == torch.float32
+    if dims > _MOST_DIMS:
+        rows, cols = (64, 32) if major == 9 and not is_single else (_LEAST, 32)
+    elif major in (9, 10):
+        rows, cols = 64, 64
+    else:
+        rows, cols = (32, 64) if has_sums else (64, 32)
+    rows = _most_rows(n_own, rows)
+    is_full = rows == 64 and (dims > _MOST_DIMS or (major == 10 and is_single))
+    return {"ROWS": rows, "COLS": cols, "DIMS": dims}, 8 if is_full else 4
 
 
 def _most_rows(n_own: int, most: int) -> int:

@@ -1,7 +1,7 @@
 """What the contrastive kernels read and compute of tiles of embeddings, and of pairs of them.
 
-Kernels of pairs read *factors* (see `contrastive_factors`), never embeddings: rows of DIMS numbers in half precision one
-after the other, 0 beyond the last dimension and up to a whole tile of rows, so that nothing is masked.
+Kernels of pairs read *factors* (see `contrastive_factors`), never embeddings: rows of DIMS numbers in half precision,
+one after the other, 0 beyond the last dimension and up to a whole tile of rows, so that nothing is masked.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from autogen.device_math import exp2_normal, minimum
+from autogen.device_math import exp2_normal, fma, minimum
 from autogen.device_math.basic import INTERPRETED
 
 EPSILON = tl.constexpr(1e-12)  # that of `torch.nn.functional.normalize`
 LOG2_E = tl.constexpr(1.4426950408889634)
 STAGES = tl.constexpr(2)  # tiles of others that are on their way at a time
+LOWEST = tl.constexpr(-3.4028234663852886e38)  # the logit of what is not in a softmax, also where nothing is
 LENGTH = tl.constexpr(256.0)  # of a factor of an embedding in single precision, at least of others; 2^-25 is little
 
 
@@ -42,41 +43,29 @@ def exponent_of(x: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def shift_of(inv_norm: tl.tensor) -> tl.tensor:
-    """The power of 2 that scales an embedding to a length from LENGTH to twice that, which is exact."""
-    return exponent_of(inv_norm) + 8
+def inv_lengths(inv_length_ptr: tl.tensor, row: tl.tensor) -> tl.tensor:
+    """1 over the lengths of factors; a scalar if all are of the same LENGTH."""
+    return tl.full([], 1 / LENGTH, tl.float32) if inv_length_ptr is None else tl.load(inv_length_ptr + row)
 
 
 @triton.jit
-def inv_lengths(inv_norm_ptr: tl.tensor, row: tl.tensor, IS_NORMED: tl.constexpr) -> tl.tensor:
-    """1 over the lengths of factors; a scalar if they are `IS_NORMED`, the same for all."""
-    if IS_NORMED:
-        inv_length = tl.full([], 1 / LENGTH, tl.float32)
-    else:
-        inv_norm = tl.load(inv_norm_ptr + row)
-        inv_length = inv_norm * power_of_2(-shift_of(inv_norm))
-    return inv_length
+def beside(number: tl.tensor) -> tl.tensor:
+    """What there is of each row, or one for all, beside a tile of rows."""
+    return number[:, None] if len(number.shape) == 1 else number
 
 
 @triton.jit
-def of_rows(number: tl.tensor, IS_NORMED: tl.constexpr) -> tl.tensor:
-    """What there is of each row, or one for all, beside a tile of pairs."""
-    return number if IS_NORMED else number[:, None]
-
-
-@triton.jit
-def of_columns(number: tl.tensor, IS_NORMED: tl.constexpr) -> tl.tensor:
-    """What there is of each column, or one for all, beside a tile of pairs."""
-    return number if IS_NORMED else number[None, :]
+def beneath(number: tl.tensor) -> tl.tensor:
+    """What there is of each column, or one for all, beneath a tile of rows."""
+    return number[None, :] if len(number.shape) == 1 else number
 
 
 @triton.jit
 def normed(
     high_ptr: tl.tensor,
     rest_ptr: tl.tensor,
-    inv_norm_ptr: tl.tensor,
+    inv_length_ptr: tl.tensor,
     first: tl.tensor,
-    IS_NORMED: tl.constexpr,
     ROWS: tl.constexpr,
     DIMS: tl.constexpr,
 ) -> tl.tensor:
@@ -85,7 +74,7 @@ def normed(
     x = high.to(tl.float32)
     if rest_ptr is not None:
         x += rest.to(tl.float32)
-    return x * of_rows(inv_lengths(inv_norm_ptr, first + tl.arange(0, ROWS), IS_NORMED), IS_NORMED)
+    return x * beside(inv_lengths(inv_length_ptr, first + tl.arange(0, ROWS)))
 
 
 @triton.jit
@@ -117,16 +106,16 @@ def product(x: tl.tensor, x_rest: tl.tensor, y: tl.tensor, y_rest: tl.tensor, IS
 
 
 @triton.jit
-def weighted(weight: tl.tensor, scale: tl.tensor, y: tl.tensor, y_rest: tl.tensor, IS_EXACT: tl.constexpr) -> tl.tensor:
-    """The product of weights in single precision with factors; if these are in float16, times `scale`.
+def weighted(weight: tl.tensor, y: tl.tensor, y_rest: tl.tensor, IS_EXACT: tl.constexpr) -> tl.tensor:
+    """The product of weights in single precision with factors.
 
-    weight: (ROWS, COLS), of at most 2^15 over `scale`
+    weight: (ROWS, COLS), of at most 2^15 unless factors are in bfloat16
     y, y_rest: (COLS, DIMS)
     """
     if y.dtype == tl.bfloat16:
         total = product(weight.to(tl.bfloat16), y, y, y, IS_EXACT)
     else:  # whose range is less than that of derivatives
-        high, rest = halves(weight * scale)
+        high, rest = halves(weight)
         total = product(high, rest, y, y_rest, IS_EXACT)
     return total
 
@@ -138,7 +127,7 @@ def are_paired(first_row: tl.tensor, ROWS: tl.constexpr, first_column: tl.tensor
 
 
 @triton.jit
-def softmax_of(logit: tl.tensor, lse: tl.tensor) -> tl.tensor:
-    """2 to the power of logits minus `lse`: at most 1."""
+def softmax_of(dot: tl.tensor, scale: tl.tensor, lse: tl.tensor) -> tl.tensor:
+    """2 to the power of logits minus `lse`, at most 1; logits are `scale * dot`."""
     # Also where there is no pair: 0 times infinity would be nan.
-    return exp2_normal(minimum(logit - lse, 0.0))
+    return exp2_normal(minimum(fma(dot, scale, -lse), 0.0))

@@ -218,7 +218,15 @@ def test_many_temperatures_are_one_kernel(kind: str) -> None:
                              drawn(kind, 8, 4), strict=False))  # fmt: skip
         made = contrastive.InfoNCE() if "query" in arguments else contrastive.SupCon()
         launch = made.forward(
-            {"negatives": None, **arguments, "temperature": temperature, "reduction": "mean", "is_autocast": False, "wanted": ()}
+            {
+                "negatives": None,
+                **arguments,
+                "temperature": temperature,
+                "reduction": "mean",
+                "is_autocast": False,
+                "wanted": (),
+                "capability": None,
+            }
         )
         assert "scale" not in launch.launches[-1].constants
 
@@ -330,7 +338,13 @@ def test_how_tensor_cores_multiply(dtype: torch.dtype) -> None:
     def is_exact(**autocast: bool) -> bool:
         x = torch.randn(4, 4, dtype=dtype)
         arguments = {"query": x, "positive": x, "negatives": None, "temperature": 0.1, "reduction": "mean", **autocast}
-        return contrastive.InfoNCE().forward({**arguments, "wanted": ()}).launches[-1].arguments["rest_ptr"] is not None
+        return (
+            contrastive.InfoNCE()
+            .forward({**arguments, "wanted": (), "capability": None})
+            .launches[-1]
+            .arguments["rest_ptr"]
+            is not None
+        )
 
     assert is_exact(is_autocast=False) == (dtype == torch.float32)
     assert not is_exact(is_autocast=True)
