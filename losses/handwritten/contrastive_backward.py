@@ -258,8 +258,8 @@ def contrastive_loss_backward(
         if grad_positive_ptr is not None:
             grad = -grad_logit * normed(high_ptr, rest_ptr, inv_length_ptr, first, ROWS, DIMS)
             _store_gradient(
-                grad_positive_ptr, grad, high_ptr, rest_ptr, inv_norm_ptr, inv_length_ptr, first_positive, first, n_rows,
-                n_dims, grad_positive_row_stride, grad_positive_dim_stride,
+                grad_positive_ptr, grad, high_ptr, rest_ptr, inv_norm_ptr, inv_length_ptr, first_positive, first,
+                n_rows, n_dims, grad_positive_row_stride, grad_positive_dim_stride,
             )  # fmt: skip
         if grad_x_ptr is not None:
             place = row.to(tl.int64)[:, None] * DIMS + tl.arange(0, DIMS)[None, :]
