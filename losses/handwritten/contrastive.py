@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Any, ClassVar
 
 import torch
 import triton
 
-from autogen.losses.handwritten._reduction import NO_SUM, result_dtype, sum_arguments
+from autogen.losses.handwritten._reduction import Reduced, described, upstream_arguments
 from autogen.losses.handwritten.contrastive_backward import contrastive_loss_backward
 from autogen.losses.handwritten.contrastive_factors import contrastive_loss_factors
 from autogen.losses.handwritten.contrastive_forward import contrastive_loss_forward
@@ -22,7 +21,6 @@ from autogen.losses.handwritten.contrastive_path import (
     prefers_tiles,
     tile_of,
 )
-from autogen.runtime.direct import padded
 from autogen.runtime.handwritten import (
     CAPABILITY,
     IS_AUTOCAST,
@@ -30,16 +28,14 @@ from autogen.runtime.handwritten import (
     WANTED,
     Backward,
     Forward,
-    Handwritten,
     Launch,
 )
 
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _MOST_DIMS = 256  # of an embedding: a program has the gradients of its own in registers
 _FACTORED = 16  # embeddings of a program that computes factors
 
 
-class Contrastive(Handwritten):
+class Contrastive(Reduced):
     """What the contrastive losses share: all but what their arguments are to the kernels.
 
     Args:
@@ -51,34 +47,40 @@ class Contrastive(Handwritten):
         self._always, self._planned = always, capability
 
     backends = frozenset({"cuda"})  # on AMD's GPUs, tiles spill
+    floats = (torch.float16, torch.bfloat16, torch.float32)
 
     @abstractmethod
     def roles(self, arguments: Mapping[str, Any]) -> Mapping[str, str]:
         """The arguments that are `x`, `y`, `positive` and `label`, as far as there are such (see the kernels)."""
 
     @abstractmethod
-    def misfit(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether the shapes do not fit, which the loss then says."""
+    def fits(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether the shapes fit; if not, the loss says so."""
 
-    def refuse(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
-        """See `Handwritten.refuse`."""
+    def inputs(self, arguments: Mapping[str, Any]) -> Sequence[torch.Tensor]:
+        """See `Reduced.inputs`."""
+        return [arguments[name] for role, name in self.roles(arguments).items() if role != "label"]
+
+    def shape(self, arguments: Mapping[str, Any]) -> Sequence[int]:
+        """See `Reduced.shape`."""
+        return (self.inputs(arguments)[0].shape[:-1].numel(),)
+
+    def misfit(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
+        """See `Reduced.misfit`."""
         if not isinstance(arguments["temperature"], (int, float)):
             return "a temperature that is no number"
-        if arguments["reduction"] not in ("none", "mean", "sum"):
-            return "an unknown reduction"
-        if self.misfit(arguments):
+        if not self.fits(arguments):
             return "shapes that do not fit"
-        tensors = {role: arguments[name] for role, name in self.roles(arguments).items()}
-        label = tensors.pop("label", None)
-        x = tensors["x"]
-        if x.dtype not in _FLOATS or any(each.dtype != x.dtype for each in tensors.values()):
-            return "embeddings of " + " and ".join(sorted({str(each.dtype) for each in tensors.values()}))
-        if not all(each.numel() for each in tensors.values()):
+        x, *others = self.inputs(arguments)
+        if any(each.dtype != x.dtype for each in others):
+            return "embeddings of several dtypes"
+        if not (x.numel() and all(each.numel() for each in others)):
             return "no embeddings"
         if x.shape[-1] > _MOST_DIMS:
             return f"embeddings of more than {_MOST_DIMS} dimensions"
         if x.dim() == 3 and 1 not in x.shape[:2] and x.stride(0) != x.shape[1] * x.stride(1):
             return "views that do not follow each other in memory"
+        label = arguments[self.roles(arguments)["label"]] if "label" in self.roles(arguments) else None
         if label is not None and (label.is_complex() or label.requires_grad):
             return f"labels of {label.dtype}"
         dtype = torch.float16 if arguments[IS_AUTOCAST] else x.dtype
@@ -86,36 +88,22 @@ class Contrastive(Handwritten):
             return "embeddings that torch multiplies faster"
         return None
 
-    def results(self, arguments: Mapping[str, Any]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        """See `Handwritten.results`."""
-        x = _rows(arguments[self.roles(arguments)["x"]])
-        shape = x.shape[:1] if arguments["reduction"] == "none" else ()
-        loss = torch.empty(shape, dtype=result_dtype(arguments, x), device=x.device)
-        n_bytes = sum(map(_room, self._kept(arguments).values()))
-        return loss, (torch.empty(n_bytes, dtype=torch.uint8, device=x.device),)
-
     def forward(self, arguments: Mapping[str, Any]) -> Forward:
         """See `Handwritten.forward`."""
-        loss, (saved,) = self.results(arguments)
-        kept = _parts(saved, self._kept(arguments))
-        common = self._common(arguments, kept)
+        loss, saved = self.results(arguments)
+        common = self._common(arguments, saved)
+        has_sums, has_labels = common["sums_ptr"] is not None, common["label_ptr"] is not None
         n_rows, n_cols, _ = self._sizes(arguments)
         # As if a program had a row and two tiles of columns, which are split over programs: few rows have large tiles.
-        tile, num_warps = self._tile(arguments, n_rows * max(n_cols // 256, 1), has_sums=common["sums_ptr"] is not None)
+        tile, num_warps = self._tile(arguments, n_rows * max(n_cols // 256, 1), has_sums=has_sums)
         blocks = triton.cdiv(n_rows, tile["ROWS"])
         parts = parts_of_columns(blocks, triton.cdiv(n_cols, tile["COLS"]), num_warps)
-        is_summed = arguments["reduction"] != "none"
-        sums = blocks * (1 if common["n_counted_ptr"] is None else 2) * is_summed
-        states = 3 if common["label_ptr"] is None else 4
-        if common["sums_ptr"] is not None:
-            states += tile["DIMS"]
-        states *= parts * n_rows * (parts > 1)
-        summed = sum_arguments(sums, torch.float32, loss.device, states) if sums + states else NO_SUM
-        if not is_summed:
-            summed = {**summed, "PARTIALS": None}
+        states = (4 if has_labels else 3) + tile["DIMS"] * has_sums
+        sums = blocks * (1 if common["n_counted_ptr"] is None else 2)
+        summed = self.summing(arguments, sums, parts * states * n_rows * (parts > 1))
         own = {"loss_ptr": loss, "IS_SPLIT": parts > 1, **summed, **tile}
         launch = Launch(contrastive_loss_forward, (blocks * parts,), {**common, **own}, num_warps)
-        return Forward(loss, (saved,), (self._factoring(arguments, common), launch))
+        return Forward(loss, saved, (self._factoring(arguments, common), launch))
 
     def backward(
         self,
@@ -130,10 +118,10 @@ class Contrastive(Handwritten):
         by_role = {role: gradients[name] for role, name in self.roles(arguments).items() if name in gradients}
         if "label" in self.roles(arguments):
             by_role["y"] = by_role.pop("x")  # columns are rows
-        own = {"grad_loss_ptr": upstream, "grad_loss_stride": upstream.stride(0) if upstream.dim() else 0}
+        own = upstream_arguments(upstream)
         for role in ("x", "y", "positive"):
-            own |= _described(f"grad_{role}", by_role.get(role))
-        common = self._common(arguments, _parts(saved[0], self._kept(arguments)))
+            own |= described(f"grad_{role}", _rows(by_role.get(role)), ("row", "dim"))
+        common = self._common(arguments, saved)
         of_rows = n_rows if {"x", "positive"} & by_role.keys() else 0
         of_cols = n_cols if "y" in by_role else 0
         tile, num_warps = self._tile(arguments, of_cols, has_sums=True)
@@ -153,8 +141,9 @@ class Contrastive(Handwritten):
     def _sizes(self, arguments: Mapping[str, Any]) -> tuple[int, int, int]:
         """How many rows there are, how many columns, and how many dimensions."""
         roles = self.roles(arguments)
-        n_rows, n_dims = _rows(arguments[roles["x"]]).shape
-        return n_rows, arguments[roles["y"]].shape[0] if "y" in roles else n_rows, n_dims
+        x = arguments[roles["x"]]
+        n_rows = x.shape[:-1].numel()
+        return n_rows, arguments[roles["y"]].shape[0] if "y" in roles else n_rows, x.shape[-1]
 
     def _first_factors(self, arguments: Mapping[str, Any]) -> tuple[int, int, int]:
         """Where the factors of `y` begin, which may be those of `x`, those of `positive`, and where all end."""
@@ -164,8 +153,8 @@ class Contrastive(Handwritten):
         of_y = -(-n_cols // MOST_ROWS) * MOST_ROWS * ("y" in roles)
         return of_x * ("y" in roles), of_x + of_y, of_x + of_y + of_x * ("positive" in roles)
 
-    def _kept(self, arguments: Mapping[str, Any]) -> dict[str, tuple[torch.dtype, int]]:
-        """What is kept for backward, of which dtype and how many, by the names of the kernels' parameters."""
+    def kept(self, arguments: Mapping[str, Any]) -> Mapping[str, tuple[torch.dtype, int]]:
+        """See `Reduced.kept`."""
         n_rows, _, n_dims = self._sizes(arguments)
         roles = self.roles(arguments)
         *_, n_factors = self._first_factors(arguments)
@@ -185,7 +174,7 @@ class Contrastive(Handwritten):
             kept["n_counted_ptr"] = torch.float32, 1
         return kept
 
-    def _common(self, arguments: Mapping[str, Any], kept: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    def _common(self, arguments: Mapping[str, Any], saved: Sequence[torch.Tensor]) -> dict[str, Any]:
         """The kernel arguments that forward and backward share."""
         roles = self.roles(arguments)
         x, label = arguments[roles["x"]], arguments[roles["label"]] if "label" in roles else None
@@ -195,7 +184,7 @@ class Contrastive(Handwritten):
         first_y, first_positive, _ = self._first_factors(arguments)
         return {
             **dict.fromkeys(("rest_ptr", "inv_length_ptr", "sums_ptr", "n_counted_ptr")),
-            **kept,
+            **self.shared(arguments, saved),
             "label_ptr": label,
             "label_stride": 0 if label is None else label.stride(0),
             "n_rows": n_rows,
@@ -203,7 +192,6 @@ class Contrastive(Handwritten):
             "first_y": first_y,
             "first_positive": first_positive,
             "views": n_rows // len(x),
-            "divisor": n_rows if arguments["reduction"] == "mean" else 1,
             "scale": 1 / arguments["temperature"],
             "HAS_POSITIVES": "positive" in roles,
         }
@@ -214,7 +202,7 @@ class Contrastive(Handwritten):
         *_, n_factors = self._first_factors(arguments)
         own: dict[str, Any] = {}
         for role in ("x", "y", "positive"):
-            own |= _described(role, arguments[roles[role]] if role in roles else None)
+            own |= described(role, _rows(arguments[roles[role]]) if role in roles else None, ("row", "dim"))
         own |= {"n_dims": self._sizes(arguments)[2], "ROWS": _FACTORED, "DIMS": dims_of(self._sizes(arguments)[2])}
         return Launch(contrastive_loss_factors, (n_factors // _FACTORED,), {**common, **own})
 
@@ -236,12 +224,12 @@ class InfoNCE(Contrastive):
             return {"x": "query", "y": "positive"}
         return {"x": "query", "y": "negatives", "positive": "positive"}
 
-    def misfit(self, arguments: Mapping[str, Any]) -> bool:
-        """See `Contrastive.misfit`."""
+    def fits(self, arguments: Mapping[str, Any]) -> bool:
+        """See `Contrastive.fits`."""
         query, positive, negatives = (arguments[name] for name in ("query", "positive", "negatives"))
         if query.dim() != 2 or query.shape != positive.shape:
-            return True
-        return negatives is not None and (negatives.dim() != 2 or negatives.shape[1] != query.shape[1])
+            return False
+        return negatives is None or (negatives.dim() == 2 and negatives.shape[1] == query.shape[1])
 
 
 class SupCon(Contrastive):
@@ -258,33 +246,12 @@ class SupCon(Contrastive):
         """See `Contrastive.roles`."""
         return {"x": "input", "label": "target"}
 
-    def misfit(self, arguments: Mapping[str, Any]) -> bool:
-        """See `Contrastive.misfit`."""
+    def fits(self, arguments: Mapping[str, Any]) -> bool:
+        """See `Contrastive.fits`."""
         input, target = arguments["input"], arguments["target"]
-        return input.dim() not in (2, 3) or target.shape != input.shape[:1]
+        return input.dim() in (2, 3) and target.shape == input.shape[:1]
 
 
-def _rows(embeddings: torch.Tensor) -> torch.Tensor:
+def _rows(embeddings: torch.Tensor | None) -> torch.Tensor | None:
     """Embeddings as rows, the views of a sample one after the other."""
-    return embeddings if embeddings.dim() == 2 else embeddings.view(-1, embeddings.shape[-1])
-
-
-def _described(role: str, embeddings: torch.Tensor | None) -> dict[str, Any]:
-    """Embeddings, or none, by the names of the kernels' parameters."""
-    row_stride, dim_stride = (0, 0) if embeddings is None else _rows(embeddings).stride()
-    return {f"{role}_ptr": embeddings, f"{role}_row_stride": row_stride, f"{role}_dim_stride": dim_stride}
-
-
-def _room(kept: tuple[torch.dtype, int]) -> int:
-    """Bytes of some numbers, up to where another tensor may begin."""
-    dtype, count = kept
-    return padded(dtype.itemsize * count)
-
-
-def _parts(saved: torch.Tensor, kept: Mapping[str, tuple[torch.dtype, int]]) -> dict[str, torch.Tensor]:
-    """What is kept for backward, which is one tensor of bytes."""
-    starts = accumulate(map(_room, kept.values()), initial=0)
-    return {
-        name: saved[start:][: dtype.itemsize * count].view(dtype)
-        for (name, (dtype, count)), start in zip(kept.items(), starts, strict=False)
-    }
+    return embeddings if embeddings is None or embeddings.dim() == 2 else embeddings.view(-1, embeddings.shape[-1])
