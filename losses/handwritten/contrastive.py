@@ -102,7 +102,7 @@ class Contrastive(Reduced):
         sums = blocks * (1 if common["n_counted_ptr"] is None else 2)
         summed = self.summing(arguments, sums, parts * states * n_rows * (parts > 1))
         own = {"loss_ptr": loss, "IS_SPLIT": parts > 1, **summed, **tile}
-        launch = Launch(contrastive_loss_forward, (blocks * parts,), {**common, **own}, num_warps)
+        launch = _launch(contrastive_loss_forward, blocks * parts, {**common, **own}, num_warps)
         return Forward(loss, saved, (self._factoring(arguments, common), launch))
 
     def backward(
@@ -125,9 +125,9 @@ class Contrastive(Reduced):
         of_rows = n_rows if {"x", "positive"} & by_role.keys() else 0
         of_cols = n_cols if "y" in by_role else 0
         tile, num_warps = self._tile(arguments, of_cols, has_sums=True)
-        grid = (triton.cdiv(of_rows, tile["ROWS"]) + triton.cdiv(of_cols, tile["ROWS"]),)
-        arguments = {**common, **own, **tile, "n_dims": n_dims, "IS_SUM": not upstream.dim()}
-        return Backward(gradients, (Launch(contrastive_loss_backward, grid, arguments, num_warps),))
+        programs = triton.cdiv(of_rows, tile["ROWS"]) + triton.cdiv(of_cols, tile["ROWS"])
+        own = {**common, **own, **tile, "n_dims": n_dims, "IS_SUM": not upstream.dim()}
+        return Backward(gradients, (_launch(contrastive_loss_backward, programs, own, num_warps),))
 
     def _capability(self, arguments: Mapping[str, Any]) -> tuple[int, int] | None:
         """The compute capability to plan for."""
@@ -204,7 +204,7 @@ class Contrastive(Reduced):
         for role in ("x", "y", "positive"):
             own |= described(role, _rows(arguments[roles[role]]) if role in roles else None, ("row", "dim"))
         own |= {"n_dims": self._sizes(arguments)[2], "ROWS": _FACTORED, "DIMS": dims_of(self._sizes(arguments)[2])}
-        return Launch(contrastive_loss_factors, (n_factors // _FACTORED,), {**common, **own})
+        return _launch(contrastive_loss_factors, n_factors // _FACTORED, {**common, **own}, 4)
 
 
 class InfoNCE(Contrastive):
@@ -255,3 +255,8 @@ class SupCon(Contrastive):
 def _rows(embeddings: torch.Tensor | None) -> torch.Tensor | None:
     """Embeddings as rows, the views of a sample one after the other."""
     return embeddings if embeddings is None or embeddings.dim() == 2 else embeddings.view(-1, embeddings.shape[-1])
+
+
+def _launch(kernel: Any, programs: int, arguments: Mapping[str, Any], num_warps: int) -> Launch:
+    """A launch with those of some arguments that a kernel takes."""
+    return Launch(kernel, (programs,), {name: arguments[name] for name in kernel.arg_names}, num_warps)

@@ -235,41 +235,41 @@ def contrastive_loss_backward(
         with labels, columns are x, and have `grad_y_ptr`
     """
     column_programs = 0 if grad_y_ptr is None else tl.cdiv(n_cols, ROWS)
-    if tl.program_id(0) < column_programs:
+    if grad_y_ptr is not None:
         first = tl.program_id(0) * ROWS
-        grad = _sum_over_rows(
-            high_ptr, rest_ptr, inv_length_ptr, label_ptr, lse_ptr, share_ptr, n_counted_ptr, grad_loss_ptr,
-            first, n_cols, first_y, n_rows, label_stride, views, divisor, scale, grad_loss_stride,
-            HAS_POSITIVES, IS_SUM, ROWS, COLS, DIMS,
-        )  # fmt: skip
-        _store_gradient(
-            grad_y_ptr, grad * scale, high_ptr, rest_ptr, inv_norm_ptr, inv_length_ptr, first_y, first, n_cols, n_dims,
-            grad_y_row_stride, grad_y_dim_stride,
-        )  # fmt: skip
-    elif grad_x_ptr is not None or grad_positive_ptr is not None:
+        if first < column_programs * ROWS:
+            grad = _sum_over_rows(
+                high_ptr, rest_ptr, inv_length_ptr, label_ptr, lse_ptr, share_ptr, n_counted_ptr, grad_loss_ptr,
+                first, n_cols, first_y, n_rows, label_stride, views, divisor, scale, grad_loss_stride,
+                HAS_POSITIVES, IS_SUM, ROWS, COLS, DIMS,
+            )  # fmt: skip
+            _store_gradient(
+                grad_y_ptr, grad * scale, high_ptr, rest_ptr, inv_norm_ptr, inv_length_ptr, first_y, first, n_cols,
+                n_dims, grad_y_row_stride, grad_y_dim_stride,
+            )  # fmt: skip
+    if grad_x_ptr is not None or grad_positive_ptr is not None:
         first = (tl.program_id(0) - column_programs) * ROWS
-        row = first + tl.arange(0, ROWS)
-        grad_logit = beside(
-            scale
-            * _grad_by_lse(
+        if first >= 0:
+            row = first + tl.arange(0, ROWS)
+            grad_lse = _grad_by_lse(
                 row, n_rows, share_ptr, n_counted_ptr, grad_loss_ptr, grad_loss_stride, divisor, HAS_POSITIVES, IS_SUM
             )
-        )
-        if grad_positive_ptr is not None:
-            grad = -grad_logit * normed(high_ptr, rest_ptr, inv_length_ptr, first, ROWS, DIMS)
-            _store_gradient(
-                grad_positive_ptr, grad, high_ptr, rest_ptr, inv_norm_ptr, inv_length_ptr, first_positive, first,
-                n_rows, n_dims, grad_positive_row_stride, grad_positive_dim_stride,
-            )  # fmt: skip
-        if grad_x_ptr is not None:
-            place = row.to(tl.int64)[:, None] * DIMS + tl.arange(0, DIMS)[None, :]
-            sums = tl.load(sums_ptr + place, mask=(row < n_rows)[:, None], other=0.0)
-            first_own = (first_positive if HAS_POSITIVES else first_y) + first
-            chosen = normed(high_ptr, rest_ptr, inv_length_ptr, first_own, ROWS, DIMS)
-            if not HAS_POSITIVES:
-                chosen *= tl.load(share_ptr + row, mask=row < n_rows, other=0.0)[:, None]
-            grad = grad_logit * (sums - chosen)
-            _store_gradient(
-                grad_x_ptr, grad, high_ptr, rest_ptr, inv_norm_ptr, inv_length_ptr, 0, first, n_rows, n_dims,
-                grad_x_row_stride, grad_x_dim_stride,
-            )  # fmt: skip
+            grad_logit = beside(grad_lse * scale)
+            if grad_positive_ptr is not None:
+                grad = -grad_logit * normed(high_ptr, rest_ptr, inv_length_ptr, first, ROWS, DIMS)
+                _store_gradient(
+                    grad_positive_ptr, grad, high_ptr, rest_ptr, inv_norm_ptr, inv_length_ptr, first_positive, first,
+                    n_rows, n_dims, grad_positive_row_stride, grad_positive_dim_stride,
+                )  # fmt: skip
+            if grad_x_ptr is not None:
+                place = row.to(tl.int64)[:, None] * DIMS + tl.arange(0, DIMS)[None, :]
+                sums = tl.load(sums_ptr + place, mask=(row < n_rows)[:, None], other=0.0)
+                first_own = (first_positive if HAS_POSITIVES else first_y) + first
+                chosen = normed(high_ptr, rest_ptr, inv_length_ptr, first_own, ROWS, DIMS)
+                if not HAS_POSITIVES:
+                    chosen *= tl.load(share_ptr + row, mask=row < n_rows, other=0.0)[:, None]
+                grad = grad_logit * (sums - chosen)
+                _store_gradient(
+                    grad_x_ptr, grad, high_ptr, rest_ptr, inv_norm_ptr, inv_length_ptr, 0, first, n_rows, n_dims,
+                    grad_x_row_stride, grad_x_dim_stride,
+                )  # fmt: skip

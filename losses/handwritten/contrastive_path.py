@@ -25,7 +25,7 @@ from __future__ import annotations
 import torch
 import triton
 
-MOST_ROWS = 128  # of a tile
+MOST_ROWS = 64  # of a tile
 _LEAST = 16  # embeddings, and dimensions, of a product of tiles
 _PROGRAMS = 128  # about as many as a large GPU has multiprocessors
 _WARPS = 8  # that each of these has registers for
@@ -82,7 +82,7 @@ def tile_of(n_own: int, dims: int, dtype: torch.dtype, capability: tuple[int, in
 
 def _most_rows(n_own: int, most: int) -> int:
     """How many of some embeddings a program has, if a large GPU is full of such programs."""
-    return next((each for each in (128, 64, 32) if each <= most and n_own >= _PROGRAMS * each), _LEAST)
+    return next((each for each in (64, 32) if each <= most and n_own >= _PROGRAMS * each), _LEAST)
 
 
 def dims_of(n_dims: int) -> int:

@@ -216,10 +216,10 @@ def test_one_tensor_twice(launches: Launches) -> None:
     assert launches.take() == 2
 
 
-@pytest.mark.parametrize(("d", "kept"), [(50, [3 * 16 * 4]), (2050, [3 * 16 * 4]), (64, []), (2048, [])])
+@pytest.mark.parametrize(("d", "kept"), [(50, [3 * 32]), (2050, [3 * 32]), (64, []), (2048, [])])
 def test_keeps_statistics_only(d: int, kept: list[int]) -> None:
-    """What is kept for backward are three numbers per row, nothing if it has whole rows; and nothing is allocated to
-    plan on the meta device.
+    """What is kept for backward are three numbers per row, those of six in 32 bytes, nothing if a program has whole
+    rows; and nothing is allocated to plan on the meta device.
     """
     on_meta = [each.to("meta") for each in rows(6, d)]
     arguments = dict(zip(("input1", "input2", "target"), on_meta, strict=True))
