@@ -200,7 +200,7 @@ def test_nothing_of_the_size_of_all_pairs(kind: str, launches: Launches) -> None
     kept: list[int] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.nbytes) or t, lambda t: t):
         value = loss(*inputs)
-    of_padded = 3 * 64 * (2 * 2 * 16 + 4)  # halves of 16 dimensions, and an inv_norm
+    of_padded = 3 * 128 * (2 * 2 * 16 + 4)  # halves of 16 dimensions, and an inv_norm
     assert sum(kept) <= sum(each.nbytes for each in inputs) + of_padded + 4 * (2 + 16) * 200 + 64
     launches.take()
     value.backward(retain_graph=True)
