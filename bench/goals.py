@@ -146,5 +146,5 @@ def _failures(rows: Sequence[Row]) -> Verdict:
 
 
 def _gradient_bytes(row: Row) -> int:
-    """Of the first input, whose shape is the size of the case."""
-    return math.prod(map(int, row.size.split("x"))) * getattr(torch, row.dtype).itemsize
+    """Of the inputs that have one, each of the size of the case."""
+    return row.gradients * math.prod(map(int, row.size.split("x"))) * getattr(torch, row.dtype).itemsize

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,9 +22,10 @@ Inputs = Callable[[Shape, torch.dtype, str], tuple[Tensor, ...]]
 
 @dataclass(frozen=True)
 class Case:
-    """A loss at one size. The first input asks for its gradient; `liger` names a class of Liger-Kernel, if it has one.
+    """A loss at one size; `liger` names a class of Liger-Kernel, if it has one.
 
-    `is_quick` cases are those of a short run.
+    `is_quick` cases are those of a short run. `trained` are the inputs that ask for their gradients, in all columns:
+    what models predict, but no targets.
     """
 
     name: str
@@ -35,6 +36,11 @@ class Case:
     inputs: Inputs
     liger: str | None = None
     is_quick: bool = False
+    trained: tuple[int, ...] = (0,)
+
+    def training(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Inputs as leaves, of which the trained ones ask for their gradients."""
+        return tuple(each.detach().requires_grad_(k in self.trained) for k, each in enumerate(inputs))
 
     @property
     def size(self) -> str:
@@ -162,12 +168,20 @@ OF_TORCH: dict[str, Inputs] = {  # by their names there
     "CosineEmbeddingLoss": _pair_with_a_sign_per_row,
     "TripletMarginLoss": _triple,
 }
+TRAINED: dict[str, tuple[int, ...]] = {  # others: the first input
+    "CosineEmbeddingLoss": (0, 1),
+    "GaussianNLLLoss": (0, 2),
+    "MarginRankingLoss": (0, 1),
+    "TripletMarginLoss": (0, 1, 2),
+    "infonce": (0, 1),
+}
 BF16, F32 = torch.bfloat16, torch.float32
 
 
 def cases() -> Iterator[Case]:
     """All cases, the quick ones first."""
-    yield from sorted(_cases(), key=lambda case: not case.is_quick)
+    for case in sorted(_cases(), key=lambda case: not case.is_quick):
+        yield replace(case, trained=TRAINED.get(case.name, case.trained))
 
 
 def _cases() -> Iterator[Case]:

@@ -22,7 +22,9 @@ class Row:
     """One direction of one case in one column. What could not be measured is empty, and `note` says why.
 
     Times are µs: the median, and the 20th and 80th percentile. `error` is the largest difference from float64, as a
-    share of the largest number there.
+    share of the largest number there. `gradients` is of how many inputs backward computed theirs. That was 1 in all
+    versions up to 2429de29, also of losses of several embeddings (infonce, CosineEmbeddingLoss, TripletMarginLoss,
+    MarginRankingLoss) and of GaussianNLLLoss, so that backward and both are not to be compared with later ones.
     """
 
     gpu: str
@@ -42,6 +44,7 @@ class Row:
     peak_bytes: int | None = None
     error: float | None = None
     note: str = ""
+    gradients: int = 1
 
     @property
     def key(self) -> Key:
@@ -49,7 +52,9 @@ class Row:
         return self.versions, self.case, self.size, self.dtype, self.column
 
 
-_NUMBERS = {each.name: int if "int" in str(each.type) else float for each in fields(Row) if "None" in str(each.type)}
+_NUMBERS = {
+    each.name: int if "int" in str(each.type) else float for each in fields(Row) if each.type not in ("str", str)
+}
 
 
 def file_of(gpu: str, folder: Path = FOLDER) -> Path:

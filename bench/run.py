@@ -6,7 +6,8 @@ one with configurations that were timed (`autogen.tuning`).
     python -m bench.run [--quick] [--seconds 500] [--only bce] [--columns eager,autogen] [--again]
 
 A run goes on where the last one of the same versions stopped, and prints its table last, also when it is interrupted;
-it fails if one of our columns does. Upstream gradients are 1 and inputs are leaves. Inputs are rotated, so that
+it fails if one of our columns does. Upstream gradients are 1, and inputs are leaves, of which those that models predict
+ask for their gradients, in all columns alike. Inputs are rotated, so that
 together they are larger than twice the L2 cache. `BENCH_RESULTS` names another folder for the results. Without a GPU
 there is nothing to measure, and it says so.
 """
@@ -61,26 +62,27 @@ def sets_of_inputs(case: Case) -> list[tuple[Tensor, ...]]:
     size = sum(each.nbytes for each in first)
     count = min(max(-(-2 * gpu.cache_bytes() // size), 1), 32)
     copies = [first, *(tuple(each.clone() for each in first) for _ in range(count - 1))]
-    return [(a.detach().requires_grad_(), *rest) for a, *rest in copies]
+    return [case.training(each) for each in copies]
 
 
 def error(case: Case, loss: Any, inputs: tuple[Tensor, ...]) -> float:
-    """The largest error of value and gradient against eager in float64, as a share of the largest number there; inf for
-    a nan.
+    """The largest error of value and gradients against eager in float64, as a share of the largest number there; inf
+    for a nan.
 
     Raises:
         OutOfMemoryError: there is no room for eager in float64.
     """
     if 6 * 8 * sum(each.numel() for each in inputs) > gpu.free_bytes():
         raise torch.OutOfMemoryError("eager in float64 has no room")
-    double = [each.detach().double() if each.is_floating_point() else each for each in inputs]
+    double = tuple(each.double() if each.is_floating_point() else each for each in inputs)
 
-    def of(loss: Any, first: Tensor, rest: list[Tensor]) -> list[Tensor]:
-        value = loss(first, *rest)
-        return [value.detach().double(), torch.autograd.grad(value, first)[0].double()]
+    def of(loss: Any, given: tuple[Tensor, ...]) -> list[Tensor]:
+        given = case.training(given)
+        value = loss(*given)
+        gradients = torch.autograd.grad(value, [given[k] for k in case.trained])
+        return [each.detach().double() for each in (value, *gradients)]
 
-    expected = of(case.eager(), double[0].requires_grad_(), double[1:])
-    found = of(loss, inputs[0].detach().clone().requires_grad_(), list(inputs[1:]))
+    expected, found = of(case.eager(), double), of(loss, inputs)
     pairs = zip(found, expected, strict=True)
     errors = torch.stack([(a - b).abs().max() / b.abs().max().clamp(min=1e-300) for a, b in pairs])
     return float(errors.max().nan_to_num(nan=math.inf, posinf=math.inf))  # the greater of a number and nan is nan
@@ -103,7 +105,8 @@ def directions_of(loss: Any, inputs: list[tuple[Tensor, ...]]) -> dict[str, tupl
         forward(k).backward(one)
 
     def forget(k: int) -> None:
-        given(k)[0].grad = None
+        for each in given(k):
+            each.grad = None
 
     def compute(k: int) -> None:
         forget(k)
@@ -171,8 +174,7 @@ def _why(problem: Exception) -> str:
 
 def least_bytes(case: Case) -> dict[str, int]:
     """The least bytes that any kernels move, by direction; the same for all columns."""
-    first, *rest = case.inputs(case.shape, case.dtype, gpu.DEVICE)
-    report = explain(case.autogen(), first.requires_grad_(), *rest)
+    report = explain(case.autogen(), *case.training(case.inputs(case.shape, case.dtype, gpu.DEVICE)))
     forward = report.forward.bytes_minimum if report.forward else 0
     backward = report.backward.bytes_minimum if report.backward else 0
     return {"forward": forward, "backward": backward, "both": forward + backward}
@@ -243,7 +245,8 @@ def _measure_all(options: argparse.Namespace, versions: str, path: Path) -> int:
             for column, make in losses(case):
                 if column not in columns:
                     continue
-                row = partial(Row, gpu.name(), versions, case.name, case.size, str(case.dtype)[6:], column)
+                named = case.name, case.size, str(case.dtype)[6:], column
+                row = partial(Row, gpu.name(), versions, *named, gradients=len(case.trained))
                 if row("").key in done:
                     continue
                 if time.monotonic() - started > options.seconds:

@@ -1,13 +1,14 @@
 """What every kernel is made of on a real target, found out without a GPU; held to `bench/static.json`.
 
-    python -m bench.static [--write]
+    python -m bench.static [--write] [--only InfoNCE]
 
 For each loss of `autogen.losses`, forward and backward: launches; bytes moved, over the least that any kernel must; the
 narrowest load or store of elements in full blocks, in bytes per thread; instructions per byte (`bench.instructions`; 0
 where they cannot be told); registers per thread; bytes spilled; shared memory per program. The calls are those that
 `tests/ptx` compiles, and those of the losses beyond torch, odd sizes among them. A thread has the same elements of
 every tensor, so that a width is given in bytes of the widest dtype: four conditions beside four numbers of float32 are
-16. `--write` records what is found as the new bounds. Without `TRITON_INTERPRET=1`.
+16. `--write` records what is found as the new bounds; `--only` looks at losses whose names have a text in them, and
+leaves the others' bounds. Without `TRITON_INTERPRET=1`.
 
 What torch runs beside the kernels (matrix products, sorts) is in no column: where a loss begins with a product, what
 any kernel must move are logits and their gradients.
@@ -82,11 +83,13 @@ def calls() -> dict[str, Callable[[], Call]]:
             name = unique(f"{type(loss).__name__}-{size[0]}", found)
             found[name] = lambda call=(loss, inputs): call  # type: ignore[misc]
     found["AdaptiveLogSoftmaxWithLoss-512x64"] = _adaptive
-    for dtype in (torch.float32, torch.bfloat16):
-        text = str(dtype).removeprefix("torch.")
-        found[f"InfoNCELoss-4096x128-{text}"] = partial(_contrasted, 4096, 128, dtype)
-        found[f"SupConLoss-4096x128-{text}"] = partial(_labelled, 4096, 128, dtype)
-    # Of more dimensions than there are kernels for: around products of torch's.
+    for n, dtype in ((4096, torch.float32), (16384, torch.float32), (16384, torch.bfloat16)):
+        text = f"{n}x128-{str(dtype).removeprefix('torch.')}"
+        found[f"InfoNCELoss-{text}"] = partial(_contrasted, n, 128, dtype)
+        found[f"SupConLoss-{text}"] = partial(_labelled, n, 128, dtype)
+    # Around products of torch's.
+    found["InfoNCELoss-4096x128-bfloat16"] = partial(_contrasted, 4096, 128, torch.bfloat16)
+    found["SupConLoss-4096x128-bfloat16"] = partial(_labelled, 4096, 128, torch.bfloat16)
     found["InfoNCELoss-256x1000-float32"] = partial(_contrasted, 256, 1000, torch.float32)
     found["SupConLoss-257x1001-float32"] = partial(_labelled, 257, 1001, torch.float32)
     return found
@@ -188,8 +191,9 @@ def _widths(kernel: SpecializedKernel, made: CompiledKernel) -> list[int]:
         if not function.endswith(("_last_block", "_first_block")):
             found += _of_elements(list(accesses), set(parameters))
     elements = [access for is_shared, access in found if not is_shared] or [access for _, access in found]
-    widest = max((access.item_bytes for access in elements), default=0)
-    return [min(width // each.item_bytes * widest, ACCESS) for each in elements for width in each.widths]
+    # What helpers are given under another name than the kernel's is taken to be of the widest dtype.
+    widest = max((access.item_bytes for access in elements), default=0) or 1
+    return [min(width // (each.item_bytes or widest) * widest, ACCESS) for each in elements for width in each.widths]
 
 
 def _of_elements(accesses: Sequence[Access], parameters: set[str]) -> Iterator[tuple[bool, Access]]:
@@ -237,13 +241,18 @@ def main() -> int:
         prog="python -m bench.static", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--write", action="store_true", help="record what is found")
+    parser.add_argument("--only", default="", help="losses whose names contain this")
     options = parser.parse_args()
-    recorded = {} if options.write or not BOUNDS.exists() else json.loads(BOUNDS.read_text())
+    recorded = json.loads(BOUNDS.read_text()) if BOUNDS.exists() else {}
     written, worse = {}, []
     print(f"{TARGET}: forward + backward")
     heads = {"launches": 9, "bytes / min": 14, "width": 8, "instr / byte": 17, "registers": 11, "spilled": 9}
     print(f"{'loss':<56}" + "".join(f"{head:>{width}}" for head, width in heads.items()) + f"{'shared':>15}")
     for name, call in calls().items():
+        if options.only not in name:
+            if name in recorded:
+                written[name] = recorded[name]
+            continue
         found = facts(*call())
         forward, backward = map(asdict, found)
         written[name] = {"forward": forward, "backward": backward}
@@ -252,7 +261,7 @@ def main() -> int:
             f"{name[:55]:<56}{pairs['launches']:>9}{pairs['traffic']:>14}{pairs['width']:>8}"
             f"{pairs['instructions']:>17}{pairs['registers']:>11}{pairs['spilled']:>9}{pairs['shared']:>15}"
         )
-        worse += failures(name, found, recorded[name]) if name in recorded else []
+        worse += failures(name, found, recorded[name]) if name in recorded and not options.write else []
     if options.write:
         lines = [f"{json.dumps(name)}: {json.dumps(facts)}" for name, facts in written.items()]
         BOUNDS.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -17,8 +17,8 @@ __all__ = ["CircleLoss", "InfoNCELoss", "SupConLoss"]
 class InfoNCELoss(ReducedLoss):
     """Cross entropy of the cosines over `temperature`, in which each query is to find its positive.
 
-    Among all positives of the batch; or, if `negatives` are given, among its own and these. Of up to 256 dimensions, no
-    matrix of all pairs is kept.
+    Among all positives of the batch; or, if `negatives` are given, among its own and these. Where that is faster, and
+    of more than 2^28 pairs of up to 256 dimensions, no matrix of all pairs is kept.
 
     Source: van den Oord et al. (2018), "Representation learning with contrastive predictive coding", arXiv:1807.03748.
 
@@ -57,8 +57,8 @@ class InfoNCELoss(ReducedLoss):
 class SupConLoss(ReducedLoss):
     """Of each embedding, the mean over those of its label, the positives, of `-log(softmax(cosines / temperature))`.
 
-    The softmax is over all embeddings but its own. One without a positive counts neither in the mean nor in the sum. Of
-    up to 256 dimensions, no matrix of all pairs is kept.
+    The softmax is over all embeddings but its own. One without a positive counts neither in the mean nor in the sum.
+    Where that is faster, and of more than 2^28 pairs of up to 256 dimensions, no matrix of all pairs is kept.
 
     Source: Khosla et al. (2020), "Supervised contrastive learning", arXiv:2004.11362, equation 2.
 

@@ -24,7 +24,7 @@ from autogen.runtime.launch import triton_around
 # The parameters of a kernel that adds up over its programs: what each of them has, and how many have come.
 PARTIALS, COUNTER = "partials_ptr", "counter_ptr"
 REQUIRED: Any = inspect.Parameter.empty  # in the place of a default
-IS_AUTOCAST = "is_autocast"
+IS_AUTOCAST, WANTED, CAPABILITY = "is_autocast", "wanted", "capability"
 _compiled: dict[Hashable, direct.Compiled] = {}
 
 
@@ -286,6 +286,7 @@ def bind_handwritten(
     names = tuple(tensors)
     differentiated = zip(names, needs_gradient, strict=True)
     wanted = tuple([name for name, needs in differentiated if needs and name in loss.defaults])
+    arguments |= {WANTED: wanted, CAPABILITY: _capability(on_device[0].device)}
     refusal = _overridden(module) or loss.refuse(arguments, wanted)
     if refusal is not None:
         return refusal
@@ -299,6 +300,12 @@ def bind_handwritten(
     varying = {*tensors, *(name for name in loss.on_host if isinstance(arguments[name], (list, tuple)))}
     options = {name: each for name, each in arguments.items() if name not in varying}
     return BoundHandwritten(loss, options, names, found, wanted), read
+
+
+@functools.cache
+def _capability(device: torch.device) -> tuple[int, int] | None:
+    """The compute capability of one of NVIDIA's GPUs; None for any other device."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" and torch.version.hip is None else None
 
 
 def _is_autocast(device: torch.device) -> bool:

@@ -37,16 +37,16 @@ def make_multilabel_margin() -> Handwritten:
 
 
 @functools.cache
-def make_info_nce() -> Handwritten:
-    """The kernels of `InfoNCELoss`."""
+def make_info_nce(*, always: bool = False, capability: tuple[int, int] | None = None) -> Handwritten:
+    """The kernels of `InfoNCELoss`; see `contrastive.Contrastive` for the arguments."""
     from autogen.losses.handwritten.contrastive import InfoNCE
 
-    return InfoNCE()
+    return InfoNCE(always=always, capability=capability)
 
 
 @functools.cache
-def make_sup_con() -> Handwritten:
-    """The kernels of `SupConLoss`."""
+def make_sup_con(*, always: bool = False, capability: tuple[int, int] | None = None) -> Handwritten:
+    """The kernels of `SupConLoss`; see `contrastive.Contrastive` for the arguments."""
     from autogen.losses.handwritten.contrastive import SupCon
 
-    return SupCon()
+    return SupCon(always=always, capability=capability)

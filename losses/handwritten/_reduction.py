@@ -1,16 +1,23 @@
-"""The reduction that ends most losses: a number per program, added up inside the launch that makes them."""
+"""What losses share that end in a reduction: a number per program, added up inside the launch that makes them; and on
+the host refusals, results, and arguments.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import functools
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any, ClassVar
 
 import torch
 import triton
 import triton.language as tl
 
 from autogen import compat
-from autogen.runtime.handwritten import IS_AUTOCAST
+from autogen.runtime.direct import padded
+from autogen.runtime.handwritten import IS_AUTOCAST, Handwritten
 from autogen.runtime.scratch import COUNTERS, ticket_counter
 
 _FEW, _MANY = 128, 1024  # partial results that are added up at once: each number is another kernel
@@ -82,34 +89,101 @@ def ratio_over_programs(
         tl.store(counter_ptr, 0)
 
 
-def sum_arguments(programs: int, dtype: torch.dtype, device: torch.device, beside: int = 0) -> dict[str, Any]:
-    """What `sum_over_programs` needs besides operands and result, by name; `beside` are more numbers to leave there."""
-    on_meta = device.type == "meta"
-    return {
-        "partials_ptr": torch.empty(programs + beside, dtype=dtype, device=device),
-        "counter_ptr": torch.empty(COUNTERS, dtype=torch.int32, device=device) if on_meta else ticket_counter(device),
-        "PARTIALS": (_FEW if programs <= _FEW else _MANY) // (4 if dtype == torch.float64 else 1),
-    }
+class Reduced(Handwritten):
+    """A loss of rows that may be added up: what is the same in all that are written by hand.
+
+    `floats` are the dtypes that the kernels take for inputs.
+    """
+
+    floats: ClassVar[Sequence[torch.dtype]] = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+    @abstractmethod
+    def inputs(self, arguments: Mapping[str, Any]) -> Sequence[torch.Tensor]:
+        """The tensors that make up the dtype of the loss; the first is on the device."""
+
+    @abstractmethod
+    def shape(self, arguments: Mapping[str, Any]) -> Sequence[int]:
+        """That of the losses before they are reduced."""
+
+    @abstractmethod
+    def misfit(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
+        """See `Handwritten.refuse`: what is no matter of dtypes or the reduction."""
+
+    def kept(self, arguments: Mapping[str, Any]) -> Mapping[str, tuple[torch.dtype, int]]:
+        """What forward keeps for backward, of which dtype and how many, by the names of the kernels' parameters."""
+        return {}
+
+    def refuse(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
+        """See `Handwritten.refuse`."""
+        if reduction_of(arguments) not in ("none", "mean", "sum"):
+            return "an unknown reduction"
+        dtypes = {str(each.dtype) for each in self.inputs(arguments) if each.dtype not in self.floats}
+        return f"inputs of {' and '.join(sorted(dtypes))}" if dtypes else self.misfit(arguments, needs_gradient)
+
+    def results(self, arguments: Mapping[str, Any]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """Allocate the loss, and what is kept as one tensor of bytes, if anything is."""
+        inputs = self.inputs(arguments)
+        device, dtype = inputs[0].device, functools.reduce(torch.promote_types, [each.dtype for each in inputs])
+        if arguments[IS_AUTOCAST]:  # which computes losses in single precision at least
+            dtype = torch.promote_types(dtype, torch.float32)
+        shape = self.shape(arguments) if reduction_of(arguments) == "none" else ()
+        n_bytes = sum(map(_room, self.kept(arguments).values()))
+        saved = (torch.empty(n_bytes, dtype=torch.uint8, device=device),) if n_bytes else ()
+        return torch.empty(shape, dtype=dtype, device=device), saved
+
+    def shared(self, arguments: Mapping[str, Any], saved: Sequence[torch.Tensor]) -> dict[str, Any]:
+        """What both kernels take of all losses: the parts of what is kept, and what a sum is divided by."""
+        divisor = math.prod(self.shape(arguments)) if reduction_of(arguments) == "mean" else 1
+        kept = self.kept(arguments)
+        # Each begins at a multiple of 16 bytes: Triton compiles a kernel for every other pattern of alignment.
+        starts = accumulate(map(_room, kept.values()), initial=0)
+        parts = {
+            name: saved[0][start:][: dtype.itemsize * count].view(dtype)
+            for (name, (dtype, count)), start in zip(kept.items(), starts, strict=False)
+        }
+        return {**parts, "divisor": divisor}
+
+    def summing(self, arguments: Mapping[str, Any], programs: int, beside: int = 0) -> dict[str, Any]:
+        """What forward takes to add up over `programs`, if the loss is a sum; `beside` it are more numbers."""
+        programs *= reduction_of(arguments) != "none"
+        if not programs + beside:
+            return {"partials_ptr": None, "counter_ptr": None, "PARTIALS": None}
+        first, *_ = inputs = self.inputs(arguments)
+        dtype, device = compute_dtype(*inputs), first.device
+        counter = torch.empty(COUNTERS, dtype=torch.int32, device=device) if first.is_meta else ticket_counter(device)
+        partials = (_FEW if programs <= _FEW else _MANY) // (4 if dtype == torch.float64 else 1)
+        return {
+            "partials_ptr": torch.empty(programs + beside, dtype=dtype, device=device),
+            "counter_ptr": counter,
+            "PARTIALS": partials if programs else None,
+        }
 
 
-NO_SUM: Mapping[str, Any] = {"partials_ptr": None, "counter_ptr": None, "PARTIALS": None}
-"""The same arguments for a kernel that adds nothing up."""
+def _room(kept: tuple[torch.dtype, int]) -> int:
+    """Bytes of some numbers, up to where another tensor may begin."""
+    dtype, count = kept
+    return padded(dtype.itemsize * count)
+
+
+def described(
+    name: str, tensor: torch.Tensor | None, dims: Sequence[str], shape: Sequence[int] | None = None
+) -> dict[str, Any]:
+    """A tensor, expanded to a shape, or none, by the names of a kernel's parameters: a pointer, and its strides."""
+    strides = [0] * len(dims) if tensor is None else (tensor if shape is None else tensor.expand(*shape)).stride()
+    return {f"{name}_ptr": tensor, **{f"{name}_{dim}_stride": each for dim, each in zip(dims, strides, strict=True)}}
+
+
+def upstream_arguments(upstream: torch.Tensor) -> dict[str, Any]:
+    """The gradient of a loss, of all rows or each, by the names of a kernel's parameters."""
+    return {"grad_loss_ptr": upstream, "grad_loss_stride": upstream.stride(0) if upstream.dim() else 0}
 
 
 def reduction_of(arguments: Mapping[str, Any]) -> str:
     """The reduction that a call asks for, by its name or by the old pair of flags."""
-    size_average, reduce = arguments["size_average"], arguments["reduce"]
+    size_average, reduce = arguments.get("size_average"), arguments.get("reduce")
     if size_average is None and reduce is None:
         return arguments["reduction"]
     return compat.reduction_by_flags(size_average, reduce, emit_warning=False)
-
-
-def result_dtype(arguments: Mapping[str, Any], *inputs: torch.Tensor) -> torch.dtype:
-    """The dtype of a loss of `inputs`; under autocast, losses are computed in single precision at least."""
-    dtype = inputs[0].dtype
-    for each in inputs[1:]:
-        dtype = torch.promote_types(dtype, each.dtype)
-    return torch.promote_types(dtype, torch.float32) if arguments[IS_AUTOCAST] else dtype
 
 
 def compute_dtype(*inputs: torch.Tensor) -> torch.dtype:

@@ -45,6 +45,31 @@ def masks_of_lanes(
         return mask & (col >= 0), overlapping, inside
 
 
+@triton.jit
+def load_lanes(
+    input_ptr: tl.tensor, place: tl.tensor, mask: tl.tensor, overlapping: tl.tensor, is_last: tl.tensor
+) -> tl.tensor:
+    """A tile; where there is no element, 0 in the last one, and anything in others."""
+    if is_last:
+        input = tl.load(input_ptr + place, mask=mask, other=0.0)
+    else:
+        # Without `other`: branches that differ in a mask alone would be made one, of narrow loads.
+        input = tl.load(input_ptr + place, mask=overlapping)
+    return input
+
+
+@triton.jit
+def store_lanes(
+    x_ptr: tl.tensor, place: tl.tensor, x: tl.tensor, mask: tl.tensor, inside: tl.tensor, is_edge: tl.tensor
+) -> None:
+    """Store a tile; the elements at the ends of rows by themselves, where it has an edge."""
+    if x_ptr.dtype.element_ty == tl.bfloat16:  # to which there is no way from double precision
+        x = x.to(tl.float32)
+    tl.store(x_ptr + place, x, mask=inside)
+    if is_edge:
+        tl.store(x_ptr + place, x, mask=mask & ~inside)
+
+
 def lanes_of(matrices: Sequence[torch.Tensor]) -> dict[str, int]:
     """How far the rows of all `matrices` are known to be aligned, and elements per group, 1 where none are needed.
 

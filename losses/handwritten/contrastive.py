@@ -4,88 +4,106 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Any, ClassVar
 
 import torch
 import triton
 
-from autogen.losses.handwritten._reduction import NO_SUM, result_dtype, sum_arguments
+from autogen.losses.handwritten._reduction import Reduced, described, upstream_arguments
 from autogen.losses.handwritten.contrastive_backward import contrastive_loss_backward
+from autogen.losses.handwritten.contrastive_factors import contrastive_loss_factors
 from autogen.losses.handwritten.contrastive_forward import contrastive_loss_forward
-from autogen.runtime.direct import padded
-from autogen.runtime.handwritten import IS_AUTOCAST, REQUIRED, Backward, Forward, Handwritten, Launch
+from autogen.losses.handwritten.contrastive_path import (
+    MOST_ROWS,
+    Tile,
+    dims_of,
+    parts_of_columns,
+    prefers_tiles,
+    tile_of,
+)
+from autogen.runtime.handwritten import (
+    CAPABILITY,
+    IS_AUTOCAST,
+    REQUIRED,
+    WANTED,
+    Backward,
+    Forward,
+    Launch,
+)
 
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _MOST_DIMS = 256  # of an embedding: a program has the gradients of its own in registers
-_LEAST = 16  # embeddings, and dimensions, of a product of tiles
-_PROGRAMS = 128  # about as many as a large GPU has multiprocessors
-_WARPS = 8  # that each of these has registers for
+_FACTORED = 16  # embeddings of a program that computes factors
 
 
-class Contrastive(Handwritten):
-    """What the contrastive losses share: all but what their arguments are to the kernels."""
+class Contrastive(Reduced):
+    """What the contrastive losses share: all but what their arguments are to the kernels.
+
+    Args:
+        always: take all calls that tiles are made for, not only those that `prefers_tiles` has them take.
+        capability: the compute capability to plan for, by default that of the device.
+    """
+
+    def __init__(self, *, always: bool = False, capability: tuple[int, int] | None = None) -> None:
+        self._always, self._planned = always, capability
 
     backends = frozenset({"cuda"})  # on AMD's GPUs, tiles spill
+    floats = (torch.float16, torch.bfloat16, torch.float32)
 
     @abstractmethod
     def roles(self, arguments: Mapping[str, Any]) -> Mapping[str, str]:
         """The arguments that are `x`, `y`, `positive` and `label`, as far as there are such (see the kernels)."""
 
     @abstractmethod
-    def misfit(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether the shapes do not fit, which the loss then says."""
+    def fits(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether the shapes fit; if not, the loss says so."""
 
-    def refuse(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
-        """See `Handwritten.refuse`."""
+    def inputs(self, arguments: Mapping[str, Any]) -> Sequence[torch.Tensor]:
+        """See `Reduced.inputs`."""
+        return [arguments[name] for role, name in self.roles(arguments).items() if role != "label"]
+
+    def shape(self, arguments: Mapping[str, Any]) -> Sequence[int]:
+        """See `Reduced.shape`."""
+        return (self.inputs(arguments)[0].shape[:-1].numel(),)
+
+    def misfit(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
+        """See `Reduced.misfit`."""
         if not isinstance(arguments["temperature"], (int, float)):
             return "a temperature that is no number"
-        if arguments["reduction"] not in ("none", "mean", "sum"):
-            return "an unknown reduction"
-        if self.misfit(arguments):
+        if not self.fits(arguments):
             return "shapes that do not fit"
-        tensors = {role: arguments[name] for role, name in self.roles(arguments).items()}
-        label = tensors.pop("label", None)
-        x = tensors["x"]
-        if x.dtype not in _FLOATS or any(each.dtype != x.dtype for each in tensors.values()):
-            return "embeddings of " + " and ".join(sorted({str(each.dtype) for each in tensors.values()}))
-        if not all(each.numel() for each in tensors.values()):
+        x, *others = self.inputs(arguments)
+        if any(each.dtype != x.dtype for each in others):
+            return "embeddings of several dtypes"
+        if not (x.numel() and all(each.numel() for each in others)):
             return "no embeddings"
         if x.shape[-1] > _MOST_DIMS:
             return f"embeddings of more than {_MOST_DIMS} dimensions"
         if x.dim() == 3 and 1 not in x.shape[:2] and x.stride(0) != x.shape[1] * x.stride(1):
             return "views that do not follow each other in memory"
-        if any(128 * _rows(each).stride(0) + 256 * each.stride(-1) >= 2**31 for each in tensors.values()):
-            return "embeddings far apart in memory"
+        label = arguments[self.roles(arguments)["label"]] if "label" in self.roles(arguments) else None
         if label is not None and (label.is_complex() or label.requires_grad):
             return f"labels of {label.dtype}"
+        dtype = torch.float16 if arguments[IS_AUTOCAST] else x.dtype
+        if not (self._always or prefers_tiles(*self._sizes(arguments), dtype, self._capability(arguments))):
+            return "embeddings that torch multiplies faster"
         return None
-
-    def results(self, arguments: Mapping[str, Any]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        """See `Handwritten.results`."""
-        x = _rows(arguments[self.roles(arguments)["x"]])
-        shape = x.shape[:1] if arguments["reduction"] == "none" else ()
-        loss = torch.empty(shape, dtype=result_dtype(arguments, x), device=x.device)
-        n_bytes = sum(map(_room, self._kept(arguments).values()))
-        return loss, (torch.empty(n_bytes, dtype=torch.uint8, device=x.device),)
 
     def forward(self, arguments: Mapping[str, Any]) -> Forward:
         """See `Handwritten.forward`."""
-        x = _rows(arguments[self.roles(arguments)["x"]])
-        loss, (saved,) = self.results(arguments)
+        loss, saved = self.results(arguments)
         common = self._common(arguments, saved)
-        tile, num_warps = _forward_tile(len(x), common["n_cols"], x, is_plain=self._is_plain(arguments))
-        blocks = triton.cdiv(len(x), tile["ROWS"])
-        parts = _parts_of_columns(blocks, triton.cdiv(common["n_cols"], tile["COLS"]), num_warps)
-        is_summed = arguments["reduction"] != "none"
-        sums = blocks * (1 if common["n_counted_ptr"] is None else 2) * is_summed
-        states = (parts * (3 if common["label_ptr"] is None else 4) * len(x)) * (parts > 1)
-        summed = sum_arguments(sums, torch.float32, x.device, states) if sums + states else NO_SUM
-        if not is_summed:
-            summed = {**summed, "PARTIALS": None}
+        has_sums, has_labels = common["sums_ptr"] is not None, common["label_ptr"] is not None
+        n_rows, n_cols, _ = self._sizes(arguments)
+        # As if a program had a row and two tiles of columns, which are split over programs: few rows have large tiles.
+        tile, num_warps = self._tile(arguments, n_rows * max(n_cols // 256, 1), has_sums=has_sums)
+        blocks = triton.cdiv(n_rows, tile["ROWS"])
+        parts = parts_of_columns(blocks, triton.cdiv(n_cols, tile["COLS"]), num_warps)
+        states = (4 if has_labels else 3) + tile["DIMS"] * has_sums
+        sums = blocks * (1 if common["n_counted_ptr"] is None else 2)
+        summed = self.summing(arguments, sums, parts * states * n_rows * (parts > 1))
         own = {"loss_ptr": loss, "IS_SPLIT": parts > 1, **summed, **tile}
-        launch = Launch(contrastive_loss_forward, (blocks * parts,), {**common, **own}, num_warps)
-        return Forward(loss, (saved,), (launch,))
+        launch = _launch(contrastive_loss_forward, blocks * parts, {**common, **own}, num_warps)
+        return Forward(loss, saved, (self._factoring(arguments, common), launch))
 
     def backward(
         self,
@@ -95,73 +113,98 @@ class Contrastive(Handwritten):
         wanted: Sequence[str],
     ) -> Backward:
         """See `Handwritten.backward`."""
-        roles = self.roles(arguments)
-        n_rows, n_cols = self._counts(arguments)
-        own: dict[str, Any] = {
-            "grad_loss_ptr": upstream,
-            "grad_loss_stride": upstream.stride(0) if upstream.dim() else 0,
-        }
+        n_rows, n_cols, n_dims = self._sizes(arguments)
         gradients = self.gradients(arguments, wanted)
+        by_role = {role: gradients[name] for role, name in self.roles(arguments).items() if name in gradients}
+        if "label" in self.roles(arguments):
+            by_role["y"] = by_role.pop("x")  # columns are rows
+        own = upstream_arguments(upstream)
         for role in ("x", "y", "positive"):
-            own |= _described(f"grad_{role}", gradients.get(roles.get(role, "")))
-        of_rows = n_rows if own["grad_x_ptr"] is not None or own["grad_positive_ptr"] is not None else 0
-        of_cols = n_cols if own["grad_y_ptr"] is not None else 0
-        x = _rows(arguments[roles["x"]])
-        tile, num_warps = _backward_tile(of_rows + of_cols, x, is_plain=self._is_plain(arguments))
-        grid = (triton.cdiv(of_rows, tile["ROWS"]) + triton.cdiv(of_cols, tile["ROWS"]),)
-        arguments = {**self._common(arguments, saved[0]), **own, **tile}
-        return Backward(gradients, (Launch(contrastive_loss_backward, grid, arguments, num_warps),))
+            own |= described(f"grad_{role}", _rows(by_role.get(role)), ("row", "dim"))
+        common = self._common(arguments, saved)
+        of_rows = n_rows if {"x", "positive"} & by_role.keys() else 0
+        of_cols = n_cols if "y" in by_role else 0
+        tile, num_warps = self._tile(arguments, of_cols, has_sums=True)
+        programs = triton.cdiv(of_rows, tile["ROWS"]) + triton.cdiv(of_cols, tile["ROWS"])
+        own = {**common, **own, **tile, "n_dims": n_dims, "IS_SUM": not upstream.dim()}
+        return Backward(gradients, (_launch(contrastive_loss_backward, programs, own, num_warps),))
 
-    def _is_plain(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether there are rows and columns, and nothing else."""
-        return self.roles(arguments).keys() == {"x", "y"}
+    def _capability(self, arguments: Mapping[str, Any]) -> tuple[int, int] | None:
+        """The compute capability to plan for."""
+        return self._planned or arguments[CAPABILITY]
 
-    def _counts(self, arguments: Mapping[str, Any]) -> tuple[int, int]:
-        """How many rows there are, and how many columns."""
+    def _tile(self, arguments: Mapping[str, Any], n_own: int, *, has_sums: bool) -> Tile:
+        """See `tile_of`."""
+        x = arguments[self.roles(arguments)["x"]]
+        return tile_of(n_own, dims_of(x.shape[-1]), x.dtype, self._capability(arguments), has_sums=has_sums)
+
+    def _sizes(self, arguments: Mapping[str, Any]) -> tuple[int, int, int]:
+        """How many rows there are, how many columns, and how many dimensions."""
         roles = self.roles(arguments)
-        n_rows, _ = _rows(arguments[roles["x"]]).shape
-        return n_rows, arguments[roles["y"]].shape[0] if "y" in roles else n_rows
+        x = arguments[roles["x"]]
+        n_rows = x.shape[:-1].numel()
+        return n_rows, arguments[roles["y"]].shape[0] if "y" in roles else n_rows, x.shape[-1]
 
-    def _kept(self, arguments: Mapping[str, Any]) -> dict[str, int]:
-        """How many numbers are kept for backward, by the names of the kernels' parameters."""
-        n_rows, n_cols = self._counts(arguments)
+    def _first_factors(self, arguments: Mapping[str, Any]) -> tuple[int, int, int]:
+        """Where the factors of `y` begin, which may be those of `x`, those of `positive`, and where all end."""
         roles = self.roles(arguments)
-        kept = {"lse_ptr": n_rows, "x_inv_norm_ptr": n_rows}
-        if "y" in roles:
-            kept["y_inv_norm_ptr"] = n_cols
-        if not self._is_plain(arguments):
-            kept["share_ptr"] = n_rows
+        n_rows, n_cols, _ = self._sizes(arguments)
+        of_x = -(-n_rows // MOST_ROWS) * MOST_ROWS
+        of_y = -(-n_cols // MOST_ROWS) * MOST_ROWS * ("y" in roles)
+        return of_x * ("y" in roles), of_x + of_y, of_x + of_y + of_x * ("positive" in roles)
+
+    def kept(self, arguments: Mapping[str, Any]) -> Mapping[str, tuple[torch.dtype, int]]:
+        """See `Reduced.kept`."""
+        n_rows, _, n_dims = self._sizes(arguments)
+        roles = self.roles(arguments)
+        *_, n_factors = self._first_factors(arguments)
+        dtype, dims = arguments[roles["x"]].dtype, dims_of(n_dims)
+        is_single = dtype == torch.float32
+        kept = {"high_ptr": (torch.float16 if is_single else dtype, n_factors * dims)}
+        # Tensor cores multiply as exactly as single precision, in three products, unless autocast asks for less.
+        if is_single and not arguments[IS_AUTOCAST]:
+            kept["rest_ptr"] = torch.float16, n_factors * dims
+        kept["inv_norm_ptr"] = torch.float32, n_factors
+        if not is_single:
+            kept["inv_length_ptr"] = torch.float32, n_factors
+        kept["lse_ptr"] = kept["share_ptr"] = torch.float32, n_rows
+        if "label" not in roles and roles["x"] in arguments[WANTED]:
+            kept["sums_ptr"] = torch.float32, n_rows * dims
         if "label" in roles and arguments["reduction"] == "mean":
-            kept["n_counted_ptr"] = 1
+            kept["n_counted_ptr"] = torch.float32, 1
         return kept
 
-    def _common(self, arguments: Mapping[str, Any], saved: torch.Tensor) -> dict[str, Any]:
-        """The kernel arguments that forward and backward share; `saved` are the bytes of what is kept for backward."""
-        tensors = {role: arguments[name] for role, name in self.roles(arguments).items()}
-        x, label = _rows(tensors["x"]), tensors.get("label")
-        n_rows, n_cols = self._counts(arguments)
+    def _common(self, arguments: Mapping[str, Any], saved: Sequence[torch.Tensor]) -> dict[str, Any]:
+        """The kernel arguments that forward and backward share."""
+        roles = self.roles(arguments)
+        x, label = arguments[roles["x"]], arguments[roles["label"]] if "label" in roles else None
+        n_rows, n_cols, _ = self._sizes(arguments)
         if label is not None and label.dtype == torch.bool:
             label = label.view(torch.uint8)
+        first_y, first_positive, _ = self._first_factors(arguments)
         return {
-            **_described("x", tensors["x"]),
-            **_described("y", tensors.get("y", tensors["x"])),
-            **_described("positive", tensors.get("positive")),
+            **dict.fromkeys(("rest_ptr", "inv_length_ptr", "sums_ptr", "n_counted_ptr")),
+            **self.shared(arguments, saved),
             "label_ptr": label,
             "label_stride": 0 if label is None else label.stride(0),
-            "share_ptr": None,
-            "y_inv_norm_ptr": None,
-            "n_counted_ptr": None,
-            **_parts(saved, self._kept(arguments)),
             "n_rows": n_rows,
             "n_cols": n_cols,
-            "n_dims": x.shape[1],
-            "views": n_rows // len(tensors["x"]),
-            "divisor": n_rows if arguments["reduction"] == "mean" else 1,
+            "first_y": first_y,
+            "first_positive": first_positive,
+            "views": n_rows // len(x),
             "scale": 1 / arguments["temperature"],
-            # Whether tensor cores multiply as exactly as single precision, in three products, unless autocast asks for
-            # less. float16 is exact in one, with the range of single precision.
-            "IS_EXACT": x.dtype == torch.float32 and not arguments[IS_AUTOCAST],
+            "HAS_POSITIVES": "positive" in roles,
         }
+
+    def _factoring(self, arguments: Mapping[str, Any], common: Mapping[str, Any]) -> Launch:
+        """The launch that computes what is kept of each embedding."""
+        roles = self.roles(arguments)
+        *_, n_factors = self._first_factors(arguments)
+        own: dict[str, Any] = {}
+        for role in ("x", "y", "positive"):
+            own |= described(role, _rows(arguments[roles[role]]) if role in roles else None, ("row", "dim"))
+        own |= {"n_dims": self._sizes(arguments)[2], "ROWS": _FACTORED, "DIMS": dims_of(self._sizes(arguments)[2])}
+        return _launch(contrastive_loss_factors, n_factors // _FACTORED, {**common, **own}, 4)
 
 
 class InfoNCE(Contrastive):
@@ -181,12 +224,12 @@ class InfoNCE(Contrastive):
             return {"x": "query", "y": "positive"}
         return {"x": "query", "y": "negatives", "positive": "positive"}
 
-    def misfit(self, arguments: Mapping[str, Any]) -> bool:
-        """See `Contrastive.misfit`."""
+    def fits(self, arguments: Mapping[str, Any]) -> bool:
+        """See `Contrastive.fits`."""
         query, positive, negatives = (arguments[name] for name in ("query", "positive", "negatives"))
         if query.dim() != 2 or query.shape != positive.shape:
-            return True
-        return negatives is not None and (negatives.dim() != 2 or negatives.shape[1] != query.shape[1])
+            return False
+        return negatives is None or (negatives.dim() == 2 and negatives.shape[1] == query.shape[1])
 
 
 class SupCon(Contrastive):
@@ -203,89 +246,17 @@ class SupCon(Contrastive):
         """See `Contrastive.roles`."""
         return {"x": "input", "label": "target"}
 
-    def misfit(self, arguments: Mapping[str, Any]) -> bool:
-        """See `Contrastive.misfit`."""
+    def fits(self, arguments: Mapping[str, Any]) -> bool:
+        """See `Contrastive.fits`."""
         input, target = arguments["input"], arguments["target"]
-        return input.dim() not in (2, 3) or target.shape != input.shape[:1]
+        return input.dim() in (2, 3) and target.shape == input.shape[:1]
 
 
-def _rows(embeddings: torch.Tensor) -> torch.Tensor:
+def _rows(embeddings: torch.Tensor | None) -> torch.Tensor | None:
     """Embeddings as rows, the views of a sample one after the other."""
-    return embeddings if embeddings.dim() == 2 else embeddings.view(-1, embeddings.shape[-1])
+    return embeddings if embeddings is None or embeddings.dim() == 2 else embeddings.view(-1, embeddings.shape[-1])
 
 
-def _described(role: str, embeddings: torch.Tensor | None) -> dict[str, Any]:
-    """Embeddings, or none, by the names of the kernels' parameters."""
-    row_stride, dim_stride = (0, 0) if embeddings is None else _rows(embeddings).stride()
-    return {f"{role}_ptr": embeddings, f"{role}_row_stride": row_stride, f"{role}_dim_stride": dim_stride}
-
-
-def _room(count: int) -> int:
-    """Bytes of `count` numbers in single precision, up to where another tensor may begin."""
-    return padded(4 * count)
-
-
-def _parts(saved: torch.Tensor, kept: Mapping[str, int]) -> dict[str, torch.Tensor]:
-    """What is kept for backward, which is one tensor of bytes."""
-    starts = accumulate(map(_room, kept.values()), initial=0)
-    return {
-        name: saved[start:][: 4 * n].view(torch.float32) for (name, n), start in zip(kept.items(), starts, strict=False)
-    }
-
-
-def _parts_of_columns(blocks: int, tiles: int, num_warps: int) -> int:
-    """How many programs share the `tiles` of columns of each of some blocks of rows: so many that a large GPU is full,
-    and each has two tiles at least, so that one comes while it has another.
-    """
-    wanted = min(_PROGRAMS * _WARPS // num_warps // blocks, tiles // 2)
-    return triton.cdiv(tiles, triton.cdiv(tiles, max(wanted, 1)))
-
-
-# A program's tile, by the names of the kernels' parameters, and its warps. The more embeddings a program has, the less
-# often all others are read; the fewer, the more multiprocessors work. A warp multiplies 16 of them; of fewer, warps
-# share the columns. What is not plain has labels, or positives beside the columns, in registers; embeddings that are
-# not even have there what else Triton computes of each place, and reads by itself.
-_Tile = tuple[dict[str, int], int]
-
-
-def _forward_tile(n_rows: int, n_cols: int, x: torch.Tensor, *, is_plain: bool) -> _Tile:
-    """Of ROWS rows and COLS columns, which are split over programs, so that few rows can have large tiles."""
-    dims, is_even = _dims(x)
-    programs = n_rows * max(n_cols // 256, 1)  # if each has a row, and two tiles of columns
-    if x.itemsize == 2:
-        rows = _most_rows(programs, 32 if not is_even else 64 if dims > 128 else 128)
-        cols = 128 if rows > 32 and dims <= 128 and is_plain else 64
-        num_warps = 8 if rows == 128 or dims > 128 else 4
-    elif dims > 128 or not is_even:
-        rows, cols, num_warps = _LEAST, 32, 4 if is_even else 8
-    else:
-        rows = _most_rows(programs, 64)  # which four warps of a Hopper multiply with columns that stay where they are
-        cols = 64 if is_plain or rows < 64 else 32
-        num_warps = 4 if rows == 64 or (rows == 32 and is_plain) else 8
-    return {"ROWS": rows, "COLS": cols, "DIMS": dims}, num_warps
-
-
-def _backward_tile(n_own: int, x: torch.Tensor, *, is_plain: bool) -> _Tile:
-    """Of ROWS embeddings that have gradients, `n_own` in all, and COLS others."""
-    dims, is_even = _dims(x)
-    if x.itemsize == 2:
-        rows = _most_rows(n_own, 64 if is_even and dims <= 128 else 32)
-        cols = 64 if is_plain else 32
-        is_alone = rows > _LEAST and n_own < 2 * _PROGRAMS * rows  # on its multiprocessor
-        num_warps = 8 if dims > 128 or (is_alone and is_even) else 4
-    elif dims > 128 or not is_even:
-        rows, cols, num_warps = _LEAST, 32, 4 if is_even else 8
-    else:
-        rows = _most_rows(n_own, 32)
-        cols, num_warps = (32, 4) if _most_rows(n_own, 64) > rows else (64, 8)
-    return {"ROWS": rows, "COLS": cols, "DIMS": dims}, num_warps
-
-
-def _most_rows(n_own: int, most: int) -> int:
-    """How many of some embeddings a program has, if a large GPU is full of such programs."""
-    return next((each for each in (128, 64, 32) if each <= most and n_own >= _PROGRAMS * each), _LEAST)
-
-
-def _dims(x: torch.Tensor) -> tuple[int, bool]:
-    """Dimensions of a tile, and whether all embeddings begin where 16 bytes can be read."""
-    return max(triton.next_power_of_2(x.shape[1]), _LEAST), x.stride(0) % 16 == 0
+def _launch(kernel: Any, programs: int, arguments: Mapping[str, Any], num_warps: int) -> Launch:
+    """A launch with those of some arguments that a kernel takes."""
+    return Launch(kernel, (programs,), {name: arguments[name] for name in kernel.arg_names}, num_warps)

@@ -14,50 +14,27 @@ import triton.language as tl
 from autogen import compat
 from autogen.device_math import maximum, sqrt
 from autogen.losses.handwritten._reduction import (
-    NO_SUM,
+    Reduced,
     compute_dtype,
+    described,
     reduction_of,
-    result_dtype,
-    sum_arguments,
     sum_over_programs,
+    upstream_arguments,
 )
-from autogen.losses.handwritten._rows import lanes_of, masks_of_lanes, start_of_lanes
-from autogen.runtime.direct import padded
-from autogen.runtime.handwritten import Backward, Forward, Handwritten, Launch, defaults_of
+from autogen.losses.handwritten._rows import lanes_of, load_lanes, masks_of_lanes, start_of_lanes, store_lanes
+from autogen.runtime.handwritten import Backward, Forward, Launch, defaults_of
 from autogen.tiling.tiler import strided
 
 # torch's 1e-12, a C++ float there.
 _EPSILON = tl.constexpr(9.999999960041972e-13)
 _IS_TIE_CLAMPED = tl.constexpr(compat.CLAMPS_TIES)  # has no gradient at its bound, as torch's clamp has not
-_INPUTS = ("input1", "input2")
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_INPUTS, _SUMS = ("input1", "input2"), ("dot_ptr", "square1_ptr", "square2_ptr")
 # Elements of each input that a program holds at a time, and columns of a row up to which it is as many.
 _TILE, _SHORT = 2048, 128
 # Of rows that a warp or more share, so many per thread; half of that where sums are kept for each, or in doubles.
 _HELD = 16
 # Columns of a tile that are not made less to have fewer idle lanes.
 _LEAST_COLS = 128
-
-
-@triton.jit
-def _load(
-    input1_ptr: tl.tensor,
-    input2_ptr: tl.tensor,
-    place1: tl.tensor,
-    place2: tl.tensor,
-    mask: tl.tensor,
-    overlapping: tl.tensor,
-    is_last: tl.tensor,
-) -> tuple[tl.tensor, tl.tensor]:
-    """A tile of both inputs; where there is no element, 0 in the last one, and anything in others."""
-    if is_last:
-        input1 = tl.load(input1_ptr + place1, mask=mask, other=0.0)
-        input2 = tl.load(input2_ptr + place2, mask=mask, other=0.0)
-    else:
-        # Without `other`: branches that differ in a mask alone would be made one, of narrow loads.
-        input1 = tl.load(input1_ptr + place1, mask=overlapping)
-        input2 = tl.load(input2_ptr + place2, mask=overlapping)
-    return input1, input2
 
 
 @triton.jit
@@ -127,7 +104,8 @@ def cosine_embedding_loss_forward(
             mask, overlapping, _inside = masks_of_lanes(lane, skew, row_mask[:, None], n_cols, ALIGN, GROUP)
             lane = lane.to(tl.int64)
             place1, place2 = start1 + lane * input1_col_stride, start2 + lane * input2_col_stride
-            input1, input2 = _load(input1_ptr, input2_ptr, place1, place2, mask, overlapping, is_last)
+            input1 = load_lanes(input1_ptr, place1, mask, overlapping, is_last)
+            input2 = load_lanes(input2_ptr, place2, mask, overlapping, is_last)
             dot, square1, square2 = _sums(input1.to(dtype), input2.to(dtype))
         else:
             # Lane by lane, so that nothing is exchanged between threads before the end of the row.
@@ -139,7 +117,8 @@ def cosine_embedding_loss_forward(
                 mask, overlapping, _inside = masks_of_lanes(lane, skew, row_mask[:, None], n_cols, ALIGN, GROUP)
                 lane = lane.to(tl.int64)
                 place1, place2 = start1 + lane * input1_col_stride, start2 + lane * input2_col_stride
-                input1, input2 = _load(input1_ptr, input2_ptr, place1, place2, mask, overlapping, is_last)
+                input1 = load_lanes(input1_ptr, place1, mask, overlapping, is_last)
+                input2 = load_lanes(input2_ptr, place2, mask, overlapping, is_last)
                 input1 = input1.to(dtype) if GROUP == 1 else tl.where(mask, input1.to(dtype), 0.0)
                 input2 = input2.to(dtype) if GROUP == 1 else tl.where(mask, input2.to(dtype), 0.0)
                 dots += input1 * input2
@@ -170,12 +149,6 @@ def cosine_embedding_loss_forward(
             tl.program_id(0),
             tl.num_programs(0),
         )
-
-
-@triton.jit
-def _for_storage(x: tl.tensor, pointer: tl.tensor) -> tl.tensor:
-    """What `tl.store` can cast to the dtype behind `pointer`: to bfloat16 there is no way from double precision."""
-    return x.to(tl.float32) if pointer.dtype.element_ty == tl.bfloat16 else x
 
 
 @triton.jit
@@ -237,7 +210,8 @@ def cosine_embedding_loss_backward(
     lane = lane.to(tl.int64)
     place1 = start_of_lanes(row, input1_row_stride, ALIGN, GROUP)[:, None] + lane * input1_col_stride
     place2 = start_of_lanes(row, input2_row_stride, ALIGN, GROUP)[:, None] + lane * input2_col_stride
-    input1, input2 = _load(input1_ptr, input2_ptr, place1, place2, mask, overlapping, is_last)
+    input1 = load_lanes(input1_ptr, place1, mask, overlapping, is_last)
+    input2 = load_lanes(input2_ptr, place2, mask, overlapping, is_last)
     input1 = input1.to(dtype)
     input2 = input2.to(dtype)
     target = tl.load(target_ptr + row * target_stride, mask=row_mask, other=0)
@@ -258,34 +232,39 @@ def cosine_embedding_loss_backward(
     if grad_input1_ptr is not None:
         grad_input1 = grad_dot * input2 - (grad_cos * cos / square1)[:, None] * input1
         place = start_of_lanes(row, grad_input1_row_stride, ALIGN, GROUP)[:, None] + lane * grad_input1_col_stride
-        grad_input1 = _for_storage(grad_input1, grad_input1_ptr)
-        tl.store(grad_input1_ptr + place, grad_input1, mask=inside)
-        if is_edge:
-            tl.store(grad_input1_ptr + place, grad_input1, mask=mask & ~inside)
+        store_lanes(grad_input1_ptr, place, grad_input1, mask, inside, is_edge)
     if grad_input2_ptr is not None:
         grad_input2 = grad_dot * input1 - (grad_cos * cos / square2)[:, None] * input2
         place = start_of_lanes(row, grad_input2_row_stride, ALIGN, GROUP)[:, None] + lane * grad_input2_col_stride
-        grad_input2 = _for_storage(grad_input2, grad_input2_ptr)
-        tl.store(grad_input2_ptr + place, grad_input2, mask=inside)
-        if is_edge:
-            tl.store(grad_input2_ptr + place, grad_input2, mask=mask & ~inside)
+        store_lanes(grad_input2_ptr, place, grad_input2, mask, inside, is_edge)
 
 
-class CosineEmbedding(Handwritten):
+class CosineEmbedding(Reduced):
     """`1 - cos(input1, input2)` where target is 1, `max(0, cos - margin)` where it is -1."""
 
     defaults = defaults_of(torch.nn.functional.cosine_embedding_loss)
     constant = frozenset({"target"})
 
-    def refuse(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
-        """See `Handwritten.refuse`."""
-        input1, input2, target = (arguments[name] for name in ("input1", "input2", "target"))
+    def inputs(self, arguments: Mapping[str, Any]) -> Sequence[torch.Tensor]:
+        """See `Reduced.inputs`."""
+        return [arguments[name] for name in _INPUTS]
+
+    def shape(self, arguments: Mapping[str, Any]) -> Sequence[int]:
+        """See `Reduced.shape`."""
+        return _matrices(arguments)[0].shape[: arguments["target"].dim()]
+
+    def kept(self, arguments: Mapping[str, Any]) -> Mapping[str, tuple[torch.dtype, int]]:
+        """See `Reduced.kept`: three sums of each row, unless a program has whole rows."""
+        matrices = _matrices(arguments)
+        n_rows, n_cols = matrices[0].shape
+        each = compute_dtype(*matrices), n_rows
+        return {} if _is_whole(_lanes(matrices), n_cols) else dict.fromkeys(_SUMS, each)
+
+    def misfit(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
+        """See `Reduced.misfit`."""
+        input1, input2, target = (arguments[name] for name in (*_INPUTS, "target"))
         if not isinstance(arguments["margin"], (int, float)):
             return "a margin that is no number"
-        if reduction_of(arguments) not in ("none", "mean", "sum"):
-            return "an unknown reduction"
-        if input1.dtype not in _FLOATS or input2.dtype not in _FLOATS:
-            return "inputs that are not floating-point"
         if target.dim() > 1 or input1.dim() != target.dim() + 1 or input2.dim() != input1.dim():
             return f"inputs of {input1.dim()} and {input2.dim()} dimensions, a target of {target.dim()}"
         if input1.shape[-1] != input2.shape[-1]:
@@ -296,42 +275,24 @@ class CosineEmbedding(Handwritten):
             counts = {input1.shape[0], input2.shape[0], target.shape[0]} - {1}
             if len(counts) > 1:
                 return "different numbers of rows"
-            for name, tensor in (("input1", input1), ("input2", input2)):
+            for name, tensor in zip(_INPUTS, (input1, input2), strict=True):
                 if name in needs_gradient and counts and tensor.shape[0] == 1:
                     return "the gradient of an input with one row for all rows of the other"
-        if "target" in needs_gradient and not {"input1", "input2"} & set(needs_gradient):
+        if "target" in needs_gradient and not {*_INPUTS} & {*needs_gradient}:
             return "the gradient of the target, which has none"
         return None
-
-    def results(self, arguments: Mapping[str, Any]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        """See `Handwritten.results`."""
-        input1, input2, target = (arguments[name] for name in ("input1", "input2", "target"))
-        matrices = _matrices(arguments)
-        n_rows, n_cols = matrices[0].shape
-        shape = (n_rows,) if reduction_of(arguments) == "none" and target.dim() == 1 else ()
-        loss = torch.empty(shape, dtype=result_dtype(arguments, input1, input2), device=input1.device)
-        if _is_whole(_lanes(matrices), n_cols):
-            return loss, ()
-        # Each begins at a multiple of 16 bytes: Triton compiles a kernel for every other pattern of alignment.
-        n_bytes = 3 * padded(n_rows) * compute_dtype(input1, input2).itemsize
-        return loss, (torch.empty(n_bytes, dtype=torch.uint8, device=input1.device),)
 
     def forward(self, arguments: Mapping[str, Any]) -> Forward:
         """See `Handwritten.forward`."""
         matrices = _matrices(arguments)
-        n_rows, _ = matrices[0].shape
-        dtype = compute_dtype(*matrices)
         tile, num_warps = _tile(matrices)
         loss, saved = self.results(arguments)
-        own = {"loss_ptr": loss, **_kept(saved, dtype, n_rows)}
-        programs = triton.cdiv(n_rows, tile["ROWS"])
-        summing = NO_SUM
+        programs = triton.cdiv(len(matrices[0]), tile["ROWS"])
         if reduction_of(arguments) != "none":
             programs = strided(programs, num_warps)
-            summing = sum_arguments(programs, dtype, loss.device)
-        common = _common(arguments, matrices)
-        launch = Launch(cosine_embedding_loss_forward, (programs,), {**common, **own, **summing, **tile}, num_warps)
-        return Forward(loss, saved, (launch,))
+        both, summing = self._common(arguments, saved), self.summing(arguments, programs)
+        own = {**both, "loss_ptr": loss, **summing, **tile}
+        return Forward(loss, saved, (Launch(cosine_embedding_loss_forward, (programs,), own, num_warps),))
 
     def backward(
         self,
@@ -342,31 +303,27 @@ class CosineEmbedding(Handwritten):
     ) -> Backward:
         """See `Handwritten.backward`."""
         matrices = _matrices(arguments)
-        common = _common(arguments, matrices)
         n_rows, n_cols = matrices[0].shape
-        own: dict[str, Any] = _kept(saved, compute_dtype(*matrices), n_rows)
-        own |= {"grad_loss_ptr": upstream, "grad_loss_stride": upstream.expand(n_rows).stride(0)}
+        own = {**self._common(arguments, saved), **upstream_arguments(upstream)}
         gradients = self.gradients(arguments, wanted)
         for name in _INPUTS:
-            gradient = gradients.get(name)
-            strides: tuple[int, ...] = (0, 0)
-            if gradient is not None:
-                matrices.append(gradient.expand(n_rows, n_cols))
-                strides = matrices[-1].stride()
-            own[f"grad_{name}_ptr"] = gradient
-            own[f"grad_{name}_row_stride"], own[f"grad_{name}_col_stride"] = strides
+            own |= described(f"grad_{name}", gradients.get(name), ("row", "col"), (n_rows, n_cols))
+        matrices += [each.expand(n_rows, n_cols) for each in gradients.values()]
         tile, num_warps = _tile(matrices, is_whole=not saved)
         grid = (triton.cdiv(n_rows, tile["ROWS"]) * triton.cdiv(n_cols + tile["GROUP"] - 1, tile["COLS"]),)
-        launch = Launch(cosine_embedding_loss_backward, grid, {**common, **own, **tile}, num_warps)
-        return Backward(gradients, (launch,))
+        return Backward(gradients, (Launch(cosine_embedding_loss_backward, grid, {**own, **tile}, num_warps),))
 
-
-def _kept(saved: Sequence[torch.Tensor], dtype: torch.dtype, n_rows: int) -> dict[str, Any]:
-    """The three sums of each row, which are one tensor of bytes or none, by the names of the kernels' parameters."""
-    names = ("dot_ptr", "square1_ptr", "square2_ptr")
-    if not saved:
-        return dict.fromkeys(names)
-    return dict(zip(names, saved[0].view(dtype).view(3, -1)[:, :n_rows], strict=True))
+    def _common(self, arguments: Mapping[str, Any], saved: Sequence[torch.Tensor]) -> dict[str, Any]:
+        """What forward and backward both take, by the names of the kernels' parameters."""
+        n_rows, n_cols = shape = _matrices(arguments)[0].shape
+        target = arguments["target"]
+        if target.dtype in (torch.bool, torch.uint8):
+            target = target.view(torch.int8)  # where 255 is -1, as it is for torch
+        common = {**dict.fromkeys(_SUMS), **self.shared(arguments, saved), "n_rows": n_rows, "n_cols": n_cols}
+        for name in _INPUTS:
+            common |= described(name, arguments[name], ("row", "col"), shape)
+        common |= {"target_ptr": target, "target_stride": target.expand(n_rows).stride(0)}
+        return {**common, "MARGIN": float(arguments["margin"])}
 
 
 def _matrices(arguments: Mapping[str, Any]) -> list[torch.Tensor]:
@@ -375,20 +332,6 @@ def _matrices(arguments: Mapping[str, Any]) -> list[torch.Tensor]:
     n_cols = inputs[0].shape[-1]
     n_rows = max(arguments["target"].numel(), *(each.numel() // n_cols for each in inputs))
     return [each.expand(n_rows, n_cols) for each in inputs]
-
-
-def _common(arguments: Mapping[str, Any], matrices: Sequence[torch.Tensor]) -> dict[str, Any]:
-    """What forward and backward both read, by the names of the kernels' parameters."""
-    input1, input2, target = (arguments[name] for name in (*_INPUTS, "target"))
-    if target.dtype in (torch.bool, torch.uint8):
-        target = target.view(torch.int8)  # where 255 is -1, as it is for torch
-    common: dict[str, Any] = {"input1_ptr": input1, "input2_ptr": input2, "target_ptr": target}
-    for name, each in zip(_INPUTS, matrices, strict=False):
-        common[f"{name}_row_stride"], common[f"{name}_col_stride"] = each.stride()
-    common["n_rows"], common["n_cols"] = n_rows, _ = matrices[0].shape
-    common |= {"target_stride": target.expand(n_rows).stride(0), "MARGIN": float(arguments["margin"])}
-    common["divisor"] = n_rows if reduction_of(arguments) == "mean" else 1
-    return common
 
 
 def _lanes(matrices: Sequence[torch.Tensor], *, is_whole: bool = False) -> dict[str, int]:

@@ -10,22 +10,16 @@ from typing import Any
 import torch
 import triton
 
-from autogen.losses.handwritten._reduction import (
-    NO_SUM,
-    compute_dtype,
-    result_dtype,
-    sum_arguments,
-)
+from autogen.losses.handwritten._reduction import Reduced, compute_dtype, upstream_arguments
 from autogen.losses.handwritten.ctc_kernels import ctc_loss_backward, ctc_loss_forward
 from autogen.runtime.direct import padded
-from autogen.runtime.handwritten import Backward, Forward, Found, Handwritten, Launch, defaults_of
+from autogen.runtime.handwritten import Backward, Forward, Found, Launch, defaults_of
 
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _MAX_STATES = 8192
 
 
-class CTC(Handwritten):
+class CTC(Reduced):
     """`torch.nn.functional.ctc_loss` with one launch forward and one backward; its gradient is deterministic.
 
     Lengths on the GPU stay there: where one is out of range, the loss is nan. A label out of range has probability 0.
@@ -36,19 +30,34 @@ class CTC(Handwritten):
     on_host = frozenset({"targets", "input_lengths", "target_lengths"})
     checks_values = True  # of tensors on the CPU, as torch does; if not, these are taken for those of a GPU
 
-    def refuse(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
-        """See `Handwritten.refuse`."""
+    def inputs(self, arguments: Mapping[str, Any]) -> Sequence[torch.Tensor]:
+        """See `Reduced.inputs`."""
+        return [arguments["log_probs"]]
+
+    def shape(self, arguments: Mapping[str, Any]) -> Sequence[int]:
+        """See `Reduced.shape`."""
+        return arguments["log_probs"].shape[1:-1]
+
+    def kept(self, arguments: Mapping[str, Any]) -> Mapping[str, tuple[torch.dtype, int]]:
+        """See `Reduced.kept`: of each sequence its loss, and the logarithms of all states."""
+        n_steps, n_batch, _ = _batched(arguments["log_probs"]).shape
+        dtype = compute_dtype(arguments["log_probs"])
+        n_states = n_batch * n_steps * 2 * (_n_labels(arguments) + 1)
+        return {"nll_ptr": (dtype, n_batch), "alpha_ptr": (dtype, n_states)}
+
+    def misfit(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
+        """See `Reduced.misfit`."""
         log_probs, targets, blank = (arguments[name] for name in ("log_probs", "targets", "blank"))
-        if not isinstance(log_probs, torch.Tensor) or not isinstance(targets, torch.Tensor):
-            return "log_probs or targets that are no tensors"
-        if log_probs.dtype not in _FLOATS or log_probs.dim() not in (2, 3) or log_probs.numel() == 0:
-            return f"log_probs that are {str(log_probs.dtype)[6:]} of the shape {tuple(log_probs.shape)}"
+        if not isinstance(targets, torch.Tensor):
+            return "targets that are no tensor"
+        if log_probs.dim() not in (2, 3) or log_probs.numel() == 0:
+            return f"log_probs of the shape {tuple(log_probs.shape)}"
         if targets.dtype not in _INTEGERS or targets.dim() not in (1, 2):
             return f"targets that are {str(targets.dtype)[6:]} of the shape {tuple(targets.shape)}"
         if set(needs_gradient) - {"log_probs"}:
             return "a gradient for anything but log_probs"
-        if arguments["reduction"] not in ("none", "mean", "sum") or type(arguments["zero_infinity"]) is not bool:
-            return "options that torch does not know"
+        if type(arguments["zero_infinity"]) is not bool:
+            return "a zero_infinity that is no bool"
         _, n_batch, n_classes = _batched(log_probs).shape
         if type(blank) is not int or not 0 <= blank < n_classes:
             return f"the blank {blank!r} out of the {n_classes} classes"
@@ -122,26 +131,12 @@ class CTC(Handwritten):
             return True
         return lengths.device.type == "cpu" and self.checks_values
 
-    def results(self, arguments: Mapping[str, Any]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        """See `Handwritten.results`."""
-        log_probs = arguments["log_probs"]
-        n_steps, n_batch, _ = _batched(log_probs).shape
-        shape = (n_batch,) if arguments["reduction"] == "none" and log_probs.dim() == 3 else ()
-        loss = torch.empty(shape, dtype=result_dtype(arguments, log_probs), device=log_probs.device)
-        n_states = n_batch * n_steps * 2 * (_n_labels(arguments) + 1)
-        n_bytes = _room(n_batch) + n_states * compute_dtype(log_probs).itemsize
-        return loss, (torch.empty(n_bytes, dtype=torch.uint8, device=log_probs.device),)
-
     def forward(self, arguments: Mapping[str, Any]) -> Forward:
         """See `Handwritten.forward`."""
-        log_probs = arguments["log_probs"]
-        _, n_batch, _ = _batched(log_probs).shape
-        loss, (states,) = self.results(arguments)
-        is_reduced = arguments["reduction"] != "none"
-        summed = sum_arguments(n_batch, compute_dtype(log_probs), log_probs.device) if is_reduced else NO_SUM
-        both = _common(arguments, states)
-        launch = Launch(ctc_loss_forward, (n_batch,), {**both, "loss_ptr": loss, **summed}, _num_warps(both["BLOCK"]))
-        return Forward(loss, (states,), (launch,))
+        loss, saved = self.results(arguments)
+        n_batch = _batched(arguments["log_probs"]).shape[1]
+        own = {**self._common(arguments, saved), "loss_ptr": loss, **self.summing(arguments, n_batch)}
+        return Forward(loss, saved, (Launch(ctc_loss_forward, (n_batch,), own, _num_warps(own["BLOCK"])),))
 
     def backward(
         self,
@@ -153,13 +148,12 @@ class CTC(Handwritten):
         """See `Handwritten.backward`."""
         gradients = self.gradients(arguments, wanted)
         _, n_batch, n_classes = _batched(arguments["log_probs"]).shape
-        both = _common(arguments, saved[0])
+        both = self._common(arguments, saved)
         num_warps = _num_warps(both["BLOCK"])
         cols = min(triton.next_power_of_2(n_classes), 128)
         own = {
-            "grad_loss_ptr": upstream,
+            **upstream_arguments(upstream),
             "grad_log_probs_ptr": gradients["log_probs"],
-            "grad_loss_stride": upstream.stride(0) if upstream.dim() else 0,
             "grad_step_stride": n_batch * n_classes,
             "COLS": cols,
             "ROWS": 256 * num_warps // cols,  # 8 elements per thread
@@ -168,48 +162,39 @@ class CTC(Handwritten):
         grid = (n_batch, 1 + triton.cdiv(n_classes, cols))
         return Backward(gradients, (Launch(ctc_loss_backward, grid, {**both, **own}, num_warps),))
 
+    def _common(self, arguments: Mapping[str, Any], saved: Sequence[torch.Tensor]) -> dict[str, Any]:
+        """The kernel arguments that forward and backward share."""
+        log_probs, targets = _batched(arguments["log_probs"]), arguments["targets"]
+        n_steps, n_batch, n_classes = log_probs.shape
+        names = ("input_lengths", "target_lengths", "starts")
+        if "lengths" in arguments:
+            lengths = list(arguments["lengths"].view(torch.int64).view(-1, padded(8 * n_batch) // 8)[:, :n_batch])
+        else:
+            lengths = [arguments[name] for name in names if name in arguments]
+        step_stride, sequence_stride, class_stride = log_probs.stride()
+        return {
+            **self.shared(arguments, saved),
+            "log_probs_ptr": log_probs,
+            "targets_ptr": targets,
+            "starts_ptr": None,
+            **{f"{name}_ptr": each for name, each in zip(names, lengths, strict=False)},
+            "n_steps": n_steps,
+            "n_classes": n_classes,
+            "n_labels": _n_labels(arguments),
+            "blank": arguments["blank"],
+            "targets_stride": targets.shape[-1],
+            "step_stride": step_stride,
+            "sequence_stride": sequence_stride,
+            "class_stride": class_stride,
+            "ZERO_INFINITY": arguments["zero_infinity"],
+            "PER_LABEL": arguments["reduction"] == "mean",
+            "BLOCK": triton.next_power_of_2(_n_labels(arguments) + 1),
+        }
+
 
 def _n_labels(arguments: Mapping[str, Any]) -> int:
     """A bound of the labels of a target."""
     return arguments["n_labels"] if "n_labels" in arguments else arguments["targets"].shape[1]
-
-
-def _room(n_batch: int) -> int:
-    """Bytes of a number for each sequence, of 8 bytes at most, up to where another tensor may begin."""
-    return padded(8 * n_batch)
-
-
-def _common(arguments: Mapping[str, Any], states: torch.Tensor) -> dict[str, Any]:
-    """The kernel arguments that forward and backward share; `states` are the bytes of what is saved."""
-    log_probs, targets = _batched(arguments["log_probs"]), arguments["targets"]
-    n_steps, n_batch, n_classes = log_probs.shape
-    n_labels, dtype, room = _n_labels(arguments), compute_dtype(log_probs), _room(n_batch)
-    names = ("input_lengths", "target_lengths", "starts")
-    if "lengths" in arguments:
-        lengths = list(arguments["lengths"].view(torch.int64).view(-1, room // 8)[:, :n_batch])
-    else:
-        lengths = [arguments[name] for name in names if name in arguments]
-    step_stride, sequence_stride, class_stride = log_probs.stride()
-    return {
-        "log_probs_ptr": log_probs,
-        "targets_ptr": targets,
-        "starts_ptr": None,
-        **{f"{name}_ptr": each for name, each in zip(names, lengths, strict=False)},
-        "nll_ptr": states[:room].view(dtype)[:n_batch],
-        "alpha_ptr": states[room:].view(dtype),
-        "n_steps": n_steps,
-        "n_classes": n_classes,
-        "n_labels": n_labels,
-        "blank": arguments["blank"],
-        "targets_stride": targets.shape[-1],
-        "step_stride": step_stride,
-        "sequence_stride": sequence_stride,
-        "class_stride": class_stride,
-        "divisor": n_batch if arguments["reduction"] == "mean" else 1,
-        "ZERO_INFINITY": arguments["zero_infinity"],
-        "PER_LABEL": arguments["reduction"] == "mean",
-        "BLOCK": triton.next_power_of_2(n_labels + 1),
-    }
 
 
 def _num_warps(block: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,17 +10,15 @@ import triton
 import triton.language as tl
 
 from autogen.losses.handwritten._reduction import (
-    NO_SUM,
+    Reduced,
     compute_dtype,
-    reduction_of,
-    result_dtype,
-    sum_arguments,
+    described,
     sum_over_programs,
+    upstream_arguments,
 )
-from autogen.losses.handwritten._rows import lanes_of, masks_of_lanes, start_of_lanes
-from autogen.runtime.handwritten import Backward, Forward, Found, Handwritten, Launch, defaults_of
+from autogen.losses.handwritten._rows import lanes_of, load_lanes, masks_of_lanes, start_of_lanes, store_lanes
+from autogen.runtime.handwritten import Backward, Forward, Found, Launch, defaults_of
 
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _MAX_CLASSES = 8192
 # Pairs of a target and a class that a program looks at in one step, where there are few classes; then, how many targets
 # it looks at all the same, up to 1024 classes and beyond.
@@ -82,19 +80,6 @@ def load_targets(
 
 
 @triton.jit
-def load_row(
-    input_ptr: tl.tensor, place: tl.tensor, mask: tl.tensor, overlapping: tl.tensor, is_last: tl.tensor
-) -> tl.tensor:
-    """A row of the input, of anything where there is no class."""
-    if is_last:
-        input = tl.load(input_ptr + place, mask=mask, other=0.0)
-    else:
-        # Without `other`: branches that differ in a mask alone would be made one, of narrow loads.
-        input = tl.load(input_ptr + place, mask=overlapping)
-    return input
-
-
-@triton.jit
 def multilabel_margin_loss_forward(
     input_ptr: tl.tensor,
     target_ptr: tl.tensor,
@@ -103,9 +88,9 @@ def multilabel_margin_loss_forward(
     counter_ptr: tl.tensor,
     n_classes: tl.tensor,
     input_row_stride: tl.tensor,
-    input_stride: tl.tensor,
+    input_col_stride: tl.tensor,
     target_row_stride: tl.tensor,
-    target_stride: tl.tensor,
+    target_col_stride: tl.tensor,
     divisor: tl.tensor,
     DTYPE: tl.constexpr,
     ALIGN: tl.constexpr,
@@ -129,12 +114,12 @@ def multilabel_margin_loss_forward(
     lane = tl.arange(0, COLS)
     skew = (row * input_row_stride % GROUP).to(tl.int32)
     mask, overlapping, _inside = masks_of_lanes(lane, skew, True, n_classes, ALIGN, GROUP)
-    place = start_of_lanes(row, input_row_stride, ALIGN, GROUP) + lane.to(tl.int64) * input_stride
+    place = start_of_lanes(row, input_row_stride, ALIGN, GROUP) + lane.to(tl.int64) * input_col_stride
     is_last = True if GROUP == 1 else row + 1 == tl.num_programs(0)
-    input = load_row(input_ptr, place, mask, overlapping, is_last).to(DTYPE)
+    input = load_lanes(input_ptr, place, mask, overlapping, is_last).to(DTYPE)
     input_ptr += row * input_row_stride
     target_ptr += row * target_row_stride
-    is_target, n_targets, is_valid = mark_targets(target_ptr, target_stride, lane - skew, n_classes, COLS, SLOTS)
+    is_target, n_targets, is_valid = mark_targets(target_ptr, target_col_stride, lane - skew, n_classes, COLS, SLOTS)
     # -inf makes up no pair, whatever the target.
     other = tl.where(mask & ~is_target, input, float("-inf"))
 
@@ -143,7 +128,9 @@ def multilabel_margin_loss_forward(
     lost = tl.zeros([COLS], DTYPE)
     for first_slot in range(0, n_targets, SLOTS):
         slot = first_slot + tl.arange(0, SLOTS)
-        _, at_target = load_targets(input_ptr, target_ptr, input_stride, target_stride, slot, n_targets, n_classes)
+        _, at_target = load_targets(
+            input_ptr, target_ptr, input_col_stride, target_col_stride, slot, n_targets, n_classes
+        )
         hinge = (1.0 - at_target.to(DTYPE))[:, None] + other[None, :]
         step = tl.sum(tl.where(hinge > 0.0, hinge, 0.0), 0) - lost
         total = hinges + step
@@ -169,9 +156,9 @@ def multilabel_margin_loss_backward(
     grad_input_ptr: tl.tensor,
     n_classes: tl.tensor,
     input_row_stride: tl.tensor,
-    input_stride: tl.tensor,
+    input_col_stride: tl.tensor,
     target_row_stride: tl.tensor,
-    target_stride: tl.tensor,
+    target_col_stride: tl.tensor,
     grad_loss_stride: tl.tensor,
     grad_row_stride: tl.tensor,
     divisor: tl.tensor,
@@ -196,19 +183,21 @@ def multilabel_margin_loss_backward(
     lane = tl.arange(0, COLS)
     skew = (row * input_row_stride % GROUP).to(tl.int32)
     mask, overlapping, inside = masks_of_lanes(lane, skew, True, n_classes, ALIGN, GROUP)
-    place = start_of_lanes(row, input_row_stride, ALIGN, GROUP) + lane.to(tl.int64) * input_stride
+    place = start_of_lanes(row, input_row_stride, ALIGN, GROUP) + lane.to(tl.int64) * input_col_stride
     is_last = True if GROUP == 1 else row + 1 == tl.num_programs(0)
-    input = load_row(input_ptr, place, mask, overlapping, is_last).to(DTYPE)
+    input = load_lanes(input_ptr, place, mask, overlapping, is_last).to(DTYPE)
     input_ptr += row * input_row_stride
     target_ptr += row * target_row_stride
     classes = lane - skew
-    is_target, n_targets, is_valid = mark_targets(target_ptr, target_stride, classes, n_classes, COLS, SLOTS)
+    is_target, n_targets, is_valid = mark_targets(target_ptr, target_col_stride, classes, n_classes, COLS, SLOTS)
     other = tl.where(mask & ~is_target, input, float("-inf"))
 
     pairs = tl.zeros([COLS], tl.int32)
     for first_slot in range(0, n_targets, SLOTS):
         slot = first_slot + tl.arange(0, SLOTS)
-        label, at_target = load_targets(input_ptr, target_ptr, input_stride, target_stride, slot, n_targets, n_classes)
+        label, at_target = load_targets(
+            input_ptr, target_ptr, input_col_stride, target_col_stride, slot, n_targets, n_classes
+        )
         is_pair = ((1.0 - at_target.to(DTYPE))[:, None] + other[None, :] > 0.0).to(tl.int32)
         pairs += tl.sum(is_pair, 0)
         pairs -= tl.sum(tl.where(label[:, None] == classes[None, :], tl.sum(is_pair, 1)[:, None], 0), 0)
@@ -216,12 +205,10 @@ def multilabel_margin_loss_backward(
     grad_loss = tl.load(grad_loss_ptr + row * grad_loss_stride).to(DTYPE) / divisor
     grad_input = pairs.to(DTYPE) * tl.where(is_valid, grad_loss, float("nan"))
     grad_input_ptr += start_of_lanes(row, grad_row_stride, ALIGN, GROUP)
-    tl.store(grad_input_ptr + lane, grad_input, mask=inside)
-    if GROUP > 1:
-        tl.store(grad_input_ptr + lane, grad_input, mask=mask & ~inside)
+    store_lanes(grad_input_ptr, lane, grad_input, mask, inside, GROUP > 1)
 
 
-class MultiLabelMargin(Handwritten):
+class MultiLabelMargin(Reduced):
     """`sum of max(0, 1 - x[t] + x[c]) / C` over targets `t` and the classes `c` that are no targets."""
 
     defaults = defaults_of(torch.nn.functional.multilabel_margin_loss)
@@ -238,13 +225,17 @@ class MultiLabelMargin(Handwritten):
         is_known = least >= -1 and greatest < _sizes(arguments["input"])[1]
         return Found({}) if is_known else "targets that are no classes"
 
-    def refuse(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
-        """See `Handwritten.refuse`."""
+    def inputs(self, arguments: Mapping[str, Any]) -> Sequence[torch.Tensor]:
+        """See `Reduced.inputs`."""
+        return [arguments["input"]]
+
+    def shape(self, arguments: Mapping[str, Any]) -> Sequence[int]:
+        """See `Reduced.shape`."""
+        return arguments["input"].shape[:-1]
+
+    def misfit(self, arguments: Mapping[str, Any], needs_gradient: Sequence[str]) -> str | None:
+        """See `Reduced.misfit`."""
         input, target = arguments["input"], arguments["target"]
-        if reduction_of(arguments) not in ("none", "mean", "sum"):
-            return "an unknown reduction"
-        if input.dtype not in _FLOATS:
-            return "an input that is not floating-point"
         if target.dtype != torch.int64:
             return "targets that are not int64"
         if input.dim() > 2:
@@ -257,22 +248,12 @@ class MultiLabelMargin(Handwritten):
             return f"more than {_MAX_CLASSES} classes"
         return None
 
-    def results(self, arguments: Mapping[str, Any]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        """See `Handwritten.results`."""
-        input = arguments["input"]
-        shape = input.shape[:-1] if reduction_of(arguments) == "none" else ()
-        return torch.empty(shape, dtype=result_dtype(arguments, input), device=input.device), ()
-
     def forward(self, arguments: Mapping[str, Any]) -> Forward:
         """See `Handwritten.forward`."""
-        input = arguments["input"]
-        common = _common(arguments, [input])
-        n_rows, _ = _sizes(input)
-        is_reduced = reduction_of(arguments) != "none"
+        n_rows, _ = _sizes(arguments["input"])
         loss, _ = self.results(arguments)
-        summing = sum_arguments(n_rows, compute_dtype(input), input.device) if is_reduced else NO_SUM
-        own = {**common, **summing, "loss_ptr": loss}
-        return Forward(loss, (), (Launch(multilabel_margin_loss_forward, (n_rows,), own, _num_warps(common)),))
+        own = {**self._common(arguments, []), **self.summing(arguments, n_rows), "loss_ptr": loss}
+        return Forward(loss, (), (Launch(multilabel_margin_loss_forward, (n_rows,), own, _num_warps(own)),))
 
     def backward(
         self,
@@ -282,36 +263,31 @@ class MultiLabelMargin(Handwritten):
         wanted: Sequence[str],
     ) -> Backward:
         """See `Handwritten.backward`."""
-        input = arguments["input"]
         gradients = self.gradients(arguments, wanted)
-        gradient = gradients["input"]
-        common = _common(arguments, [input, gradient])
-        n_rows, n_classes = _sizes(input)
-        own = {**common, "grad_input_ptr": gradient, "grad_loss_ptr": upstream, "grad_row_stride": n_classes}
-        own["grad_loss_stride"] = upstream.expand(n_rows).stride(0)
-        launch = Launch(multilabel_margin_loss_backward, (n_rows,), own, _num_warps(common))
-        return Backward(gradients, (launch,))
+        n_rows, n_classes = _sizes(arguments["input"])
+        own = {**self._common(arguments, gradients.values()), **upstream_arguments(upstream)}
+        own |= {"grad_input_ptr": gradients["input"], "grad_row_stride": n_classes}
+        return Backward(gradients, (Launch(multilabel_margin_loss_backward, (n_rows,), own, _num_warps(own)),))
+
+    def _common(self, arguments: Mapping[str, Any], gradients: Iterable[torch.Tensor]) -> dict[str, Any]:
+        """What forward and backward both take, by the names of the kernels' parameters."""
+        input = arguments["input"]
+        n_rows, n_classes = shape = _sizes(input)
+        cols = triton.next_power_of_2(n_classes)
+        lanes = lanes_of([each.expand(n_rows, n_classes) for each in (input, *gradients)])
+        if n_classes + lanes["GROUP"] - 1 > cols:  # more lanes would be idle than columns are gained
+            lanes["GROUP"] = 1
+        common = {**self.shared(arguments, ()), "n_classes": n_classes}
+        common["divisor"] *= n_classes
+        for name in ("input", "target"):
+            common |= described(name, arguments[name], ("row", "col"), shape)
+        common["DTYPE"] = tl.float64 if compute_dtype(input) == torch.float64 else tl.float32
+        return {**common, **lanes, "COLS": cols, "SLOTS": min(cols, 16, max(_LEAST_SLOTS[cols > 1024], _PAIRS // cols))}
 
 
 def _sizes(input: torch.Tensor) -> tuple[int, int]:
     """Rows and classes."""
     return (input.shape[0], input.shape[1]) if input.dim() == 2 else (1, input.numel())
-
-
-def _common(arguments: Mapping[str, Any], rows: Sequence[torch.Tensor]) -> dict[str, Any]:
-    """What forward and backward both take, by the names of the kernels' parameters; `rows` are what they walk."""
-    input, target = arguments["input"], arguments["target"]
-    n_rows, n_classes = _sizes(input)
-    cols = triton.next_power_of_2(n_classes)
-    lanes = lanes_of([each.expand(n_rows, n_classes) for each in rows])
-    if n_classes + lanes["GROUP"] - 1 > cols:  # more lanes would be idle than columns are gained
-        lanes["GROUP"] = 1
-    common: dict[str, Any] = {"input_ptr": input, "target_ptr": target, "n_classes": n_classes}
-    for name, tensor in (("input", input), ("target", target)):
-        common[f"{name}_row_stride"], common[f"{name}_stride"] = tensor.expand(n_rows, n_classes).stride()
-    common["divisor"] = n_classes * (n_rows if reduction_of(arguments) == "mean" else 1)
-    common["DTYPE"] = tl.float64 if compute_dtype(input) == torch.float64 else tl.float32
-    return {**common, **lanes, "COLS": cols, "SLOTS": min(cols, 16, max(_LEAST_SLOTS[cols > 1024], _PAIRS // cols))}
 
 
 def _num_warps(common: Mapping[str, Any]) -> int:

@@ -178,6 +178,21 @@ def test_a_nan_is_an_error(timed: list[gpu.Call]) -> None:
     assert run.error(case, half_nan, inputs) == math.inf, "of the gradient only"
 
 
+def test_all_embeddings_have_gradients(timed: list[gpu.Call]) -> None:
+    """And an error in that of the second is one; what was last computed is forgotten."""
+    case = replace(next(case for case in cases() if case.name == "infonce"), shape=(6, 8), dtype=torch.float32)
+    sets = run.sets_of_inputs(case)
+    assert [[each.requires_grad for each in inputs] for inputs in sets] == [[True, True]] * len(sets)
+    assert run.error(case, case.eager(), sets[0]) < 1e-5
+    half_nan = lambda x, y: case.eager()(x, y) + 0 * (y * 0).sqrt().sum()  # noqa: E731
+    assert run.error(case, half_nan, sets[0]) == math.inf
+    call, prepare = run.directions_of(case.eager(), sets)["both"]
+    call(0)
+    assert all(each.grad is not None for each in sets[0])
+    prepare(0)
+    assert all(each.grad is None for each in sets[0])
+
+
 def test_versions_tell_of_all_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"losses", "templates", "handwritten", "lowering"} <= {path.parent.name for path in source_files()}
     before = run.versions_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import autogen.losses
-from autogen import explain, policy
-from autogen.losses.handwritten import contrastive
+from autogen import autogen_loss, explain, policy
+from autogen.losses import handwritten
+from autogen.losses.handwritten import contrastive, contrastive_path
 from autogen.losses.handwritten.contrastive_tiles import halves
 from autogen.runtime.scratch import COUNTERS
 from tests.interpret.launches import Launches
@@ -43,8 +45,12 @@ def drawn(kind: str, n: int, d: int, dtype: torch.dtype = torch.float32, *, m: i
 
 
 def loss_of(kind: str, **options: Any) -> torch.nn.Module:
-    name = "InfoNCELoss" if kind in KINDS[:2] else "SupConLoss"
-    return getattr(autogen.losses, name)(**options)  # type: ignore[no-any-return]
+    """A loss whose calls run on tiles whatever their size is, or on torch."""
+    loss = getattr(autogen.losses, "InfoNCELoss" if kind in KINDS[:2] else "SupConLoss")(**options)
+    if "use_autogen" in options:
+        return loss  # type: ignore[no-any-return]
+    make = handwritten.make_info_nce if kind in KINDS[:2] else handwritten.make_sup_con
+    return autogen_loss(loss, reads="arguments", handwritten=partial(make, always=True))  # type: ignore[no-any-return]
 
 
 def asking(inputs: list[Tensor], wanted: tuple[bool, ...] = (True, True, True)) -> list[Tensor]:
@@ -101,7 +107,7 @@ def test_sizes(n: int, d: int, kind: str, reduction: str, dtype: torch.dtype) ->
 @pytest.mark.parametrize("kind", KINDS)
 def test_tiles_of_many(kind: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """As large as they are where there are more programs than multiprocessors."""
-    monkeypatch.setattr(contrastive, "_PROGRAMS", 1)
+    monkeypatch.setattr(contrastive_path, "_PROGRAMS", 1)
     for n, d in ((130, 80), (161, 67)):
         check(kind, asking(drawn(kind, n, d, dtype, m=140)))
 
@@ -119,8 +125,8 @@ def test_columns_of_several_programs(kind: str, reduction: str) -> None:
 @pytest.mark.parametrize("blocks", [1, 7, 100, 128, 384, 5000])
 def test_no_part_of_the_columns_is_empty(blocks: int, tiles: int) -> None:
     for num_warps in (4, 8):
-        parts = contrastive._parts_of_columns(blocks, tiles, num_warps)
-        assert parts == 1 or blocks * parts * num_warps <= contrastive._PROGRAMS * contrastive._WARPS
+        parts = contrastive_path.parts_of_columns(blocks, tiles, num_warps)
+        assert parts == 1 or blocks * parts * num_warps <= contrastive_path._PROGRAMS * contrastive_path._WARPS
         assert blocks < COUNTERS or parts == 1
         assert (parts - 1) * -(-tiles // parts) < tiles and (parts == 1 or 2 * parts <= tiles)
 
@@ -189,12 +195,13 @@ def test_any_call(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_of_the_size_of_all_pairs(kind: str, launches: Launches) -> None:
-    """What is kept for backward are four numbers for each embedding."""
+    """What is kept for backward are an embedding, and for rows two, and four numbers for each."""
     loss, inputs = loss_of(kind), asking(drawn(kind, 100, 8, m=100))
     kept: list[int] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.nbytes) or t, lambda t: t):
         value = loss(*inputs)
-    assert sum(kept) <= sum(each.nbytes for each in inputs) + 4 * 4 * 200 + 64
+    of_padded = 3 * 128 * (2 * 2 * 16 + 4)  # halves of 16 dimensions, and an inv_norm
+    assert sum(kept) <= sum(each.nbytes for each in inputs) + of_padded + 4 * (2 + 16) * 200 + 64
     launches.take()
     value.backward(retain_graph=True)
     first = inputs[0].grad.clone()
@@ -211,9 +218,17 @@ def test_many_temperatures_are_one_kernel(kind: str) -> None:
                              drawn(kind, 8, 4), strict=False))  # fmt: skip
         made = contrastive.InfoNCE() if "query" in arguments else contrastive.SupCon()
         launch = made.forward(
-            {"negatives": None, **arguments, "temperature": temperature, "reduction": "mean", "is_autocast": False}
+            {
+                "negatives": None,
+                **arguments,
+                "temperature": temperature,
+                "reduction": "mean",
+                "is_autocast": False,
+                "wanted": (),
+                "capability": None,
+            }
         )
-        assert "scale" not in launch.launches[0].constants
+        assert "scale" not in launch.launches[-1].constants
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -323,7 +338,13 @@ def test_how_tensor_cores_multiply(dtype: torch.dtype) -> None:
     def is_exact(**autocast: bool) -> bool:
         x = torch.randn(4, 4, dtype=dtype)
         arguments = {"query": x, "positive": x, "negatives": None, "temperature": 0.1, "reduction": "mean", **autocast}
-        return bool(contrastive.InfoNCE().forward(arguments).launches[0].arguments["IS_EXACT"])
+        return (
+            contrastive.InfoNCE()
+            .forward({**arguments, "wanted": (), "capability": None})
+            .launches[-1]
+            .arguments["rest_ptr"]
+            is not None
+        )
 
     assert is_exact(is_autocast=False) == (dtype == torch.float32)
     assert not is_exact(is_autocast=True)
@@ -338,7 +359,7 @@ def test_backward_multiplies_as_forward_did(monkeypatch: pytest.MonkeyPatch, *, 
 
     def counted(self: Any, *args: Any) -> Any:
         found = common(self, *args)
-        made.append(found["IS_EXACT"])
+        made.append(found["rest_ptr"] is not None)
         return found
 
     monkeypatch.setattr(contrastive.Contrastive, "_common", counted)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import autogen.losses
-from autogen import policy
+from autogen import explain, policy
 from autogen.losses.handwritten import make_cosine_embedding
 from autogen.tiling import tiler
 from tests.interpret.compare import Call, check, differentiable
@@ -216,10 +216,10 @@ def test_one_tensor_twice(launches: Launches) -> None:
     assert launches.take() == 2
 
 
-@pytest.mark.parametrize(("d", "kept"), [(50, [3 * 16 * 4]), (2050, [3 * 16 * 4]), (64, []), (2048, [])])
+@pytest.mark.parametrize(("d", "kept"), [(50, [3 * 32]), (2050, [3 * 32]), (64, []), (2048, [])])
 def test_keeps_statistics_only(d: int, kept: list[int]) -> None:
-    """What is kept for backward are three numbers per row, nothing if it has whole rows; and nothing is allocated to
-    plan on the meta device.
+    """What is kept for backward are three numbers per row, those of six in 32 bytes, nothing if a program has whole
+    rows; and nothing is allocated to plan on the meta device.
     """
     on_meta = [each.to("meta") for each in rows(6, d)]
     arguments = dict(zip(("input1", "input2", "target"), on_meta, strict=True))
@@ -298,3 +298,34 @@ def test_what_is_no_tensor_is_torchs_to_refuse(wrong: object) -> None:
     for home in (torch.nn, autogen.losses):
         with pytest.raises(TypeError):
             home.CosineEmbeddingLoss()(x, x, wrong)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("margin", [0.0, -0.5])
+@pytest.mark.parametrize(("n", "d"), [(100, 67), (5, 2050)])
+def test_generated_as_handwritten(n: int, d: int, margin: float, reduction: str, dtype: torch.dtype) -> None:
+    """Written by hand by default, generated under the policy "aggressive", either as accurate as the other and torch:
+    at most twice as far from double precision as these are, or as a result is rounded.
+    """
+    *inputs, target = rows(n, d, dtype)
+    options = {"margin": margin, "reduction": reduction}
+
+    def results(loss: Any, *inputs: Tensor) -> list[Tensor]:
+        inputs = tuple(each.detach().requires_grad_() for each in inputs)
+        value = loss(*inputs, target)
+        return [value.detach(), *torch.autograd.grad(value, inputs, torch.ones_like(value))]
+
+    found = {"torch": results(torch.nn.CosineEmbeddingLoss(**options), *inputs)}
+    for level, path in (("default", "handwritten"), ("aggressive", "generated")):
+        loss = autogen.losses.CosineEmbeddingLoss(**options)
+        with policy(level):
+            assert explain(loss, *(each.detach().requires_grad_() for each in inputs), target).path == path
+            found[path] = results(loss, *inputs)
+    exact = results(torch.nn.CosineEmbeddingLoss(**options), *(each.double() for each in inputs))
+    for k, expected in enumerate(exact):
+        rounding = torch.finfo(dtype).eps / 2 * expected.abs().max().item()
+        errors = {name: (each[k].double() - expected).abs().max().item() for name, each in found.items()}
+        for name in ("handwritten", "generated"):
+            least = min(error for other, error in errors.items() if other != name)
+            assert errors[name] <= 2 * max(least, rounding), (name, k, errors)

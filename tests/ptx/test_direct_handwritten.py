@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
@@ -17,7 +17,8 @@ OTHERS = "of other sizes"  # cosine's: three that Triton does not tell apart, an
 def noted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
     """What arrived, forward and backward of each call, by loss; in the last two of cosine, a tensor is not aligned."""
     found = run("tests.ptx.launching_handwritten", tmp_path_factory.mktemp("driver"))
-    assert [each["launches"] for each in found] == list(range(1, len(found) + 1))
+    own = [1 + (each["loss"] == NCE and not k % 2) for k, each in enumerate(found)]  # two of its forward
+    assert [each["launches"] for each in found] == list(accumulate(own))
     for one, after in pairwise(found):
         after["before"] = one["through_triton"]
     found[0]["before"] = 0
@@ -37,7 +38,7 @@ def _through_triton(calls: list[dict[str, Any]]) -> list[int]:
         (COSINE, [2, 0, 0, 0, 2, 0]),
         (MARGIN, [2, 0, 0, 0, 0]),
         (CTC, [2, 0, 0, 0]),
-        (NCE, [2, 0, 0, 0]),
+        (NCE, [3, 0, 0, 0]),
         (OTHERS, [0, 0, 0, 2]),
     ],
 )
@@ -45,7 +46,7 @@ def test_what_triton_tells_apart_goes_through_it_once(noted: Any, loss: str, cou
     assert _through_triton(noted[loss]) == counts
 
 
-@pytest.mark.parametrize(("loss", "pointers"), [(COSINE, (9, 8)), (MARGIN, (5, 4)), (CTC, (9, 8)), (NCE, (8, 7))])
+@pytest.mark.parametrize(("loss", "pointers"), [(COSINE, (9, 8)), (MARGIN, (5, 4)), (CTC, (9, 8)), (NCE, (8, 8))])
 def test_what_arrives_is_the_same(noted: Any, loss: str, pointers: tuple[int, int]) -> None:
     for is_backward in (False, True):
         calls, count = noted[loss][is_backward::2], pointers[is_backward]
@@ -55,5 +56,5 @@ def test_what_arrives_is_the_same(noted: Any, loss: str, pointers: tuple[int, in
         for each in calls:
             assert [number & 0xFFFFFFFF for number in each["parameters"][count:]] == numbers
             assert each["programs"] == first["programs"] and each["stream"] == 0xABC
-            assert each["pointers"][0] == each["parameters"][0]
+            assert loss == NCE or each["pointers"][0] == each["parameters"][0]  # which are factors of it
             assert each["pointers"][1] in each["parameters"][:count]

@@ -130,6 +130,8 @@ def test_goals_of_bandwidth_and_memory() -> None:
     assert verdicts(again)[0] is True, "the last measurement counts"
     small = [replace(row, gigabytes_per_second=1.0) for row in slow]
     assert verdicts(small)[0] is None
+    of_two = [replace(row, peak_bytes=2**30 + 512, gradients=2) for row in slow]
+    assert verdicts(of_two)[4] is True and verdicts([replace(row, gradients=1) for row in of_two])[4] is False
     much = [replace(row, peak_bytes=2**29 + 2**21) for row in slow]
     assert verdicts(much)[4] is False and "2.00 MiB" in goals.summary(much)
 
@@ -183,10 +185,14 @@ def test_every_case_runs_and_ours_agrees() -> None:
     seen = set()
     for case in cases():
         shape = (*(min(n, 8) for n in case.shape[:-1]), 4 if case.name == "giou" else min(case.shape[-1], 16))
-        first, *rest = case.inputs(shape, torch.float32, "cpu")
+        inputs = case.training(case.inputs(shape, torch.float32, "cpu"))
         if case.name not in seen:
             seen.add(case.name)
-            torch.testing.assert_close(case.autogen()(first, *rest), case.eager()(first, *rest))
+            ours, theirs = case.autogen()(*inputs), case.eager()(*inputs)
+            torch.testing.assert_close(ours, theirs)
+            trained = [inputs[k] for k in case.trained]
+            assert trained == [each for each in inputs if each.requires_grad]
+            torch.testing.assert_close(*(torch.autograd.grad(each, trained) for each in (ours, theirs)))
     assert len(seen) == 32
 
 
