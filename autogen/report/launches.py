@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import sympy
 import torch
@@ -59,12 +59,43 @@ def describe(steps: Sequence[Step], sizes: Mapping[str, int]) -> DirectionReport
         ),
         cuts=tuple(launcher.kernel.cut for launcher in launchers[1:]),
         configs=tuple(_config(launcher, sizes) for launcher in launchers),
+        passes=tuple(
+            reason
+            for launcher, source in zip(launchers, sources, strict=True)
+            for reason in _passes(launcher, source, sizes)
+        ),
     )
 
 
 def _config(launcher: Launcher, sizes: Mapping[str, int]) -> str:
     config, origin = launcher.config(sizes)
     return f"{config} ({origin})"
+
+
+def _passes(launcher: Launcher, source: KernelSource, sizes: Mapping[str, int]) -> Iterator[str]:
+    """What a kernel reads again, and why: what is reduced in a later walk over a row, or stored of each element, waits
+    for what an earlier one reduces.
+    """
+    kernel, variant = launcher.kernel, launcher.tiling(sizes).variant
+    times = {node.attrs[0].name: passes for node, passes, _ in source.loads if passes > 1}
+    for own, form in zip(kernel.parts or (kernel,), variant.parts or (variant,), strict=True):
+        again = [name for name in times if name in {load.attrs[0].name for load in own.loads()}]
+        if not form.looped or not again:
+            continue
+        most = max(times[name] for name in again)
+        often = f"reads {' and '.join(f'`{name}`' for name in again)} {'twice' if most == 2 else f'{most} times'}"
+        waits = [pair for walk in own.passes for pair in list(walk.waits.items())[:1]]
+        told = [f"{_told(node, launcher)} waits for {_told(waited, launcher)}" for node, waited in waits]
+        if most > len(own.passes):
+            told.append(f"each element waits for {_told(own.passes[-1].reductions[-1], launcher)}")
+        yield f"{often}: {'; '.join(told)}"
+
+
+def _told(node: ir.Node, launcher: Launcher) -> str:
+    """A reduction's name in the kernel, and the user's line that it comes from."""
+    origin = launcher.provenance.origins.get(node)
+    where = f" ({origin.line.filename}:{origin.line.lineno})" if origin and origin.line else ""
+    return f"`{launcher.provenance.called(node)}`{where}"
 
 
 def with_line(name: str, line: SourceLine | None) -> str:

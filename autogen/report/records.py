@@ -27,6 +27,7 @@ class DirectionReport:
         torch_steps: what torch runs before or between them, each with the user's source line.
         cuts: for every kernel but the first, why the one before could not do its work as well.
         configs: of each generated kernel the tiles and warps, and whether these are the default's or tuned.
+        passes: of kernels that walk rows more than once, what they read again, and which reduction waits for which.
     """
 
     launches: int
@@ -37,6 +38,7 @@ class DirectionReport:
     torch_steps: tuple[str, ...] = ()
     cuts: tuple[str, ...] = ()
     configs: tuple[str, ...] = ()
+    passes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ class Report:
                     f"{ratio:.2f} times the minimum"
                 )
                 lines += [f"    {config}" for config in direction.configs]
+                lines += [f"    {reason}" for reason in direction.passes]
                 lines += [f"    torch runs {step}" for step in direction.torch_steps]
                 lines += [f"    cut, as {reason}" for reason in direction.cuts]
         return "\n".join(lines)

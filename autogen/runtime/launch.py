@@ -104,7 +104,7 @@ class Launcher:
 
     def __init__(self, kernel: Kernel, provenance: Provenance, tune: Tune | None = None) -> None:
         self.kernel = kernel
-        self._provenance = provenance
+        self.provenance = provenance
         self._space = Space(kernel)
         self.tiler = HorizontalTiler(kernel) if kernel.parts else Tiler(kernel, self._space)
         self._written: dict[Variant, Written] = {}
@@ -130,8 +130,8 @@ class Launcher:
         if written is None:
             from autogen.emission.emit import emit
 
-            with compiling, defects_of(self._provenance.loss):
-                source = emit(self.kernel, self._space, variant, self._provenance)
+            with compiling, defects_of(self.provenance.loss):
+                source = emit(self.kernel, self._space, variant, self.provenance)
             arguments = Evaluator([size for _, size in source.sizes])
             counts = Evaluator([partial.count for partial in source.partials])
             symbols = {symbol for partial in source.partials for symbol in partial.count.free_symbols}

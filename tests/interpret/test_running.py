@@ -191,7 +191,7 @@ def test_several_programs_for_moments(special: str, form: str) -> None:
     tensors = signal(special)
     agree(MOMENTS[form], *tensors, as_torch=2)
     (step,) = plan_of(MOMENTS[form], *tensors)[0].forward
-    assert isinstance(step, kernel.Kernel) and step.last_block is not None and step.last_block.chunked
+    assert isinstance(step, kernel.Kernel) and step.last_block is not None
 
 
 @pytest.mark.usefixtures("few_and_long")

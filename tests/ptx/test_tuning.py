@@ -49,7 +49,7 @@ class Chosen(Tuner):
 
 
 def specialized(like: Launcher, sizes: Mapping[str, int], config: Config) -> SpecializedKernel:
-    launcher = Launcher(like.kernel, like._provenance, lambda _: Chosen(config))
+    launcher = Launcher(like.kernel, like.provenance, lambda _: Chosen(config))
     return specialize(launcher, sizes, "loss", "forward")
 
 
