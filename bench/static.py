@@ -2,13 +2,14 @@
 
     python -m bench.static [--write] [--only InfoNCE]
 
-For each loss of `autogen.losses`, forward and backward: launches; bytes moved, over the least that any kernel must; the
-narrowest load or store of elements in full blocks, in bytes per thread; instructions per byte (`bench.instructions`; 0
-where they cannot be told); registers per thread; bytes spilled; shared memory per program. The calls are those that
-`tests/ptx` compiles, and those of the losses beyond torch, odd sizes among them. A thread has the same elements of
-every tensor, so that a width is given in bytes of the widest dtype: four conditions beside four numbers of float32 are
-16. `--write` records what is found as the new bounds; `--only` looks at losses whose names have a text in them, and
-leaves the others' bounds. Without `TRITON_INTERPRET=1`.
+For each loss of `autogen.losses`, forward and backward: launches; programs of the smallest of them; bytes moved, over
+the least that any kernel must; the narrowest load or store of elements in full blocks, in bytes per thread;
+instructions per byte (`bench.instructions`; 0 where they cannot be told); registers per thread; bytes spilled; shared
+memory per program. The calls are those that `tests/ptx` compiles, those of the losses beyond torch, odd sizes among
+them, and losses as people write them at the sizes of language models (`examples.written`). A thread has the same
+elements of every tensor, so that a width is given in bytes of the widest dtype: four conditions beside four numbers of
+float32 are 16. `--write` records what is found as the new bounds; `--only` looks at losses whose names have a text in
+them, and leaves the others' bounds. Without `TRITON_INTERPRET=1`.
 
 What torch runs beside the kernels (matrix products, sorts) is in no column: where a loss begins with a product, what
 any kernel must move are logits and their gradients.
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +39,7 @@ from typing import Any
 import torch
 
 import autogen.losses
+from autogen import autogen_loss
 from autogen.aot import TARGETS, CompiledKernel, SpecializedKernel, compile_kernel, specialize, specialize_launch
 from autogen.decorator import call_of
 from autogen.names import unique
@@ -47,7 +50,7 @@ from autogen.runtime.handwritten import Backward, Forward
 from autogen.tiling.skew import ACCESS, IN_GROUPS
 from bench.assembly import Access, accesses_of
 from bench.instructions import issued
-from examples import beyond
+from examples import beyond, written
 from tests.ptx import cases
 
 BOUNDS = Path(__file__).with_name("static.json")
@@ -63,6 +66,7 @@ class Facts:
     """One direction of a call: of several kernels, the worst of each."""
 
     launches: int
+    programs: int
     traffic: float
     width: int
     instructions: float
@@ -92,7 +96,14 @@ def calls() -> dict[str, Callable[[], Call]]:
     found["SupConLoss-4096x128-bfloat16"] = partial(_labelled, 4096, 128, torch.bfloat16)
     found["InfoNCELoss-256x1000-float32"] = partial(_contrasted, 256, 1000, torch.float32)
     found["SupConLoss-257x1001-float32"] = partial(_labelled, 257, 1001, torch.float32)
+    for dtype in (torch.float32, torch.bfloat16):
+        for name, loss, inputs in written.calls(dtype):
+            found[f"{name}-{str(dtype).removeprefix('torch.')}"] = partial(_written_call, loss, inputs)
     return found
+
+
+def _written_call(loss: Callable[..., Any], inputs: Callable[[], tuple[torch.Tensor, ...]]) -> Call:
+    return autogen_loss(loss), inputs()
 
 
 def _contrasted(n: int, dims: int, dtype: torch.dtype) -> Call:
@@ -125,6 +136,7 @@ class _Direction:
     report: DirectionReport
     kernels: Sequence[SpecializedKernel]
     instructions: Sequence[int | None]
+    programs: Sequence[int]
 
 
 def facts(loss: Any, inputs: tuple[torch.Tensor, ...]) -> tuple[Facts, Facts]:
@@ -153,13 +165,15 @@ def _directions(call: partial[Any]) -> tuple[_Direction, _Direction]:
 def _written(report: DirectionReport | None, planned: Forward | Backward | None) -> _Direction:
     assert report is not None and planned is not None, "an input of every call asks for its gradient"
     kernels = [specialize_launch(launch, "loss", "forward") for launch in planned.launches]
-    return _Direction(report, kernels, [None])
+    return _Direction(report, kernels, [None], [math.prod(launch.grid) for launch in planned.launches])
 
 
 def _generated(steps: Sequence[Step], sizes: dict[str, int]) -> _Direction:
     launchers = kernels_in(steps)
     kernels = [specialize(launcher, sizes, "loss", "forward") for launcher in launchers]
-    return _Direction(describe(steps, sizes), kernels, [issued(launcher, sizes) for launcher in launchers])
+    instructions = [issued(launcher, sizes) for launcher in launchers]
+    programs = [launcher.tiling(sizes).programs for launcher in launchers]
+    return _Direction(describe(steps, sizes), kernels, instructions, programs)
 
 
 def _facts(call: _Direction) -> Facts:
@@ -167,6 +181,7 @@ def _facts(call: _Direction) -> Facts:
     moved = call.report.bytes_moved
     return Facts(
         launches=call.report.launches,
+        programs=min(call.programs, default=0),
         traffic=round(moved / max(call.report.bytes_minimum, 1), 3),
         width=min((width for pair in zip(call.kernels, made, strict=True) for width in _widths(*pair)), default=0),
         instructions=_instructions(call.instructions, moved),
@@ -224,6 +239,7 @@ def failures(name: str, found: tuple[Facts, Facts], bounds: dict[str, Any]) -> l
         bound = Facts(**bounds[direction])
         worse = {
             "launches": fact.launches > bound.launches,
+            "programs": fact.programs < bound.programs,
             "traffic": fact.traffic > bound.traffic * 1.001,
             "width": fact.width < bound.width,
             "instructions": fact.instructions > bound.instructions * MORE_INSTRUCTIONS,
@@ -244,26 +260,34 @@ def main() -> int:
     parser.add_argument("--only", default="", help="losses whose names contain this")
     options = parser.parse_args()
     recorded = json.loads(BOUNDS.read_text()) if BOUNDS.exists() else {}
-    written, worse = {}, []
+    kept, worse = {}, []
     print(f"{TARGET}: forward + backward")
-    heads = {"launches": 9, "bytes / min": 14, "width": 8, "instr / byte": 17, "registers": 11, "spilled": 9}
+    heads = {
+        "launches": 9,
+        "programs": 17,
+        "bytes / min": 14,
+        "width": 8,
+        "instr / byte": 17,
+        "registers": 11,
+        "spilled": 9,
+    }
     print(f"{'loss':<56}" + "".join(f"{head:>{width}}" for head, width in heads.items()) + f"{'shared':>15}")
     for name, call in calls().items():
         if options.only not in name:
             if name in recorded:
-                written[name] = recorded[name]
+                kept[name] = recorded[name]
             continue
         found = facts(*call())
         forward, backward = map(asdict, found)
-        written[name] = {"forward": forward, "backward": backward}
+        kept[name] = {"forward": forward, "backward": backward}
         pairs = {key: f"{value} + {backward[key]}" for key, value in forward.items()}
         print(
-            f"{name[:55]:<56}{pairs['launches']:>9}{pairs['traffic']:>14}{pairs['width']:>8}"
+            f"{name[:55]:<56}{pairs['launches']:>9}{pairs['programs']:>17}{pairs['traffic']:>14}{pairs['width']:>8}"
             f"{pairs['instructions']:>17}{pairs['registers']:>11}{pairs['spilled']:>9}{pairs['shared']:>15}"
         )
         worse += failures(name, found, recorded[name]) if name in recorded and not options.write else []
     if options.write:
-        lines = [f"{json.dumps(name)}: {json.dumps(facts)}" for name, facts in written.items()]
+        lines = [f"{json.dumps(name)}: {json.dumps(facts)}" for name, facts in kept.items()]
         BOUNDS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     for text in worse:
         print(text, file=sys.stderr)

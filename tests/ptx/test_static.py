@@ -39,6 +39,7 @@ def test_what_is_worse_is_a_failure() -> None:
     good = static.Facts(**bounds["forward"])
     for worse in (
         {"launches": 9},
+        {"programs": 0},
         {"traffic": 9.0},
         {"width": 0},
         {"registers": 999},

@@ -405,18 +405,20 @@ def _spaces(roots: Sequence[Root]) -> set[frozenset[Axis]]:
 def _broadcast_columns(accesses: Sequence[frozenset[Axis]], in_memory: Sequence[Axis]) -> frozenset[Axis]:
     """The columns of a kernel that reduces nothing per row: the axes that tell its broadcast tensors apart best.
 
-    None if every tensor is accessed along all axes, or none. The best columns leave few tensors that are neither per
-    row, per column nor per element, lie together in memory, and hold the innermost axis.
+    None if every tensor is accessed along all axes, or none. The best columns leave few tensors that vary along rows and
+    columns, but not along all, then few that are neither per row, per column nor per element; they lie together in
+    memory, and hold the innermost axis.
     """
     everything = frozenset(in_memory)
     partial = [axes for axes in accesses if axes and axes != everything]
     choices = {axes for own in partial for axes in (own, everything - own)}
 
-    def badness(columns: frozenset[Axis]) -> tuple[int, bool, bool, list[int]]:
+    def badness(columns: frozenset[Axis]) -> tuple[int, int, bool, bool, list[int]]:
+        mixed = sum(bool(own & columns) and bool(own - columns) for own in partial)
         strays = sum(own not in (columns, everything - columns) for own in partial)
         places = sorted(in_memory.index(axis) for axis in columns)
         apart = places[-1] - places[0] >= len(places)
-        return strays, apart, in_memory[-1] not in columns, places
+        return mixed, strays, apart, in_memory[-1] not in columns, places
 
     return min(choices, key=badness, default=frozenset())
 
