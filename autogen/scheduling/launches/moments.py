@@ -21,7 +21,7 @@ import torch
 from autogen import ir
 from autogen.ir import Axis, Node, apply
 from autogen.scheduling.launches.running import Walks, is_shifted, product_of
-from autogen.scheduling.rewrites.simplify import is_at_least_zero
+from autogen.scheduling.rewrites.simplify import fold, is_at_least_zero
 
 MOST_TERMS = 12
 
@@ -135,14 +135,14 @@ def _sum(op: str, one: _Polynomial, other: _Polynomial) -> _Polynomial:
     """Of two that have a term per element with no coefficient, these are taken together before they are added up."""
     found, rest = dict(one), dict(other)
     plain, beside = (next((t for t, f in p.items() if f is None and _is_linear(t)), None) for p in (one, other))
-    if plain is not None and beside is not None:
+    if plain is not None and beside is not None and plain != beside:
         del found[plain], rest[beside]
         found[(apply(op, plain[0], beside[0]),)] = None
     for term, factor in rest.items():
         own = _times(factor, -1 if op == "sub" else 1)
         if term in found:
             one_of = ir.const(1, torch.float64)
-            found[term] = apply("add", found[term] or one_of, own or one_of)
+            found[term] = fold(apply("add", found[term] or one_of, own or one_of))
         else:
             found[term] = own
     return found
@@ -162,10 +162,10 @@ def _product(one: _Polynomial, other: _Polynomial) -> _Polynomial | None:
     found: _Polynomial = {}
     for (term, factor), (rest, by) in itertools.product(one.items(), other.items()):
         whole = tuple(sorted((*term, *rest), key=_order))
-        coefficient = apply("mul", factor, by) if factor and by else factor or by
+        coefficient = fold(apply("mul", factor, by)) if factor and by else factor or by
         if whole in found:
             one_of = ir.const(1, torch.float64)
-            coefficient = apply("add", found[whole] or one_of, coefficient or one_of)
+            coefficient = fold(apply("add", found[whole] or one_of, coefficient or one_of))
         found[whole] = coefficient
     return found if len(found) <= MOST_TERMS else None
 

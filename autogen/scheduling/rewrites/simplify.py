@@ -48,6 +48,8 @@ def fold(node: Node) -> Node:
     match node.op:
         case "add" if (term := _beside_0(node)) is not None:
             return term
+        case "add" if args[0] is args[1] and node.dtype.is_floating_point:  # as in the gradient of a square
+            return fold(apply("mul", args[0], const(2, node.dtype)))
         case "add" if 0 in numbers and (choice := args[1 - numbers.index(0)]).op == "where" and _has_number(choice):
             sums = (fold(apply("add", arg, const(0, node.dtype))) for arg in choice.args[1:])
             return fold(apply("where", choice.args[0], *sums))
