@@ -405,8 +405,8 @@ def _spaces(roots: Sequence[Root]) -> set[frozenset[Axis]]:
 def _broadcast_columns(accesses: Sequence[frozenset[Axis]], in_memory: Sequence[Axis]) -> frozenset[Axis]:
     """The columns of a kernel that reduces nothing per row: the axes that tell its broadcast tensors apart best.
 
-    None if every tensor is accessed along all axes, or none. The best columns leave few tensors that vary along rows and
-    columns, but not along all, then few that are neither per row, per column nor per element; they lie together in
+    None if every tensor is accessed along all axes, or none. The best columns leave few tensors that vary along rows
+    and columns, but not along all, then few that are neither per row, per column nor per element; they lie together in
     memory, and hold the innermost axis.
     """
     everything = frozenset(in_memory)
