@@ -74,6 +74,8 @@ class Kernel:
 
     Where all that was `granted` to an earlier kernel is so, that one has stored the same already.
 
+    What is read per element need not be read but where its one of the `conditions` per row holds.
+
     Where programs have so many rows `together` that few long ones would leave a device idle, the kernel is not made for
     these, as there is another that splits them; 0 where there is none.
 
@@ -93,6 +95,7 @@ class Kernel:
     last_block: LastBlock | None = None
     granted: tuple[Granted, ...] = ()
     parts: tuple[Kernel, ...] = ()
+    conditions: tuple[tuple[Node, Node], ...] = ()
     together: int = 0
     ends: tuple[sympy.Expr, sympy.Expr] | None = None
 
