@@ -233,7 +233,7 @@ class Rows(Streaming):
                 body.lines.append(f"{name} = {self.record_load(record, row, 'row', 'row_mask')}")
             self.take_apart(record, name, body)
 
-    def _is_whole_row(self, node: Node, record: Record) -> bool:
+    def _is_whole_row(self, node: Node, record: Record[Node]) -> bool:
         buffer, index = node.attrs
         sizes = [group.size for group in self.space.columns]
         starts = buffer is record.buffer and start_of_row(buffer.offset(index), self.space) == record.start

@@ -24,6 +24,7 @@ from autogen.ir import Axis, Buffer, Node
 from autogen.program import Root
 from autogen.scheduling.launches.moments import apart
 from autogen.scheduling.launches.running import Walk, walks_of
+from autogen.scheduling.launches.records import taken_apart
 from autogen.sizes import Evaluator, evaluator_of, hint, next_power_of_2
 
 MAX_IN_ONE_PROGRAM = 16384  # elements
@@ -309,11 +310,20 @@ def _fits(sizes: Sequence[int], limit: int) -> bool:
 
 
 def fit(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Kernel:
-    """One kernel that computes all roots.
+    """One kernel that computes all roots; of records, value by value, if it then has rows only.
 
     Raises:
         ScheduleError: there is none.
     """
+    values = taken_apart(roots)
+    if values is not None:
+        kernel = _fit(name, values, hints)
+        if not kernel.columns:
+            return kernel
+    return _fit(name, roots, hints)
+
+
+def _fit(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Kernel:
     order = ir.topological(root.node for root in roots)
     for root in roots:
         assert root.node.axes <= root.index_axes, f"{root.buffer.name} is not one value per index"

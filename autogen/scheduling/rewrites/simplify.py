@@ -145,6 +145,8 @@ def _may_be_negative_0(node: Node) -> bool:
             return _may_be_negative_0(node.args[0])
         case "sub":  # of 0.0 and 0.0, it is 0.0
             return node.args[0].op != "const" or _may_be_negative_0(node.args[0])
+        case "add":  # a sum is only of two
+            return all(map(_may_be_negative_0, node.args))
         case "reduce" if node.attrs[0] == "sum":
             return False
         case "mul" if node.args[0] is node.args[1]:
