@@ -120,7 +120,7 @@ class Names:
         """`wanted` as an identifier, numbered if it is taken."""
         base = identifier(wanted) or "value"
         if re.fullmatch(r"(size|number)(_\d+)?", base):
-            base += "_"  # `size_1` may be an argument, which gets its name where it is printed
+            base += "_"  # `size_2` may be an argument, which gets its name where it is printed
         name, copy = base, 2
         while name in self._taken:
             name, copy = f"{base}_{copy}", copy + 1

@@ -12,7 +12,7 @@ import sympy
 import torch
 
 import autogen.templates
-from autogen import device_math, ir
+from autogen import compat, device_math, ir
 from autogen.emission.body import TRITON_DTYPES, Body, Names, Style, wrapped
 from autogen.emission.records import Record
 from autogen.emission.sizes import Sizes
@@ -304,7 +304,8 @@ class Shell:
             lines.append("counter_ptr: int32 scalar, 0 before and after")
         for name, size in self.sizes.arguments.items():
             own = "a number" if name.endswith(NUMBER) else "a size"
-            text = size if size.is_integer else python_printer().doprint(size)
+            plain = size.replace(compat.size_functions().ToFloat, lambda integer: integer)
+            text = size if size.is_integer else python_printer().doprint(plain)
             lines.append(f"{name}: {text if name != str(size) else own}")
         return lines
 
