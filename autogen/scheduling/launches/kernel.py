@@ -23,8 +23,8 @@ from autogen.errors import ScheduleError
 from autogen.ir import Axis, Buffer, Node
 from autogen.program import Root
 from autogen.scheduling.launches.moments import apart
-from autogen.scheduling.launches.running import Walk, walks_of
 from autogen.scheduling.launches.records import taken_apart
+from autogen.scheduling.launches.running import Walk, walks_of
 from autogen.sizes import Evaluator, evaluator_of, hint, next_power_of_2
 
 MAX_IN_ONE_PROGRAM = 16384  # elements
