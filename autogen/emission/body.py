@@ -59,7 +59,7 @@ def _wrapped_line(line: str) -> str:
         if depth == 0:
             inner = f"{indent}    {call[position + 1 : -1]}"
             if len(inner) > MAX_LINE:  # an argument a line
-                inner = re.sub(r", (?=mask=|other=|cache_modifier=)", f",\n{indent}    ", inner)
+                inner = re.sub(r", (?=mask=|other=|cache_modifier=|eviction_policy=)", f",\n{indent}    ", inner)
             return f"{call[: position + 1]}\n{inner}\n{indent}){suffix}"
     return line
 

@@ -125,17 +125,20 @@ class Load:
         mask: where at all; None for everywhere.
         other: the value where it is not; None where that does not matter.
         cast: what is written after it.
+        eviction: what caches are told about it, in Triton's words.
     """
 
     pointer: str
     mask: str | None
     other: str | None
     cast: str
+    eviction: str = ""
 
     def __str__(self) -> str:
         mask = f", mask={self.mask}" if self.mask else ""
         other = f", other={self.other}" if self.other else ""
-        return f"tl.load({self.pointer}{mask}{other}){self.cast}"
+        eviction = f', eviction_policy="{self.eviction}"' if self.eviction else ""
+        return f"tl.load({self.pointer}{mask}{other}{eviction}){self.cast}"
 
 
 class Shell:
