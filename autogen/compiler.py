@@ -138,6 +138,9 @@ def _tuner(options: Options, device: torch.device, name: str) -> Tune | None:
 
 
 def kernel_name(name: str) -> str:
-    """A loss's name as a kernel's: `BCEWithLogitsLoss` → `bce_with_logits_loss`; ASCII, as Triton wants it."""
+    """A loss's name as a kernel's: `BCEWithLogitsLoss` → `bce_with_logits_loss`, `GIoULoss` → `giou_loss`; ASCII, as
+    Triton wants it.
+    """
+    name = re.sub(r"[A-Z]+[a-z][A-Z](?=[A-Z][a-z]|_|$)", lambda acronym: acronym[0].upper(), name)
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
     return spelled(re.sub(r"\W+", "_", words, flags=re.ASCII).strip("_").lower()) or "loss"

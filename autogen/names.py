@@ -10,7 +10,7 @@ from collections.abc import Collection
 NUMBER = "_number"  # ends the names of numbers that kernels are given, beside sizes
 
 # What results, their gradients, and what kernels keep between blocks are called.
-_OURS = re.compile(r"loss(_\d+)?|number_\d+|grad_\w+|\w+_(partial|ptr)|counter")
+_OURS = re.compile(r"loss(_\d+)?|number(_\d+)?|grad_\w+|\w+_(partial|ptr)|counter")
 
 
 def spelled(name: str) -> str:

@@ -36,7 +36,7 @@ _FUNCTIONS = {
     "sigmoid_half sigmoid_neg_half xlogy_half",
     "logarithms": "clamped_log clamped_log1m log log10 log1p log1p_finite log1p_unit log2 log_sigmoid "
     "log_sigmoid_neg logaddexp logcumsumexp times_log xlog1py xlogy",
-    "records": "parts_of_2 parts_of_4",
+    "records": "parts_of_2 parts_of_4 record_of_2 record_of_4",
     "rounding": "ceil floor floor_divide fmod remainder round trunc",
     "special": "acos acosh asin asinh atan atan2 atanh cosh high_half hypot pow sinh tan",
 }

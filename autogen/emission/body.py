@@ -59,7 +59,7 @@ def _wrapped_line(line: str) -> str:
         if depth == 0:
             inner = f"{indent}    {call[position + 1 : -1]}"
             if len(inner) > MAX_LINE:  # an argument a line
-                inner = re.sub(r", (?=mask=|other=|cache_modifier=)", f",\n{indent}    ", inner)
+                inner = re.sub(r", (?=mask=|other=|cache_modifier=|eviction_policy=)", f",\n{indent}    ", inner)
             return f"{call[: position + 1]}\n{inner}\n{indent}){suffix}"
     return line
 
@@ -120,7 +120,7 @@ class Names:
         """`wanted` as an identifier, numbered if it is taken."""
         base = identifier(wanted) or "value"
         if re.fullmatch(r"(size|number)(_\d+)?", base):
-            base += "_"  # `size_1` may be an argument, which gets its name where it is printed
+            base += "_"  # `size_2` may be an argument, which gets its name where it is printed
         name, copy = base, 2
         while name in self._taken:
             name, copy = f"{base}_{copy}", copy + 1

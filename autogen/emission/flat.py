@@ -8,7 +8,8 @@ from typing import Any
 import sympy
 
 from autogen import compat
-from autogen.emission.records import records_of
+from autogen.emission.body import Body
+from autogen.emission.records import records_of, stored_records
 from autogen.emission.streaming import Streaming
 from autogen.ir import Axis
 from autogen.provenance import Provenance
@@ -71,7 +72,7 @@ class Flat(Streaming):
             loads.append((name, self.load(node)))
             body.know(node, name)
         totals = self.totals(body)
-        stores = [self.store_text(root, body) for root in self.kernel.stores if root.index_axes]
+        stores = self._stores(body)
         scalar_stores = [self.store_text(root, scalars) for root in self.kernel.stores if not root.index_axes]
         return {
             "before": "\n".join(scalars.lines),
@@ -84,3 +85,13 @@ class Flat(Streaming):
             "scalar_stores": scalar_stores,
             **self.last_block(totals, scalars),
         }
+
+    def _stores(self, body: Body) -> list[dict[str, str]]:
+        """The stores of results per element, of neighbours at once."""
+        roots = [root for root in self.kernel.stores if root.index_axes]
+        varying = [root for root in roots if self.kernel.level(root.node) == Level.ROW]
+        records = stored_records(varying, self.space)
+        together = {root for record in records for root in record.parts}
+        stores = [self.record_store(record, body, self.line, OFFSETS, "mask") for record in records]
+        alone = (self.store_text(root, body) for root in roots if root not in together)
+        return [*stores, *({**parts, "mask": "mask"} for parts in alone)]

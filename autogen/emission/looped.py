@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ import torch
 from autogen import ir
 from autogen.emission.body import TRITON_DTYPES, Body
 from autogen.emission.rows import IS_EDGE, REACHES_END, Rows
-from autogen.emission.shell import identity
+from autogen.emission.shell import Load, identity
 from autogen.ir import Node
 from autogen.scheduling.launches.kernel import Level
 from autogen.scheduling.launches.running import Running, Walk, is_finite_form, largest_of, walks_of
@@ -34,18 +35,20 @@ class Looped(Rows):
         return f"{rows}, in steps of COLS columns."
 
     def fill(self) -> dict[str, Any]:
-        reductions = self.kernel.row_reductions()
+        found = walks_of(self.kernel.row_reductions())
+        element_roots = [r for r in self.kernel.stores if self.store_level(r) in (Level.ELEMENT, Level.COLUMN)]
+        self._find_evictions(found, [root.node for root in element_roots])
         self.passes = dict.fromkeys(self.kernel.loads(), 0)
         self._extremes: dict[Node, _Extreme] = {}  # those of the walk that is being printed, which others follow
         self._shifts: dict[Node, _Shift] = {}
         body = self.scalars()
         self.preload(body, Level.ROW)
         walks = []
-        for each in walks_of(reductions):
+        for each in found:
             inside = self._walk(each, body)
             walks.append(self._cut(body, inside))
             self._close(each, body)
-        element_roots = [r for r in self.kernel.stores if self.store_level(r) in (Level.ELEMENT, Level.COLUMN)]
+            self._evictions.pop(0)
         if element_roots:
             targets = [root.node for root in element_roots]
             self._prepare(targets, body)
@@ -65,6 +68,25 @@ class Looped(Rows):
             "body": "\n".join(body.lines),
             **self.last_block(totals, body),
         }
+
+    def _find_evictions(self, walks: Sequence[Walk], stored: Sequence[Node]) -> None:
+        """What caches are told of elements that several walks read: to keep them, until the last."""
+        done: set[Node] = set()
+        read = []
+        for targets in (*([node.args[0] for node in each.reductions] for each in walks), stored):
+            found = ir.topological(targets, done)
+            read.append([n for n in found if n.op == "load" and not n.args and self.kernel.level(n) == Level.ELEMENT])
+            done |= {node for each in walks[: len(read)] for node in each.reductions}
+        times, seen = Counter(load for each in read for load in each), Counter[Node]()
+        self._evictions: list[dict[Node, str]] = []
+        for each in read:
+            seen.update(each)
+            self._evictions.append(
+                {load: "evict_last" if seen[load] < times[load] else "evict_first" for load in each if times[load] > 1}
+            )
+
+    def load(self, node: Node, computed: Sequence[str] = ()) -> Load:
+        return replace(super().load(node, computed), eviction=self._evictions[0].get(node, ""))
 
     def _cut(self, body: Body, inside: Body) -> dict[str, str]:
         """A walk for the template: the statements since the last one, then those of the loop."""

@@ -1,32 +1,32 @@
-"""Records: the neighbouring elements that a kernel reads of each of its rows, such as the corners of a box, read at
-once instead of each by itself.
+"""Records: the neighbouring elements that a kernel reads or writes of each of its rows, such as the corners of a box
+or their gradient, at once instead of each by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import sympy
 
 from autogen.ir import Buffer, Node
+from autogen.program import Root
+from autogen.scheduling.launches.records import SIZES
 from autogen.tiling.space import Space
 
-SIZES = (4, 2)
+Part = TypeVar("Part", Node, Root)
 
 
 @dataclass(frozen=True)
-class Record:
-    """Loads that differ in nothing but their last step: `parts[k]` is at the offset `start + k`, over merged axes."""
+class Record(Generic[Part]):
+    """Loads or results that differ in nothing but their last step: `parts[k]` is at the offset `start + k`, over merged
+    axes.
+    """
 
     buffer: Buffer
     start: sympy.Expr
-    parts: tuple[Node, ...]
-
-    @property
-    def function(self) -> str:
-        """What takes it apart, of `autogen.device_math`."""
-        return f"parts_of_{len(self.parts)}"
+    parts: tuple[Part, ...]
 
     @property
     def places(self) -> str:
@@ -34,14 +34,22 @@ class Record:
         return f"tl.arange(0, {len(self.parts)})[None, :]"
 
 
-def records_of(loads: Iterable[Node], space: Space) -> list[Record]:
+def records_of(loads: Iterable[Node], space: Space) -> list[Record[Node]]:
     """The records among some loads whose index is not computed."""
-    found: dict[tuple[Buffer, sympy.Expr], dict[int, Node]] = {}
-    for node in loads:
-        buffer, index = node.attrs
+    return _records([(*node.attrs, node) for node in loads], space)
+
+
+def stored_records(roots: Iterable[Root], space: Space) -> list[Record[Root]]:
+    """The records among some results."""
+    return _records([(root.buffer, root.index, root) for root in roots], space)
+
+
+def _records(accesses: Iterable[tuple[Buffer, Sequence[sympy.Expr], Part]], space: Space) -> list[Record[Part]]:
+    found: dict[tuple[Buffer, sympy.Expr], dict[int, Part]] = {}
+    for buffer, index, part in accesses:
         place, start = sympy.expand(space.merged(buffer.offset(index))).as_coeff_Add()
         if start != 0 and place.is_Integer:
-            found.setdefault((buffer, start), {})[int(place)] = node
+            found.setdefault((buffer, start), {})[int(place)] = part
     records = []
     for (buffer, start), places in found.items():
         for size in SIZES:

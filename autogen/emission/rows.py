@@ -57,6 +57,7 @@ class Rows(Streaming):
         self.first = "first_lane" if self.skew else "first_col"
         maxima = [node for node in kernel.row_reductions() if node.attrs[0] == "max"]
         self._maximised = {node.args[0] for node in maxima}
+        self._asked: dict[Node, str] = {}
         self._anywhere: dict[tuple[ir.Buffer, tuple[sympy.Expr, ...]], bool] = {}
         super().__init__(kernel, space, variant, provenance, variables, known)
         if space.rows:
@@ -203,6 +204,19 @@ class Rows(Streaming):
                 self._read_records(loads, body, self.direct_loads(Level.ELEMENT) if Level.ELEMENT in levels else [])
             for node in loads:
                 body.state(node)
+            if level == Level.ROW:
+                self._asked = {load: body.state(condition) for load, condition in self._conditional()}
+
+    def _conditional(self) -> list[tuple[Node, Node]]:
+        """The loads that rows need under a condition only, if an access is of one row, and the conditions."""
+        if self.skew or not self.space.columns_adjacent:
+            return []
+        level, loads = self.kernel.level, set(self.kernel.loads())
+        return [
+            (load, condition)
+            for load, condition in self.kernel.conditions
+            if load in loads and (level(load), level(condition)) == (Level.ELEMENT, Level.ROW)
+        ]
 
     def _read_records(self, loads: Sequence[Node], body: Body, elements: Sequence[Node]) -> None:
         """Of loads per row, those of neighbouring elements; they may be the whole row, among the `elements`."""
@@ -219,7 +233,7 @@ class Rows(Streaming):
                 body.lines.append(f"{name} = {self.record_load(record, row, 'row', 'row_mask')}")
             self.take_apart(record, name, body)
 
-    def _is_whole_row(self, node: Node, record: Record) -> bool:
+    def _is_whole_row(self, node: Node, record: Record[Node]) -> bool:
         buffer, index = node.attrs
         sizes = [group.size for group in self.space.columns]
         starts = buffer is record.buffer and start_of_row(buffer.offset(index), self.space) == record.start
@@ -264,6 +278,11 @@ class Rows(Streaming):
         if not computed and self._begins_anywhere(buffer, index):
             return f"{buffer.name}_ptr + place"
         return super().pointer(buffer, index, level, computed, has_shape=has_shape)
+
+    def load(self, node: Node, computed: Sequence[str] = ()) -> Load:
+        load = super().load(node, computed)
+        asked = self._asked.get(node)
+        return replace(load, mask=f"{load.mask} & {asked}[:, None]") if asked else load
 
     def padding(self, node: Node) -> str:
         return identity("max", node.dtype) if self._is_padded(node) else super().padding(node)

@@ -12,7 +12,7 @@ import sympy
 import torch
 
 import autogen.templates
-from autogen import device_math, ir
+from autogen import compat, device_math, ir
 from autogen.emission.body import TRITON_DTYPES, Body, Names, Style, wrapped
 from autogen.emission.records import Record
 from autogen.emission.sizes import Sizes
@@ -125,17 +125,20 @@ class Load:
         mask: where at all; None for everywhere.
         other: the value where it is not; None where that does not matter.
         cast: what is written after it.
+        eviction: what caches are told about it, in Triton's words.
     """
 
     pointer: str
     mask: str | None
     other: str | None
     cast: str
+    eviction: str = ""
 
     def __str__(self) -> str:
         mask = f", mask={self.mask}" if self.mask else ""
         other = f", other={self.other}" if self.other else ""
-        return f"tl.load({self.pointer}{mask}{other}){self.cast}"
+        eviction = f', eviction_policy="{self.eviction}"' if self.eviction else ""
+        return f"tl.load({self.pointer}{mask}{other}{eviction}){self.cast}"
 
 
 class Shell:
@@ -304,7 +307,8 @@ class Shell:
             lines.append("counter_ptr: int32 scalar, 0 before and after")
         for name, size in self.sizes.arguments.items():
             own = "a number" if name.endswith(NUMBER) else "a size"
-            text = size if size.is_integer else python_printer().doprint(size)
+            plain = size.replace(compat.size_functions().ToFloat, lambda integer: integer)
+            text = size if size.is_integer else python_printer().doprint(plain)
             lines.append(f"{name}: {text if name != str(size) else own}")
         return lines
 
@@ -383,20 +387,23 @@ class Shell:
         """Whether a load needs no more for its shape: it is of one number, or a computed index has the shape."""
         return not node.axes or any(each.axes and self.kernel.level(each) != Level.SCALAR for each in node.args)
 
-    def record_load(self, record: Record, axis: sympy.Symbol, variable: str, mask: str) -> Load:
+    def record_load(self, record: Record[Node], axis: sympy.Symbol, variable: str, mask: str) -> Load:
         """The load of a record for each place of an axis."""
-        start = self.sizes.text(self.offset(record.start), {axis: f"{variable}[:, None]"})
-        pointer = f"{record.buffer.name}_ptr + {start} + {record.places}"
-        return replace(self.load(record.parts[0]), pointer=pointer, mask=f"{mask}[:, None]")
+        return replace(self.load(record.parts[0]), pointer=self._place(record, axis, variable), mask=f"{mask}[:, None]")
 
-    def take_apart(self, record: Record, name: str, body: Body) -> None:
+    def _place(self, record: Record[Any], axis: sympy.Symbol, variable: str) -> str:
+        """The addresses of a record for each place of an axis."""
+        start = self.sizes.text(self.offset(record.start), {axis: f"{variable}[:, None]"})
+        return f"{record.buffer.name}_ptr + {start} + {record.places}"
+
+    def take_apart(self, record: Record[Node], name: str, body: Body) -> None:
         """Name the parts of a record that has been read."""
         named = self.style.provenance.names
         parts = [
             body.name(node, None if node in named else f"{record.buffer.name}_{place}")
             for place, node in enumerate(record.parts)
         ]
-        body.lines.append(f"{', '.join(parts)} = {self.style.helper(record.function)}({name})")
+        body.lines.append(f"{', '.join(parts)} = {self.style.helper(f'parts_of_{len(parts)}')}({name})")
         for node, part in zip(record.parts, parts, strict=True):
             body.know(node, part)
 
@@ -424,6 +431,15 @@ class Shell:
         value = body.text(root.node) if plain else body.state(root.node, name)
         value += self.broadcast_to(self.shape_of(root.node), self.store_level(root))
         return {"pointer": self.pointer(root.buffer, root.index, self.store_level(root)), "value": value}
+
+    def record_store(
+        self, record: Record[Root], body: Body, axis: sympy.Symbol, variable: str, mask: str
+    ) -> dict[str, str]:
+        """The store of a record for each place of an axis, in pieces."""
+        parts = [body.state(root.node, f"{record.buffer.name}_{place}") for place, root in enumerate(record.parts)]
+        value = self.names.new(record.buffer.name)
+        body.lines.append(f"{value} = {self.style.helper(f'record_of_{len(parts)}')}({', '.join(parts)})")
+        return {"pointer": self._place(record, axis, variable), "value": value, "mask": f"{mask}[:, None]"}
 
     def store_level(self, root: Root) -> Level:
         """The level at which a result is stored."""

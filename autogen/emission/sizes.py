@@ -8,6 +8,7 @@ import sympy
 import torch
 
 from autogen import compat
+from autogen.names import unique
 
 
 class Sizes:
@@ -111,7 +112,7 @@ class Sizes:
     def _unnamed(self, expression: sympy.Expr, kind: str = "size") -> str:
         """The name of an argument that is no size of a tensor; the same for the same expression."""
         found = (name for name, known in self.arguments.items() if known == expression)
-        return next(found, f"{kind}_{len(self.arguments)}")
+        return next(found, None) or unique(kind, self.arguments)
 
     def _term_order(self, term: sympy.Expr) -> tuple[int, str]:
         """Program and row before column, numbers last."""

@@ -13,6 +13,7 @@ from autogen.program import Program, Root
 from autogen.provenance import Provenance
 from autogen.scheduling.launches.instructions import shown_exactly, with_instructions
 from autogen.scheduling.launches.kernel import Granted, Kernel
+from autogen.scheduling.launches.unread import with_conditions
 from autogen.scheduling.order.early import gradients_in_forward
 from autogen.scheduling.order.regions import alias_of, sequence
 from autogen.scheduling.order.statistics import with_statistics
@@ -111,15 +112,18 @@ def _directions(program: Program, name: str, *, training: bool) -> tuple[Directi
 def _finished(
     steps: Sequence[Step], later: Sequence[Root], kept: Mapping[Node, Node], provenance: Provenance
 ) -> tuple[Step, ...]:
-    """Steps with the instructions of their kernels chosen; `later` is computed from what they store, and `kept` are the
-    reductions that they read.
+    """Steps with the instructions of their kernels chosen, and what these need not read; `later` is computed from what
+    they store, and `kept` are the reductions that they read.
     """
     roots = [root for step in steps if isinstance(step, Kernel) for root in step.roots]
     read = [name for step in steps if isinstance(step, TorchStep) for name in step.reads]
     exact = shown_exactly([*roots, *later], read)
-    return tuple(
-        with_instructions(step, exact, kept, provenance.moved) if isinstance(step, Kernel) else step for step in steps
-    )
+    moved, found = provenance.moved, list[Step]()
+    for step in steps:
+        if isinstance(step, Kernel):
+            step = with_conditions(with_instructions(step, exact, kept, moved), kept, moved)
+        found.append(step)
+    return tuple(found)
 
 
 def _names_read(direction: Direction) -> list[str]:

@@ -2,7 +2,7 @@
 
 | kernel                  | tile                                                          | warps |
 |-------------------------|---------------------------------------------------------------|-------|
-| flat                    | 1024 elements                                                 | 4     |
+| flat                    | 1024 elements, 256 records of 4 that are stored               | 4     |
 | flat, with totals       | 1024 elements up to 2^18, 2048 up to 2^20, then 4096; beyond  | 4 - 8 |
 |                         | 4096 programs up to 16 tiles of 2048, one after the other     | 8     |
 | tiles, short rows       | 2048 elements, 128 if there are few; of these all columns     | 4     |
@@ -29,6 +29,7 @@ Where warps have 64 threads, a launch has 16 of them at most (`autogen.runtime.b
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -178,6 +179,7 @@ class Tiler:
         # What programs store of columns, and the last block reads, is not to be more than a part of what they read.
         read, shared = (sum(n.attrs[0].dtype.itemsize for n in elements), sum(n.dtype.itemsize for n in kernel.totals))
         self._rows_of_chunk = LEAST_SHARE * 2 * shared // max(read, 1)
+        self._record = max(Counter(root.buffer for root in kernel.stores).values(), default=1)  # values, side by side
         self._heavy = any(node.op in HEAVY for node in nodes)
         across = [node for node in kernel.loads() if kernel.level(node) in (Level.ELEMENT, Level.COLUMN)]
         written = [root for root in kernel.stores if kernel.level_of_axes(root.index_axes) == Level.ELEMENT]
@@ -314,7 +316,7 @@ class Tiler:
     def _flat(self, extents: Extents) -> Config:
         is_small = extents.rows <= 2**18 or self._draws_none
         block = 1024 if is_small else 2048 if extents.rows <= 2**20 else 4096
-        block = max(block >> self.is_double, 128)
+        block = max((block >> self.is_double) // self._record, 128)
         num_warps = (8 if block >= 2048 else 4) << self._heavy
         if self._may_stride and extents.rows > MOST_PROGRAMS * block:
             block //= 2  # one after the other, so that a thread has room for its part of the totals

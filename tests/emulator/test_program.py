@@ -30,6 +30,13 @@ def test_threads_reach_memory_of_their_own() -> None:
     np.testing.assert_array_equal(run(COPY, x, np.zeros_like(x), threads=64), x)
 
 
+def test_what_caches_are_told_changes_nothing() -> None:
+    policy = "createpolicy.fractional.L2::evict_first.b64 %rd5, 1.0;"
+    told = COPY.replace("ld.global.b32 %r3, [%rd3]", "ld.global.L1::evict_first.L2::cache_hint.b32 %r3, [%rd3], %rd5")
+    x = np.arange(32, dtype=np.int32)
+    np.testing.assert_array_equal(run(policy + told, x, np.zeros_like(x)), x)
+
+
 @pytest.mark.parametrize(("length", "room", "what"), [(31, 32, "ld"), (32, 31, "st")])
 def test_an_access_beyond_a_tensor(length: int, room: int, what: str) -> None:
     x, out = (np.zeros(64, np.int32)[16 : 16 + size] for size in (length, room))

@@ -142,6 +142,8 @@ class _Translator(Operands):
                 return self._calculate(each, *conversion(each.opcode))
             case "cvta":
                 return f"{self.place(each.operands[0])} = {self.bits(each.operands[1])};"
+            case "createpolicy":  # there is no cache
+                return f"{self.place(each.operands[0])} = 0;"
             case "membar" | "fence":
                 return ";"
             case "cp":
@@ -253,7 +255,9 @@ class _Translator(Operands):
         return f"({unsigned} *){space}_at(m, {address}, {size}, {what})"
 
     def _load(self, each: Instruction) -> str:
-        to, address = each.operands
+        to, address, *policy = each.operands
+        if bool(policy) != ("L2::cache_hint" in each.opcode):
+            raise UnknownInstructionError(str(each))
         kind, registers, declared = self._reached(each, address, to)
         signed = c_type(kind) if kind[0] == "s" else f"uint{bits_of(kind)}_t"
         done = [f"{self.place(one)} = ({signed})at[{k}];" for k, one in enumerate(registers)]

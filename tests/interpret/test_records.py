@@ -64,6 +64,18 @@ def test_at_once(loss: Loss, dtype: torch.dtype) -> None:
     agree(loss, *inputs)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(("loss", "size"), [(areas, 4), (angles, 2)])
+def test_a_gradient_of_neighbours_is_stored_at_once(loss: Loss, size: int, dtype: torch.dtype) -> None:
+    report = explain(autogen_loss(loss), draw("real", 1031, 3, size, dtype=dtype))
+    assert report.backward is not None and report.backward.bytes_moved <= 1.001 * report.backward.bytes_minimum
+    source = report.backward.source
+    assert (
+        source.count(f"record_of_{size}(") == 1 and source.count("tl.store(") == 2
+    )  # in a full block, and in the last
+    assert "col" not in source
+
+
 def test_a_box_that_is_read_per_corner_too_is_read_once() -> None:
     inputs = [draw("real", 20_000, 4, seed=seed) for seed in range(2)]
     report = explain(autogen_loss(shapes), *inputs)

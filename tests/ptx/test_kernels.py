@@ -9,6 +9,7 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 
 import autogen.losses
 from autogen.aot import TARGETS, CompiledKernel, SpecializedKernel, compile_kernel, kernels_of
@@ -177,3 +178,17 @@ class TestBrokenKernelsAreSeen:
         result = compiled(replace(kernel, parameters=(*before, block, partials), num_warps=1), target)
         assert result.spilled > 0
         assert target != "gfx942" or LOCAL_MEMORY.search(result.asm)
+
+
+@pytest.mark.parametrize("columns", [50304, 50257])
+def test_caches_are_told_of_rows_that_are_walked_again(columns: int) -> None:
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return ((x / x.sum(-1, keepdim=True)).abs() + 1).log().sum()
+
+    (kernel,) = kernels_of(loss, torch.empty(200, columns, device="meta"))
+    made = compiled(kernel, "sm_90")
+    loads = re.findall(r"ld\.global\.(\S*evict_\w+)\S*\.(v4)\.b32", made.asm)
+    assert {told for told, _ in loads} == {"L1::evict_last", "L1::evict_first"}
+    elements = [access for access in accesses_of(kernel, made) if re.search(r"\b(col|place)\b", access.address)]
+    in_groups = [access for access in elements if columns % 16 == 0 or access.mask in IN_GROUPS]
+    assert {width for access in in_groups for width in access.widths} == {16}

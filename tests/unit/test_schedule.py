@@ -460,3 +460,11 @@ def test_a_plan_does_not_depend_on_when_it_is_made() -> None:
 def test_numbers_names_that_are_taken() -> None:
     assert unique("sum", ["sum_2"]) == "sum"
     assert unique("sum", ["sum", "sum_2"]) == "sum_3"
+
+
+def test_no_sum_is_taken_twice() -> None:
+    weight, labels = torch.rand(10), torch.arange(6)
+    loss = nn.CrossEntropyLoss(weight, label_smoothing=0.1)
+    (kernel,) = plan_of(loss, torch.randn(6, 10, requires_grad=True), labels)[0].forward
+    assert isinstance(kernel, Kernel)
+    assert len(kernel.totals) == 3  # of the labels' losses, of all classes', and of the labels' weights

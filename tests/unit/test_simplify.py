@@ -455,3 +455,21 @@ class TestSoftmax:
 def test_sigmoids_of_a_number_and_its_negative_share_what_they_are_made_of() -> None:
     for op in ("sigmoid", "log_sigmoid"):
         assert ops(simplified(apply(op, apply("neg", X)))) == ["load", f"{op}_neg"]
+
+
+def test_the_complement_of_a_sigmoid_of_the_negative_is_exact_where_it_is_small() -> None:
+    complement = apply("sub", ONE, apply("sigmoid", apply("neg", X)))
+    assert simplified(complement) is apply("sigmoid", X)
+    x = torch.tensor([-80.0, -30.0, -17.0, -1.0, 0.0, 1.0, 17.0, 90.0])
+    exact, eager, folded = torch.sigmoid(x.double()), 1 - torch.sigmoid(-x), torch.sigmoid(x)
+    assert ((folded - exact).abs() <= 2**-23 * exact).all()
+    assert eager[1] == 0 and (eager[2] - exact[2]).abs() > 0.5 * exact[2]
+
+
+def test_a_choice_by_a_label_is_made_once() -> None:
+    ignored, weight = const(-1, I64), load("column", C).attrs[0]
+    counted, uncounted = apply("ne", LABEL, ignored), apply("eq", LABEL, ignored)
+    plain = apply("where", counted, ir.load(weight, [LABEL]), ZERO)
+    safe = apply("where", uncounted, const(0, I64), LABEL)
+    for choice in (apply("where", uncounted, ZERO, ir.load(weight, [safe])), apply("where", counted, plain, ZERO)):
+        assert simplified(choice) is plain

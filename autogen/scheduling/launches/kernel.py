@@ -23,6 +23,7 @@ from autogen.errors import ScheduleError
 from autogen.ir import Axis, Buffer, Node
 from autogen.program import Root
 from autogen.scheduling.launches.moments import apart
+from autogen.scheduling.launches.records import taken_apart
 from autogen.scheduling.launches.running import Walk, walks_of
 from autogen.sizes import Evaluator, evaluator_of, hint, next_power_of_2
 
@@ -74,6 +75,8 @@ class Kernel:
 
     Where all that was `granted` to an earlier kernel is so, that one has stored the same already.
 
+    What is read per element need not be read but where its one of the `conditions` per row holds.
+
     Where programs have so many rows `together` that few long ones would leave a device idle, the kernel is not made for
     these, as there is another that splits them; 0 where there is none.
 
@@ -93,6 +96,7 @@ class Kernel:
     last_block: LastBlock | None = None
     granted: tuple[Granted, ...] = ()
     parts: tuple[Kernel, ...] = ()
+    conditions: tuple[tuple[Node, Node], ...] = ()
     together: int = 0
     ends: tuple[sympy.Expr, sympy.Expr] | None = None
 
@@ -306,11 +310,20 @@ def _fits(sizes: Sequence[int], limit: int) -> bool:
 
 
 def fit(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Kernel:
-    """One kernel that computes all roots.
+    """One kernel that computes all roots; of records, value by value, if it then has rows only.
 
     Raises:
         ScheduleError: there is none.
     """
+    values = taken_apart(roots)
+    if values is not None:
+        kernel = _fit(name, values, hints)
+        if not kernel.columns:
+            return kernel
+    return _fit(name, roots, hints)
+
+
+def _fit(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Kernel:
     order = ir.topological(root.node for root in roots)
     for root in roots:
         assert root.node.axes <= root.index_axes, f"{root.buffer.name} is not one value per index"

@@ -41,6 +41,8 @@ def _number(node: Node) -> float | None:
 def fold(node: Node) -> Node:
     """Arithmetic that does nothing: `x * 1`, `x / 1`, `x - 0`, `-(-x)`, `a + -b`, a choice already made.
 
+    `1 - sigmoid(-x)` is `sigmoid(x)`, in which nothing cancels; `1 - sigmoid(x)` stays, which takes one instruction.
+
     `x + 0` goes where it turns no -0.0 into 0.0. `x * 0` stays: it may be nan.
     """
     args = node.args
@@ -55,6 +57,8 @@ def fold(node: Node) -> Node:
             return fold(apply("where", choice.args[0], *sums))
         case "sub" if numbers[1] == 0:  # and `x - -0.0` is `x + 0.0`
             return fold(apply("add", args[0], const(-numbers[1], node.dtype)))
+        case "sub" if numbers[0] == 1 and args[1].op == "sigmoid_neg":
+            return apply("sigmoid", *args[1].args)
         case "add" if args[1].op == "neg":
             return fold(apply("sub", args[0], args[1].args[0]))
         case "add" if args[0].op == "neg":
@@ -83,6 +87,10 @@ def fold(node: Node) -> Node:
             return args[1] if numbers[0] else args[2]
         case "where" if args[1] is args[2]:
             return args[1]
+        case "where" if _is_turned(node):  # a label that is not ignored is asked for as one that is
+            return fold(apply("where", apply(_OPPOSITE[args[0].op], *args[0].args), args[2], args[1]))
+        case "where" if (value := _chosen_in(args[0], args[1])) is not args[1]:
+            return fold(apply("where", args[0], value, args[2]))
         case "where" if numbers[1:] == [1, 0] and not _may_be_negative_0(args[2]):
             return ir.cast(args[0], node.dtype)
         case "logical_and" if True in numbers:
@@ -101,6 +109,23 @@ def fold(node: Node) -> Node:
         values = [torch.tensor(number, dtype=arg.dtype, device="cpu") for number, arg in given]
         return const(OPS[node.op].twin(*values).item(), node.dtype)
     return node
+
+
+def _is_turned(choice: Node) -> bool:
+    """Whether a number is chosen where integers are equal, or different, and what is computed elsewhere."""
+    condition, number, other = choice.args
+    return (
+        condition.op in _OPPOSITE
+        and not condition.args[0].dtype.is_floating_point
+        and (number.op == "const" and other.op != "const")
+    )
+
+
+def _chosen_in(condition: Node, value: Node) -> Node:
+    """A value where a condition holds: if it is chosen by the same, or is read at a place that is."""
+    if value.op == "where" and value.args[0] is condition:
+        return value.args[1]
+    return ir.rebuild(value, [_chosen_in(condition, arg) for arg in value.args]) if value.op == "load" else value
 
 
 def _beside_0(node: Node) -> Node | None:
@@ -122,6 +147,8 @@ def _may_be_negative_0(node: Node) -> bool:
             return _may_be_negative_0(node.args[0])
         case "sub":  # of 0.0 and 0.0, it is 0.0
             return node.args[0].op != "const" or _may_be_negative_0(node.args[0])
+        case "add":  # a sum is only of two
+            return all(map(_may_be_negative_0, node.args))
         case "reduce" if node.attrs[0] == "sum":
             return False
         case "mul" if node.args[0] is node.args[1]:

@@ -52,12 +52,14 @@ def cross_entropy_loss_backward(
     target = tl.load(target_ptr + row, mask=row_mask, other=0)
     row_max = tl.load(row_max_ptr + row, mask=row_mask, other=0.0)
     sum_exp = tl.load(sum_exp_ptr + row, mask=row_mask, other=0.0)
-    input = tl.load(input_ptr + row[:, None] * n_cols + col[None, :], mask=mask, other=0.0)
     # return F.cross_entropy(input, target, weight=self.weight ...
     is_counted = target != -100
+    input = tl.load(
+        input_ptr + row[:, None] * n_cols + col[None, :], mask=mask & is_counted[:, None], other=0.0
+    )
     # gradient of: return F.cross_entropy(input, target, weight=self.weight ...
     target_grad = tl.where(is_counted, neg(grad_loss / total_weight), 0.0)
-    prob = exp_nonpositive(input - row_max[:, None]) * (1.0 / sum_exp)[:, None]
+    prob = exp_nonpositive(input - tl.where(is_counted, row_max, float("inf"))[:, None]) * (1.0 / sum_exp)[:, None]
     grad_sum = tl.where((target >= 0) & (target < n_cols), target_grad, 0.0)
     grad_input = tl.where(col[None, :] == narrow(target)[:, None], target_grad[:, None], 0.0) - prob * grad_sum[:, None]
 
