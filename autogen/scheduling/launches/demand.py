@@ -1,0 +1,71 @@
+"""What the work of a kernel takes of a thread: instructions, and values that are alive at once.
+
+Triton prints a thread's part of a tile element by element, so that both grow with the elements that a thread has, and
+the time of its passes with the square of the instructions. The first remedy is therefore a smaller tile
+(`autogen.tiling.tiler`), the second another launch (`autogen.scheduling.launches.pieces`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from autogen import ir
+from autogen.ir import Node
+from autogen.ops import OPS
+from autogen.scheduling.launches.kernel import Kernel, Level
+
+OF_ROW = 4  # values per row, of which a thread has one for so many elements
+_FREE = ("const", "index", "scalar")  # what is known wherever it is used
+_EXCHANGE = 8  # instructions of a reduction, or a scan, beside those of its elements
+
+
+@dataclass(frozen=True)
+class Demand:
+    """`work` is in instructions for an element, `live` the values per element that are alive at once, at most."""
+
+    work: int = 0
+    live: int = 0
+
+
+def work_of(node: Node) -> int:
+    """About how many instructions a node is, without what is below it."""
+    if node.op in _FREE:
+        return 0
+    if node.op in ir.ALONG_AXES:
+        return _EXCHANGE
+    return OPS[node.op].work if node.op in OPS else 1
+
+
+@functools.lru_cache(1024)
+def demand_of(kernel: Kernel) -> Demand:
+    """The demand of a kernel; of several parts, all work together, and what the greatest has alive."""
+    if kernel.parts:
+        each = [demand_of(part) for part in kernel.parts]
+        return Demand(sum(one.work for one in each), max(one.live for one in each))
+    last = demand_of(kernel.last_block.kernel) if kernel.last_block else Demand()
+    width = {Level.ELEMENT: OF_ROW, Level.COLUMN: OF_ROW, Level.ROW: 1 if kernel.columns else OF_ROW}
+    own = demand(kernel.computed, lambda node: width.get(kernel.level(node), 0), kernel.totals)
+    return Demand(own.work + last.work, max(own.live, last.live))
+
+
+def demand(roots: Sequence[Node], width: Callable[[Node], int], totals: Sequence[Node] = ()) -> Demand:
+    """The demand of values that are computed one after the other, of which each takes its `width` of `OF_ROW`.
+
+    Each program adds the `totals` up element by element, until it ends. What is loaded is so before anything else.
+    """
+    order = ir.topological(roots)
+    last = {node: position for position, user in enumerate(order) for node in user.args}
+    ends: dict[int, int] = {}
+    live = sum(map(width, [node for node in order if node.op == "load"]))
+    live += sum(width(node.args[0]) for node in totals)
+    most = live
+    for position, node in enumerate(order):
+        if node.op not in (*_FREE, "load") and node not in totals:
+            live += width(node)
+        if node.op not in _FREE and node in last:
+            ends[last[node]] = ends.get(last[node], 0) + width(node)
+        most = max(most, live)
+        live -= ends.get(position, 0)
+    return Demand(sum(map(work_of, order)), -(-most // OF_ROW))
