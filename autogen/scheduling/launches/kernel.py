@@ -130,7 +130,7 @@ class Kernel:
             scanned = [node.dtype.itemsize // 2 for node in ir.topological(self.computed) if node.op == "scan"]
             share = sympy.Integer(max(scanned, default=1))
             return tuple(
-                evaluator_of(*(axis.size for axis in sorted(axes, key=str)), share) for axes in _spaces(self.roots)
+                evaluator_of(*(axis.size for axis in sorted(axes, key=str)), share) for axes in spaces(self.roots)
             )
         of = [*self.parts, *([self.last_block.kernel] if self.last_block else [])]
         within = tuple(sizes for kernel in of for sizes in kernel.in_one_program)
@@ -367,7 +367,7 @@ def one_block(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Ker
         ScheduleError: there is too much of it.
     """
     order = ir.topological(root.node for root in roots)
-    axes = frozenset().union(*_spaces(roots))
+    axes = frozenset().union(*spaces(roots))
     place = memory_order(order, roots, hints)
     first: dict[Axis, int] = {}
     for position, node in enumerate(order):
@@ -394,7 +394,7 @@ def columns_along(inner: Collection[Node]) -> frozenset[Axis]:
     return columns
 
 
-def _spaces(roots: Sequence[Root]) -> set[frozenset[Axis]]:
+def spaces(roots: Sequence[Root]) -> set[frozenset[Axis]]:
     """The axes of every value that is computed, also inside reductions, or stored; the largest sets only."""
     order = ir.topological(root.node for root in roots)
     reduced = [node.args[0].axes | set(node.attrs[1]) for node in order if node.op == "reduce"]
