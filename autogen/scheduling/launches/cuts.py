@@ -28,6 +28,7 @@ from autogen.scheduling.launches.pieces import in_pieces
 from autogen.scheduling.launches.split_rows import split_rows
 from autogen.scheduling.rewrites.pairwise import coordinates_apart
 
+FEW_IN_ONE = 4096  # elements, for which one program has enough threads: more are for several, if one launch can do it
 TOO_MUCH = "together it would be too much for one kernel"
 
 
@@ -44,10 +45,22 @@ def kernels(
     roots = [each for root in roots if 0 not in root.buffer.shape for each in coordinates_apart(root)]
     if not roots:
         return ()
+    names = set(taken)
     if sum(map(work_of, ir.topological(root.node for root in roots))) <= MOST_WORK:
-        found = _fewest(name, roots, hints, provenance, taken)
+        found = _fewest(name, roots, hints, provenance, names)
         if all(is_bearable(demand_of(kernel)) for kernel in found):
+            taken |= names
             return found
+    try:
+        return _of_pieces(name, roots, hints, provenance, taken)
+    except ScheduleError:
+        return _fewest(name, roots, hints, provenance, taken)
+
+
+def _of_pieces(
+    name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance, taken: set[str]
+) -> tuple[Kernel, ...]:
+    """The kernels that compute all roots, which together would be too much for one."""
     made: list[Kernel] = []
     for piece in in_pieces(roots, hints, provenance, taken):
         found = _fewest(f"{name}_{len(made) + 1}" if made else name, piece, hints, provenance, taken)
@@ -59,25 +72,32 @@ def _fewest(
     name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance, taken: set[str]
 ) -> tuple[Kernel, ...]:
     """The kernels that compute all roots, whatever it takes of each."""
+    whole: tuple[Kernel, ...] = ()
+    reason = ""
     try:
-        return (_not_of_few(_one(name, roots, hints, provenance), roots, hints, provenance),)
+        whole = (_not_of_few(_one(name, roots, hints, provenance), roots, hints, provenance),)
     except ScheduleError as error:
         reason = error.reason
+    if whole and whole[0].in_one_block(hints) <= FEW_IN_ONE:
+        return whole
     apart = [replace(root, node=node) for root, node in zip(roots, sums_apart(roots, provenance), strict=True)]
     best: tuple[Kernel, ...] = ()
     names: set[str] = set()
-    for each, simple in itertools.product([roots, apart] if apart != roots else [roots], [False, True]):
+    forms = [roots, apart] if apart != roots else [roots]
+    for each, simple in itertools.product(forms, [True] if whole else [False, True]):
         own = set(taken)
         try:
             found = _several(name, each, hints, provenance, own, simple=simple)
         except ScheduleError:
-            if not best:
+            if not (best or whole):
                 raise
             continue
         if not best or len(found) < len(best):
             best, names = found, own
         if len(best) == 1:
             break
+    if whole and len(best) != 1:
+        return whole
     taken |= names
     return tuple(replace(kernel, cut=reason if k else "") for k, kernel in enumerate(best))
 

@@ -226,6 +226,12 @@ class Kernel:
         tiles = (map(next_power_of_2, sizes_of(sizes)) for sizes_of in self.in_one_program)
         return max(map(math.prod, tiles), default=1)
 
+    def in_one_block(self, sizes: Mapping[str, int]) -> int:
+        """How many elements one program computes by itself, while the others have nothing to do."""
+        if self.last_block:
+            return self.last_block.kernel.in_one_block(sizes)
+        return self.one_block * sum(math.prod(map(hint, sizes_of(sizes))) for sizes_of in self.in_one_program)
+
     def is_final(self, node: Node) -> bool:
         """Whether a node needs a reduction over all rows."""
         totals = set(self.totals)
