@@ -83,7 +83,7 @@ def _fewest(
     apart = [replace(root, node=node) for root, node in zip(roots, sums_apart(roots, provenance), strict=True)]
     best: tuple[Kernel, ...] = ()
     names: set[str] = set()
-    forms = [roots, apart] if apart != roots else [roots]
+    forms = [roots] if whole or apart == roots else [roots, apart]
     for each, simple in itertools.product(forms, [True] if whole else [False, True]):
         own = set(taken)
         try:
