@@ -26,7 +26,7 @@ def reductions(count: int, *shape: int) -> Call:
     """A sum of so many means."""
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
-        return sum(((x - k / count).abs() * (y + k)).mean() for k in range(count))  # type: ignore[return-value]
+        return sum((((x - k / count).abs() * (y + k)).mean() for k in range(count)), start=x.new_zeros(()))
 
     return loss, (_drawn(*shape).requires_grad_(), _drawn(*shape))
 
@@ -37,7 +37,7 @@ def detector(levels: int, smallest: int, classes: int) -> Call:
     """
 
     def loss(*tensors: Tensor) -> Tensor:
-        return sum(map(_level, tensors[:levels], tensors[levels:]))  # type: ignore[arg-type]
+        return sum(map(_level, tensors[:levels], tensors[levels:]), start=tensors[0].new_zeros(()))
 
     places = [smallest << min(levels - 1 - k, 6) for k in range(levels)]
     predictions = (_drawn(n, 5 + classes).requires_grad_() for n in places)

@@ -130,7 +130,7 @@ def instructions(assembly: str) -> int:
 
 
 def test_the_work_of_an_op_is_what_the_table_says(compiled: Compile) -> None:
-    """Of those with some: within a half of it, or two instructions."""
+    """Within a half of it, or four instructions."""
     least = {1: instructions(compiled(["-x"], torch.float32, torch.float32, "sm_90")) - 1}
     least[2] = instructions(compiled(["x + y"], torch.float32, torch.float32, "sm_90")) - 1
     for op in (op for op in OPS.values() if op.rule in (Rule.ARITHMETIC, Rule.FLOAT)):
