@@ -7,7 +7,6 @@ the time of its passes with the square of the instructions. The first remedy is 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -45,7 +44,6 @@ def work_of(node: Node) -> int:
     return OPS[node.op].work if node.op in OPS else ACCESS if node.op == "load" else 1
 
 
-@functools.lru_cache(1024)
 def demand_of(kernel: Kernel) -> Demand:
     """The demand of a kernel; of several parts, all work together, and what the greatest has alive."""
     if kernel.parts:
@@ -55,7 +53,7 @@ def demand_of(kernel: Kernel) -> Demand:
     width = {Level.ELEMENT: OF_ROW, Level.COLUMN: OF_ROW, Level.ROW: 1 if kernel.columns else OF_ROW}
 
     def width_of(node: Node) -> int:
-        return 0 if node.op in FREE else width.get(kernel.level(node), 0)
+        return width.get(kernel.level(node), 0) if node.axes and node.op not in FREE else 0
 
     own = demand(kernel.computed, width_of, kernel.totals)
     return Demand(own.work + last.work, max(own.live, last.live))
