@@ -15,7 +15,7 @@ import torch
 
 from autogen.capture.graph import JointGraph
 from autogen.capture.joint import Segment, segment_of
-from autogen.errors import AutogenError, ComparedSumError, ScheduleError, TooLargeError, UnsupportedOpError
+from autogen.errors import AutogenError, ComparedSumError, ScheduleError, UnsupportedOpError
 from autogen.lowering import lower, scans
 from autogen.names import spelled
 from autogen.options import PLAIN, LaunchConfig, Options
@@ -55,8 +55,6 @@ def compile_segment(
         segment = segment_of(module, names, count, shapes, **knows)
         try:
             return segment, compile_graph(segment.graph, name, segment.device, options, training=training)
-        except TooLargeError:
-            raise
         except AutogenError:
             if segment.graph.numbers and "knows_numbers" not in knows:
                 knows["knows_numbers"] = True

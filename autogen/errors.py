@@ -79,17 +79,6 @@ class ValueBranchError(AutogenError):
         )
 
 
-class TooLargeError(AutogenError):
-    """The loss is made of more than `operations` operations, such as those of a Python loop over many elements."""
-
-    def __init__(self, operations: int) -> None:
-        self.operations = operations
-        super().__init__(
-            f"the loss and its gradient are more than {operations} operations",
-            remedy=f"Write loops over elements as operations on whole tensors. {_USE_DEFAULT_POLICY}",
-        )
-
-
 class FallbackWarning(UserWarning):
     """The loss `loss` runs in torch although it could have kernels, for a `reason`.
 

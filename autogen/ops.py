@@ -107,6 +107,7 @@ class Op:
     ties: arguments and result where a choice had to be made; the generic test tries them all.
     aten: the ATen overloads that are this op and nothing else.
     half: the op in its place where all results are in half precision, if there is a cheaper one.
+    work: about how many instructions it is in single precision.
     """
 
     name: str
@@ -120,6 +121,7 @@ class Op:
     ties: tuple[tuple[float, ...], ...]
     aten: tuple[str, ...]
     half: str | None
+    work: int
 
     @cached_property
     def _expression(self) -> ast.expr:
@@ -171,6 +173,7 @@ def _row(
     nan: Nan | None = None,
     ties: tuple[tuple[float, ...], ...] = (),
     half: str | None = None,
+    work: int = 1,
 ) -> Op:
     """A row, by default with torch's function of that name, one domain for all arguments, nan by the rule."""
     arity = len(set(re.findall(r"{\d}", triton)))
@@ -186,6 +189,7 @@ def _row(
         ties=ties,
         aten=tuple(f"{name}{overload}" if overload.startswith(".") else overload for overload in aten),
         half=half,
+        work=work,
     )
 
 
@@ -221,7 +225,7 @@ def _rows() -> Iterator[Op]:
     yield _row("neg",          "neg({0})",                number, every,    0,   ties=((0.0, -0.0), (-0.0, 0.0)))
     yield _row("abs",          "tl.abs({0})",             number, every,    0)
     yield _row("sign",         "sign({0})",               number, every,    0,   (".default", "sgn.default"),
-               nan=Nan.ABSORBED, ties=((0, 0), (nan, 0)))
+               nan=Nan.ABSORBED, ties=((0, 0), (nan, 0)), work=5)
     yield _row("relu",         "relu({0})",               number, every,    0,   ties=((0, 0),))
     yield _row("maximum",      "maximum({0}, {1})",       number, every,    0,   ties=((1, nan, nan),))
     yield _row("minimum",      "minimum({0}, {1})",       number, every,    0,   ties=((1, nan, nan),))
@@ -232,13 +236,13 @@ def _rows() -> Iterator[Op]:
     yield _row("div_rn",       "div_rn({0}, {1})",        real,   every,    0.5, (), twin=torch.div)
     yield _row("reciprocal",   "1.0 / {0}",               real,   every,    2,   ties=((-0.0, -inf),))
     yield _row("fmod",         "fmod({0}, {1})",          number, division, 0,   tensor,
-               ties=((-7, 2, -1), (7, -2, 1), (1, inf, 1), (1, 0, nan)))
+               ties=((-7, 2, -1), (7, -2, 1), (1, inf, 1), (1, 0, nan)), work=75)
     yield _row("remainder",    "remainder({0}, {1})",     number, division, 0.5, tensor,
-               ties=((-7, 2, 1), (7, -2, -1), (-1, inf, inf), (1, 0, nan)))
+               ties=((-7, 2, 1), (7, -2, -1), (-1, inf, inf), (1, 0, nan)), work=82)
     yield _row("hypot",        "hypot({0}, {1})",         real,   every,    5,   nan=Nan.ABSORBED,
-               ties=((0, 0, 0), (inf, nan, inf), (nan, -inf, inf)))
+               ties=((0, 0, 0), (inf, nan, inf), (nan, -inf, inf)), work=16)
     yield _row("floor_divide", "floor_divide({0}, {1})",  number, division, 2,
-               ties=((-7, 2, -4), (7, -2, -4), (1, 0, inf)))
+               ties=((-7, 2, -4), (7, -2, -4), (1, 0, inf)), work=93)
 
     yield _row("copysign",     "copysign({0}, {1})",      real,   every,    0,   tensor, nan=Nan.ABSORBED,
                ties=((0, -0.0, -0.0), (-2, 0, 2)))
@@ -246,9 +250,9 @@ def _rows() -> Iterator[Op]:
     # rounding
     yield _row("floor",        "floor({0})",              real,   every,    0)
     yield _row("ceil",         "ceil({0})",               real,   every,    0,   ties=((-0.5, -0.0),))
-    yield _row("trunc",        "trunc({0})",              real,   every,    0,   ties=((-0.5, -0.0),))
+    yield _row("trunc",        "trunc({0})",              real,   every,    0,   ties=((-0.5, -0.0),), work=5)
     yield _row("round",        "round({0})",              real,   every,    0,
-               ties=((0.5, 0), (1.5, 2), (2.5, 2), (-0.5, -0.0), (-1.5, -2)))
+               ties=((0.5, 0), (1.5, 2), (2.5, 2), (-0.5, -0.0), (-1.5, -2)), work=8)
     yield _row("round_to_float16", "round_to_float16({0})", real, every, 0, (), twin=_through(torch.float16),
                ties=((1 + 2**-11, 1), (1 + 3 * 2**-11, 1 + 2**-9), (65520, inf), (65519, 65504)))
     yield _row("round_to_bfloat16", "round_to_bfloat16({0})", real, every, 0, (), twin=_through(torch.bfloat16),
@@ -256,88 +260,93 @@ def _rows() -> Iterator[Op]:
 
     # roots, powers, exponentials and logarithms
     yield _row("sqrt",         "sqrt({0})",               real,   positive, 0.5, ties=((-0.0, -0.0),))
-    yield _row("rsqrt",        "rsqrt({0})",              real,   positive, 2,   ties=((0, inf),))
-    yield _row("exp",          "exp({0})",                real,   exponent, 3,   ties=((-inf, 0),), half="exp_half")
+    yield _row("rsqrt",        "rsqrt({0})",              real,   positive, 2,   ties=((0, inf),), work=6)
+    yield _row("exp",          "exp({0})",                real,   exponent, 3,   ties=((-inf, 0),), half="exp_half",
+               work=11)
     yield _row("exp_nonpositive", "exp_nonpositive({0})", real, Interval(-inf, 0, hard=True), 3, (),
-               twin=torch.exp, ties=((-inf, 0), (0, 1)), half="exp_half")
+               twin=torch.exp, ties=((-inf, 0), (0, 1)), half="exp_half", work=10)
     yield _row("exp_summand",  "exp_summand({0})",        real, Interval(-inf, 0, hard=True), 3, (), twin=torch.exp,
                unit=1, ties=((-inf, 0), (0, 1)))
-    yield _row("exp2",         "exp2({0})",               real,   exponent, 3,   ties=((-inf, 0),))
-    yield _row("expm1",        "expm1({0})",              real,   exponent, 2,   ties=((-inf, -1),))
-    yield _row("log",          "log({0})",                real,   positive, 2,   ties=((0, -inf),), half="log_half")
-    yield _row("log2",         "log2({0})",               real,   positive, 1,   ties=((0, -inf),))
-    yield _row("log10",        "log10({0})",              real,   positive, 3,   ties=((0, -inf),))
-    yield _row("log1p",        "log1p({0})",              real,   Interval(-1, inf), 2, ties=((-1, -inf),))
+    yield _row("exp2",         "exp2({0})",               real,   exponent, 3,   ties=((-inf, 0),), work=10)
+    yield _row("expm1",        "expm1({0})",              real,   exponent, 2,   ties=((-inf, -1),), work=21)
+    yield _row("log",          "log({0})",                real,   positive, 2,   ties=((0, -inf),), half="log_half",
+               work=27)
+    yield _row("log2",         "log2({0})",               real,   positive, 1,   ties=((0, -inf),), work=42)
+    yield _row("log10",        "log10({0})",              real,   positive, 3,   ties=((0, -inf),), work=43)
+    yield _row("log1p",        "log1p({0})",              real,   Interval(-1, inf), 2, ties=((-1, -inf),), work=25)
     yield _row("clamped_log",  "clamped_log({0})",        real,   Interval(0, 1, hard=True), 5, (),
-               twin=lambda x: torch.log(x).clamp(min=-100), ties=((0, -100), (1, 0)), half="clamped_log_half")
+               twin=lambda x: torch.log(x).clamp(min=-100), ties=((0, -100), (1, 0)), half="clamped_log_half", work=19)
     yield _row("clamped_log1m", "clamped_log1m({0})",     real,   Interval(0, 1, hard=True), 5, (),
-               twin=lambda x: torch.log1p(-x).clamp(min=-100), ties=((0, 0), (1, -100)), half="clamped_log1m_half")
-    yield _row("sigmoid",      "sigmoid({0})",            real,   exponent, 7,   half="sigmoid_half")
+               twin=lambda x: torch.log1p(-x).clamp(min=-100), ties=((0, 0), (1, -100)), half="clamped_log1m_half",
+               work=19)
+    yield _row("sigmoid",      "sigmoid({0})",            real,   exponent, 7,   half="sigmoid_half", work=18)
     yield _row("log_sigmoid",  "log_sigmoid({0})",        real,   exponent, 4, (), twin=functional.logsigmoid,
-               half="log_sigmoid_half")
+               half="log_sigmoid_half", work=25)
     yield _row("sigmoid_neg",  "sigmoid_neg({0})",        real,   exponent, 7,   (), twin=lambda x: torch.sigmoid(-x),
-               half="sigmoid_neg_half")
+               half="sigmoid_neg_half", work=18)
     yield _row("log_sigmoid_neg", "log_sigmoid_neg({0})", real,   exponent, 4,   (),
-               twin=lambda x: functional.logsigmoid(-x), half="log_sigmoid_neg_half")
+               twin=lambda x: functional.logsigmoid(-x), half="log_sigmoid_neg_half", work=26)
     yield _row("logaddexp",    "logaddexp({0}, {1})",     real,   exponent, 2,   unit=1,
-               ties=((inf, inf, inf), (-inf, -inf, -inf), (inf, -inf, inf)))
+               ties=((inf, inf, inf), (-inf, -inf, -inf), (inf, -inf, inf)), work=28)
     yield _row("xlogy",        "xlogy({0}, {1})",         real,   (every, positive), 3, tensor,
-               ties=((0, 0, 0), (0, inf, 0), (0, nan, nan)), half="xlogy_half")
+               ties=((0, 0, 0), (0, inf, 0), (0, nan, nan)), half="xlogy_half", work=32)
     yield _row("xlog1py",      "xlog1py({0}, {1})",       real,   (every, Interval(-1, inf)), 3,
                ("special_xlog1py.default",), twin=torch.special.xlog1py,
-               ties=((0, -1, 0), (0, inf, 0), (0, nan, nan)))
+               ties=((0, -1, 0), (0, inf, 0), (0, nan, nan)), work=30)
     yield _row("pow",          "pow({0}, {1})",           real,   (positive, Interval(-300, 300)), 4,
                (".Tensor_Tensor",), nan=Nan.ABSORBED,
-               ties=((0, 0, 1), (nan, 0, 1), (1, nan, 1), (-2, 3, -8), (-2, 0.5, nan), (-0.0, -1, -inf)))
+               ties=((0, 0, 1), (nan, 0, 1), (1, nan, 1), (-2, 3, -8), (-2, 0.5, nan), (-0.0, -1, -inf)), work=106)
 
     # for results in half precision; what is no normal number may be 0
     yield _row("exp_half",     "exp_half({0})",           real,   exponent, 64,  (), twin=torch.exp, unit=2**-100,
                ties=((-inf, 0),))
-    yield _row("sigmoid_half", "sigmoid_half({0})",       real,   exponent, 64,  (), twin=torch.sigmoid, unit=2**-100)
+    yield _row("sigmoid_half", "sigmoid_half({0})",       real,   exponent, 64,  (), twin=torch.sigmoid, unit=2**-100,
+               work=6)
     yield _row("sigmoid_neg_half", "sigmoid_neg_half({0})", real, exponent, 64,  (), twin=lambda x: torch.sigmoid(-x),
                unit=2**-100)
-    yield _row("log_half",     "log_half({0})",           real,   positive, 40,  (), twin=torch.log, ties=((0, -inf),))
+    yield _row("log_half",     "log_half({0})",           real,   positive, 40,  (), twin=torch.log, ties=((0, -inf),),
+               work=12)
     yield _row("xlogy_half",   "xlogy_half({0}, {1})",    real,   (every, positive), 40, (), twin=torch.xlogy,
-               unit=2**-100, ties=((0, 0, 0), (0, inf, 0), (0, nan, nan)))
+               unit=2**-100, ties=((0, 0, 0), (0, inf, 0), (0, nan, nan)), work=17)
     yield _row("clamped_log_half", "clamped_log_half({0})", real, Interval(0, 1, hard=True), 128, (),
-               twin=lambda x: torch.log(x).clamp(min=-100), ties=((0, -100), (1, 0)))
+               twin=lambda x: torch.log(x).clamp(min=-100), ties=((0, -100), (1, 0)), work=15)
     yield _row("clamped_log1m_half", "clamped_log1m_half({0})", real, Interval(0, 1, hard=True), 128, (),
-               twin=lambda x: torch.log1p(-x).clamp(min=-100), ties=((0, 0), (1, -100)))
+               twin=lambda x: torch.log1p(-x).clamp(min=-100), ties=((0, 0), (1, -100)), work=15)
     yield _row("log_sigmoid_half", "log_sigmoid_half({0})", real, exponent, 192, (), twin=functional.logsigmoid,
-               unit=2**-100)
+               unit=2**-100, work=13)
     yield _row("log_sigmoid_neg_half", "log_sigmoid_neg_half({0})", real, exponent, 192, (),
-               twin=lambda x: functional.logsigmoid(-x), unit=2**-100)
+               twin=lambda x: functional.logsigmoid(-x), unit=2**-100, work=14)
 
     # trigonometric and hyperbolic
-    yield _row("sin",          "tl.sin({0})",             real,   angle,    2)
-    yield _row("cos",          "tl.cos({0})",             real,   angle,    2)
-    yield _row("tan",          "tan({0})",                real,   angle,    8)
-    yield _row("asin",         "asin({0})",               real,   within,   3)
-    yield _row("acos",         "acos({0})",               real,   within,   3)
-    yield _row("atan",         "atan({0})",               real,   every,    2)
+    yield _row("sin",          "tl.sin({0})",             real,   angle,    2, work=98)
+    yield _row("cos",          "tl.cos({0})",             real,   angle,    2, work=98)
+    yield _row("tan",          "tan({0})",                real,   angle,    8, work=185)
+    yield _row("asin",         "asin({0})",               real,   within,   3, work=19)
+    yield _row("acos",         "acos({0})",               real,   within,   3, work=19)
+    yield _row("atan",         "atan({0})",               real,   every,    2, work=22)
     yield _row("atan2",        "atan2({0}, {1})",         real,   every,    5,
-               ties=((0, 0, 0), (-0.0, 0, -0.0)))
-    yield _row("sinh",         "sinh({0})",               real,   Interval(-709, 709), 6)
-    yield _row("cosh",         "cosh({0})",               real,   Interval(-709, 709), 4)
-    yield _row("tanh",         "tanh({0})",               real,   Interval(-30, 30),   3)
-    yield _row("asinh",        "asinh({0})",              real,   every,    3)
-    yield _row("acosh",        "acosh({0})",              real,   Interval(1, inf),    3)
-    yield _row("atanh",        "atanh({0})",              real,   within,   5,   ties=((1, inf),))
+               ties=((0, 0, 0), (-0.0, 0, -0.0)), work=34)
+    yield _row("sinh",         "sinh({0})",               real,   Interval(-709, 709), 6, work=46)
+    yield _row("cosh",         "cosh({0})",               real,   Interval(-709, 709), 4, work=16)
+    yield _row("tanh",         "tanh({0})",               real,   Interval(-30, 30),   3, work=27)
+    yield _row("asinh",        "asinh({0})",              real,   every,    3, work=63)
+    yield _row("acosh",        "acosh({0})",              real,   Interval(1, inf),    3, work=62)
+    yield _row("atanh",        "atanh({0})",              real,   within,   5,   ties=((1, inf),), work=34)
 
     # error and gamma functions
-    yield _row("erf",          "tl.erf({0})",             real,   Interval(-6, 6),     2)
-    yield _row("erfc",         "erfc({0})",               real,   Interval(-6, 28),    9)
+    yield _row("erf",          "tl.erf({0})",             real,   Interval(-6, 6),     2, work=36)
+    yield _row("erfc",         "erfc({0})",               real,   Interval(-6, 28),    9, work=97)
     yield _row("erfcx",        "erfcx({0})",              real,   Interval(-3, inf),   9,
-               ("special_erfcx.default",), twin=torch.special.erfcx, ties=((inf, 0), (-inf, inf)))
-    yield _row("erfinv",       "erfinv({0})",             real,   within,   4,   ties=((1, inf),))
+               ("special_erfcx.default",), twin=torch.special.erfcx, ties=((inf, 0), (-inf, inf)), work=110)
+    yield _row("erfinv",       "erfinv({0})",             real,   within,   4,   ties=((1, inf),), work=68)
     yield _row("lgamma",       "lgamma({0})",             real,   Interval(-50, 1e6),  8, unit=1,
-               ties=((0, inf), (-1, inf), (1, 0), (2, 0)))
+               ties=((0, inf), (-1, inf), (1, 0), (2, 0)), work=374)
     yield _row("digamma",      "digamma({0})",            real,   Interval(0, 1e6),    8, unit=1,
-               ties=((0, -inf), (-0.0, inf), (-1, nan)))
+               ties=((0, -inf), (-0.0, inf), (-1, nan)), work=198)
     yield _row("trigamma",     "trigamma({0})",           real,   Interval(0, 1e6),    8, (), twin=_trigamma,
-               ties=((0, inf), (-1, inf), (inf, 0)))
+               ties=((0, inf), (-1, inf), (inf, 0)), work=130)
     yield _row("tetragamma",   "tetragamma({0})",         real,   Interval(0, 1e6),    8, (), twin=_tetragamma,
-               ties=((0, -inf), (-1, -inf), (inf, 0)))
+               ties=((0, -inf), (-1, -inf), (inf, 0)), work=147)
 
     # questions and choices
     yield _row("isnan",        "isnan({0})",              predicate, every, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sympy
@@ -33,6 +34,12 @@ class Root:
     def reads(self) -> set[ir.Buffer]:
         """The buffers that it is computed from."""
         return {load.attrs[0] for load in ir.loads([self.node])}
+
+
+def stored(node: ir.Node, name: str, role: str, axes: Sequence[ir.Axis]) -> Root:
+    """A value that is kept in memory, with one element per value of its axes."""
+    shape = tuple(axis.size for axis in axes)
+    return Root(ir.Buffer(name, node.dtype, shape, ir.contiguous_strides(shape), role), tuple(axes), node)
 
 
 @dataclass(frozen=True)

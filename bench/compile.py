@@ -8,6 +8,9 @@ other column. A later process finds Triton's kernels on disk, and captures again
 imports and Triton) and "found" (Triton's part). Without `TRITON_INTERPRET=1`, and without a GPU. Times are CPU time,
 that of `ptxas` included.
 
+Of losses that are too much for one kernel (`bench.large`), what is printed is how many kernels there are, the seconds
+that Triton takes for all of them and for the longest, and the most bytes that a thread of one spills.
+
 Beside it, from a process of its own whose torch has compiled something before, is `torch.compile`: Dynamo, AOTAutograd
 and Inductor ("inductor"), and, as there is no GPU, the compiler of C++ that Inductor calls in the place of Triton
 ("C++").
@@ -31,6 +34,7 @@ import torch
 from torch import nn
 
 from autogen.losses import GIoULoss
+from bench import large
 
 LOSSES: dict[str, tuple[nn.Module, Callable[[], tuple[torch.Tensor, ...]]]] = {
     "BCEWithLogits": (nn.BCEWithLogitsLoss(), lambda: (logits(), torch.rand(512, 1000))),
@@ -40,6 +44,11 @@ LOSSES: dict[str, tuple[nn.Module, Callable[[], tuple[torch.Tensor, ...]]]] = {
     "CrossEntropy smoothed": (nn.CrossEntropyLoss(label_smoothing=0.1), lambda: (logits(), labels())),
     "TripletMargin": (nn.TripletMarginLoss(swap=True), lambda: (logits(), logits(), logits())),
     "GIoU": (GIoULoss(use_autogen=False), lambda: (boxes(), boxes().detach())),
+}
+LARGE: dict[str, Callable[[], large.Call]] = {
+    "chain of 2000 operations": lambda: large.chain(2000, 512, 1000),
+    "200 reductions": lambda: large.reductions(200, 512, 1000),
+    "detector of 12 levels": lambda: large.detector(12, 64, 80),
 }
 STAGES = ("import", "torch", "joint", "lower", "schedule", "emit", "triton")
 COLUMNS = (*STAGES, "cold", "again", "found", "inductor", "C++")
@@ -120,6 +129,22 @@ def run_one(name: str, target: str) -> None:
     print(*(1000 * seconds[stage] for stage in STAGES))
 
 
+def run_large(name: str, target: str) -> None:
+    """Compile a loss of many kernels; prints their number, seconds of Triton's in all and at most, bytes spilled."""
+    import_lazily()
+    from autogen.aot import TARGETS, kernels_of
+    from autogen.aot.compilation import compile_kernel
+
+    loss, tensors = LARGE[name]()
+    seconds: list[float] = []
+    spilled = 0
+    for kernel in kernels_of(loss, *tensors):
+        start = cpu_time()
+        spilled = max(spilled, compile_kernel(kernel, TARGETS[target]).spilled)
+        seconds.append(cpu_time() - start)
+    print(f"{len(seconds):>10}{sum(seconds):>10.1f}{max(seconds):>10.2f}{spilled:>10}")
+
+
 def run_inductor(name: str) -> None:
     """Compile one loss with `torch.compile`; prints milliseconds of this process, and of those that it has started."""
     x = torch.ones(3, 4, requires_grad=True)
@@ -133,15 +158,19 @@ def run_inductor(name: str) -> None:
     print(1000 * own, 1000 * (cpu_time() - whole - own))
 
 
-def measure(name: str, target: str, bytecode: str, cache: str) -> list[float]:
-    """Milliseconds per stage of a first process, for capture and Triton of a later one, and of `torch.compile`."""
+def _environment(bytecode: str, cache: str) -> dict[str, str]:
     names = ("TRITON_CACHE_DIR", "AUTOGEN_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
-    environment = {
+    return {
         **os.environ,
         **dict.fromkeys(names, cache),
         "PYTHONPYCACHEPREFIX": bytecode,
         "TRITON_INTERPRET": "0",
     }
+
+
+def measure(name: str, target: str, bytecode: str, cache: str) -> list[float]:
+    """Milliseconds per stage of a first process, for capture and Triton of a later one, and of `torch.compile`."""
+    environment = _environment(bytecode, cache)
     environment["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # whose time is that of the process
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has been compiled to bytecode
     program = (
@@ -171,6 +200,9 @@ def main() -> None:
     if options.loss and options.inductor:
         run_inductor(options.loss)
         return
+    if options.loss in LARGE:
+        run_large(options.loss, options.target)
+        return
     if options.loss:
         run_one(options.loss, options.target)
         return
@@ -181,6 +213,12 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as cache:
                 found = measure(name, options.target, bytecode, cache)
             print(f"{name:<24}" + "".join(f"{value:>10.1f}" for value in found), flush=True)
+        print(f"\n{'large losses':<24}{'kernels':>10}{'seconds':>10}{'longest':>10}{'spilled':>10}", flush=True)
+        for name in LARGE:
+            with tempfile.TemporaryDirectory() as cache:
+                command = [sys.executable, "-m", "bench.compile", "--target", options.target, "--loss", name]
+                print(f"{name:<24}", end="", flush=True)
+                subprocess.run(command, env=_environment(bytecode, cache), check=True)
 
 
 if __name__ == "__main__":

@@ -87,7 +87,6 @@ def segment_of(
     Raises:
         UnavailableError: the segment is given no tensor.
         UnsupportedOpError: an op, or a device, for which there is no kernel.
-        TooLargeError: it has too many operations.
         ValueBranchError: a size that is known only in backward.
     """
     draft = Draft(module, names, count, shapes)

@@ -14,12 +14,10 @@ from autogen.capture.draft import NUMBERS, Draft, geometry_of
 from autogen.capture.sizes import SYMBOLIC, Size
 from autogen.capture.source import line_of_trace
 from autogen.compat import pytree
-from autogen.errors import TooLargeError, UnsupportedOpError
+from autogen.errors import UnsupportedOpError
 from autogen.torch_step import TorchStep, is_random
 
 aten, prims = torch.ops.aten, torch.ops.prims
-
-MOST_OPERATIONS = 2500  # of 303 losses of public packages the largest has 1278
 
 # Checks, which compute nothing.
 _CHECKS = frozenset(
@@ -46,11 +44,9 @@ def prepare(draft: Draft) -> None:
     """Replace what only AOTAutograd writes by ATen, and note of each node what lowering asks for.
 
     Raises:
-        TooLargeError: there are too many operations.
         UnsupportedOpError: an operation that is no op.
     """
     later = set(draft.tangents)
-    operations = 0
     for node in list(draft.graph.nodes):
         if node.op in ("placeholder", "output"):
             continue
@@ -68,10 +64,7 @@ def prepare(draft: Draft) -> None:
         elif node.target is aten._local_scalar_dense.default:
             _note_number(draft, node)
         elif node.target is not operator.getitem and not isinstance(node.meta.get("val"), NUMBERS):
-            operations += 1
             _prepare_operation(draft, node)
-    if operations > MOST_OPERATIONS:
-        raise TooLargeError(MOST_OPERATIONS)
 
 
 def _write_constant(draft: Draft, node: torch.fx.Node) -> None:

@@ -23,6 +23,7 @@
 
 A tile that needs more than 32 values per thread and tensor spills on real devices, which bounds what "fits" means;
 double precision halves every tile. Flat kernels and tiles with a `lgamma`, or a derivative of it, have twice the warps.
+Where much is computed, or alive at once, threads have fewer elements (`_lightened`): Triton prints each one's work.
 Where warps have 64 threads, a launch has 16 of them at most (`autogen.runtime.build.warps_within`).
 """
 
@@ -37,6 +38,7 @@ import sympy
 import torch
 
 from autogen import ir
+from autogen.scheduling.launches.demand import demand_of
 from autogen.scheduling.launches.kernel import PAIRED, ROWS_ADJACENT, Kernel, Level
 from autogen.scheduling.launches.running import walks_of
 from autogen.sizes import Evaluator, magnitude, next_power_of_2
@@ -66,6 +68,12 @@ LONG = 2048  # columns of a tile that threads have half as many of
 MANY_ROWS = 1024  # several for each multiprocessor, which is as busy with fewer warps for each
 FEW = 4  # columns, which are never split: they may be a record (`emission.records`)
 WARPS = (1, 2, 4, 8, 16, 32)
+# Instructions of a thread, and values that it has at once: beyond the first number they are brought below the second.
+INSTRUCTIONS = (7000, 4096)
+ALIVE = (256, 192)
+MOST_HELD = 32  # elements of a thread, and
+MOST_THREADS = 1024
+ADJACENT = 32  # rows or columns of a tile, which a warp reads side by side
 
 
 @dataclass(frozen=True)
@@ -181,6 +189,7 @@ class Tiler:
         self._rows_of_chunk = LEAST_SHARE * 2 * shared // max(read, 1)
         self._record = max(Counter(root.buffer for root in kernel.stores).values(), default=1)  # values, side by side
         self._heavy = any(node.op in HEAVY for node in nodes)
+        self._demand = demand_of(kernel)
         across = [node for node in kernel.loads() if kernel.level(node) in (Level.ELEMENT, Level.COLUMN)]
         written = [root for root in kernel.stores if kernel.level_of_axes(root.index_axes) == Level.ELEMENT]
         self._is_slight = len(across) <= 1 and len(written) <= 1
@@ -209,11 +218,11 @@ class Tiler:
 
     def _default(self, extents: Extents) -> Config:
         if self._is_block:
-            return Config((), min(max(extents.held // 512, 4), 32))
+            return Config((), min(max(extents.held // (32 * self._bearable(16)), 4), 32))
         if self._is_flat:
-            return self._with_last_block(self._flat(extents), extents)
+            return self._with_last_block(self._lightened(self._flat(extents)), extents)
         if not self._whole_rows and not self.is_chunked:
-            return self._with_last_block(self._tiles(extents), extents)
+            return self._with_last_block(self._lightened(self._tiles(extents)), extents)
         return self._rows_or_chunks(extents, self._must_loop(extents))
 
     def other(self, sizes: Mapping[str, int]) -> Config | None:
@@ -279,7 +288,10 @@ class Tiler:
         threads = 32 * num_warps
         # Programs that stride are few, so that some warps can do with half as many at once.
         is_half = self._totals > 2 or (self._totals == 2 and self._may_stride and num_warps > 1)
-        return threads if programs <= threads else min(PARTIALS_OF_WARP * num_warps >> is_half, MAX_PARTIALS)
+        most = min(PARTIALS_OF_WARP * num_warps >> is_half, MAX_PARTIALS)
+        while most > threads and most // threads * self._totals > ALIVE[1]:
+            most //= 2
+        return threads if programs <= threads else most
 
     def _is_skewed(self, config: Config, extents: Extents) -> bool:
         """Whether rows are read and written in groups, as they begin anywhere."""
@@ -306,6 +318,32 @@ class Tiler:
             chunks = min(chunks, max(MAX_SHARED // (kept * extents.columns), 1))
             chunks = min(chunks, max(extents.inner_rows // self._rows_of_chunk, 1))
         return kept * chunks * col_tiles, chunks
+
+    def _bearable(self, held: int) -> int:
+        """The elements that a thread may have, of those that it would: fewer if it had too much to compute, or to keep,
+        for so many.
+        """
+        work, live = self._demand.work, self._demand.live
+        if work * held > INSTRUCTIONS[0] or live * held > ALIVE[0]:
+            while held > 1 and (work * held > INSTRUCTIONS[1] or live * held > ALIVE[1]):
+                held //= 2
+        return held
+
+    def _lightened(self, config: Config) -> Config:
+        """A configuration whose threads have no more to do than they can: of smaller tiles, or else of more warps."""
+        tiles, warps = dict(config.tiles), config.num_warps
+        held = math.prod(tiles.values()) // (32 * warps)
+        least = {"ROWS": 1 if self.columns_adjacent else ADJACENT, "COLS": ADJACENT if self.columns_adjacent else 1}
+        if self._whole_rows and not config.looped:
+            del least["COLS"]
+        free = ["BLOCK"] if self._is_flat else sorted(least, key=lambda name: least[name])
+        for _ in range((held // max(self._bearable(held), 1)).bit_length() - 1):
+            name = next((name for name in free if tiles[name] > least.get(name, 1)), None)
+            if name and (math.prod(tiles.values()) > FEW_ELEMENTS or warps == WARPS[-1]):
+                tiles[name] //= 2
+            else:
+                warps = min(2 * warps, WARPS[-1])
+        return replace(config, tiles=tuple(tiles.items()), num_warps=warps)
 
     def _with_last_block(self, config: Config, extents: Extents) -> Config:
         """A configuration with warps for all that the last block has."""
@@ -388,11 +426,12 @@ class Tiler:
             whole, resident = whole * min(next_power_of_2(extents.inner_rows), ROWS_ADJACENT), min(resident, 8192)
         elif self._is_read_once:
             resident = min(resident, READ_ONCE)
+        resident = min(resident, MOST_THREADS * self._bearable(MOST_HELD))
         return self._may_loop and whole > resident
 
     def _rows_or_chunks(self, extents: Extents, looped: bool) -> Config:
-        chunked = self.is_chunked and not looped
-        return self._with_last_block(self._chunks(extents) if chunked else self._rows(extents, looped), extents)
+        config = self._chunks(extents) if self.is_chunked and not looped else self._rows(extents, looped)
+        return self._with_last_block(self._lightened(config), extents)
 
     def _chunks(self, extents: Extents) -> Config:
         whole, inner = next_power_of_2(extents.columns), next_power_of_2(extents.inner_rows)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from autogen.runtime.launch import Launcher
+from autogen.scheduling.launches import cuts, demand
 from autogen.scheduling.schedule import backward_of
 from tests.unit.pipeline import floats, plan_of
 
@@ -29,7 +30,9 @@ def deep_rows(x: Tensor, y: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("loss", [deep, deep_rows])
-def test_printing_needs_no_deep_stack(loss: object) -> None:
+def test_printing_needs_no_deep_stack(loss: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, limit in ((cuts, "MOST_WORK"), (demand, "MOST_WORK"), (demand, "MOST_LIVE")):
+        monkeypatch.setattr(module, limit, 10**6)
     plan, sizes = plan_of(loss, floats(6, 5), floats(6, 5))
     launchers = [Launcher(kernel, plan.provenance) for kernel in (*plan.forward, *backward_of(plan))]
     variants = [launcher.tiling(sizes).variant for launcher in launchers]

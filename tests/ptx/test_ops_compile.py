@@ -124,6 +124,21 @@ def test_literals(compiled: Compile, dtype: torch.dtype) -> None:
     compiled(texts, dtype, dtype, "sm_90")
 
 
+def instructions(assembly: str) -> int:
+    """How many there are in PTX."""
+    return len(re.findall(r"^\s+(?:@%?\w+ )?[a-z][\w.]+ .*;", assembly, re.MULTILINE))
+
+
+def test_the_work_of_an_op_is_what_the_table_says(compiled: Compile) -> None:
+    """Within a half of it, or four instructions."""
+    least = {1: instructions(compiled(["-x"], torch.float32, torch.float32, "sm_90")) - 1}
+    least[2] = instructions(compiled(["x + y"], torch.float32, torch.float32, "sm_90")) - 1
+    for op in (op for op in OPS.values() if op.rule in (Rule.ARITHMETIC, Rule.FLOAT)):
+        assembly = compiled([op.triton.format("x", "y")], torch.float32, torch.float32, "sm_90")
+        found = instructions(assembly) - least[op.arity]
+        assert abs(found - op.work) <= max(op.work / 2, 4), (op.name, found)
+
+
 @pytest.mark.parametrize("text", ["tl.exp(x)", "tl.sqrt(x)"])
 def test_inaccurate_instructions_are_found(compiled: Compile, text: str) -> None:
     assert INACCURATE.findall(compiled([text], torch.float32, torch.float32, "sm_90"))

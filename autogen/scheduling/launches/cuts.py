@@ -2,7 +2,8 @@
 
 All in one kernel if they fit. If not, first fit: a result joins the first kernel that has room for it. A result that
 does not fit alone has reductions that no single walk over the data can give; the largest of them that does fit is
-stored by a kernel of its own, and read back. Kernels that need not wait for each other are parts of one launch
+stored by a kernel of its own, and read back. What is too much work for one kernel, or has too many values at once, is
+cut first (`autogen.scheduling.launches.pieces`). Kernels that need not wait for each other are parts of one launch
 (`autogen.scheduling.launches.horizontal`).
 """
 
@@ -17,13 +18,18 @@ from autogen import ir
 from autogen.errors import ScheduleError
 from autogen.ir import Node
 from autogen.names import unique
-from autogen.program import Root
+from autogen.program import Root, stored
 from autogen.provenance import Provenance
+from autogen.scheduling.launches.demand import MOST_WORK, demand_of, is_bearable, work_of
 from autogen.scheduling.launches.horizontal import side_by_side, sums_apart
 from autogen.scheduling.launches.kernel import LONG_WALK, PAIRED, ROWS_ADJACENT, Kernel, fit, memory_order, one_block
 from autogen.scheduling.launches.last_block import with_last_block
+from autogen.scheduling.launches.pieces import in_pieces
 from autogen.scheduling.launches.split_rows import split_rows
 from autogen.scheduling.rewrites.pairwise import coordinates_apart
+
+FEW_IN_ONE = 4096  # elements, for which one program has enough threads: more are for several, if one launch can do it
+TOO_MUCH = "together it would be too much for one kernel"
 
 
 def kernels(
@@ -39,25 +45,59 @@ def kernels(
     roots = [each for root in roots if 0 not in root.buffer.shape for each in coordinates_apart(root)]
     if not roots:
         return ()
+    names = set(taken)
+    if sum(map(work_of, ir.topological(root.node for root in roots))) <= MOST_WORK:
+        found = _fewest(name, roots, hints, provenance, names)
+        if all(is_bearable(demand_of(kernel)) for kernel in found):
+            taken |= names
+            return found
     try:
-        return (_not_of_few(_one(name, roots, hints, provenance), roots, hints, provenance),)
+        return _of_pieces(name, roots, hints, provenance, taken)
+    except ScheduleError:
+        return _fewest(name, roots, hints, provenance, taken)
+
+
+def _of_pieces(
+    name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance, taken: set[str]
+) -> tuple[Kernel, ...]:
+    """The kernels that compute all roots, which together would be too much for one."""
+    made: list[Kernel] = []
+    for piece in in_pieces(roots, hints, provenance, taken):
+        found = _fewest(f"{name}_{len(made) + 1}" if made else name, piece, hints, provenance, taken)
+        made += [replace(found[0], cut=TOO_MUCH) if made else found[0], *found[1:]]
+    return tuple(made)
+
+
+def _fewest(
+    name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance, taken: set[str]
+) -> tuple[Kernel, ...]:
+    """The kernels that compute all roots, whatever it takes of each."""
+    whole: tuple[Kernel, ...] = ()
+    reason = ""
+    try:
+        whole = (_not_of_few(_one(name, roots, hints, provenance), roots, hints, provenance),)
     except ScheduleError as error:
         reason = error.reason
+    if whole and whole[0].in_one_block(hints) <= FEW_IN_ONE:
+        return whole
     apart = [replace(root, node=node) for root, node in zip(roots, sums_apart(roots, provenance), strict=True)]
     best: tuple[Kernel, ...] = ()
     names: set[str] = set()
-    for each, simple in itertools.product([roots, apart] if apart != roots else [roots], [False, True]):
+    forms = [roots] if whole or apart == roots else [roots, apart]
+    for each, simple in itertools.product(forms, [True] if whole else [False, True]):
         own = set(taken)
         try:
             found = _several(name, each, hints, provenance, own, simple=simple)
         except ScheduleError:
-            if not best:
+            if not (best or whole):
                 raise
             continue
         if not best or len(found) < len(best):
             best, names = found, own
         if len(best) == 1:
             break
+    if whole and len(best) != 1:
+        return whole
     taken |= names
     return tuple(replace(kernel, cut=reason if k else "") for k, kernel in enumerate(best))
 
@@ -95,12 +135,6 @@ def _grouped(
         else:
             groups.append([root])
     return groups
-
-
-def stored(node: Node, name: str, role: str, axes: Sequence[ir.Axis]) -> Root:
-    """A value that is kept in memory, with one element per value of its axes."""
-    shape = tuple(axis.size for axis in axes)
-    return Root(ir.Buffer(name, node.dtype, shape, ir.contiguous_strides(shape), role), tuple(axes), node)
 
 
 def is_statistic(root: Root, node: Node) -> bool:

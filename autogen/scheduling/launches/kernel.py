@@ -134,7 +134,7 @@ class Kernel:
             scanned = [node.dtype.itemsize // 2 for node in ir.topological(self.computed) if node.op == "scan"]
             share = sympy.Integer(max(scanned, default=1))
             return tuple(
-                evaluator_of(*(axis.size for axis in sorted(axes, key=str)), share) for axes in _spaces(self.roots)
+                evaluator_of(*(axis.size for axis in sorted(axes, key=str)), share) for axes in spaces(self.roots)
             )
         of = [*self.parts, *([self.last_block.kernel] if self.last_block else [])]
         within = tuple(sizes for kernel in of for sizes in kernel.in_one_program)
@@ -229,6 +229,12 @@ class Kernel:
         """How many elements the largest tile has of what one program holds, with what threads exchange in scans."""
         tiles = (map(next_power_of_2, sizes_of(sizes)) for sizes_of in self.in_one_program)
         return max(map(math.prod, tiles), default=1)
+
+    def in_one_block(self, sizes: Mapping[str, int]) -> int:
+        """How many elements one program computes by itself, while the others have nothing to do."""
+        if self.last_block:
+            return self.last_block.kernel.in_one_block(sizes)
+        return self.one_block * sum(math.prod(map(hint, sizes_of(sizes))) for sizes_of in self.in_one_program)
 
     def is_final(self, node: Node) -> bool:
         """Whether a node needs a reduction over all rows."""
@@ -380,7 +386,7 @@ def one_block(name: str, roots: Sequence[Root], hints: Mapping[str, int]) -> Ker
         ScheduleError: there is too much of it.
     """
     order = ir.topological(root.node for root in roots)
-    axes = frozenset().union(*_spaces(roots))
+    axes = frozenset().union(*spaces(roots))
     place = memory_order(order, roots, hints)
     first: dict[Axis, int] = {}
     for position, node in enumerate(order):
@@ -407,7 +413,7 @@ def columns_along(inner: Collection[Node]) -> frozenset[Axis]:
     return columns
 
 
-def _spaces(roots: Sequence[Root]) -> set[frozenset[Axis]]:
+def spaces(roots: Sequence[Root]) -> set[frozenset[Axis]]:
     """The axes of every value that is computed, also inside reductions, or stored; the largest sets only."""
     order = ir.topological(root.node for root in roots)
     reduced = [node.args[0].axes | set(node.attrs[1]) for node in order if node.op == "reduce"]

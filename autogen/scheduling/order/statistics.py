@@ -11,9 +11,8 @@ from autogen import ir
 from autogen.errors import ScheduleError
 from autogen.ir import Node
 from autogen.names import unique
-from autogen.program import Root
+from autogen.program import Root, stored
 from autogen.provenance import Provenance
-from autogen.scheduling.launches.cuts import stored
 from autogen.scheduling.launches.kernel import Kernel, memory_order
 from autogen.scheduling.order.regions import sequence
 from autogen.scheduling.plan import Direction, Step, names_of
