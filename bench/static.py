@@ -97,8 +97,8 @@ def calls() -> dict[str, Callable[[], Call]]:
     found["InfoNCELoss-256x1000-float32"] = partial(_contrasted, 256, 1000, torch.float32)
     found["SupConLoss-257x1001-float32"] = partial(_labelled, 257, 1001, torch.float32)
     for dtype in (torch.float32, torch.bfloat16):
-        for name, loss, inputs in written.calls(dtype):
-            found[f"{name}-{str(dtype).removeprefix('torch.')}"] = partial(_written_call, loss, inputs)
+        for name, written_loss, make in written.calls(dtype):
+            found[f"{name}-{str(dtype).removeprefix('torch.')}"] = partial(_written_call, written_loss, make)
     return found
 
 

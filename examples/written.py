@@ -61,7 +61,8 @@ def jensen_shannon(one: Tensor, other: Tensor) -> Tensor:
     """Of two softmaxes: what is between them is no sum over a row that could be taken before its normalizers."""
     p, q = one.log_softmax(-1), other.log_softmax(-1)
     mean = torch.logsumexp(torch.stack([p, q]), 0) - math.log(2)
-    return 0.5 * sum(F.kl_div(mean, each, log_target=True, reduction="batchmean") for each in (p, q))
+    to_one, to_other = (F.kl_div(mean, each, log_target=True, reduction="batchmean") for each in (p, q))
+    return 0.5 * (to_one + to_other)
 
 
 def spread(embeddings: Tensor) -> Tensor:
