@@ -10,9 +10,9 @@ cut first (`autogen.scheduling.launches.pieces`). Kernels that need not wait for
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from autogen import ir
 from autogen.errors import ScheduleError
@@ -20,6 +20,7 @@ from autogen.ir import Node
 from autogen.names import unique
 from autogen.program import Root, stored
 from autogen.provenance import Provenance
+from autogen.scheduling.launches.cost import cheapest, cost_of
 from autogen.scheduling.launches.demand import MOST_WORK, demand_of, is_bearable, work_of
 from autogen.scheduling.launches.horizontal import side_by_side, sums_apart
 from autogen.scheduling.launches.kernel import LONG_WALK, PAIRED, ROWS_ADJACENT, Kernel, fit, memory_order, one_block
@@ -28,7 +29,8 @@ from autogen.scheduling.launches.pieces import in_pieces
 from autogen.scheduling.launches.split_rows import split_rows
 from autogen.scheduling.rewrites.pairwise import coordinates_apart
 
-FEW_IN_ONE = 4096  # elements, for which one program has enough threads: more are for several, if one launch can do it
+_Made = tuple[tuple[Kernel, ...], set[str]]  # with the names that are taken then
+
 TOO_MUCH = "together it would be too much for one kernel"
 
 
@@ -71,35 +73,31 @@ def _of_pieces(
 def _fewest(
     name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance, taken: set[str]
 ) -> tuple[Kernel, ...]:
-    """The kernels that compute all roots, whatever it takes of each."""
-    whole: tuple[Kernel, ...] = ()
+    """The kernels that compute all roots, whatever it takes of each: the cheapest of one, and of several."""
     reason = ""
-    try:
-        whole = (_not_of_few(_one(name, roots, hints, provenance), roots, hints, provenance),)
-    except ScheduleError as error:
-        reason = error.reason
-    if whole and whole[0].in_one_block(hints) <= FEW_IN_ONE:
-        return whole
-    apart = [replace(root, node=node) for root, node in zip(roots, sums_apart(roots, provenance), strict=True)]
-    best: tuple[Kernel, ...] = ()
-    names: set[str] = set()
-    forms = [roots] if whole or apart == roots else [roots, apart]
-    for each, simple in itertools.product(forms, [True] if whole else [False, True]):
-        own = set(taken)
+
+    def one() -> _Made:
+        nonlocal reason
         try:
-            found = _several(name, each, hints, provenance, own, simple=simple)
-        except ScheduleError:
-            if not (best or whole):
-                raise
-            continue
-        if not best or len(found) < len(best):
-            best, names = found, own
-        if len(best) == 1:
-            break
-    if whole and len(best) != 1:
-        return whole
+            return (_not_of_few(_one(name, roots, hints, provenance), roots, hints, provenance),), set(taken)
+        except ScheduleError as error:
+            reason = error.reason
+            raise
+
+    def several(forms: Sequence[Root], *, simple: bool) -> _Made:
+        own = set(taken)
+        return _several(name, forms, hints, provenance, own, simple=simple), own
+
+    def candidates() -> Iterator[Callable[[], _Made]]:
+        yield one
+        apart = [replace(root, node=node) for root, node in zip(roots, sums_apart(roots, provenance), strict=True)]
+        for each in [roots] if apart == roots else [roots, apart]:
+            yield partial(several, each, simple=False)
+            yield partial(several, each, simple=True)
+
+    found, names = cheapest(candidates(), lambda made: cost_of(made[0], hints))
     taken |= names
-    return tuple(replace(kernel, cut=reason if k else "") for k, kernel in enumerate(best))
+    return tuple(replace(kernel, cut=reason if k else "") for k, kernel in enumerate(found))
 
 
 def _several(
@@ -144,14 +142,12 @@ def is_statistic(root: Root, node: Node) -> bool:
 
 def _one(name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance) -> Kernel:
     """One kernel for all roots; a single program for what is small, rather than a last block with much to do."""
-    try:
-        return _streaming(name, roots, hints, provenance, simple=True)
-    except ScheduleError as error:
-        with contextlib.suppress(ScheduleError):
-            return one_block(name, roots, hints)
-        with contextlib.suppress(ScheduleError):
-            return _streaming(name, roots, hints, provenance)
-        raise error
+    candidates = (
+        partial(_streaming, name, roots, hints, provenance, simple=True),
+        partial(one_block, name, roots, hints),
+        partial(_streaming, name, roots, hints, provenance),
+    )
+    return cheapest(candidates, lambda kernel: cost_of([kernel], hints))
 
 
 def _streaming(

@@ -1,0 +1,88 @@
+"""What kernels cost, to choose among those that compute the same: launches, then bytes, then programs that are missing.
+
+Sizes are those of a sample call. What programs store for the last block of their own launch stays in the GPU's caches,
+and is not counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from autogen.errors import ScheduleError
+from autogen.ir import Buffer
+from autogen.scheduling.launches.kernel import Kernel, Level
+from autogen.sizes import evaluator_of, hint
+
+LONG_ROW = 32768  # columns, of which no program has all at once
+FEW_IN_ONE = 4096  # elements, for which one program has enough threads
+
+_Found = TypeVar("_Found")
+
+
+class Cost(NamedTuple):
+    """In the order in which it counts; `idle` are programs that there could be, and are not."""
+
+    launches: int
+    moved: int
+    idle: int
+
+
+def cost_of(kernels: Sequence[Kernel], sizes: Mapping[str, int]) -> Cost:
+    """The cost of some launches."""
+    moved = sum(_moved(kernel, sizes) for kernel in kernels)
+    return Cost(len(kernels), moved, sum(map(partial(_idle, sizes), kernels)))
+
+
+def _idle(sizes: Mapping[str, int], kernel: Kernel) -> int:
+    return kernel.in_one_block(sizes) // FEW_IN_ONE
+
+
+def _moved(kernel: Kernel, sizes: Mapping[str, int]) -> int:
+    """Bytes that a kernel reads and writes."""
+    if kernel.parts:
+        return sum(_moved(part, sizes) for part in kernel.parts)
+    walks = _walks(kernel, sizes)
+    read = {load.attrs[0]: walks if kernel.level(load) is Level.ELEMENT else 1 for load in kernel.loads()}
+    written = dict.fromkeys((root.buffer for root in kernel.roots), 1)
+    return sum(_bytes(buffer, sizes) * times for buffer, times in (*read.items(), *written.items()))
+
+
+def _walks(kernel: Kernel, sizes: Mapping[str, int]) -> int:
+    """How often a program goes through its rows."""
+    columns = math.prod(map(hint, evaluator_of(*(axis.size for axis in kernel.columns))(sizes)))
+    if not kernel.whole_rows or kernel.one_block or columns <= LONG_ROW:
+        return 1
+    has_elements = any(kernel.level_of_axes(root.index_axes) is Level.ELEMENT for root in kernel.stores)
+    return max(len(kernel.passes) + has_elements, 1)
+
+
+def _bytes(buffer: Buffer, sizes: Mapping[str, int]) -> int:
+    return math.prod(map(hint, evaluator_of(*buffer.shape)(sizes))) * buffer.dtype.itemsize
+
+
+def cheapest(candidates: Iterable[Callable[[], _Found]], cost: Callable[[_Found], Cost]) -> _Found:
+    """The first of the cheapest; none is tried after one that takes one launch, with all programs that there could be.
+
+    Raises:
+        ScheduleError: that of the first, if none can be made.
+    """
+    best: tuple[Cost, _Found] | None = None
+    refused: ScheduleError | None = None
+    for make in candidates:
+        try:
+            found = make()
+        except ScheduleError as error:
+            refused = refused or error
+            continue
+        own = cost(found)
+        if best is None or own < best[0]:
+            best = own, found
+        if best[0].launches == 1 and not best[0].idle:
+            break
+    if best is None:
+        assert refused is not None
+        raise refused
+    return best[1]
