@@ -48,7 +48,7 @@ def schedule(
     forward = forward.on(simplify([root.node for root in forward.roots], provenance.moved))
     backward = backward.on(simplify([root.node for root in backward.roots], provenance.moved))
     sums = compared_sums([root.node for root in (*forward.roots, *backward.roots)])
-    steps, statistics = with_statistics(forward, backward, hints, provenance)
+    steps, statistics, backward = with_statistics(forward, backward, hints, provenance)
     early = Early()
     if training and gradient == "forward":
         early = gradients_in_forward(forward, backward, statistics.roots, statistics.loads, hints, provenance)

@@ -109,7 +109,8 @@ class _Split:
 
     def _read(self, node: Node | None) -> Node:
         root = self.partials[node]
-        return ir.load(root.buffer, root.index)
+        own = {self.part, *(node.axes if node is not None else ())}  # of other rows, all have stored the same
+        return ir.load(root.buffer, [axis if axis in own else sympy.S.Zero for axis in root.index])
 
     def combined(self) -> dict[Node, Node]:
         """The reductions of whole rows, of what programs have stored."""

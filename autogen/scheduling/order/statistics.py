@@ -17,6 +17,7 @@ from autogen.scheduling.launches.kernel import Kernel, memory_order
 from autogen.scheduling.order.regions import sequence
 from autogen.scheduling.plan import Direction, Step, names_of
 from autogen.scheduling.rewrites.equivalence import Equivalents, Place, limits_of
+from autogen.scheduling.rewrites.simplify import what_forward_knows
 
 
 class _Which(Enum):
@@ -110,11 +111,16 @@ def _is_nested(node: Node, offered: Collection[Node]) -> bool:
 
 def with_statistics(
     forward: Direction, backward: Direction, hints: Mapping[str, int], provenance: Provenance
-) -> tuple[tuple[Step, ...], Kept]:
-    """The forward launches and the statistics that they keep, all or those computed anyway, if that costs no launch."""
+) -> tuple[tuple[Step, ...], Kept, Direction]:
+    """The forward launches, the statistics that they keep if that costs no launch, and backward, which may be written
+    otherwise so that more of it is known in forward.
+    """
     plain = sequence(forward, hints, provenance)
-    for which in _Which:
-        statistics = _statistics(forward, backward, hints, provenance, which)
+    nodes = [root.node for root in backward.roots]
+    rewritten = backward.on(what_forward_knows(nodes, provenance.moved))
+    tries = [(_Which.ALL, rewritten)] if rewritten != backward else []
+    for which, later in (*tries, *((which, backward) for which in _Which)):
+        statistics = _statistics(forward, later, hints, provenance, which)
         try:
             steps = sequence(forward, hints, provenance, statistics.roots)
         except ScheduleError:
@@ -122,5 +128,5 @@ def with_statistics(
         # One program that computes everything has no registers for more than it needs.
         is_full = any(isinstance(step, Kernel) and step.one_block for step in steps)
         if len(steps) <= len(plain) and (which is _Which.AT_HAND or not is_full):
-            return steps, statistics
-    return plain, Kept()
+            return steps, statistics, later
+    return plain, Kept(), backward

@@ -251,13 +251,23 @@ def _sum(axes: frozenset[Axis], body: Node) -> Node:
     if counted is not None:
         return counted
     split = _split_log_softmax(axes, body)
-    if split is not None:
-        return split
-    terms = _by_arrival(axes, body) if _adds_what_arrives(body) else None
-    if terms is None:
-        return ir.reduce("sum", axes, body)
-    sums = [_sum(axes, term) if by is None else apply("mul", by, _sum(axes, term)) for by, term in terms.items()]
-    return functools.reduce(lambda one, other: fold(apply("add", one, other)), sums)
+    return split if split is not None else ir.reduce("sum", axes, body)
+
+
+def what_forward_knows(roots: Sequence[Node], moved: Callable[[Node, Node], None]) -> list[Node]:
+    """`roots` of backward with sums of what does not depend on upstream gradients, as far as these are factors."""
+
+    def rule(node: Node) -> Node:
+        terms = None
+        if node.op == "reduce" and node.attrs[0] == "sum" and _adds_what_arrives(node.args[0]):
+            terms = _by_arrival(frozenset(node.attrs[1]), node.args[0])
+        if terms is None:
+            return node
+        sums = ((by, _sum(frozenset(node.attrs[1]), term)) for by, term in terms.items())
+        parts = [total if by is None else apply("mul", by, total) for by, total in sums]
+        return functools.reduce(lambda one, other: fold(apply("add", one, other)), parts)
+
+    return ir.transform(roots, rule, moved)
 
 
 def _by_arrival(axes: frozenset[Axis], node: Node) -> dict[Node | None, Node] | None:
