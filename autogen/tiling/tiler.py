@@ -69,7 +69,7 @@ MANY_ROWS = 1024  # several for each multiprocessor, which is as busy with fewer
 FEW = 4  # columns, which are never split: they may be a record (`emission.records`)
 WARPS = (1, 2, 4, 8, 16, 32)
 # Instructions of a thread, and values that it has at once: beyond the first number they are brought below the second.
-INSTRUCTIONS = (7000, 4096)
+INSTRUCTIONS = (7200, 4096)
 ALIVE = (256, 192)
 MOST_HELD = 32  # elements of a thread, and
 MOST_THREADS = 1024
