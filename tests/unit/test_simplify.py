@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from autogen import ir
 from autogen.ir import Axis, Buffer, Node, apply, const, index, reduce
-from autogen.scheduling.rewrites.simplify import PASSES, is_log_softmax, simplify
+from autogen.scheduling.rewrites.simplify import PASSES, simplify
+from autogen.scheduling.rewrites.softmax import is_log_softmax
 from tests.unit.evaluate import evaluate
 from tests.unit.verify import verify
 

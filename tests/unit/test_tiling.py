@@ -184,7 +184,7 @@ def test_only_programs_that_draw_tickets_have_several_tiles() -> None:
 
 def test_one_block_has_warps_for_its_largest_tile() -> None:
     """No value has all axes, and threads beyond its elements would read them again."""
-    own = Tiled(lambda x, y: (x.square().sum(1) + y.square().sum(1)).mean(), floats(64, 128), floats(64, 8))
+    own = Tiled(lambda x, y: (x.square().sum(1) * y.square().sum(1)).mean(), floats(64, 128), floats(64, 8))
     assert own.kernel.one_block
     assert own.tiler.tiling(own.sizes).num_warps == 64 * 128 // 512
 

@@ -23,7 +23,7 @@ from autogen.ops import OPS
 from autogen.program import Root
 from autogen.scheduling.launches.kernel import Kernel
 from autogen.scheduling.launches.running import is_finite_form, is_shifted, largest_of
-from autogen.scheduling.rewrites.simplify import is_at_least_zero
+from autogen.scheduling.rewrites.folding import is_at_least_zero
 
 _ROUNDING = ("floor", "ceil", "trunc", "round", "floor_divide", "fmod", "remainder", *ir.ROUNDINGS.values())
 

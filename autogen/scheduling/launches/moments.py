@@ -21,7 +21,7 @@ import torch
 from autogen import ir
 from autogen.ir import Axis, Node, apply
 from autogen.scheduling.launches.running import Walks, is_shifted, product_of
-from autogen.scheduling.rewrites.simplify import fold, is_at_least_zero
+from autogen.scheduling.rewrites.folding import fold, is_at_least_zero
 
 MOST_TERMS = 12
 

@@ -15,7 +15,7 @@ from autogen import ir
 from autogen.ir import Node, apply, const
 from autogen.scheduling.launches.kernel import Kernel
 from autogen.scheduling.launches.running import is_shifted
-from autogen.scheduling.rewrites.simplify import fold
+from autogen.scheduling.rewrites.folding import fold
 
 _NEVER: frozenset[Node] = frozenset()
 

@@ -17,7 +17,7 @@ from autogen.scheduling.launches.kernel import Kernel, memory_order
 from autogen.scheduling.order.regions import sequence
 from autogen.scheduling.plan import Direction, Step, names_of
 from autogen.scheduling.rewrites.equivalence import Equivalents, Place, limits_of
-from autogen.scheduling.rewrites.simplify import what_forward_knows
+from autogen.scheduling.rewrites.sums import what_forward_knows
 
 
 class _Which(Enum):

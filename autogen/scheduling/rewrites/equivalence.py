@@ -10,7 +10,7 @@ import torch
 
 from autogen import ir
 from autogen.ir import Axis, Node
-from autogen.scheduling.rewrites.simplify import fold
+from autogen.scheduling.rewrites.folding import fold
 
 Limit: TypeAlias = tuple[Axis, sympy.Expr]
 """An axis, and what it is below."""

@@ -1,0 +1,53 @@
+"""Softmaxes: their exponentials and logarithms as each other's, so that there is one of each."""
+
+from __future__ import annotations
+
+import math
+
+from autogen.ir import Axis, Node, apply, const
+
+
+def softmax(node: Node) -> Node:
+    """`exp` of a log-softmax as an exponential of its sum, over that sum: there is one division per row. And `xlogy` of
+    a softmax by its logarithm.
+    """
+    if node.op == "exp" and is_log_softmax(node.args[0], node.axes):
+        shifted, log_total = node.args[0].args
+        return apply("mul", apply("exp", shifted), apply("reciprocal", log_total.args[0]))
+    if node.op == "xlogy" and node.args[0] is node.args[1] and node.args[0].op == "mul":
+        exponential, scale = node.args[0].args
+        if scale.op == "reciprocal" and is_log_softmax(log := _logarithm(exponential, scale), exponential.axes):
+            return apply("mul", _unless_never(exponential, log), scale)
+    return node
+
+
+def _logarithm(exponential: Node, scale: Node) -> Node:
+    """The logarithm of `exp(x) * (1 / s)`."""
+    return apply("sub", exponential.args[0], apply("log", scale.args[0])) if exponential.op == "exp" else exponential
+
+
+def _unless_never(exponential: Node, log: Node) -> Node:
+    """`exp(x - m) * log`, and 0 where x is -inf."""
+    value, zero = exponential.args[0].args[0], const(0, exponential.dtype)
+    ever = apply("ne", value, const(-math.inf, value.dtype))
+    return apply("where", ever, apply("mul", exponential, log), zero)
+
+
+def is_log_softmax(node: Node, axes: frozenset[Axis]) -> bool:
+    """Whether a node is `(x - max(x)) - log(sum(exp(x - max(x))))`, the maximum over `axes`, and the sum at least over
+    those of the maximum: so it is at least 1.
+    """
+    if node.op != "sub" or node.args[0].op != "sub" or node.args[1].op != "log":
+        return False
+    shifted, total = node.args[0], node.args[1].args[0]
+    largest = shifted.args[1]
+    return (
+        largest.op == "reduce"
+        and largest.attrs[0] == "max"
+        and set(largest.attrs[1]) <= axes
+        and largest.args[0] is shifted.args[0]
+        and total.op == "reduce"
+        and set(largest.attrs[1]) <= set(total.attrs[1])
+        and total.args[0].op == "exp"
+        and total.args[0].args[0] is shifted
+    )
