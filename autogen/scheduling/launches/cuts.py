@@ -22,8 +22,9 @@ from autogen.program import Root, stored
 from autogen.provenance import Provenance
 from autogen.scheduling.launches.cost import cheapest, cost_of
 from autogen.scheduling.launches.demand import MOST_WORK, demand_of, is_bearable, work_of
+from autogen.scheduling.launches.fit import fit, memory_order, one_block
 from autogen.scheduling.launches.horizontal import side_by_side, sums_apart
-from autogen.scheduling.launches.kernel import LONG_WALK, PAIRED, ROWS_ADJACENT, Kernel, fit, memory_order, one_block
+from autogen.scheduling.launches.kernel import LONG_WALK, PAIRED, ROWS_ADJACENT, Kernel
 from autogen.scheduling.launches.last_block import with_last_block
 from autogen.scheduling.launches.pieces import in_pieces
 from autogen.scheduling.launches.split_rows import split_rows

@@ -23,15 +23,12 @@ from autogen.ir import Axis, Node
 from autogen.names import unique
 from autogen.program import Root
 from autogen.provenance import Provenance
+from autogen.scheduling.launches.fit import columns_along, fit, memory_order, one_block
 from autogen.scheduling.launches.kernel import (
     CHUNKS,
     Kernel,
     LastBlock,
-    columns_along,
-    fit,
     is_small,
-    memory_order,
-    one_block,
 )
 from autogen.scheduling.rewrites.equivalence import Equivalents, table_of
 from autogen.sizes import evaluator_of

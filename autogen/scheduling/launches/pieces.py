@@ -19,7 +19,8 @@ from autogen.names import unique
 from autogen.program import Root, stored
 from autogen.provenance import Provenance
 from autogen.scheduling.launches.demand import FREE, MOST_LIVE, MOST_WORK, OF_ROW, demand, is_bearable, work_of
-from autogen.scheduling.launches.kernel import memory_order, spaces
+from autogen.scheduling.launches.fit import memory_order
+from autogen.scheduling.launches.kernel import spaces
 from autogen.sizes import evaluator_of, hint
 
 WORK, LIVE = 500, 48  # of a segment,

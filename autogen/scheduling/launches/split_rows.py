@@ -20,7 +20,8 @@ from autogen.ir import Axis, Node, apply
 from autogen.names import unique
 from autogen.program import Root
 from autogen.provenance import Provenance
-from autogen.scheduling.launches.kernel import MANY_PROGRAMS, Kernel, LastBlock, one_block
+from autogen.scheduling.launches.fit import one_block
+from autogen.scheduling.launches.kernel import MANY_PROGRAMS, Kernel, LastBlock
 from autogen.scheduling.launches.running import Running, Shift, is_finite_form, largest_of
 from autogen.sizes import evaluator_of
 from autogen.substitution import substitute

@@ -15,7 +15,7 @@ from autogen.names import unique
 from autogen.program import Root, stored
 from autogen.provenance import Provenance
 from autogen.scheduling.launches.cuts import is_statistic, kernels
-from autogen.scheduling.launches.kernel import memory_order
+from autogen.scheduling.launches.fit import memory_order
 from autogen.scheduling.plan import Direction, Step, names_of
 
 

@@ -13,7 +13,8 @@ from autogen.ir import Node
 from autogen.names import unique
 from autogen.program import Root, stored
 from autogen.provenance import Provenance
-from autogen.scheduling.launches.kernel import Kernel, memory_order
+from autogen.scheduling.launches.fit import memory_order
+from autogen.scheduling.launches.kernel import Kernel
 from autogen.scheduling.order.regions import sequence
 from autogen.scheduling.plan import Direction, Step, names_of
 from autogen.scheduling.rewrites.equivalence import Equivalents, Place, limits_of
