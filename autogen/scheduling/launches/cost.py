@@ -46,6 +46,9 @@ def _moved(kernel: Kernel, sizes: Mapping[str, int]) -> int:
         return sum(_moved(part, sizes) for part in kernel.parts)
     walks = _walks(kernel, sizes)
     read = {load.attrs[0]: walks if kernel.level(load) is Level.ELEMENT else 1 for load in kernel.loads()}
+    if kernel.last_block:
+        own = {load.attrs[0] for load in kernel.last_block.kernel.loads()}
+        read = {buffer: 1 for buffer in own if buffer.role != "partial"} | read
     written = dict.fromkeys((root.buffer for root in kernel.roots), 1)
     return sum(_bytes(buffer, sizes) * times for buffer, times in (*read.items(), *written.items()))
 
@@ -60,6 +63,9 @@ def _walks(kernel: Kernel, sizes: Mapping[str, int]) -> int:
 
 
 def _bytes(buffer: Buffer, sizes: Mapping[str, int]) -> int:
+    """The size of a tensor; a single number, which several parts may read, is in the caches."""
+    if not buffer.shape:
+        return 0
     return math.prod(map(hint, evaluator_of(*buffer.shape)(sizes))) * buffer.dtype.itemsize
 
 

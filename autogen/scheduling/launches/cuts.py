@@ -92,7 +92,7 @@ def _fewest(
     def candidates() -> Iterator[Callable[[], _Made]]:
         yield one
         apart = [replace(root, node=node) for root, node in zip(roots, sums_apart(roots, provenance), strict=True)]
-        for each in [roots] if apart == roots else [roots, apart]:
+        for each in [roots, apart] if reason and apart != roots else [roots]:  # apart they are in double precision
             yield partial(several, each, simple=False)
             yield partial(several, each, simple=True)
 
