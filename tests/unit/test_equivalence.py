@@ -7,7 +7,7 @@ import torch
 
 from autogen import ir
 from autogen.ir import Axis, Buffer, Node
-from autogen.scheduling.rewrites.equivalence import Equivalents, limits_of
+from autogen.scheduling.rewrites.equivalence import Equivalents, limits_of, table_of
 from autogen.substitution import substitute
 
 N, C = sympy.symbols("N C", integer=True, positive=True)
@@ -129,3 +129,39 @@ def test_no_limit_holds_where_a_value_is_needed_beyond_it_too() -> None:
     assert limits_of([chosen, node])[node] == frozenset()
     assert limits_of([ir.apply("where", IS_SHORT, ZERO, node)])[node] == frozenset()
     assert limits_of([ir.apply("where", ir.apply("gt", node, ZERO), node, ZERO)])[node] == frozenset()
+
+
+class TestTables:
+    """Rows of chunks, shifts and slices, as rows of whole tensors."""
+
+    SIZE = sympy.Integer(8)
+    COLUMN = Axis("c", C)
+    BUFFER = Buffer("x", torch.float32, (SIZE, C), (C, sympy.S.One), "input")
+
+    def largest(self, at: sympy.Expr | Node) -> Node:
+        return ir.reduce("max", [self.COLUMN], ir.load(self.BUFFER, [at, self.COLUMN]))
+
+    def test_what_is_read_at_other_rows_is_a_table(self) -> None:
+        half = Axis("i", sympy.Integer(4))
+        whole = Axis("n", self.SIZE)
+        _table, places = table_of(self.largest(half + 4))
+        ((row, place),) = places.items()
+        assert row.size == self.SIZE and place == half + 4
+        known = Equivalents()
+        known.add(self.largest(whole))
+        for at, wanted in ((half, half), (half + 4, half + 4)):
+            own, under = known.enter(self.largest(at))
+            assert own is self.largest(whole) and under[whole] == wanted
+
+    def test_a_computed_row_is_checked_where_it_is_read(self) -> None:
+        whole = Axis("n", self.SIZE)
+        at = ir.index(whole - 4)
+        _, places = table_of(self.largest(at))
+        assert list(places.values()) == [at]
+
+    def test_rows_of_all_are_no_table_of_others(self) -> None:
+        whole = Axis("n", self.SIZE)
+        node = self.largest(whole)
+        assert table_of(node) == (node, {})
+        twice = ir.apply("add", self.largest(whole), self.largest(whole + 1))
+        assert table_of(twice)[0] is twice
