@@ -18,9 +18,8 @@ from autogen.scheduling.order.early import gradients_in_forward
 from autogen.scheduling.order.regions import alias_of, sequence
 from autogen.scheduling.order.statistics import with_statistics
 from autogen.scheduling.plan import Direction, Early, Plan, Step, names_of
-from autogen.scheduling.rewrites.compared import compared_sums, may_differ
 from autogen.scheduling.rewrites.pairwise import pairs_term_by_term
-from autogen.scheduling.rewrites.returned import compared_in_memory
+from autogen.scheduling.rewrites.same_bits import compared_in_memory, compared_sums, may_differ
 from autogen.scheduling.rewrites.simplify import simplify
 from autogen.torch_step import TorchStep
 
