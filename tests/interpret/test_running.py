@@ -211,3 +211,17 @@ def test_lengths(form: str, columns: int) -> None:
     x = Samples(torch.float64).real(2, columns).float().requires_grad_()
     loss = SOFTMAXES.get(form) or (lambda x: MOMENTS["variance"](x, x).nansum())
     agree(loss, x, as_torch=2)
+
+
+ONE_ROW: dict[str, Loss] = {
+    "logsumexp": lambda x: x.logsumexp(0),
+    "entropy": lambda x: -(x.softmax(0) * x.log_softmax(0)).sum(),
+    "variance": lambda x: x.var(),
+    "deviation of a matrix": lambda x: x.view(-1, 500).std(),
+    "place": lambda x: x.logsumexp(0) + x.argmax(0),
+}
+
+
+@pytest.mark.parametrize("form", ONE_ROW)
+def test_one_long_row_of_several_programs(form: str) -> None:
+    agree(ONE_ROW[form], Samples(torch.float64).real(40_500).float().requires_grad_(), as_torch=2)

@@ -158,7 +158,7 @@ def _streaming(
     try:
         kernel = fit(name, roots, hints)
         if not kernel.holds(hints):
-            raise ScheduleError("the loss is too large for one program")
+            return _of_one_row(kernel, hints, provenance)
     except ScheduleError as error:
         if not simple:
             with contextlib.suppress(ScheduleError):
@@ -168,6 +168,23 @@ def _streaming(
     if kernel.leaves_a_device_idle(hints, together):
         return _split(kernel, roots, hints, provenance) or kernel
     return kernel
+
+
+def _of_one_row(kernel: Kernel, hints: Mapping[str, int], provenance: Provenance) -> Kernel:
+    """A kernel of several programs, for one row that no program can have.
+
+    Raises:
+        ScheduleError: there is none, or there are more rows.
+    """
+    if kernel.rows or not kernel.whole_rows:
+        raise ScheduleError("the loss is too large for one program")
+    apart = kernel.in_steps(provenance.moved)
+    if apart is not kernel:
+        with contextlib.suppress(ScheduleError):
+            found = fit(kernel.name, apart.roots, hints)
+            if found.holds(hints):
+                return found
+    return split_rows(apart, hints, provenance)
 
 
 def _not_of_few(kernel: Kernel, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance) -> Kernel:

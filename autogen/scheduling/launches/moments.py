@@ -113,9 +113,9 @@ def _polynomial(node: Node, axes: frozenset[Axis]) -> _Polynomial | None:
         case "div" if set(found[1]) != {()}:
             return None
         case "div":
-            divisor = found[1][()]
-            one = ir.const(1, torch.float64)
-            return {term: apply("div", factor or one, divisor) for term, factor in found[0].items() if divisor}
+            divisor, one = found[1][()], ir.const(1, torch.float64)
+            assert divisor is not None, "only what varies along the row has no coefficient"
+            return {term: apply("div", factor or one, divisor) for term, factor in found[0].items()}
     return _product(*found)
 
 

@@ -48,7 +48,7 @@ def split_rows(kernel: Kernel, hints: Mapping[str, int], provenance: Provenance)
     last = one_block(f"{kernel.name}_last_block", roots, hints)
     return Kernel(
         kernel.name,
-        (split.part, *kernel.rows),
+        (split.part, *split.rows),
         (split.within,),
         whole_rows=True,
         stores=(),
@@ -75,7 +75,8 @@ class _Split:
         self.within = Axis(f"{column}_within", sympy.Integer(width))
         self.partials: dict[Node | None, Root] = {}  # None is the number of columns
         (self._walk,) = kernel.passes
-        self._rows, self._column, self._provenance = kernel.rows, column, provenance
+        self.rows = kernel.rows or (Axis("single", sympy.S.One),)
+        self._column, self._provenance = column, provenance
         self.place = self.part * width + self.within
         self._taken = {*provenance.inputs, *(root.buffer.name for root in kernel.roots)}
         self._own: dict[Node | None, Node] = {}  # in terms of a program's columns
@@ -100,7 +101,7 @@ class _Split:
         own = self._own[node] = ir.reduce(kind, [self.within], body)
         name = unique(f"{called}_partial", self._taken)
         self._taken.add(name)
-        index = (self.part, *self._rows)
+        index = (self.part, *self.rows)
         shape = tuple(axis.size for axis in index)
         buffer = ir.Buffer(name, dtype, shape, ir.contiguous_strides(shape), "partial")
         self.partials[node] = Root(buffer, index, own)
