@@ -62,7 +62,7 @@ def _statistics(
     for node in order:
         upstream = node.op == "load" and (node.attrs[0].role == "upstream" or node.attrs[0].name in later)
         waits[node] = upstream or any(waits[arg] for arg in node.args)
-    wanted: set[Node] = set()
+    wanted: dict[Node, None] = {}
     read_as: dict[Node, tuple[Node, Mapping[ir.Axis, Place]]] = {}
     limits = limits_of([root.node for root in backward.roots])
     known = Equivalents()
@@ -81,11 +81,12 @@ def _statistics(
             met = (node, {}) if node in offered else known.find_within(node, limits[node]) or known.find(node)
             read_as[node] = met or known.enter(node)
             if read_as[node][0] in offered or which is not _Which.AT_HAND:
-                wanted.add(read_as[node][0])
+                wanted[read_as[node][0]] = None
+                provenance.moved(node, read_as[node][0])
                 continue
             del read_as[node]
         todo += node.args
-    ordered = [node for node in (*computed, *order) if node in wanted]
+    ordered = [node for node in (*computed, *order, *wanted) if node in wanted]  # tables are in none of them
     called = Counter(provenance.called(node) for node in set(ordered))
     found: dict[Node, Root] = {}
     taken = {*provenance.inputs, *(root.buffer.name for root in (*forward.roots, *backward.roots))}
