@@ -135,6 +135,8 @@ class Decisions(Tiler):
             "held": self._held_by_one(),
             "is_chunked": self.is_chunked,
             "keeps_columns": self._keeps_columns,
+            "rows_of_chunk": self._rows_of_chunk,
+            "inner": "inner_rows" if inner else "rows",
             "functions": {ending: self._call(ending, source) for ending, source in variants.items()},
         }
 

@@ -186,7 +186,7 @@ class Tiler:
         self._totals = len(kernel.totals)
         # What programs store of columns, and the last block reads, is not to be more than a part of what they read.
         read, shared = (sum(n.attrs[0].dtype.itemsize for n in elements), sum(n.dtype.itemsize for n in kernel.totals))
-        self._rows_of_chunk = LEAST_SHARE * 2 * shared // max(read, 1)
+        self._rows_of_chunk = max(LEAST_SHARE * 2 * shared // max(read, 1), 1)
         self._record = max(Counter(root.buffer for root in kernel.stores).values(), default=1)  # values, side by side
         self._heavy = any(node.op in HEAVY for node in nodes)
         self._demand = demand_of(kernel)
