@@ -31,6 +31,10 @@ class Block(Shell):
         self.tiles = tuple(group.tile for group in self.groups)
         self.names.reserve([*self.tiles, *(f"{group.axis}_mask" for group in self.groups)])
 
+    def shape_of(self, node: Node) -> Level:
+        # What is reduced over all axes is one number.
+        return self.kernel.level_of_axes(node.axes)
+
     def summary(self) -> str:
         return "everything in one program."
 
