@@ -116,7 +116,16 @@ def covariance(x: Tensor, y: Tensor) -> Tensor:
     return ((x - x.mean(1, keepdim=True)) * (y - y.mean(1, keepdim=True))).sum(1)
 
 
+def masked(x: Tensor, y: Tensor) -> Tensor:
+    """The variance of the elements that y chooses; the others are nan."""
+    chosen = y > -300
+    count = chosen.sum(1)
+    mean = x.where(chosen, 0).sum(1) / count
+    return (x.where(chosen, nan) - mean[:, None]).square().where(chosen, 0).sum(1) / count
+
+
 MOMENTS: dict[str, Loss] = {
+    "variance of some": masked,
     "variance": lambda x, y: x.var(1),
     "deviation": lambda x, y: (1 - (x.var(1) + 1e-4).sqrt()).relu(),
     "covariance": covariance,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from autogen import autogen_loss, explain
 from autogen.scheduling.launches.kernel import Kernel
+from autogen.sizes import evaluator_of
 from examples import written
 from tests.unit.pipeline import plan_of
 
@@ -70,3 +71,21 @@ def test_few_long_rows_are_split_and_many_are_not() -> None:
 
     assert rows(8).ends is not None and rows(2048).ends is None
     assert rows(2048).holds({"N": 4096, "C": 128_256}) and not rows(2048).holds({"N": 8, "C": 128_256})
+
+
+@pytest.mark.parametrize("rows", [slice(10), slice(5, 9)], ids=str)
+def test_forward_of_a_slice_reads_no_other_rows(rows: slice) -> None:
+    """Though backward, which walks all rows, could make use of what it would find there."""
+
+    def loss(x: Tensor) -> Tensor:
+        return x[rows].logsumexp(-1).sum(1).sigmoid().sum()
+
+    plan, sizes = plan_of(loss, torch.empty(400, 16, 5000, requires_grad=True))
+    (kernel,) = plan.forward
+    assert isinstance(kernel, Kernel)
+    assert list(evaluator_of(*(axis.size for axis in kernel.rows))(sizes)) == [len(range(400)[rows]), 16]
+
+
+def test_forward_of_chunks_keeps_one_table_for_all_rows() -> None:
+    (kernel,) = kernels(written.preferred, torch.empty(4, 8, 50_000, requires_grad=True), torch.empty(4, 8).long())
+    assert str(kernel.rows[0].size) == "N" and len(kernel.totals) == 2

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+import sympy
+
 from autogen.errors import ScheduleError
 from autogen.ir import Buffer
 from autogen.scheduling.launches.kernel import Kernel, Level
@@ -44,18 +46,30 @@ def _moved(kernel: Kernel, sizes: Mapping[str, int]) -> int:
     """Bytes that a kernel reads and writes."""
     if kernel.parts:
         return sum(_moved(part, sizes) for part in kernel.parts)
-    walks = _walks(kernel, sizes)
-    read = {load.attrs[0]: walks if kernel.level(load) is Level.ELEMENT else 1 for load in kernel.loads()}
-    if kernel.last_block:
-        own = {load.attrs[0] for load in kernel.last_block.kernel.loads()}
-        read = {buffer: 1 for buffer in own if buffer.role != "partial"} | read
-    written = dict.fromkeys((root.buffer for root in kernel.roots), 1)
-    return sum(_bytes(buffer, sizes) * times for buffer, times in (*read.items(), *written.items()))
+    written = {root.buffer for root in kernel.roots}
+    return read_by([kernel], sizes) + sum(_bytes(buffer, sizes) for buffer in written)
+
+
+def read_by(kernels: Iterable[Kernel], sizes: Mapping[str, int]) -> int:
+    """Bytes that kernels read: of a tensor what their rows and columns have of it, once for each walk."""
+    total = 0
+    for kernel in kernels:
+        total += read_by(kernel.parts, sizes)
+        walks = _walks(kernel, sizes)
+        read: dict[Buffer, int] = {}
+        for load in [*kernel.loads(), *(kernel.last_block.kernel.loads() if kernel.last_block else ())]:
+            buffer = load.attrs[0]
+            if buffer.role != "partial" and not kernel.parts:
+                places = _product([axis.size for axis in sorted(load.axes, key=str)], sizes)
+                times = walks if kernel.level(load) is Level.ELEMENT else 1
+                read[buffer] = read.get(buffer, 0) + places * times * buffer.dtype.itemsize
+        total += sum(min(found, walks * _bytes(buffer, sizes)) for buffer, found in read.items())
+    return total
 
 
 def _walks(kernel: Kernel, sizes: Mapping[str, int]) -> int:
     """How often a program goes through its rows."""
-    columns = math.prod(map(hint, evaluator_of(*(axis.size for axis in kernel.columns))(sizes)))
+    columns = _product([axis.size for axis in kernel.columns], sizes)
     if not kernel.whole_rows or kernel.one_block or columns <= LONG_ROW:
         return 1
     has_elements = any(kernel.level_of_axes(root.index_axes) is Level.ELEMENT for root in kernel.stores)
@@ -66,7 +80,11 @@ def _bytes(buffer: Buffer, sizes: Mapping[str, int]) -> int:
     """The size of a tensor; a single number, which several parts may read, is in the caches."""
     if not buffer.shape:
         return 0
-    return math.prod(map(hint, evaluator_of(*buffer.shape)(sizes))) * buffer.dtype.itemsize
+    return _product(buffer.shape, sizes) * buffer.dtype.itemsize
+
+
+def _product(extents: Sequence[sympy.Expr], sizes: Mapping[str, int]) -> int:
+    return math.prod(map(hint, evaluator_of(*extents)(sizes)))
 
 
 def cheapest(candidates: Iterable[Callable[[], _Found]], cost: Callable[[_Found], Cost]) -> _Found:

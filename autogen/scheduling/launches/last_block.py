@@ -30,12 +30,13 @@ from autogen.scheduling.launches.kernel import (
     LastBlock,
     is_small,
 )
-from autogen.scheduling.rewrites.equivalence import Equivalents, table_of
+from autogen.scheduling.rewrites.equivalence import Equivalents, Place, table_of
 from autogen.sizes import evaluator_of
 
 # A program that works for one result should have something to do, where there are many.
 MANY_RESULTS = 64
 SHORT_CHUNK = 512
+MOST_OF = 1.25  # times as many rows may be reduced as are asked for, where one table then has all of them
 
 
 def with_last_block(name: str, roots: Sequence[Root], hints: Mapping[str, int], provenance: Provenance) -> Kernel:
@@ -47,11 +48,7 @@ def with_last_block(name: str, roots: Sequence[Root], hints: Mapping[str, int], 
     streamed, small, totals = _divide(roots, hints)
     if not totals:
         return _with_first_block(name, streamed, small, hints)
-    known = Equivalents()
-    for node in (*(root.node for root in streamed), *totals):
-        if node.op == "reduce" and table_of(node)[0] is node:
-            known.add(node)
-    tables = {node: known.enter(node) for node in totals}
+    tables = _tables(streamed, totals, hints)
     order = ir.topological([*(node.args[0] for node, _ in tables.values()), *(root.node for root in streamed)])
     place = memory_order(order, streamed, hints)
     space = _space(order, streamed, [node for node, _ in tables.values()], place)
@@ -89,6 +86,29 @@ def with_last_block(name: str, roots: Sequence[Root], hints: Mapping[str, int], 
     if _places(kernel.kept, hints) > MANY_RESULTS and _places(space.chunked | space.columns, hints) < SHORT_CHUNK:
         raise ScheduleError("there are too many results of too few elements")
     return kernel
+
+
+def _tables(
+    streamed: Sequence[Root], totals: Sequence[Node], hints: Mapping[str, int]
+) -> dict[Node, tuple[Node, dict[Axis, Place]]]:
+    """Of each total, the one that is to be stored for it, and where that is read: one for all rows of a tensor, if most
+    of these are asked for, by several totals or by what programs store.
+    """
+    known = Equivalents()
+    for node in (*(root.node for root in streamed), *totals):
+        if node.op == "reduce" and table_of(node)[0] is node:
+            known.add(node)
+    found = {node: known.enter(node) for node in totals}
+    asked: dict[Node, int] = {}
+    for node, (table, _) in found.items():
+        asked[table] = asked.get(table, 0) + _places(node.axes, hints)
+    stored = {root.node for root in streamed}
+    return {
+        node: (table, places)
+        if table in stored or MOST_OF * asked[table] >= _places(table.axes, hints)
+        else (node, {axis: axis for axis in node.axes})
+        for node, (table, places) in found.items()
+    }
 
 
 def _places(axes: Iterable[Axis], hints: Mapping[str, int]) -> int:

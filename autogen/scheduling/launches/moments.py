@@ -120,8 +120,10 @@ def _polynomial(node: Node, axes: frozenset[Axis]) -> _Polynomial | None:
 
 
 def _where(node: Node, term: _Term) -> _Term:
-    """A term where a condition holds."""
+    """A term where a condition holds: each factor, of those that are multiplied in double precision."""
     condition, value, nothing = node.args
+    if term and not any(factor.reduces for factor in term):
+        return tuple(sorted((apply("where", condition, factor, nothing) for factor in term), key=_order))
     return (apply("where", condition, product_of(term) if term else ir.const(1, value.dtype), nothing),)
 
 

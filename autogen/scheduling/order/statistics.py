@@ -13,12 +13,15 @@ from autogen.ir import Node
 from autogen.names import unique
 from autogen.program import Root, stored
 from autogen.provenance import Provenance
+from autogen.scheduling.launches.cost import read_by
 from autogen.scheduling.launches.fit import memory_order
 from autogen.scheduling.launches.kernel import Kernel
 from autogen.scheduling.order.regions import sequence
 from autogen.scheduling.plan import Direction, Step, names_of
 from autogen.scheduling.rewrites.equivalence import Equivalents, Place, limits_of
 from autogen.scheduling.rewrites.sums import what_forward_knows
+
+MOST_READ = 1.25  # times as much as forward reads for itself, if statistics are to cost it no more
 
 
 class _Which(Enum):
@@ -118,6 +121,7 @@ def with_statistics(
     otherwise so that more of it is known in forward.
     """
     plain = sequence(forward, hints, provenance)
+    least = read_by(_kernels(plain), hints)
     nodes = [root.node for root in backward.roots]
     rewritten = backward.on(what_forward_knows(nodes, provenance.moved))
     tries = [(_Which.ALL, rewritten)] if rewritten != backward else []
@@ -129,6 +133,12 @@ def with_statistics(
             continue
         # One program that computes everything has no registers for more than it needs.
         is_full = any(isinstance(step, Kernel) and step.one_block for step in steps)
-        if len(steps) <= len(plain) and (which is _Which.AT_HAND or not is_full):
+        # Forward of a slice does not read all rows for what backward, which walks them all, does not ask of them.
+        is_whole = read_by(_kernels(steps), hints) > MOST_READ * least
+        if len(steps) <= len(plain) and not is_whole and (which is _Which.AT_HAND or not is_full):
             return steps, statistics, later
     return plain, Kept(), backward
+
+
+def _kernels(steps: Sequence[Step]) -> list[Kernel]:
+    return [step for step in steps if isinstance(step, Kernel)]

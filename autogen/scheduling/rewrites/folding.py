@@ -164,10 +164,14 @@ def is_size(node: Node) -> bool:
 def is_at_least_zero(node: Node) -> bool:
     """Whether a value is at least 0 by its form."""
     match node.op:
-        case "abs" | "sqrt" | "relu" | "exp":
+        case "abs" | "sqrt" | "relu" | "exp" | "exp_nonpositive" | "exp_summand" | "exp_half":
             return True
         case "const":
             return bool(node.attrs[0] >= 0)
+        case "cast":
+            return node.args[0].dtype == torch.bool or is_at_least_zero(node.args[0])
+        case "where":
+            return all(map(is_at_least_zero, node.args[1:]))
         case "mul" if node.args[0] is node.args[1]:
             return True
         case "mul" | "div" | "add":
