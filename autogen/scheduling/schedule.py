@@ -21,6 +21,7 @@ from autogen.scheduling.plan import Direction, Early, Plan, Step, names_of
 from autogen.scheduling.rewrites.pairwise import pairs_term_by_term
 from autogen.scheduling.rewrites.same_bits import compared_in_memory, compared_sums, may_differ
 from autogen.scheduling.rewrites.simplify import simplify
+from autogen.scheduling.rewrites.softmax import normalizers
 from autogen.torch_step import TorchStep
 
 
@@ -46,6 +47,8 @@ def schedule(
     forward, backward, fixed = pairs_term_by_term(forward, backward, hints, provenance.moved)
     forward = forward.on(simplify([root.node for root in forward.roots], provenance.moved))
     backward = backward.on(simplify([root.node for root in backward.roots], provenance.moved))
+    nodes = normalizers([root.node for root in (*forward.roots, *backward.roots)], provenance.moved)
+    forward, backward = forward.on(nodes[: len(forward.roots)]), backward.on(nodes[len(forward.roots) :])
     sums = compared_sums([root.node for root in (*forward.roots, *backward.roots)])
     steps, statistics, backward = with_statistics(forward, backward, hints, provenance)
     early = Early()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
+from autogen import ir
 from autogen.ir import Axis, Node, apply, const
+from autogen.scheduling.launches.running import is_finite_form, is_shifted, largest_of
 
 
 def softmax(node: Node) -> Node:
@@ -51,3 +54,25 @@ def is_log_softmax(node: Node, axes: frozenset[Axis]) -> bool:
         and total.args[0].op == "exp"
         and total.args[0].args[0] is shifted
     )
+
+
+def normalizers(roots: Sequence[Node], moved: Callable[[Node, Node], None]) -> list[Node]:
+    """`roots` with one sum of exponentials for a softmax and a `logsumexp` of the same values. What these subtract
+    differs where the maximum is infinite, and there the softmax's sum is nan.
+    """
+    found: dict[tuple[Node, tuple[Axis, ...]], dict[bool, Node]] = {}
+    for node in ir.topological(roots):
+        (kind, axes), body = node.attrs if node.op == "reduce" else ("", ()), node.args[0] if node.args else node
+        if kind == "sum" and body.op == "exp" and is_shifted(body.args[0]):
+            shift = body.args[0].args[1]
+            found.setdefault((largest_of(shift), axes), {})[is_finite_form(shift)] = node
+    known = {
+        own[False]: apply("where", _is_infinite(largest), ir.nothing(largest.dtype), own[True])
+        for (largest, _), own in found.items()
+        if len(own) == 2
+    }
+    return ir.replace(roots, known, moved)
+
+
+def _is_infinite(largest: Node) -> Node:
+    return apply("eq", apply("abs", largest), const(math.inf, largest.dtype))
