@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -33,7 +34,7 @@ class _Which(Enum):
 
 
 @dataclass(frozen=True)
-class Kept:
+class Statistics:
     """Statistics that forward stores, and how each reduction in the gradients is read from them."""
 
     roots: tuple[Root, ...] = ()
@@ -52,7 +53,7 @@ def _statistics(
     hints: Mapping[str, int],
     provenance: Provenance,
     which: _Which,
-) -> Kept:
+) -> Statistics:
     """The reductions in the gradients that do not wait for the upstream gradient, as results of forward, in the order
     in which it computes them. What is the same under other axes is kept once.
     """
@@ -106,7 +107,7 @@ def _statistics(
         node: ir.load(found[own].buffer, [under.get(axis, axis) for axis in found[own].index])
         for node, (own, under) in read_as.items()
     }
-    return Kept(tuple(found.values()), loads)
+    return Statistics(tuple(found.values()), loads)
 
 
 def _is_nested(node: Node, offered: Collection[Node]) -> bool:
@@ -114,31 +115,45 @@ def _is_nested(node: Node, offered: Collection[Node]) -> bool:
     return any(each.op == "reduce" and each not in offered for each in ir.topological(node.args))
 
 
-def with_statistics(
-    forward: Direction, backward: Direction, hints: Mapping[str, int], provenance: Provenance
-) -> tuple[tuple[Step, ...], Kept, Direction]:
-    """The forward launches, the statistics that they keep if that costs no launch, and backward, which may be written
-    otherwise so that more of it is known in forward.
+Kept = tuple[tuple[Step, ...], Statistics, Direction]
+
+
+def with_statistics(forward: Direction, backward: Direction, hints: Mapping[str, int], provenance: Provenance) -> Kept:
+    """The forward launches, the statistics that they keep if that costs no launch, and backward, written otherwise
+    where that lets forward know more of it and backward read less.
     """
     plain = sequence(forward, hints, provenance)
-    least = read_by(_kernels(plain), hints)
-    nodes = [root.node for root in backward.roots]
-    rewritten = backward.on(what_forward_knows(nodes, provenance.moved))
-    tries = [(_Which.ALL, rewritten)] if rewritten != backward else []
-    for which, later in (*tries, *((which, backward) for which in _Which)):
-        statistics = _statistics(forward, later, hints, provenance, which)
-        try:
-            steps = sequence(forward, hints, provenance, statistics.roots)
-        except ScheduleError:
-            continue
-        # One program that computes everything has no registers for more than it needs.
-        is_full = any(isinstance(step, Kernel) and step.one_block for step in steps)
-        # Forward of a slice does not read all rows for what backward, which walks them all, does not ask of them.
-        is_whole = read_by(_kernels(steps), hints) > MOST_READ * least
-        if len(steps) <= len(plain) and not is_whole and (which is _Which.AT_HAND or not is_full):
-            return steps, statistics, later
-    return plain, Kept(), backward
+
+    def kept(later: Direction, kinds: Iterable[_Which]) -> Kept | None:
+        for which in kinds:
+            statistics = _statistics(forward, later, hints, provenance, which)
+            try:
+                steps = sequence(forward, hints, provenance, statistics.roots)
+            except ScheduleError:
+                continue
+            # Forward of a slice does not read all rows for what backward, which walks them all, does not ask of them.
+            is_more = _read_by(steps, hints) > MOST_READ * _read_by(plain, hints)
+            # One program that computes everything has no registers for more than it needs.
+            is_full = any(isinstance(step, Kernel) and step.one_block for step in steps)
+            if len(steps) <= len(plain) and not is_more and (which is _Which.AT_HAND or not is_full):
+                return steps, statistics, later
+        return None
+
+    found = kept(backward, _Which) or (plain, Statistics(), backward)
+    rewritten = backward.on(what_forward_knows([root.node for root in backward.roots], provenance.moved))
+    other = kept(rewritten, [_Which.ALL]) if rewritten != backward else None
+    return min(found, other, key=lambda each: _read_later(each, hints, provenance)) if other else found
 
 
-def _kernels(steps: Sequence[Step]) -> list[Kernel]:
-    return [step for step in steps if isinstance(step, Kernel)]
+def _read_later(kept: Kept, hints: Mapping[str, int], provenance: Provenance) -> float:
+    """Bytes that backward reads."""
+    _, statistics, backward = kept
+    nodes = statistics.read_back([root.node for root in backward.roots], provenance)
+    try:
+        return _read_by(sequence(backward.on(nodes), hints, provenance), hints)
+    except ScheduleError:
+        return math.inf
+
+
+def _read_by(steps: Sequence[Step], hints: Mapping[str, int]) -> int:
+    return read_by((step for step in steps if isinstance(step, Kernel)), hints)
