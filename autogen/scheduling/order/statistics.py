@@ -23,6 +23,7 @@ from autogen.scheduling.rewrites.equivalence import Equivalents, Place, limits_o
 from autogen.scheduling.rewrites.sums import what_forward_knows
 
 MOST_READ = 1.25  # times as much as forward reads for itself, if statistics are to cost it no more
+LITTLE = 2**20  # bytes, which a GPU reads in less time than a launch takes
 
 
 class _Which(Enum):
@@ -123,6 +124,7 @@ def with_statistics(forward: Direction, backward: Direction, hints: Mapping[str,
     where that lets forward know more of it and backward read less.
     """
     plain = sequence(forward, hints, provenance)
+    least = _read_by(plain, hints)
 
     def kept(later: Direction, kinds: Iterable[_Which]) -> Kept | None:
         for which in kinds:
@@ -131,10 +133,10 @@ def with_statistics(forward: Direction, backward: Direction, hints: Mapping[str,
                 steps = sequence(forward, hints, provenance, statistics.roots)
             except ScheduleError:
                 continue
-            # Forward of a slice does not read all rows for what backward, which walks them all, does not ask of them.
-            is_more = _read_by(steps, hints) > MOST_READ * _read_by(plain, hints)
             # One program that computes everything has no registers for more than it needs.
             is_full = any(isinstance(step, Kernel) and step.one_block for step in steps)
+            # Forward of a slice does not read all rows for what backward, which walks them all, does not ask of them.
+            is_more = _read_by(steps, hints) > max(MOST_READ * least, least + LITTLE)
             if len(steps) <= len(plain) and not is_more and (which is _Which.AT_HAND or not is_full):
                 return steps, statistics, later
         return None
