@@ -106,12 +106,12 @@ def _of_form(
 ) -> CompiledLoss:
     """The kernels of a joint graph, planned and emitted in the `form` that `lower` gives it."""
     program = lower(joint, name, **form)
-    plan = schedule(program, kernel_name(name), hints, training=training, gradient=options.gradient)
+    plan = schedule(program, kernel_name(name), hints, training=training, options=options)
     compiled = CompiledLoss(joint, plan, device, _tuner(options, device, plan.name))
     # Emitted here and not at the first launch, so that whatever fails fails before anything ran.
     for launcher in compiled.launchers:
         launcher.source(launcher.tiling(hints).variant)
-    if compiled.torch_steps and not compiled.launchers:
+    if compiled.torch_steps and not compiled.launchers and not compiled.loops:
         first = compiled.torch_steps[0]
         raise UnsupportedOpError(first.name, where=first.line)
     return compiled

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import torch
 
 from autogen.dispatch.dispatcher import Dispatcher
-from autogen.options import PLAIN, Cpu, Gradient, Options, Reads, Retrace, Tune
+from autogen.options import PLAIN, Cpu, Gradient, Options, Reads, Retrace, Sums, Tune
 from autogen.policies import Policy, in_torch
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
         cpu: Cpu | None
         reads: Reads
         config: Mapping[str, Any] | None
+        chunk: int | None
+        sums: Sums
 
 
 _Loss = TypeVar("_Loss", bound=Callable[..., Any])
@@ -54,6 +56,8 @@ def autogen_loss(
     cpu: Cpu | None = None,
     reads: Reads = "anything",
     config: Mapping[str, Any] | None = None,
+    chunk: int | None = None,
+    sums: Sums = "float32",
 ) -> Any:
     """Run a loss on generated Triton kernels, one forward and one backward, wherever that is possible.
 
@@ -100,6 +104,12 @@ def autogen_loss(
             sizes (such as "BLOCK", or "ROWS" and "COLS", in elements, powers of two) and "num_warps" (of 32 threads),
             for both directions, or for "forward" and "backward" apart: `{"forward": {"BLOCK": 2048}}`. `explain` tells
             which a kernel has. For sizes that they do not go with, once they have for others, it has its default.
+        chunk: how many rows of a matrix product (the logits of a language model's head) exist at once, where the loss
+            is computed row by row; at least 1. By default it is by the sizes alone: all, if they and their gradients
+            take no more than 256 MiB or are no more than 1024 rows, else as few chunks as are each within that.
+        sums: in which precision the gradients of weights are added up from chunk to chunk, if the product is in half
+            precision: "float32", which takes twice the memory of the weight until backward has run, or that of the
+            "weight", which rounds once for each chunk.
 
     Raises:
         TypeError: `loss` is not a module class, a module or a function; or a class whose `forward` takes no `self`.
@@ -108,7 +118,7 @@ def autogen_loss(
         GraphChangedError: from calls of a loss with a static graph.
     """
     level = None if policy is None else Policy(policy)
-    options = Options(level, gradient, static_graph, retrace, handwritten, tune, cpu, reads, config)
+    options = Options(level, gradient, static_graph, retrace, handwritten, tune, cpu, reads, config, chunk, sums)
     return functools.partial(_decorate, options=options) if loss is MISSING else _decorate(loss, options)
 
 

@@ -29,6 +29,9 @@ Cpu = Literal["eager", "inductor"]
 Reads = Literal["anything", "arguments"]
 """What a loss may look at: anything, which torch finds out, or its arguments and the attributes of its module alone."""
 
+Sums = Literal["float32", "weight"]
+"""In which precision gradients of weights in half precision are added up from chunk to chunk."""
+
 DIRECTIONS = ("forward", "backward")
 """What a loss has kernels for."""
 
@@ -66,6 +69,7 @@ _CHOICES: dict[str, tuple[tuple[Any, ...], str]] = {
         'a loss is tuned by "profile" (True), by "first_valid" or not (False), not by',
     ),
     "cpu": ((None, *get_args(Cpu)), 'a loss on the CPU runs by "eager" or by "inductor", not by'),
+    "sums": (get_args(Sums), 'gradients of chunks are summed up in "float32", or as the "weight" is, not in'),
     "reads": (get_args(Reads), 'a loss reads "anything" or its "arguments", not'),
 }
 """The values of each option, and what to say of another."""
@@ -122,6 +126,8 @@ class Options:
     cpu: Cpu | None = None
     reads: Reads = "anything"
     config: LaunchConfig | Mapping[str, Any] | None = None
+    chunk: int | None = None
+    sums: Sums = "float32"
     fault: str = field(default="", init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -132,6 +138,8 @@ class Options:
                 raise ValueError(f"{problem} {getattr(self, name)!r}")
         if self.config is not None:
             self._check_config(self.config)
+        if self.chunk is not None and (type(self.chunk) is not int or self.chunk < 1):
+            raise ValueError(f"chunk is a number of rows, at least 1, not {self.chunk!r}")
         try:  # read once: what is compiled depends on it
             if self.cpu is None:
                 object.__setattr__(self, "cpu", _asked_for(CPU_VARIABLE, "eager", "inductor") or "eager")

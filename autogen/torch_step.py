@@ -62,6 +62,10 @@ class TorchStep:
             compat.schema_of(target).name.rpartition("::")[2].lstrip("_") if compat.is_op(target) else target.__name__
         )
 
+    def calling(self, target: Callable[..., Any]) -> TorchStep:
+        """The same with another function to call."""
+        return TorchStep(target, self.arguments, self.results, self.line, backward=self.backward)  # type: ignore[arg-type]
+
     @property
     def name(self) -> str:
         """The op's name, such as `mm`."""
@@ -102,7 +106,7 @@ class TorchStep:
     def returns_tensor(self) -> bool:
         """Whether it returns one tensor, and not several, nor a list."""
         if not self.is_op:
-            return True
+            return len(self.results) == 1
         returns = compat.schema_of(self.target).returns
         return len(returns) == 1 and str(returns[0].type) == "Tensor"
 

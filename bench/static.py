@@ -45,8 +45,8 @@ from autogen.decorator import call_of
 from autogen.names import unique
 from autogen.parts import PARTS
 from autogen.report import DirectionReport, describe, describe_handwritten
-from autogen.runtime.backwards import Step, kernels_in
 from autogen.runtime.handwritten import Backward, Forward
+from autogen.runtime.launch import Step, kernels_in
 from autogen.tiling.skew import ACCESS, IN_GROUPS
 from bench.assembly import Access, accesses_of
 from bench.instructions import issued

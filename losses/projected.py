@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
@@ -22,7 +22,8 @@ class AdaptiveLogSoftmaxWithLoss(nn.AdaptiveLogSoftmaxWithLoss):
     """See `torch.nn.AdaptiveLogSoftmaxWithLoss` (Grave et al., 2017, "Efficient softmax approximation for GPUs").
 
     The log-probability of a label is that of its cluster in the head, plus that within the cluster. One fused kernel
-    has the rows of the head and of all clusters. Which rows belong to which cluster is read on the host, as in torch.
+    has the rows of the head and of all clusters; large logits exist for some rows at a time. Which rows belong to which
+    cluster is read on the host, as in torch.
     """
 
     use_autogen: bool
@@ -51,7 +52,13 @@ def adaptive_log_softmax_with_loss(self: nn.AdaptiveLogSoftmaxWithLoss, input_: 
 
 
 def _is_plain(loss: nn.AdaptiveLogSoftmaxWithLoss, input_: Tensor, target_: Tensor) -> bool:
-    """Whether torch takes the call, by shapes and labels; of labels of other dtypes it takes some."""
+    """Whether torch takes the call, by shapes and labels; of labels of other dtypes it takes some. And whether all
+    layers are what torch has made them.
+    """
+    if any(
+        type(layer) is not nn.Linear for layer in (loss.head, *chain.from_iterable(map(nn.Module.children, loss.tail)))
+    ):
+        return False
     fits = target_.dim() < 2 and input_.dim() == target_.dim() + 1 and input_.shape[:-1] == target_.shape
     return fits and target_.dtype == torch.int64 and bool(((target_ >= 0) & (target_ < loss.n_classes)).all())
 
@@ -65,17 +72,24 @@ def _parts(loss: nn.AdaptiveLogSoftmaxWithLoss, input_: Tensor, target_: Tensor)
         own = ((target >= low) & (target < high)).nonzero().squeeze(1)
         if own.numel():
             places[own] = loss.shortlist_size + cluster
-            logits = loss.tail[cluster](input.index_select(0, own))
-            tails.append((logits, target[own] - low))
+            weights = [layer.weight for layer in loss.tail[cluster].children()]
+            tails.append((input.index_select(0, own), target[own] - low, None, *weights))
             rows.append(own)
-    call = partial(_cross_entropies, (loss.head(input), places), *tails)
-    return Parts(("linear", "index_select", "index_add"), call), rows
+    call = partial(_cross_entropies, (input, places, loss.head.bias, loss.head.weight), *tails)
+    return Parts(("index_select", "index_add"), call), rows
 
 
 @autogen_loss(reads="arguments")
-def _cross_entropies(*groups: tuple[Tensor, Tensor]) -> list[Tensor]:
-    """Of each group's logits and labels, the loss of every row."""
-    return [F.cross_entropy(logits, labels, reduction="none") for logits, labels in groups]
+def _cross_entropies(*groups: Any) -> list[Tensor]:
+    """The loss of every row, for each group of rows: their features, their labels, and a bias and the weights of linear
+    layers. The bias is that of the last.
+    """
+    losses = []
+    for features, labels, bias, *weights, last in groups:
+        for weight in weights:
+            features = F.linear(features, weight)
+        losses.append(F.cross_entropy(F.linear(features, last, bias), labels, reduction="none"))
+    return losses
 
 
 if hasattr(nn, "LinearCrossEntropyLoss"):  # torch has had it since 2.12

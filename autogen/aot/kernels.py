@@ -95,7 +95,7 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
     """
     from autogen.decorator import call_of
     from autogen.parts import PARTS
-    from autogen.runtime.backwards import kernels_in
+    from autogen.runtime.launch import kernels_in
 
     parts = None if isinstance(loss, type) else getattr(loss, PARTS, None)
     if parts is not None:

@@ -45,8 +45,9 @@ class Ops:
         self._places = [[each.output for each in self._parts.returned].index(k) for k in range(segment.outputs)]
         order = list(itertools.accumulate(self._parts.are_tensors, initial=0))
         self._order = [order[place] for place in self._parts.tensors]  # of the kernels' inputs among the tensors
-        made = {each.name: each for each in (*plan.outputs, *plan.saved)}
-        self.kept = [list(made).index(each.name) for each in plan.saved]
+        kept = *plan.saved, *plan.early.kept
+        made = {each.name: each for each in (*plan.outputs, *kept)}
+        self.kept = [list(made).index(each.name) for each in kept]
         self._results = Results(made.values())
         gradients = [root.buffer for root in plan.gradients]
         self._gradients = Results(gradients)

@@ -20,9 +20,9 @@ from autogen.decorator import call_of
 from autogen.dispatch.backend import Captured
 from autogen.dispatch.dispatcher import Dispatcher
 from autogen.errors import ExportError
-from autogen.runtime.backwards import Backward, kernels_in
+from autogen.runtime.backwards import Backward
 from autogen.runtime.compiled import CompiledLoss
-from autogen.runtime.launch import Launcher
+from autogen.runtime.launch import Launcher, kernels_in
 
 _KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _NOT_OF_THE_LOSS = ("training", "use_autogen", "forward")  # the last of an instance that is decorated

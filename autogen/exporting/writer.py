@@ -23,8 +23,7 @@ from autogen.exporting.decisions import Decisions, Rule, text_of
 from autogen.exporting.reference import reference_of
 from autogen.exporting.subject import Subject
 from autogen.names import unique
-from autogen.runtime.backwards import kernels_in
-from autogen.runtime.launch import Launcher
+from autogen.runtime.launch import Launcher, kernels_in
 from autogen.sizes import SCOPE
 from autogen.tiling import tiler
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import sympy
 import torch
@@ -11,9 +13,10 @@ from autogen import ir
 from autogen.emission.source import KernelSource
 from autogen.errors import SourceLine
 from autogen.report.records import DirectionReport
-from autogen.runtime.backwards import Step, kernels_in
+from autogen.runtime.chunks import loops_in
 from autogen.runtime.handwritten import Backward, Forward, Launch, bytes_in_memory
-from autogen.runtime.launch import Launcher
+from autogen.runtime.launch import Launcher, Step, kernels_in
+from autogen.scheduling.chunks.body import ROWS
 from autogen.sizes import Evaluator
 from autogen.tiling.variant import tile_of_part
 from autogen.torch_step import TorchStep
@@ -45,6 +48,29 @@ def _of_launches(launches: Sequence[Launch], necessary: Iterable[torch.Tensor]) 
 
 def describe(steps: Sequence[Step], sizes: Mapping[str, int]) -> DirectionReport:
     """The report on one direction, for the given sizes."""
+    report = _of_steps(steps, sizes)
+    for loop in loops_in(steps):
+        lengths = Counter(loop.lengths(sizes))
+        of_chunks = [(_of_steps(loop.steps({**sizes, ROWS.name: rows}), {**sizes, ROWS.name: rows}), times)
+                     for rows, times in lengths.items()]  # fmt: skip
+        (one, _), count = of_chunks[0], sum(lengths.values())
+        report = replace(
+            report,
+            launches=report.launches + sum(each.launches * times for each, times in of_chunks),
+            source="\n\n".join(filter(None, (report.source, one.source))),
+            bytes_moved=report.bytes_moved + sum(each.bytes_moved * times for each, times in of_chunks),
+            bytes_minimum=report.bytes_minimum + sum(each.bytes_minimum * times for each, times in of_chunks),
+            kernels=(*report.kernels, *one.kernels),
+            configs=(*report.configs, *one.configs),
+            passes=(*report.passes, *one.passes),
+            chunks=(*report.chunks, f"{count} chunk{'s' if count > 1 else ''} of {max(lengths, default=0)} rows: "
+                    f"{', '.join(one.kernels)}, and {len(one.torch_steps)} products"),
+        )  # fmt: skip
+    return report
+
+
+def _of_steps(steps: Sequence[Step], sizes: Mapping[str, int]) -> DirectionReport:
+    """The report on what is done once."""
     launchers = kernels_in(steps)
     sources = [launcher.source(launcher.tiling(sizes).variant) for launcher in launchers]
     moved = sum(_bytes_moved(launcher, source, sizes) for launcher, source in zip(launchers, sources, strict=True))

@@ -28,6 +28,7 @@ class DirectionReport:
         cuts: for every kernel but the first, why the one before could not do its work as well.
         configs: of each generated kernel the tiles and warps, and whether these are the default's or tuned.
         passes: of kernels that walk rows more than once, what they read again, and which reduction waits for which.
+        chunks: of matrix products that never exist as a whole, how many rows do. Launches and bytes are of all chunks.
     """
 
     launches: int
@@ -39,6 +40,7 @@ class DirectionReport:
     cuts: tuple[str, ...] = ()
     configs: tuple[str, ...] = ()
     passes: tuple[str, ...] = ()
+    chunks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,7 @@ class Report:
                 lines += [f"    {config}" for config in direction.configs]
                 lines += [f"    {reason}" for reason in direction.passes]
                 lines += [f"    torch runs {step}" for step in direction.torch_steps]
+                lines += [f"    {text}" for text in direction.chunks]
                 lines += [f"    cut, as {reason}" for reason in direction.cuts]
         return "\n".join(lines)
 

@@ -13,9 +13,8 @@ from autogen.lowering import lower
 from autogen.parts import PARTS
 from autogen.program import Root
 from autogen.report.launches import with_line
-from autogen.runtime.backwards import Step
 from autogen.runtime.handwritten import Launch
-from autogen.runtime.launch import Launcher
+from autogen.runtime.launch import Launcher, Step
 from autogen.scheduling.launches.kernel import Kernel
 from autogen.torch_step import TorchStep
 

@@ -6,7 +6,7 @@ Each may have a layout of its own, or be missing, and backward is scheduled once
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,14 +17,13 @@ from autogen import ir
 from autogen.capture.graph import JointGraph
 from autogen.errors import ScheduleError, defects_of
 from autogen.locks import compiling
-from autogen.runtime.launch import Launcher, Results, Tune
+from autogen.runtime.chunks import launchers_of
+from autogen.runtime.launch import Results, Step, Tune, kernels_in, results_of
 from autogen.scheduling.launches.kernel import Kernel
 from autogen.scheduling.plan import Plan
 from autogen.sizes import evaluator_of
-from autogen.torch_step import TorchStep
 
 Sizes = Mapping[str, Any]
-Step = Launcher | TorchStep
 
 _DENSE, _EXPANDED, _STRIDED, _MISSING = "dense", "expanded", "strided", "missing"
 
@@ -78,7 +77,7 @@ class Backwards:
             ScheduleError: it does not fit the kernels known.
         """
         layouts = tuple(_DENSE for each in self.joint.upstream if each is not None)
-        found = self._of(layouts, bool(self.plan.early.gradients))
+        found = self._of(layouts, bool(self.plan.early.kept))
         if isinstance(found, ScheduleError):
             raise found
         return found
@@ -130,9 +129,9 @@ class Backwards:
 
     def _scheduled(self, layouts: tuple[str, ...], is_early: bool) -> Backward:
         from autogen.scheduling.rewrites.missing import without  # not for a loss that is only called forward
-        from autogen.scheduling.schedule import aliases_of, backward_of
+        from autogen.scheduling.schedule import aliases_of, backward_in_chunks, backward_of, steps_of
 
-        plan, direction, aliases = self.plan, self.plan.direction, self.plan.aliases
+        plan, direction = self.plan, self.plan.direction
         buffers, arrived = {}, []
         upstream = [(k, each) for k, each in enumerate(self.joint.upstream) if each is not None]
         for (k, each), layout in zip(upstream, layouts, strict=True):
@@ -148,31 +147,18 @@ class Backwards:
             reached = self.reached(arrived)
             names = {k: name for k, name in names.items() if k in reached}
             direction = without(direction, arrives, set(names.values()), plan.provenance.moved)
-            aliases = aliases_of(direction.results)
         granted = plan.early.granted if is_early else ()
-        steps = launchers_of(backward_of(plan, buffers, granted, direction), plan, self.tune)
-        made = [root.buffer for root in plan.early.gradients] if is_early else []
+        if is_early and plan.early.direction is not None:
+            direction = plan.early.direction
+            planned = steps_of(direction, plan.hints, plan.provenance)
+        else:
+            direction = backward_in_chunks(plan, direction)
+            planned = backward_of(plan, buffers, granted, direction)
+        steps = launchers_of(planned, plan, self.tune)
+        made = plan.early.kept if is_early else ()
+        aliases = aliases_of(direction.results)
         results = results_of(steps, [root.buffer for root in direction.results], aliases, made)
         return Backward(steps, results, tuple(map(names.get, range(len(self.joint.inputs)))), aliases)
-
-
-def launchers_of(steps: Iterable[Kernel | TorchStep], plan: Plan, tune: Tune | None) -> tuple[Step, ...]:
-    """The steps of a plan, ready to run."""
-    return tuple(step if isinstance(step, TorchStep) else Launcher(step, plan.provenance, tune) for step in steps)
-
-
-def kernels_in(steps: Iterable[Step]) -> tuple[Launcher, ...]:
-    """The kernels among the steps of a loss."""
-    return tuple(step for step in steps if isinstance(step, Launcher))
-
-
-def results_of(
-    steps: Iterable[Step], wanted: Iterable[ir.Buffer], aliases: Mapping[str, str], made: Collection[ir.Buffer] = ()
-) -> Results:
-    """What the kernels write, and results without elements, which none writes; not what is `made` already."""
-    written = [root.buffer for step in steps if isinstance(step, Launcher) for root in step.kernel.roots]
-    new = dict.fromkeys(each for each in (*wanted, *written) if each.name not in aliases)
-    return Results(each for each in new if each not in made)
 
 
 def _layout(expected: tuple[sympy.Expr, ...], tensor: torch.Tensor, sizes: Sizes) -> str:

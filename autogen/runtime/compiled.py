@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 import torch
 
 from autogen.capture.graph import JointGraph
-from autogen.runtime.backwards import Arriving, Backwards, Sizes, Step, kernels_in, launchers_of, results_of
-from autogen.runtime.launch import Launcher, Tune
+from autogen.runtime.backwards import Arriving, Backwards, Sizes
+from autogen.runtime.chunks import ChunkLoop, launchers_of, loops_in
+from autogen.runtime.launch import Launcher, Step, Tune, kernels_in, results_of
 from autogen.runtime.packing import Packing, packed
 from autogen.runtime.route import Route
+from autogen.scheduling.chunks.matrices import scale, scale_copy
 from autogen.scheduling.plan import Plan
 from autogen.sizes import evaluator_of
 from autogen.torch_step import TorchStep
@@ -51,6 +53,11 @@ class CompiledLoss:
         return kernels_in((*self.forward, *self.backward()))
 
     @property
+    def loops(self) -> tuple[ChunkLoop, ...]:
+        """What goes through chunks of rows, forward and then backward."""
+        return loops_in((*self.forward, *self.backward()))
+
+    @property
     def launches(self) -> str:
         """The number of launches, forward + backward."""
         return f"{len(kernels_in(self.forward))} + {len(kernels_in(self.backward()))}"
@@ -68,6 +75,8 @@ class CompiledLoss:
         late = f"; its gradient waits for backward: {self.plan.early.refused}" if self.plan.early.refused else ""
         if not before and not between:
             return f"every operation of the loss has a kernel{late}"
+        late += ", in chunks of rows" if self.plan.in_chunks else ""
+        late += f"; of all rows at once, as {self.plan.whole}" if self.plan.whole else ""
         return f"torch runs {', and '.join((*before, *between))} kernels{late}"
 
     @property
@@ -85,6 +94,8 @@ class CompiledLoss:
         for size, value in self._fixed:
             if size(sizes) != (value,):
                 return False
+        if any(size.is_less_than_all(sizes) for size in self.plan.undivided):
+            return False
         return not self._limited or all(step.kernel.holds(sizes) for step in self._limited)
 
     def __post_init__(self) -> None:
@@ -98,10 +109,12 @@ class CompiledLoss:
         self._between = [step for step in steps if isinstance(step, TorchStep)]
         self._fixed = [(evaluator_of(size), value) for size, value in self.plan.fixed.items()]
         self._limited = [each for each in self.launchers if each.kernel.is_limited]
-        early = [root.buffer for root in self.plan.early.gradients]
+        early = self.plan.early.kept
         self._inputs = [each.name for each in self.joint.inputs]
         self._early = [each.name for each in early]
-        self.outputs = results_of(self.forward, [*self.plan.outputs, *early], self.plan.aliases)
+        by_torch = {name for step in self._between for name in step.writes}
+        made = [each for each in early if each.name not in by_torch]
+        self.outputs = results_of(self.forward, [*self.plan.outputs, *made], self.plan.aliases)
         self._saved = [each.name for each in self.plan.saved]
         apart = {each.name for each in self.joint.outputs}.union(*(step.reads for step in self._between))
         self._packed = packed(self._saved, self.outputs.names, apart)
@@ -130,15 +143,19 @@ class CompiledLoss:
         if route is None:
             is_early, own = arriving.kind[-1], arriving.backward
             given = [*self._inputs, *packing.kept, *(self._early if is_early else ()), *arriving.tensors]
+            steps = [
+                step.calling(scale_copy) if is_apart and isinstance(step, TorchStep) and step.target is scale else step
+                for step in own.steps
+            ]
             route = self._routes[key] = Route(
-                given, self.constants, own.results.names, packing.parts, own.steps, own.aliases, own.gradients
+                given, self.constants, own.results.names, packing.parts, steps, own.aliases, own.gradients
             )
         return route
 
     @property
     def early(self) -> int:
-        """How many gradients forward computes."""
-        return len(self.plan.early.gradients)
+        """How many tensors forward keeps for gradients that it has computed."""
+        return len(self.plan.early.kept)
 
     def backward(self) -> tuple[Step, ...]:
         """The steps of backward for upstream gradients in the layouts of their outputs."""

@@ -14,9 +14,10 @@ import torch
 from autogen import compat
 from autogen.availability import has_no_memory
 from autogen.runtime import direct, scratch
+from autogen.runtime.directions import Direction
 from autogen.runtime.handwritten import COUNTER, PARTIALS, BoundHandwritten, Launch, stand_in
 from autogen.runtime.launch import Geometry
-from autogen.runtime.prepared import MOST_LAYOUTS, Direction, label_of, make_room
+from autogen.runtime.prepared import MOST_LAYOUTS, label_of, make_room
 from autogen.runtime.procedure import Launching, Procedure
 
 

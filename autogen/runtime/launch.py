@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from autogen.tiling.horizontal import HorizontalTiler
 from autogen.tiling.space import Space
 from autogen.tiling.tiler import Config, Tiler, Tiling
 from autogen.tiling.variant import Variant
+from autogen.torch_step import TorchStep
 
 _PROGRAMS, _CHUNKS = PROGRAMS.name, CHUNKS.name
 
@@ -268,3 +269,20 @@ def device_context(device: torch.device) -> Iterator[None]:
     # Triton's interpreter computes masked lanes too, whose results nobody uses.
     with interpreting, converting(), numpy.errstate(all="ignore"):
         yield
+
+
+Step = Launcher | TorchStep
+
+
+def kernels_in(steps: Iterable[Step]) -> tuple[Launcher, ...]:
+    """The kernels among the steps of a loss."""
+    return tuple(step for step in steps if isinstance(step, Launcher))
+
+
+def results_of(
+    steps: Iterable[Step], wanted: Iterable[ir.Buffer], aliases: Mapping[str, str], made: Collection[ir.Buffer] = ()
+) -> Results:
+    """What the kernels write, and results without elements, which none writes; not what is `made` already."""
+    written = [root.buffer for step in steps if isinstance(step, Launcher) for root in step.kernel.roots]
+    new = dict.fromkeys(each for each in (*wanted, *written) if each.name not in aliases)
+    return Results(each for each in new if each not in made)

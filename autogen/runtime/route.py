@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from autogen.runtime.backwards import Step
-from autogen.runtime.launch import Geometry
+from autogen.runtime.launch import Geometry, Step
 from autogen.runtime.packing import PACK
 from autogen.runtime.procedure import Calling, Launching, Procedure
 from autogen.torch_step import TorchStep

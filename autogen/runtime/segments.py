@@ -222,7 +222,7 @@ class KernelSegment:
                 torch.empty_strided(*made[each.name][:2], dtype=each.dtype)
                 if each.name in made
                 else torch.empty((), dtype=each.dtype)
-                for each in self.compiled.plan.saved
+                for each in (*self.compiled.plan.saved, *self.compiled.plan.early.kept)
             ]
         return [*found, *kept]
 

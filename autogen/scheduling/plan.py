@@ -9,8 +9,10 @@ import sympy
 
 from autogen import ir
 from autogen.ir import Node
+from autogen.options import Sums
 from autogen.program import Root
 from autogen.provenance import Provenance
+from autogen.scheduling.chunks.size import ChunkSize
 from autogen.scheduling.launches.kernel import Granted, Kernel
 from autogen.torch_step import TorchStep
 
@@ -75,12 +77,46 @@ class Direction:
 
 @dataclass(frozen=True)
 class Early:
-    """Forward's kernel with the gradients, or `refused`: why there is none."""
+    """The gradients that forward computes, or `refused`: why it does not.
+
+    `steps` are forward with them, and `kept` what it then gives backward besides: the gradients themselves, of which
+    backward's kernels look whether all that was `granted` has come true, or what the `direction` makes them of.
+    """
 
     steps: tuple[Step, ...] = ()
-    gradients: tuple[Root, ...] = ()
+    kept: tuple[ir.Buffer, ...] = ()
     granted: tuple[Granted, ...] = ()
+    direction: Direction | None = None
     refused: str = ""
+
+
+@dataclass(frozen=True)
+class RowProducts:
+    """Matrix products, by the names of what they make, that exist in chunks of rows only; each with its own size.
+
+    The gradients of their weights are added up by `sums`.
+    """
+
+    names: tuple[str, ...]
+    size: ChunkSize
+    sizes: tuple[ChunkSize, ...]
+    sums: Sums
+
+    @staticmethod
+    def of(buffers: Sequence[ir.Buffer], chunk: int | None, sums: Sums, *, gradients: bool) -> RowProducts:
+        """Products of the same rows, and their gradients; of `chunk` rows if that is given."""
+        row_bytes = [each.shape[1] * each.dtype.itemsize * (1 + gradients) for each in buffers]
+        sizes = [ChunkSize(buffers[0].shape[0], each, chunk) for each in row_bytes]
+        size = replace(sizes[0], row_bytes=sum(row_bytes))
+        return RowProducts(tuple(each.name for each in buffers), size, tuple(sizes), sums)
+
+    def alone(self, hints: Mapping[str, int]) -> list[RowProducts]:
+        """Each of several products, if it alone is too large to exist at once."""
+        if len(self.names) == 1:
+            return []
+        pairs = zip(self.names, self.sizes, strict=True)
+        each = [RowProducts((name,), size, (size,), self.sums) for name, size in pairs]
+        return [product for product in reversed(each) if product.size.is_less_than_all(hints)]
 
 
 @dataclass(frozen=True)
@@ -91,8 +127,8 @@ class Plan:
     backward computes from them, `gradient_of[i]` the input that the i-th belongs to. `aliases` are results that a step
     of torch has made already, by name. `early` are the gradients that forward computes where that was asked for, or why
     it does not. Backward is scheduled from its `direction`, for each layout of upstream gradients; `kept` are the
-    reductions that it reads, by their loads. All is made for
-    calls with the `fixed` sizes only.
+    reductions that it reads, by their loads. All is made for calls with the `fixed` sizes only, and for such as make
+    one chunk of the rows of all `undivided` products. Those `in_chunks` are divided; `whole` says why others are not.
     """
 
     name: str
@@ -108,3 +144,6 @@ class Plan:
     kept: Mapping[Node, Node] = field(default_factory=dict, repr=False)
     early: Early = field(default_factory=Early)
     fixed: Mapping[sympy.Expr, int] = field(default_factory=dict)
+    in_chunks: tuple[RowProducts, ...] = ()
+    undivided: tuple[ChunkSize, ...] = ()
+    whole: str = ""

@@ -8,16 +8,18 @@ from dataclasses import replace
 from autogen import ir
 from autogen.errors import ComparedSumError
 from autogen.ir import Node
-from autogen.options import Gradient
+from autogen.options import PLAIN, Options
 from autogen.program import Program, Root
 from autogen.provenance import Provenance
+from autogen.scheduling.chunks.divide import divided
+from autogen.scheduling.chunks.planning import in_chunks
 from autogen.scheduling.launches.instructions import shown_exactly, with_instructions
 from autogen.scheduling.launches.kernel import Granted, Kernel
 from autogen.scheduling.launches.unread import with_conditions
 from autogen.scheduling.order.early import gradients_in_forward
 from autogen.scheduling.order.regions import alias_of, sequence
 from autogen.scheduling.order.statistics import with_statistics
-from autogen.scheduling.plan import Direction, Early, Plan, Step, names_of
+from autogen.scheduling.plan import Direction, Plan, Step, names_of
 from autogen.scheduling.rewrites.pairwise import pairs_term_by_term
 from autogen.scheduling.rewrites.same_bits import compared_in_memory, compared_sums, may_differ
 from autogen.scheduling.rewrites.simplify import simplify
@@ -26,7 +28,12 @@ from autogen.torch_step import TorchStep
 
 
 def schedule(
-    program: Program, name: str, hints: Mapping[str, int], *, training: bool, gradient: Gradient = "backward"
+    program: Program,
+    name: str,
+    hints: Mapping[str, int],
+    *,
+    training: bool,
+    options: Options = PLAIN,
 ) -> Plan:
     """Plan the launches of a program.
 
@@ -35,7 +42,7 @@ def schedule(
         name: the loss's name, for the kernels.
         hints: the sizes of a sample call; they order loops by memory, and nothing depends on them being right.
         training: whether backward may follow; if not, nothing is kept for it.
-        gradient: which direction is to compute the gradient, if it can.
+        options: which direction is to compute the gradient, if it can, and how products are divided.
 
     Raises:
         ScheduleError: the graph does not fit the kernels known.
@@ -50,9 +57,10 @@ def schedule(
     nodes = normalizers([root.node for root in (*forward.roots, *backward.roots)], provenance.moved)
     forward, backward = forward.on(nodes[: len(forward.roots)]), backward.on(nodes[len(forward.roots) :])
     sums = compared_sums([root.node for root in (*forward.roots, *backward.roots)])
-    steps, statistics, backward = with_statistics(forward, backward, hints, provenance)
-    early = Early()
-    if training and gradient == "forward":
+    chunks = in_chunks(forward, backward, hints, provenance, options, training=training)
+    steps, statistics, backward = with_statistics(chunks.forward, chunks.backward, hints, provenance)
+    forward, early = chunks.forward, chunks.early
+    if training and options.gradient == "forward" and not chunks.products:
         early = gradients_in_forward(forward, backward, statistics.roots, statistics.loads, hints, provenance)
     backward = backward.on(statistics.read_back([root.node for root in backward.roots], provenance))
     if may_differ(sums, steps, [root.node for root in backward.roots]):
@@ -60,7 +68,9 @@ def schedule(
     kept = {root.buffer.name: root.buffer for root in statistics.roots}
     made = {root.buffer.name: root.buffer for root in forward.operands}
     made |= {buffer.name: buffer for step in forward.steps for buffer in step.results if buffer is not None}
-    kept |= {each: made[each] for each in _names_read(backward) if each in made}
+    again = backward.made()
+    kept |= {each: made[each] for each in _names_read(backward) if each in made and each not in again}
+    early = replace(early, kept=tuple(buffer for buffer in early.kept if buffer.name not in kept))
     return Plan(
         name=name,
         forward=_finished(early.steps or steps, backward.roots, {}, provenance),
@@ -72,9 +82,12 @@ def schedule(
         hints=hints,
         provenance=provenance,
         direction=backward,
-        kept={load: node for node, load in statistics.loads.items()},
+        kept={**chunks.kept, **{load: node for node, load in statistics.loads.items()}},
         early=early,
         fixed=fixed,
+        in_chunks=chunks.products,
+        undivided=chunks.undivided,
+        whole=chunks.whole,
     )
 
 
@@ -100,6 +113,25 @@ def backward_of(
     nodes = simplify(nodes, moved)  # what is the same everywhere leaves its sums
     steps = _finished(sequence(direction.on(nodes), plan.hints, plan.provenance), (), plan.kept, plan.provenance)
     return tuple(replace(step, granted=tuple(granted)) if isinstance(step, Kernel) else step for step in steps)
+
+
+def backward_in_chunks(plan: Plan, direction: Direction) -> Direction:
+    """Backward, or a part of it, that makes products again in chunks.
+
+    Raises:
+        NotByRowsError: it cannot be computed row by row.
+    """
+    for products in plan.in_chunks:
+        if direction.made().issuperset(products.names):
+            gradients = {root.buffer.name for root in direction.results}
+            result = divided(direction, products, plan.provenance, gradients=gradients)
+            direction = result.direction
+    return direction
+
+
+def steps_of(direction: Direction, hints: Mapping[str, int], provenance: Provenance) -> tuple[Step, ...]:
+    """The steps of a direction that stands for itself: of a chunk, or of gradients that forward keeps."""
+    return _finished(sequence(direction, hints, provenance), (), {}, provenance)
 
 
 def _directions(program: Program, name: str, *, training: bool) -> tuple[Direction, Direction]:

@@ -40,11 +40,12 @@ def agree(
     *tensors: Tensor,
     launches: Sequence[int] | None = (1, 1),
     as_torch: float = _AS_TORCH,
+    **options: Any,
 ) -> None:
     """Compare a loss with itself in torch, the tensors that are floats asking for their gradient.
 
     `launches` is how many kernels forward and backward take; None does not count them. An error may be `as_torch` times
-    torch's largest.
+    torch's largest. `options` are those of `autogen_loss`.
     """
     exact = copy.deepcopy(loss).double() if isinstance(loss, nn.Module) else loss
     wide = [t.detach().double().requires_grad_(t.requires_grad) if t.is_floating_point() else t for t in tensors]
@@ -52,7 +53,7 @@ def agree(
     theirs, _ = _run(loss, tensors)
     LAUNCHES.take()
     with policy("mandatory"):
-        ours, counted = _run(autogen_loss(loss), tensors)
+        ours, counted = _run(autogen_loss(loss, **options), tensors)
     names = ["value", *(f"gradient {k}" for k in range(len(ours) - 1))]
     for what, own, their, true in zip(names, ours, theirs, truth, strict=True):
         assert (own is None) == (their is None), f"{what}: {own}, torch {their}"

@@ -20,9 +20,9 @@ from autogen import ir
 from autogen.emission.source import KernelSource, Partial
 from autogen.errors import CompileError, StorageError
 from autogen.runtime import build, direct, launch, scratch
+from autogen.runtime.directions import Direction
 from autogen.runtime.launch import Launch, Written, triton_around
 from autogen.runtime.packing import PACK
-from autogen.runtime.prepared import Direction
 from autogen.runtime.route import Route
 from autogen.scheduling.launches.kernel import PROGRAMS
 from autogen.sizes import Evaluator
@@ -177,7 +177,7 @@ def test_each_alignment_is_compiled_by_triton(kernel: Kernel) -> None:
 
 
 def test_alignments_beyond_those_with_code(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autogen.runtime.prepared._MOST_WRITTEN", 1)
+    monkeypatch.setattr("autogen.runtime.directions._MOST_WRITTEN", 1)
     run = prepared()
     for offsets in ((0, 0), (0, 1), (0, 1), (0, 0)):
         run(tensors(*offsets))

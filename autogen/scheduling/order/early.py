@@ -67,7 +67,7 @@ def gradients_in_forward(
         if totals:
             return Early(refused=f"it depends on {provenance.called(totals[0])}, which is known only at the end")
         return Early(refused="forward would take more than one launch" if steps else "there is nothing to compute")
-    return Early(steps, gradients, tuple(granted))
+    return Early(steps, tuple(root.buffer for root in gradients), tuple(granted))
 
 
 def _count(node: Node) -> sympy.Expr | None:
