@@ -55,6 +55,17 @@ def hardest(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
     return (row.softmax(0) * row).sum()
 
 
+def mined(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
+    """Of the rows with the largest loss."""
+    return F.cross_entropy(x @ w.t(), y, reduction="none").topk(5).values.mean()
+
+
+def ranked(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
+    """The rows with a large loss count more."""
+    row = F.cross_entropy(x @ w.t(), y, reduction="none")
+    return (row * row.detach().argsort().argsort()).mean()
+
+
 def balanced(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
     """How evenly rows are spread over the classes."""
     share = (x @ w.t()).softmax(-1).mean(0)
@@ -74,7 +85,8 @@ def margin(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
 SIMPLE: dict[str, Loss] = {
     each.__name__: each
     for each in (
-        mean, per_row, smoothed, with_z_loss, capped, entropy, perplexity, hardest, balanced, accurate, margin,
+        mean, per_row, smoothed, with_z_loss, capped, entropy, perplexity, hardest, mined, ranked, balanced, accurate,
+        margin,
     )
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ products (a label, a weight that depends on the sequence) from a table that is c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import sympy
@@ -50,12 +50,14 @@ class Body:
         count: how many rows there are in all.
         provenance: names and lines.
         taken: names of buffers.
+        late: tensors that are made of what chunks give, by name: known when all chunks are done.
     """
 
     products: Mapping[str, sympy.Expr]
     count: sympy.Expr
     provenance: Provenance
     taken: set[str]
+    late: Collection[str] = ()
     row: Axis = field(default_factory=lambda: Axis("row", ROWS))
     slices: dict[tuple[str, sympy.Expr, tuple[sympy.Expr, ...]], Slice] = field(default_factory=dict)
     whole: dict[str, None] = field(default_factory=dict)
@@ -65,11 +67,13 @@ class Body:
     _done: dict[tuple[Node, sympy.Expr], Node] = field(default_factory=dict)
 
     def rows_in(self, node: Node) -> frozenset[sympy.Expr | None]:
-        """The rows of products that a value is made of; None for several at once, or such as depend on values."""
+        """The rows of products that a value is made of; None for several at once, and for such as depend on values."""
         for below in ir.topological([node], self._rows):
             found = frozenset[sympy.Expr | None]().union(*(self._rows[arg] for arg in below.args))
             if below.op == "load" and below.attrs[0].name in self.products:
                 found |= {row_of(below, self.products[below.attrs[0].name])}
+            if below.op == "load" and below.attrs[0].name in self.late:
+                found |= {None}
             if below.op in ir.ALONG_AXES:
                 bound = set(below.attrs[1])
                 found = frozenset(None if row is None or row.free_symbols & bound else row for row in found)

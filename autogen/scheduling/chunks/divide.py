@@ -63,7 +63,7 @@ class _Division:
         self._taken.update(root.buffer.name for root in direction.roots)
         self._taken.update(name for step in direction.steps for name in step.reads)
         self._columns = {name: columns_of(made[name], self._size.rows) for name in products.names}
-        self._body = Body(self._columns, self._size.rows, provenance, self._taken)
+        self._body = Body(self._columns, self._size.rows, provenance, self._taken, _late(direction, products.names))
         self._matrices = Matrices(self._size.rows, self._taken, products.sums)
         self._equivalents = Equivalents()
         self._tables: dict[Node, Buffer] = {}  # by what they are in the chunk
@@ -87,7 +87,10 @@ class _Division:
         operands = [replace(root, node=node) for root, node in zip(operands, nodes[len(results) :], strict=True)]
         operands += [*self._body.operands, *self._in_half(outside)]
         step = self._step()
-        before, after = _around(step, outside, operands)
+        before, after, made = _around(step, outside, operands)
+        waits = sorted(made.intersection(step.reads))
+        if waits:
+            raise NotByRowsError(f"`{waits[0]}` is computed of all rows before the gradient of each")
         direction = replace(
             self._direction, results=tuple(results), operands=tuple(operands), steps=(*before, step, *after)
         )
@@ -259,8 +262,8 @@ class _Division:
 
 def _around(
     step: TorchStep, others: Sequence[TorchStep], operands: Sequence[Root]
-) -> tuple[list[TorchStep], list[TorchStep]]:
-    """The other steps: those before, and those that need what a step makes."""
+) -> tuple[list[TorchStep], list[TorchStep], set[str]]:
+    """The other steps: those before, and those that need what a step makes; and all that is made of that."""
     made = set(step.writes)
     before, after = list[TorchStep](), list[TorchStep]()
     needs = {root.buffer.name: set(names_of([root.node])) for root in operands}
@@ -270,7 +273,9 @@ def _around(
         is_after = not made.isdisjoint(other.reads)
         made |= set(other.writes) if is_after else set()
         (after if is_after else before).append(other)
-    return before, after
+    while grown := {name for name, own in needs.items() if own & made} - made:
+        made |= grown
+    return before, after, made
 
 
 def values_of_rows(direction: Direction, products: RowProducts, provenance: Provenance) -> list[Node]:
@@ -310,3 +315,14 @@ def _is_total(node: Node, body: Body, count: sympy.Expr) -> bool:
         return False
     rows = row_if_known(body.rows_in(node.args[0]), count)
     return rows is not None and set(node.attrs[1]) == rows.axes and not node.axes & rows.axes
+
+
+def _late(direction: Direction, products: Sequence[str]) -> set[str]:
+    """What a direction makes of products, but for what kernels do."""
+    found = set(products)
+    needs = {root.buffer.name: set(names_of([root.node])) for root in direction.operands}
+    for step in direction.steps:
+        for name in needs.keys() & set(step.reads):
+            found |= {name} if needs[name] & found else set()
+        found |= set(step.writes) if found.intersection(step.reads) else set()
+    return found - set(products)
