@@ -89,13 +89,26 @@ class TorchStep:
 
     @property
     def is_free(self) -> bool:
-        """Whether it computes nothing: it looks at the same memory in another way, or makes some with nothing in it."""
-        return is_view(self.target) or self.target is torch.ops.aten.new_empty_strided.default
+        """Whether it computes nothing: it looks at the same memory in another way, makes some with nothing in it, or
+        waits for a collective.
+        """
+        makes_room = self.target is torch.ops.aten.new_empty_strided.default
+        return is_view(self.target) or makes_room or (self.is_collective and self.name == "wait_tensor")
 
     @property
     def is_random(self) -> bool:
         """Whether it draws from torch's random stream."""
         return is_random(self.target)
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether other processes take part in it."""
+        return is_collective(self.target)
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether it runs in each call, once, and in the loss's own order."""
+        return is_ordered(self.target)
 
     @property
     def is_op(self) -> bool:
@@ -185,6 +198,21 @@ def is_view(target: Any) -> bool:
 def is_random(target: Any) -> bool:
     """Whether an op draws from torch's random stream."""
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+
+
+def is_collective(target: Any) -> bool:
+    """Whether other processes take part in an op: one of the functional collectives of `torch.distributed`."""
+    schema = compat.schema_of(target)
+    return schema is not None and schema.name.startswith("_c10d_functional::")
+
+
+def is_ordered(target: Any) -> bool:
+    """Whether an op has to run in each call, once, and in the loss's own order.
+
+    Draws move torch's random stream. Collectives meet those of other processes, in the order in which each process
+    calls them; another process may have other sizes, or run the loss in torch.
+    """
+    return is_random(target) or is_collective(target)
 
 
 def ancestors(*nodes: torch.fx.Node) -> set[torch.fx.Node]:

@@ -16,6 +16,7 @@ from autogen.losses.preference import *  # noqa: F403
 from autogen.losses.projected import *  # noqa: F403
 from autogen.losses.regression import *  # noqa: F403
 from autogen.losses.segmentation import *  # noqa: F403
+from autogen.losses.sharded import *  # noqa: F403
 from autogen.losses.survival import *  # noqa: F403
 from autogen.losses.torch_losses import *  # noqa: F403
 

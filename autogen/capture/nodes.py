@@ -15,7 +15,7 @@ from autogen.capture.sizes import SYMBOLIC, Size
 from autogen.capture.source import line_of_trace
 from autogen.compat import pytree
 from autogen.errors import UnsupportedOpError
-from autogen.torch_step import TorchStep, is_random
+from autogen.torch_step import TorchStep, is_ordered
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -139,7 +139,7 @@ def merge_alike(draft: Draft) -> None:
     """Have nodes that compute the same be one: masks are told apart by their node."""
     seen: dict[Hashable, torch.fx.Node] = {}
     for node in list(draft.graph.nodes):
-        if node.op != "call_function" or is_random(node.target) or _is_effect(node):
+        if node.op != "call_function" or is_ordered(node.target) or _is_effect(node):
             continue
         leaves, structure = pytree.tree_flatten((node.args, node.kwargs))
         key = (node.target, node.meta.get("backward"), structure, tuple((type(x), _key(x)) for x in leaves))

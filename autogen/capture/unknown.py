@@ -13,7 +13,7 @@ from autogen.capture.draft import Draft
 from autogen.capture.prologue import Prologue
 from autogen.capture.sizes import SYMBOLIC, Size
 from autogen.compat import pytree
-from autogen.torch_step import TorchStep, ancestors, is_random
+from autogen.torch_step import TorchStep, ancestors, is_ordered
 
 aten = torch.ops.aten
 
@@ -89,9 +89,9 @@ def found_by_torch(draft: Draft, chosen: set[sympy.Symbol], *, knows_numbers: bo
         is_tuple = isinstance(node.meta["val"], (tuple, list))
         parts += [user for user in node.users if user.target is operator.getitem] if is_tuple else [node]
     needed = ancestors(*parts)
-    # What is drawn there is not drawn again.
-    drawn = (node for node in needed if node.op == "call_function" and is_random(node.target) and node not in parts)
-    parts += [node for node in drawn if any(user not in needed for user in node.users)]
+    # What is drawn there is not drawn again, and collectives are not repeated.
+    once = (node for node in needed if node.op == "call_function" and is_ordered(node.target) and node not in parts)
+    parts += [node for node in once if any(user not in needed for user in node.users)]
     return [node for node in draft.graph.nodes if node in set(parts)]
 
 

@@ -63,6 +63,8 @@ class Ops:
             return "it returns a number"
         if segment.is_random:
             return "it draws random numbers"
+        if any(step.is_collective for step in segment.compiled.torch_steps):
+            return "other processes take part in it"
         if parts.graph.prologue is not None:
             return "it makes a tensor whose size depends on values"
         is_each_returned = {each.output for each in parts.returned}.issuperset(outputs)

@@ -21,11 +21,11 @@ from autogen.lowering import indexing, losses, masks, pointwise, reductions, sca
 from autogen.lowering.entries import unchecked
 from autogen.lowering.picks import reduces_for_each
 from autogen.lowering.registry import LOWERINGS, Context, Lowering
-from autogen.lowering.torch_parts import TorchParts, is_draw, is_torchs_own, refuse_unknown_sizes
+from autogen.lowering.torch_parts import TorchParts, is_torchs_own, refuse_unknown_sizes
 from autogen.lowering.values import Chosen, Index, Read, Value, fresh_index
 from autogen.program import Program, Root
 from autogen.provenance import Origin, Provenance
-from autogen.torch_step import ancestors
+from autogen.torch_step import ancestors, is_ordered
 
 _MOST_ASKED, _ALWAYS_ASKED = 16, 500  # times that values are computed, for each node; one is what most need
 
@@ -253,9 +253,9 @@ def _buffer(tensor: EdgeTensor, role: str) -> ir.Buffer:
 
 
 def _needed(joint: JointGraph) -> set[torch.fx.Node]:
-    """The nodes that some result depends on, and draws of random numbers, which move torch's stream in any case."""
+    """The nodes that some result depends on, and draws and collectives, which run in any case."""
     todo = [each.node for each in (*joint.outputs, *joint.gradients) if each is not None]
-    todo += [node for node in joint.graph.nodes if node.op == "call_function" and is_draw(node)]
+    todo += [node for node in joint.graph.nodes if node.op == "call_function" and is_ordered(node.target)]
     todo += joint.numbers.values()
     return ancestors(*todo)
 

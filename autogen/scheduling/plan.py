@@ -46,14 +46,14 @@ class Direction:
         """The same with other roots in the place of its own."""
         return replace(self, operands=tuple(roots[: len(self.operands)]), results=tuple(roots[len(self.operands) :]))
 
-    def needed(self, drawn: Iterable[str] = (), done: Container[str] = ()) -> Direction:
-        """The same without the operands and steps that neither its results nor what is `drawn` are made of, nor those
-        that another direction has `done`.
+    def needed(self, also: Iterable[str] = (), done: Container[str] = ()) -> Direction:
+        """The same without the operands and steps that neither its results nor what is `also` asked for are made of,
+        nor those that another direction has `done`.
         """
         operands = {root.buffer.name: root for root in self.operands}
         makers = {name: step for step in self.steps for name in step.writes}
         found: set[str] = set()
-        todo = [*names_of(root.node for root in self.results), *drawn]
+        todo = [*names_of(root.node for root in self.results), *also]
         while todo:
             name = todo.pop()
             if name in found or name in done:

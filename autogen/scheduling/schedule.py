@@ -135,9 +135,11 @@ def steps_of(direction: Direction, hints: Mapping[str, int], provenance: Provena
 
 
 def _directions(program: Program, name: str, *, training: bool) -> tuple[Direction, Direction]:
-    """What is to be done forward, as some output needs it or it draws random numbers, and what is left for backward."""
-    drawn = [made for step in program.steps if step.is_random and not step.backward for made in step.writes]
-    forward = Direction(f"{name}_forward", program.outputs, program.operands, program.steps).needed(drawn)
+    """What is to be done forward, as some output needs it or it draws random numbers or is a collective, and what is
+    left for backward.
+    """
+    once = [made for step in program.steps if step.is_ordered and not step.backward for made in step.writes]
+    forward = Direction(f"{name}_forward", program.outputs, program.operands, program.steps).needed(once)
     gradients = program.gradients if training else ()
     backward = Direction(f"{name}_backward", gradients, program.operands, program.steps)
     return forward, backward.needed(done=forward.made())

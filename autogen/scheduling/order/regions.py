@@ -44,14 +44,14 @@ class _Regions:
         read = {name for step in direction.steps for name in step.reads}
         self._for_kernels = {name: root for name, root in operands.items() if name not in read}
         self.runs_before: list[int] = []
-        last_draw = 0
+        last = 0
         for step in direction.steps:
-            region = last_draw if step.is_random else 0  # the random stream is drawn from in the loss's own order
+            region = last if step.is_ordered else 0
             for name in step.reads:
                 region = max(region, self._before(name))
                 if name in operands:
                     region = max(region, self.first(operands[name].node) + 1)
-            last_draw = region if step.is_random else last_draw
+            last = region if step.is_ordered else last
             self._made_before |= dict.fromkeys(step.writes, region)
             self.runs_before.append(region)
         self.stored_in: dict[str, int] = {}
