@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autogen.decorator import autogen_loss
-from autogen.losses._base import ReducedLoss, lowest, number_in
+from autogen.losses._base import ReducedLoss, number_in
 
 __all__ = ["VocabParallelCrossEntropyLoss"]
 
@@ -83,8 +84,9 @@ class VocabParallelCrossEntropyLoss(ReducedLoss):
         place = target - sum(sizes[:rank])
         is_own = (place >= 0) & (place < input.shape[-1])
         own = logits.gather(-1, place.clamp(0, input.shape[-1] - 1).unsqueeze(-1)).squeeze(-1)
-        largest = logits.detach().amax(-1).clamp(min=lowest(logits))  # finite where a rank has no logit that is
-        total = (logits - largest.unsqueeze(-1)).exp().sum(-1)
+        largest = logits.detach().amax(-1)
+        shift = torch.where(largest.abs() == math.inf, 0, largest)  # a rank's logits may all be -inf, such as padding
+        total = (logits - shift.unsqueeze(-1)).exp().sum(-1)
         added = [torch.where(is_own, own, 0), *([logits.sum(-1)] if self.label_smoothing else [])]
         normalizer, *added = _Together.apply(self.group, ranks, largest, total, *added)
         is_class = (target >= 0) & (target < sum(sizes))
