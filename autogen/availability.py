@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.compiler import is_compiling
@@ -56,6 +57,12 @@ def is_differentiable() -> bool:
     return torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
 
 
+def is_sharded(tensor: Any) -> bool:
+    """Whether something is a DTensor, which AOTAutograd takes apart: kernels are given the tensor of this process."""
+    module = sys.modules.get("torch.distributed.tensor")  # which takes long to import
+    return module is not None and type(tensor) is module.DTensor
+
+
 def refusal_of(kind: str) -> UnavailableError | None:
     """Why no kernel can run on a kind of device; None if they can."""
     if not has_triton():
@@ -84,7 +91,7 @@ def require(tensors: Sequence[torch.Tensor], plain: tuple[type, ...] = PLAIN_TEN
     if not tensors:
         raise UnavailableError("the loss was given no tensor", remedy="Pass its input as a tensor.")
     for tensor in tensors:
-        if type(tensor) not in plain:
+        if type(tensor) not in plain and not is_sharded(tensor):
             raise UnavailableError(
                 f"an argument is a {type(tensor).__name__}, not a plain tensor",
                 remedy="Pass plain tensors.",

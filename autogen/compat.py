@@ -580,6 +580,34 @@ def is_plain_call() -> bool:
     return not changes and not is_wrapped and all(each.output_type in own for each in metadata.output_info)
 
 
+def arguments_of(graph: torch.fx.Graph) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
+    """The placeholders of AOTAutograd's graph: those of its arguments, and those of the upstream gradients.
+
+    An argument that wraps a tensor, as a DTensor does, has several: what it wraps, how, and its sizes.
+    """
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    upstream = [node for node in placeholders if node.name.startswith("tangents")]
+    return [node for node in placeholders if node not in upstream], upstream
+
+
+def place_of(node: torch.fx.Node) -> int:
+    """Which argument of Dynamo's graph a placeholder of AOTAutograd's is, or is a part of."""
+    described = node.meta["desc"]
+    while hasattr(described, "base"):
+        described = described.base
+    return int(described.idx)
+
+
+def part_of(described: Any) -> tuple[Any, str | None]:
+    """What a value at the edge of AOTAutograd's graph belongs to, a result or an argument, and which part of it it is.
+
+    Of an upstream gradient, and of a gradient, that is what it is the gradient of.
+    """
+    attribute = getattr(described, "attr", None)
+    whole = described if attribute is None else described.base
+    return getattr(whole, "output", getattr(whole, "grad_of", whole)), attribute
+
+
 def mutated_places(joint: torch.fx.GraphModule, count: int) -> frozenset[int]:
     """The arguments of a joint graph that are changed in place."""
     described = joint.graph.output_node().meta["desc"][:count]
@@ -592,11 +620,10 @@ def partitioned(
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """Graphs of forward and backward that tell AOTAutograd what these take and return; nobody runs them.
 
-    Forward returns its results, its tensors, what it has `kept`, and its numbers; backward takes numbers first.
+    Forward returns its results, its tensors, what it has `kept`, its objects (the mesh of a DTensor), and its numbers;
+    backward takes numbers first, and objects after what was kept.
     """
-    placeholders = [node for node in joint.graph.nodes if node.op == "placeholder"]
-    inputs = [node for node in placeholders if not node.name.startswith("tangents")]
-    tangents = [node for node in placeholders if node.name.startswith("tangents")]
+    inputs, tangents = arguments_of(joint.graph)
     results: Any = joint.graph.output_node().args[0]
 
     forward = torch.fx.Graph()
@@ -607,16 +634,19 @@ def partitioned(
         for k, each in enumerate(results[:count])
     ]
     tensors = [node for node in given if isinstance(node.meta["val"], torch.Tensor)]
-    numbers = [node for node in given if not isinstance(node.meta["val"], torch.Tensor)]
+    others = [node for node in given if not isinstance(node.meta["val"], torch.Tensor)]
+    objects, numbers = [each for each in others if is_object(each)], [each for each in others if not is_object(each)]
     saved = [_part(forward, made, k, node.meta["val"]) for k, node in enumerate(tensors)]
     more = [_part(forward, made, k, each) for k, each in enumerate(kept)]
-    forward.output((*returned, *saved, *more, *numbers))
+    forward.output((*returned, *saved, *more, *objects, *numbers))
 
     backward = torch.fx.Graph()
     for node in numbers:
         _copy(backward, node)
     for k, node in enumerate((*saved, *more)):
         backward.placeholder(f"saved_{k}").meta["val"] = node.meta["val"]
+    for node in objects:
+        _copy(backward, node)
     arrived = [_copy(backward, node) for node in tangents]
     found = backward.call_function(tuple, (arrived,))
     gradients = [
@@ -624,6 +654,13 @@ def partitioned(
     ]
     backward.output(tuple(gradients))
     return torch.fx.GraphModule({}, forward), torch.fx.GraphModule({}, backward)
+
+
+def is_object(node: torch.fx.Node) -> bool:
+    """Whether a placeholder of AOTAutograd's stands for neither a tensor nor a number, but for a DTensor's mesh."""
+    from torch._library.fake_class_registry import FakeScriptObject
+
+    return isinstance(node.meta["val"], FakeScriptObject)
 
 
 def _copy(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:

@@ -29,7 +29,7 @@ class Draft:
         tangents: the placeholders of the upstream gradients.
         results: what forward returns: nodes, and what is no node.
         gradients: what backward returns for each argument.
-        tensors: the arguments that kernels are given; the others are `numbers`, each with `meta["number"]`.
+        tensors: the arguments that kernels are given; others are `numbers`, each with `meta["number"]`, or objects.
         sources: the nodes by which the loss reads a number from a tensor, by its symbol.
         device: where the kernels run.
         shapes: the `ShapeEnv` of the capture.
@@ -42,8 +42,9 @@ class Draft:
         returned: Any = self.graph.graph_copy(module.graph, copied)
         self.results: list[Any] = list(returned[:count])
         self.gradients: list[Any] = list(returned[count:])
-        placeholders = [node for node in self.graph.nodes if node.op == "placeholder"]
-        self.arguments, self.tangents = placeholders[: len(names)], placeholders[len(names) :]
+        self.arguments, self.tangents = compat.arguments_of(self.graph)
+        if len(self.arguments) != len(names):
+            names = [names[compat.place_of(node)] for node in self.arguments]
         # Tensors have the first choice of names: the sizes among the arguments are called after them.
         is_size = [not isinstance(node.meta["val"], torch.Tensor) for node in self.arguments]
         taken: dict[int, str] = {}
@@ -55,6 +56,22 @@ class Draft:
         self.tensors: list[torch.fx.Node] = []
         self.numbers: list[torch.fx.Node] = []
         self._separate()
+
+    def described(self) -> list[Any]:
+        """What AOTAutograd says of each result of forward, and of each gradient."""
+        (output,) = (node for node in self.module.graph.nodes if node.op == "output")
+        return pytree.tree_leaves(output.meta.get("desc"), is_leaf=lambda each: hasattr(each, "expr"))
+
+    def parts_of_gradients(self) -> list[tuple[Any, Any]]:
+        """What backward returns, with the argument that it is a gradient of, or the part of one (`compat.part_of`)."""
+        if not self.gradients:
+            return []
+        return list(zip(map(compat.part_of, self.described()[len(self.results) :]), self.gradients, strict=True))
+
+    def gradient_of(self) -> dict[torch.fx.Node, Any]:
+        """The gradient of each argument."""
+        gradients = dict(self.parts_of_gradients())
+        return {node: gradients.get(compat.part_of(node.meta["desc"])) for node in self.arguments} if gradients else {}
 
     def replace(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
         """Have a node stand in the place of another, at the edge of the graph, too."""
@@ -102,9 +119,11 @@ class Draft:
 
     def _separate(self) -> None:
         """Tell the tensors among the arguments from the numbers: a float comes as a tensor of one on the host."""
-        gradients = dict(zip(self.arguments, self.gradients, strict=False))
+        gradients = self.gradient_of()
         for node in self.arguments:
             value = node.meta["val"]
+            if compat.is_object(node):
+                continue
             if not isinstance(value, torch.Tensor):
                 node.meta["number"] = value
                 self.numbers.append(node)

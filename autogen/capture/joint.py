@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,6 @@ from autogen.capture.draft import Draft
 from autogen.capture.graph import EdgeTensor, JointGraph
 from autogen.capture.prologue import Prologue
 from autogen.capture.sizes import SYMBOLIC, Size, Sizes, settle_factors
-from autogen.compat import pytree
 from autogen.errors import UnsupportedOpError
 from autogen.torch_step import TorchStep, ancestors
 
@@ -49,7 +48,10 @@ class Segment:
         tensors: the arguments that kernels are given, by position.
         numbers: the arguments that are numbers, also as tensors of one.
         are_tensors: of each argument, whether it is a tensor.
+        objects: the arguments that are neither.
         returned: what a call returns.
+        gradients: what backward returns: the gradient of the argument of this number, None, or what is no gradient.
+        upstream: of each upstream gradient, whether it is a tensor.
         reads: the outputs that are read as numbers, by symbol.
         device: where the kernels run.
         chooses: whether kernels go through all that masks choose from.
@@ -59,7 +61,10 @@ class Segment:
     tensors: tuple[int, ...]
     numbers: tuple[int, ...]
     are_tensors: tuple[bool, ...]
+    objects: tuple[int, ...]
     returned: tuple[Returned, ...]
+    gradients: tuple[Returned | int | None, ...]
+    upstream: tuple[bool, ...]
     reads: dict[sympy.Symbol, int]
     device: torch.device
     chooses: bool
@@ -110,8 +115,11 @@ def segment_of(
         graph=edge.joint(prologue),
         tensors=tuple(places[node] for node in draft.tensors),
         numbers=tuple(places[node] for node in draft.numbers),
-        are_tensors=tuple(isinstance(node.meta["val"], torch.Tensor) for node in draft.arguments),
+        are_tensors=_are_tensors(draft.arguments),
+        objects=tuple(places[node] for node in draft.arguments if compat.is_object(node)),
         returned=tuple(edge.returned),
+        gradients=tuple(edge.given_back(places)),
+        upstream=_are_tensors(draft.tangents),
         reads={sizes.expression(Size(symbol)): place for symbol, place in edge.reads.items()},
         device=draft.device,
         chooses=bool(chosen),
@@ -139,9 +147,18 @@ class _Edge:
         for symbol in sorted(needed, key=str):
             (tensor,) = draft.sources[symbol].all_input_nodes
             self.reads[symbol] = self._output(tensor, None)
-        gradients = dict(zip(draft.arguments, draft.gradients, strict=False))
+        gradients = draft.gradient_of()
         self._gradients: list[torch.fx.Node | None] = [gradients.get(node) for node in self._inputs]
         self._refuse_elsewhere()
+
+    def given_back(self, places: dict[torch.fx.Node, int]) -> Iterator[Returned | int | None]:
+        """What backward returns: gradients, by the `places` of the arguments that they are of, and what wraps them."""
+        by_part = {compat.part_of(node.meta["desc"]): place for node, place in places.items()}
+        for part, each in self._draft.parts_of_gradients():
+            if isinstance(each, torch.fx.Node) and isinstance(each.meta["val"], torch.Tensor):
+                yield by_part[part]
+            else:
+                yield None if each is None else self._returned(each, None)
 
     def joint(self, prologue: Prologue | None) -> JointGraph:
         """The joint graph."""
@@ -250,12 +267,14 @@ class _Edge:
         ]
 
 
+def _are_tensors(nodes: Sequence[torch.fx.Node]) -> tuple[bool, ...]:
+    return tuple(isinstance(node.meta["val"], torch.Tensor) for node in nodes)
+
+
 def _tangents(draft: Draft) -> dict[int, torch.fx.Node]:
     """The gradient that backward is given for a result, by the result's position."""
-    (output,) = (node for node in draft.module.graph.nodes if node.op == "output")
-    described = pytree.tree_leaves(output.meta.get("desc"), is_leaf=lambda each: hasattr(each, "expr"))
-    places = {each: place for place, each in enumerate(described[: len(draft.results)])}
-    return {places[node.meta["desc"].output]: node for node in draft.tangents}
+    places = {compat.part_of(each): place for place, each in enumerate(draft.described()[: len(draft.results)])}
+    return {places[compat.part_of(node.meta["desc"])]: node for node in draft.tangents}
 
 
 def _dense_strides(shape: Sequence[sympy.Expr]) -> tuple[sympy.Expr, ...]:

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from autogen import compat
-from autogen.availability import has_interpreter, require
+from autogen.availability import has_interpreter, is_sharded, require
 from autogen.capture import formulas
 from autogen.capture.source import innermost
 from autogen.compiler import compile_graph, compile_segment
 from autogen.dispatch.fallbacks import Fallbacks
-from autogen.errors import ASKED_FOR, AutogenError, SourceLine, defects_of
+from autogen.errors import ASKED_FOR, AutogenError, SourceLine, UnavailableError, defects_of
 from autogen.lowering import decompositions
 from autogen.options import PLAIN, Options
 from autogen.policies import in_torch
@@ -142,6 +142,7 @@ class Compilation:
         arguments = [node for node in graph.graph.nodes if node.op == "placeholder"]
         self.sources = tuple(map(compat.source_of, arguments))
         self.names = list(map(_name_of, arguments))
+        self._is_wrapped = False  # whether a tensor wraps another, so that AOTAutograd takes it apart around the kernels
         self.runner: KernelSegment | None = None
         self.captured: torch.fx.GraphModule | None = None  # AOTAutograd's own, of which the compiler takes a copy
         self.is_plain = False
@@ -149,6 +150,7 @@ class Compilation:
 
     def run(self, example: Sequence[Any]) -> tuple[Runner, KernelSegment]:
         """What runs the graph, and its kernels."""
+        self._is_wrapped = any(map(is_sharded, example))
         run = compat.aot_module(
             self.graph,
             example,
@@ -167,6 +169,15 @@ class Compilation:
             raise error
         self._fallbacks.note(self.name, error.reason)
         self._fallbacks.say()
+
+    def _look_around(self) -> None:
+        """Find out whether AOTAutograd has anything to do around the kernels."""
+        is_plain = compat.is_plain_call()
+        if self._is_wrapped and not is_plain:
+            raise UnavailableError(
+                "a DTensor is changed in place, or a view of one is returned", remedy="Return new tensors."
+            )
+        self.is_plain = is_plain and not self._is_wrapped
 
     def _kernels(self, module: torch.fx.GraphModule, count: int, *, training: bool) -> KernelSegment:
         self.captured = module
@@ -191,7 +202,7 @@ class Compilation:
         """Kernels for forward alone."""
         results: Any = module.graph.output_node().args[0]
         runner = self._kernels(module, len(results), training=False)
-        self.is_plain = compat.is_plain_call()
+        self._look_around()
         return compat.boxed(lambda *arguments: runner.run(arguments))
 
     def _partition(
@@ -203,7 +214,7 @@ class Compilation:
         return compat.partitioned(joint, num_fwd_outputs, runner.kept_fakes(compat.fake_mode()))
 
     def _forward(self, module: torch.fx.GraphModule, example: Sequence[Any]) -> Runner:
-        self.is_plain = compat.is_plain_call()
+        self._look_around()
         assert self.runner is not None
         return compat.boxed(self.runner.forward_apart(self.mutated))
 

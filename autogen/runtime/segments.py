@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from itertools import islice
 from operator import itemgetter
 from typing import Any
 
@@ -65,6 +66,8 @@ class KernelSegment:
         self._tensors = _items(segment.tensors)
         self._key = _items(segment.numbers)
         self._numbers = segment.numbers
+        others = [place for place, is_tensor in enumerate(segment.are_tensors) if not is_tensor]
+        self._plain = [place for place in others if place not in segment.objects]  # numbers of Python's
         in_order = [each.output for each in segment.returned] == list(range(self.outputs))
         self._is_plain = in_order and all(each.moved is None for each in segment.returned)
         symbols = segment.graph.sizes.symbols
@@ -121,7 +124,12 @@ class KernelSegment:
         return (self._prepared.get(numbers) if self._is_simple else None), numbers
 
     def kernels_for(self, arguments: Sequence[Any]) -> tuple[CompiledLoss, dict[str, Any]]:
-        """The kernels that run for some arguments, and the sizes of the call by name; nothing but the prologue runs."""
+        """The kernels that run for some arguments, and the sizes of the call by name; nothing but the prologue runs.
+
+        Of arguments that AOTAutograd takes apart first, as DTensors, those of the call that was captured.
+        """
+        if len(arguments) != len(self.segment.are_tensors):
+            return self.compiled, self._graph.sizes.hints()
         prologue = self._graph.prologue
         found: Any = ((), ()) if prologue is None else prologue(arguments)
         numbers = [*(_number(arguments[place]) for place in self._numbers), *found[1]]
@@ -228,7 +236,7 @@ class KernelSegment:
 
     def forward_apart(self, mutated: frozenset[int]) -> Callable[..., tuple[Any, ...]]:
         """Forward for AOTAutograd: it returns the results, what backward needs as tensors (the arguments, what is found
-        before the kernels, what these keep), and the arguments that are numbers.
+        before the kernels, what these keep), and the arguments that are objects, and numbers.
 
         What is `mutated` afterwards is kept as it is now.
         """
@@ -242,33 +250,36 @@ class KernelSegment:
                 if isinstance(each, torch.Tensor)
             ]
             found = [*tensors[len(self.segment.tensors) :], *map(torch.tensor, numbers)]
-            plain = [each for each in arguments if not isinstance(each, torch.Tensor)]
-            return (*self._results(outputs, arguments, sizes), *given, *found, *outputs[self.outputs :], *plain)
+            objects = [arguments[place] for place in self.segment.objects]
+            numbers = [arguments[place] for place in self._plain]
+            kept = outputs[self.outputs :]
+            return (*self._results(outputs, arguments, sizes), *given, *found, *kept, *objects, *numbers)
 
         return run
 
     def backward_apart(self, *saved: Any) -> tuple[torch.Tensor | None, ...]:
         """Backward for AOTAutograd, of what `forward_apart` has kept and of the upstream gradients."""
-        rest = list(saved)
-
-        def take(count: int) -> list[Any]:
-            taken = rest[:count]
-            del rest[:count]
-            return taken
-
-        are_tensors = self.segment.are_tensors
-        plain, given = iter(take(are_tensors.count(False))), iter(take(are_tensors.count(True)))
-        arguments = [next(given) if is_tensor else next(plain) for is_tensor in are_tensors]
-        prologue = self._graph.prologue
-        found = take(len(self._graph.inputs) - len(self.segment.tensors))
-        numbers = [each.item() for each in take(0 if prologue is None else len(prologue.numbers))]
-        kept = take(len(rest) - sum(self.differentiable))
-        upstream = iter(rest)
+        segment, prologue = self.segment, self._graph.prologue
+        given = [place for place, is_tensor in enumerate(segment.are_tensors) if is_tensor]
+        counts = [len(self._plain), len(given), len(self._graph.inputs) - len(segment.tensors)]
+        counts.append(0 if prologue is None else len(prologue.numbers))
+        counts.append(len(saved) - sum(counts) - len(segment.objects) - len(segment.upstream))  # what kernels have kept
+        rest = iter(saved)
+        plain, tensors, found, numbers, kept, objects = (
+            list(islice(rest, count)) for count in (*counts, len(segment.objects))
+        )
+        arguments: list[Any] = [None] * len(segment.are_tensors)
+        for place, each in zip((*self._plain, *given, *segment.objects), (*plain, *tensors, *objects), strict=True):
+            arguments[place] = each
+        numbers = [each.item() for each in numbers]
+        upstream = iter([each for each, is_tensor in zip(rest, segment.upstream, strict=True) if is_tensor])
         tensors, prepared, sizes, _ = self._bind(arguments, self._tensors(arguments), (found, numbers), is_apart=True)
         incoming = [next(upstream) if varies else None for varies in self.differentiable]
-        gradients = prepared.backward((*tensors, *kept), incoming, sizes)
-        by_place = dict(zip(self.segment.tensors, gradients, strict=False))
-        return tuple([by_place.get(place) for place in range(len(are_tensors))])
+        gradients = dict(zip(segment.tensors, prepared.backward((*tensors, *kept), incoming, sizes), strict=False))
+        return tuple(
+            gradients.get(each) if isinstance(each, int) else each and self._result(each, (), arguments, sizes)
+            for each in segment.gradients
+        )
 
     def replay(self, numbers: Sequence[Any]) -> Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]:
         """The segment in torch's own operations, as a function of the tensors of a call that returns the outputs."""
