@@ -142,6 +142,14 @@ saved_tensors_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 """The hooks of tensors that are saved for backward, None if there are none; called with False."""
 
 
+def is_loss_parallel() -> bool:
+    """Whether DTensors compute cross entropies as inside of `torch.distributed.tensor.parallel.loss_parallel`."""
+    module = sys.modules.get("torch.distributed.tensor")  # which takes long to import
+    if module is None:
+        return False
+    return torch.ops.aten._log_softmax.default in module.DTensor._op_dispatcher._custom_op_handlers
+
+
 def is_functional() -> bool:
     """Whether `torch.func` or forward-mode AD is at work."""
     return functorch_level() is not None or forward_ad._current_level >= 0

@@ -43,7 +43,7 @@ class Dispatcher:
         self.function, self.name, self.options, self.owner = function, name, options, owner
         self.fallbacks = Fallbacks()
         self._sites: dict[Hashable, Site] = {}
-        self._of_module: weakref.WeakKeyDictionary[torch.nn.Module, dict[bool, Site]] = weakref.WeakKeyDictionary()
+        self._of_module: weakref.WeakKeyDictionary[torch.nn.Module, dict[Hashable, Site]] = weakref.WeakKeyDictionary()
         self.fast = FastPath(owner is not None) if options.reads == "arguments" and not options.static_graph else None
         self._wrap, self._wrap_mandatory = _wrapping(self, mandatory=False), _wrapping(self, mandatory=True)
 
@@ -160,19 +160,20 @@ class Dispatcher:
         if module is None:
             return self._site((), name, mandatory=mandatory)
         known = self._of_module.get(module)
-        site = None if known is None else known.get(mandatory)
+        kind = mandatory, compat.is_loss_parallel()
+        site = None if known is None else known.get(kind)
         if site is None:
             if self.options.static_graph:  # of each module
                 site = self._new_site(name, mandatory=mandatory)
             else:
                 site = self._site(_constants_of(module), name, mandatory=mandatory)
-            self._of_module.setdefault(module, {})[mandatory] = site
+            self._of_module.setdefault(module, {})[kind] = site
         return site
 
     def _site(self, constants: Hashable, name: str, *, mandatory: bool) -> Site:
-        key = (constants, name, mandatory)
+        key = (constants, name, mandatory, compat.is_loss_parallel())  # which Dynamo does not guard
         if key not in self._sites and len(self._sites) >= _MOST_SITES:
-            key = (None, name, mandatory)
+            key = (None, *key[1:])
         site = self._sites.get(key)
         if site is None:
             is_of_kind = self.fast is not None and key[0] is not None

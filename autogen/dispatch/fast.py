@@ -91,6 +91,8 @@ class FastPath:
         segment = None if run is None else run.captured.runner
         if run is None or segment is None or len(run.results) != 1 or result is not run.results[0]:
             return result
+        if not run.captured.is_plain:
+            return result
         prepared, numbers = segment.prepared_for(run.arguments)
         if prepared is not None:
             wanted = [run.arguments[place] for place in segment.segment.tensors]
