@@ -16,6 +16,7 @@ from autogen.losses import preference as _preference
 from autogen.losses import projected as _projected
 from autogen.losses import regression as _regression
 from autogen.losses import segmentation as _segmentation
+from autogen.losses import sharded as _sharded
 from autogen.losses import survival as _survival
 from autogen.losses import torch_losses as _torch_losses
 
@@ -586,6 +587,20 @@ class VAELoss(_likelihood.VAELoss):
         self,
         likelihood: str = "normal",
         beta: float = 1.0,
+        reduction: str = "mean",
+        *,
+        use_autogen: bool = True,
+    ) -> None: ...
+
+class VocabParallelCrossEntropyLoss(_sharded.VocabParallelCrossEntropyLoss):
+    use_autogen: bool
+    def __init__(
+        self,
+        group: torch.distributed.distributed_c10d.ProcessGroup | None = None,
+        sizes: collections.abc.Sequence[int] | None = None,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
         reduction: str = "mean",
         *,
         use_autogen: bool = True,

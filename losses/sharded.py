@@ -160,7 +160,7 @@ class _Together(torch.autograd.Function):
         return normalizer, *numbers[:, 2:].sum(0)
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor, *upstreams: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, upstream: Tensor, *upstreams: Tensor) -> tuple[Tensor | None, ...]:
         largest, normalizer = ctx.saved_tensors
         return None, None, None, upstream * (largest - normalizer).exp(), *upstreams
 

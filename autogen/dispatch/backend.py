@@ -142,7 +142,7 @@ class Compilation:
         arguments = [node for node in graph.graph.nodes if node.op == "placeholder"]
         self.sources = tuple(map(compat.source_of, arguments))
         self.names = list(map(_name_of, arguments))
-        self._is_wrapped = False  # whether a tensor wraps another, so that AOTAutograd takes it apart around the kernels
+        self._is_sharded = False  # whether there are DTensors, which AOTAutograd takes apart around the kernels
         self.runner: KernelSegment | None = None
         self.captured: torch.fx.GraphModule | None = None  # AOTAutograd's own, of which the compiler takes a copy
         self.is_plain = False
@@ -150,7 +150,7 @@ class Compilation:
 
     def run(self, example: Sequence[Any]) -> tuple[Runner, KernelSegment]:
         """What runs the graph, and its kernels."""
-        self._is_wrapped = any(map(is_sharded, example))
+        self._is_sharded = any(map(is_sharded, example))
         run = compat.aot_module(
             self.graph,
             example,
@@ -173,11 +173,11 @@ class Compilation:
     def _look_around(self) -> None:
         """Find out whether AOTAutograd has anything to do around the kernels."""
         is_plain = compat.is_plain_call()
-        if self._is_wrapped and not is_plain:
+        if self._is_sharded and not is_plain:
             raise UnavailableError(
                 "a DTensor is changed in place, or a view of one is returned", remedy="Return new tensors."
             )
-        self.is_plain = is_plain and not self._is_wrapped
+        self.is_plain = is_plain and not self._is_sharded
 
     def _kernels(self, module: torch.fx.GraphModule, count: int, *, training: bool) -> KernelSegment:
         self.captured = module

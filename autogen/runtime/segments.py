@@ -250,14 +250,12 @@ class KernelSegment:
                 if isinstance(each, torch.Tensor)
             ]
             found = [*tensors[len(self.segment.tensors) :], *map(torch.tensor, numbers)]
-            objects = [arguments[place] for place in self.segment.objects]
-            numbers = [arguments[place] for place in self._plain]
-            kept = outputs[self.outputs :]
-            return (*self._results(outputs, arguments, sizes), *given, *found, *kept, *objects, *numbers)
+            plain = [arguments[place] for place in (*self.segment.objects, *self._plain)]
+            return (*self._results(outputs, arguments, sizes), *given, *found, *outputs[self.outputs :], *plain)
 
         return run
 
-    def backward_apart(self, *saved: Any) -> tuple[torch.Tensor | None, ...]:
+    def backward_apart(self, *saved: Any) -> tuple[Any, ...]:
         """Backward for AOTAutograd, of what `forward_apart` has kept and of the upstream gradients."""
         segment, prologue = self.segment, self._graph.prologue
         given = [place for place, is_tensor in enumerate(segment.are_tensors) if is_tensor]
@@ -265,19 +263,20 @@ class KernelSegment:
         counts.append(0 if prologue is None else len(prologue.numbers))
         counts.append(len(saved) - sum(counts) - len(segment.objects) - len(segment.upstream))  # what kernels have kept
         rest = iter(saved)
-        plain, tensors, found, numbers, kept, objects = (
+        plain, own, found, read, kept, objects = (
             list(islice(rest, count)) for count in (*counts, len(segment.objects))
         )
         arguments: list[Any] = [None] * len(segment.are_tensors)
-        for place, each in zip((*self._plain, *given, *segment.objects), (*plain, *tensors, *objects), strict=True):
+        for place, each in zip((*self._plain, *given, *segment.objects), (*plain, *own, *objects), strict=True):
             arguments[place] = each
-        numbers = [each.item() for each in numbers]
+        numbers = [each.item() for each in read]
         upstream = iter([each for each, is_tensor in zip(rest, segment.upstream, strict=True) if is_tensor])
         tensors, prepared, sizes, _ = self._bind(arguments, self._tensors(arguments), (found, numbers), is_apart=True)
         incoming = [next(upstream) if varies else None for varies in self.differentiable]
-        gradients = dict(zip(segment.tensors, prepared.backward((*tensors, *kept), incoming, sizes), strict=False))
+        gradients = prepared.backward((*tensors, *kept), incoming, sizes)
+        by_place: dict[int | None, Any] = dict(zip(segment.tensors, gradients, strict=False))
         return tuple(
-            gradients.get(each) if isinstance(each, int) else each and self._result(each, (), arguments, sizes)
+            self._result(each, (), arguments, sizes) if isinstance(each, Returned) else by_place.get(each)
             for each in segment.gradients
         )
 
