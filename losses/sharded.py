@@ -24,8 +24,8 @@ class VocabParallelCrossEntropyLoss(ReducedLoss):
     those that follow, and so on. Every rank computes the same loss, and the gradient of its own logits, as if the loss
     was computed once: gradients of other shards, or of what all ranks have, are not added up here. A forward call is
     one collective, of three numbers per row (four with label smoothing), a backward call none. Half precision is
-    computed in float32, without a copy of the logits. The mean is over the labels that are not ignored, and 0 if all
-    are. Without a process group, or in a group of one, the loss is the plain cross entropy.
+    computed in float32, and so is the loss, without a copy of the logits. The mean is over the labels that are not
+    ignored, and 0 if all are. Without a process group, or in a group of one, the loss is the plain cross entropy.
 
     Source: Shoeybi et al. (2019), "Megatron-LM: training multi-billion parameter language models using model
     parallelism", arXiv:1909.08053, section 3; for z, de Brébisson and Vincent (2016), "The Z-loss: a shift and scale
@@ -120,7 +120,8 @@ class VocabParallelCrossEntropyLoss(ReducedLoss):
             count = sum(self.sizes) if self.sizes is not None else classes * ranks
             wrong = (target != self.ignore_index) & ((target < 0) | (target >= count))
             if wrong.any():
-                raise IndexError(f"label {target[wrong][0].item()} is not one of the {count} classes of all ranks")
+                label = target[wrong][0].item()
+                raise IndexError(f"target {label} is out of bounds: all ranks together have {count} classes")
 
     def _agree(self, input: Tensor, rank: int, ranks: int) -> None:
         """Ask all ranks, once, how many classes they have, if nobody has said so."""

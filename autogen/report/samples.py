@@ -104,7 +104,7 @@ def calls_beyond_torch(size: tuple[int, int, int] = SMALL) -> Iterator[Call]:
     yield losses.DiceLoss(activation="softmax"), (asked(real(n, CHANNELS, places)), truth)
     for name in ("SigmoidFocalLoss", "AsymmetricLoss"):
         yield getattr(losses, name)(), (asked(real(n, c)), (real(n, c) > 0).float())
-    for name in ("FocalLoss", "PolyLoss"):
+    for name in ("FocalLoss", "PolyLoss", "VocabParallelCrossEntropyLoss"):
         yield getattr(losses, name)(), (asked(real(n, c)), labels)
     yield losses.ArcFaceLoss(), (asked(real(n, c).tanh()), labels)
     for name in ("CharbonnierLoss", "LogCoshLoss", "QuantileLoss", "WingLoss"):

@@ -74,6 +74,17 @@ def _labels(*spatial: int, ignored: int | None = None) -> Inputs:
     return draw
 
 
+def _rows_of_labels(*more: int) -> Inputs:
+    """Logits whose classes come last, and labels, some of which are 1."""
+
+    def draw(s: Samples, n: int, c: int) -> tuple[Tensor, ...]:
+        target = s.label(c, n, *more)
+        target[:1] = 1
+        return s.real(n, *more, c), target
+
+    return draw
+
+
 def _boxes(s: Samples, n: int, c: int) -> tuple[Tensor, ...]:
     """Pairs that overlap or not; the first are disjoint, the last nested."""
     low, size = s.real(2, n, c, 2), s.probability(2, n, c, 2) * 3
@@ -174,6 +185,11 @@ CASES = (
     Case("FocalLoss", _labels(ignored=-100), ref.focal, {"alpha": ALPHA, "gamma": 0.5}),
     Case("PolyLoss", _labels(), ref.poly),
     Case("PolyLoss", _labels(2, 2, ignored=1), ref.poly, {"epsilon": -0.5, "ignore_index": 1}),
+    Case("VocabParallelCrossEntropyLoss", _rows_of_labels(), ref.vocab_parallel),
+    Case("VocabParallelCrossEntropyLoss", _rows_of_labels(3), ref.vocab_parallel, {"label_smoothing": 0.1}),
+    Case(
+        "VocabParallelCrossEntropyLoss", _rows_of_labels(2, 2), ref.vocab_parallel, {"ignore_index": 1, "z_loss": 0.2}
+    ),
     Case("AsymmetricLoss", _binary(), ref.asymmetric, fixed=(1,)),
     Case("AsymmetricLoss", _binary(), ref.asymmetric, {"clip": 0.0, "gamma_neg": 1.5, "gamma_pos": 0.0}, fixed=(1,)),
     Case("ArcFaceLoss", _cosines, ref.arcface),

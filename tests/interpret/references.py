@@ -64,6 +64,17 @@ def poly(x: Tensor, target: Tensor, epsilon: float = 1.0, ignore_index: int = -1
     return _labelled(x, target, ignore_index, lambda p, _: -torch.log(p) + epsilon * (1 - p))
 
 
+def vocab_parallel(
+    x: Tensor, target: Tensor, ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0
+) -> Counted:
+    counted = target != ignore_index
+    log_normalizer = torch.log(torch.exp(x).sum(-1))
+    logs = x - log_normalizer.unsqueeze(-1)
+    one_hot = (torch.where(counted, target, 0).unsqueeze(-1) == torch.arange(x.shape[-1])).double()
+    weight = (1 - label_smoothing) * one_hot + label_smoothing / x.shape[-1]
+    return torch.where(counted, -(weight * logs).sum(-1) + z_loss * log_normalizer**2, 0), counted
+
+
 def asymmetric(x: Tensor, t: Tensor, gamma_neg: float = 4.0, gamma_pos: float = 1.0, clip: float = 0.05) -> Tensor:
     def formula(x: Tensor, t: Tensor) -> Tensor:
         p = torch.special.expit(x)

@@ -107,6 +107,7 @@ PATHS = {
     "TotalVariationLoss": ("generated", 1, 1),
     "TverskyLoss": ("generated", 1, 1),
     "VAELoss": ("generated", 1, 1),
+    "VocabParallelCrossEntropyLoss": ("generated", 1, 1),
     "WingLoss": ("generated", 1, 1),
 }
 

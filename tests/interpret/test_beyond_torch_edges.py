@@ -124,6 +124,7 @@ LARGE = {
     "SimPOLoss": 2,
     "TotalVariationLoss": 2,
     "TverskyLoss": 1,
+    "VocabParallelCrossEntropyLoss": 1,
     "WingLoss": 1,
 }
 
@@ -177,6 +178,7 @@ def test_nothing_that_counts_gives_0(use_autogen: bool) -> None:
     calls: tuple[tuple[nn.Module, tuple[Tensor, ...]], ...] = (
         (losses.FocalLoss(**options), (x, ignored)),
         (losses.PolyLoss(**options), (x, ignored)),
+        (losses.VocabParallelCrossEntropyLoss(**options), (x, ignored)),
         (losses.PPOClipLoss(**options), (x, x, x, nothing)),
         (losses.GRPOLoss(**options), (x, x, x[:, 0], nothing)),
         (losses.CoxPHLoss(**options), (x[:, 0], x[:, 1].detach(), nothing[:, 0])),
@@ -200,6 +202,10 @@ def test_relatives() -> None:
     pairs = (
         (losses.FocalLoss(gamma=0.0, ignore_index=3)(x, label), F.cross_entropy(x, label, ignore_index=3)),
         (losses.PolyLoss(epsilon=0.0)(x, label), F.cross_entropy(x, label)),
+        (
+            losses.VocabParallelCrossEntropyLoss(label_smoothing=0.2, ignore_index=3)(x, label),
+            F.cross_entropy(x, label, label_smoothing=0.2, ignore_index=3),
+        ),
         (losses.ArcFaceLoss(margin=0.0, scale=3.0)(cosines, label), F.cross_entropy(3 * cosines, label)),
         (losses.SigmoidFocalLoss(None, 0.0)(x, t), F.binary_cross_entropy_with_logits(x, t)),
         (losses.AsymmetricLoss(0.0, 0.0, 0.0)(x, t), F.binary_cross_entropy_with_logits(x, t)),

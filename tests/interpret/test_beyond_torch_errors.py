@@ -50,6 +50,10 @@ OPTIONS: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("StudentTNLLLoss", {"eps": 0.0}, "eps must be"),
     ("TverskyLoss", {"alpha": -1.0}, "alpha must be"),
     ("VAELoss", {"likelihood": "poisson"}, "likelihood must be one of 'normal', 'bernoulli'; got 'poisson'"),
+    ("VocabParallelCrossEntropyLoss", {"sizes": (3, 0)}, "sizes must be a number of classes for each rank"),
+    ("VocabParallelCrossEntropyLoss", {"sizes": ()}, "sizes must be"),
+    ("VocabParallelCrossEntropyLoss", {"label_smoothing": 1.5}, "label_smoothing must be a number in [0, 1]; got 1.5"),
+    ("VocabParallelCrossEntropyLoss", {"z_loss": -1.0}, "z_loss must be"),
     ("WingLoss", {"omega": 0.0}, "omega must be"),
     ("WingLoss", {"epsilon": -1.0}, "epsilon must be"),
 )
@@ -91,11 +95,29 @@ CALLS: tuple[tuple[str, dict[str, Any], tuple[Any, ...], str], ...] = (
     ("SupConLoss", {}, (X, LABELS[:2]), "input and target must have the shapes (N, D) or (N, V, D), and (N,)"),
     ("VAELoss", {}, (X, X, X[:2], X[:2]), "input and mean must have the shapes (N, ...)"),
 )
+_SHARDED = "VocabParallelCrossEntropyLoss"
+CALLS += (
+    (_SHARDED, {}, (X, LABELS[:2]), "target must hold class labels, of shape (3,); got torch.int64, (2,)"),
+    (_SHARDED, {}, (X, X[:, 0]), "target must hold class labels, of shape (3,); got torch.float32, (3,)"),
+    (_SHARDED, {}, (X[:, :0], LABELS), "input must be floating point, of shape (..., C) with C > 0; got torch.float32"),
+    (_SHARDED, {"sizes": (5,)}, (X, LABELS), "sizes are (5,), but rank 0 of 1 has 4 classes"),
+    (_SHARDED, {"sizes": (4, 4)}, (X, LABELS), "sizes are (4, 4), but rank 0 of 1 has 4 classes"),
+)
 # Of these, two inputs have one shape.
 CALLS += tuple(
     (name, {}, (X, X[1:], *[X] * (len(FIRST[name].draw(torch.float32)) - 2)), "")
     for name in FIRST
-    if name not in ("ArcFaceLoss", "DiceLoss", "FocalLoss", "FocalTverskyLoss", "PolyLoss", "SupConLoss", "TverskyLoss")
+    if name
+    not in (
+        "ArcFaceLoss",
+        "DiceLoss",
+        "FocalLoss",
+        "FocalTverskyLoss",
+        "PolyLoss",
+        "SupConLoss",
+        "TverskyLoss",
+        _SHARDED,
+    )
 )
 
 
@@ -107,7 +129,7 @@ def test_inputs(name: str, options: dict[str, Any], inputs: tuple[Any, ...], mes
         getattr(losses, name)(**options, use_autogen=use_autogen)(*inputs)
 
 
-@pytest.mark.parametrize("name", ["ArcFaceLoss", "FocalLoss", "PolyLoss"])
+@pytest.mark.parametrize("name", ["ArcFaceLoss", "FocalLoss", "PolyLoss", _SHARDED])
 def test_a_label_that_is_no_class(name: str) -> None:
     """Where torch computes the loss; kernels wait for no check."""
     with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
