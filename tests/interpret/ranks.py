@@ -31,8 +31,7 @@ Found = dict[str, Any]
 CALLS: dict[str, tuple[torch.dtype, tuple[int, ...], bool, dict[str, Any]]] = {
     "plain": (torch.float32, (3, 3, 3, 3), False, {}),
     "halves": (torch.bfloat16, (3, 3, 3, 3), False, {"reduction": "none", "z_loss": 0.01}),
-    "doubles": (torch.float64, (3, 3, 3, 3), False, {"reduction": "sum", "label_smoothing": 0.1}),
-    "uneven": (torch.float32, (5, 1, 2, 4), True, {"label_smoothing": 0.2}),
+    "uneven": (torch.float64, (5, 1, 2, 4), True, {"reduction": "sum", "label_smoothing": 0.2}),
     "padding": (torch.float32, (3, 3, 3, 3), False, {}),
 }
 
@@ -226,7 +225,7 @@ def run(rank: int, ranks: int, folder: Path) -> None:
     torch.set_num_threads(1)
     LAUNCHES.patch(pytest.MonkeyPatch())
     store = f"file://{folder / 'store'}"
-    timeout = datetime.timedelta(seconds=60)
+    timeout = datetime.timedelta(seconds=120)
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks, timeout=timeout)
     found: dict[str, Any] = {
         **dict(sharded_vocabulary(rank, ranks)),
