@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import sympy
 import torch
+import torch.distributed as dist
 import triton
 import triton.language as tl
 from torch import Tensor, nn
@@ -460,7 +461,7 @@ class Joint:
         graph = capture.graphs[0]
         given = [node.meta["example_value"] for node in capture.placeholders]
         self.fakes = given
-        self.mode = next(each.fake_mode for each in given if isinstance(each, Tensor))  # type: ignore[attr-defined]
+        self.mode: Any = torch._guards.detect_fake_mode(given)
         with torch._guards.tracing(torch._guards.TracingContext(self.mode)):
             self.run = compat.aot_module(
                 graph,
@@ -516,6 +517,50 @@ def test_what_is_changed_in_place_is_known() -> None:
     made = Joint(loss, x().requires_grad_(), torch.zeros(2, 3))
     assert made.joint is not None
     assert len(compat.mutated_places(made.joint, made.count)) == 1 and not made.is_plain[0]
+
+
+@pytest.fixture
+def mesh() -> Iterator[Any]:
+    """A mesh of two processes, of which there is one."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    yield init_device_mesh("cpu", (2,))
+    dist.destroy_process_group()
+
+
+def test_the_parts_of_a_dtensor_are_known(mesh: Any) -> None:
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    given = [distribute_tensor(x(), mesh, [Shard(1)]).requires_grad_(wanted) for wanted in (False, True)]
+    made = Joint(lambda t, u: (t * u).sum(), *given)
+    assert made.joint is not None
+    arguments, upstream = compat.arguments_of(made.joint.graph)
+    assert len(arguments) > len(given) and any(isinstance(node.meta["val"], Tensor) for node in upstream)
+    tensors = [node for node in arguments if isinstance(node.meta["val"], Tensor)]
+    objects = [node for node in arguments if compat.is_object(node)]
+    numbers = [node for node in arguments if node not in tensors and node not in objects]
+    assert len(tensors) == 2 and len(objects) in (0, 2)  # of torch from 2.13 on
+    assert all(isinstance(node.meta["val"], torch.SymInt) for node in numbers)
+    places = [compat.place_of(node) for node in tensors]
+    assert len(set(places)) == 2 and places == ([compat.place_of(node) for node in objects] or places)
+    described = made.joint.graph.output_node().meta["desc"]
+    gradients = dict(
+        zip(map(compat.part_of, described[made.count :]), results_of(made.joint)[made.count :], strict=True)
+    )
+    first, second = (gradients.get(compat.part_of(node.meta["desc"])) for node in tensors)
+    assert first is None and isinstance(second.meta["val"], Tensor)
+    results = [compat.part_of(each) for each in described[: made.count]]
+    assert compat.part_of(upstream[0].meta["desc"]) in results
+
+
+def test_loss_parallel_is_known() -> None:
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    assert not compat.is_loss_parallel()
+    with loss_parallel():
+        assert compat.is_loss_parallel()
 
 
 def test_a_boxed_function_is_called_with_a_list_that_it_empties() -> None:
