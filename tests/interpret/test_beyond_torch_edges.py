@@ -49,6 +49,12 @@ KNOWN: tuple[tuple[str, dict[str, Any], tuple[Any, ...], Any], ...] = (
     ("CircleLoss", {"scale": 1.0, "margin": 0.5}, ([[0.5, 0.5]], torch.tensor([[True, False]])), [math.log(2)]),
     ("ArcFaceLoss", {"scale": 1.0, "margin": math.pi / 3}, ([[0.5, -0.5]], torch.tensor([0])), [math.log(2)]),
     ("FocalLoss", {}, ([[0.0, 0.0]] * 2, torch.tensor([1, -100])), [math.log(2) / 4, 0.0]),
+    (
+        "VocabParallelCrossEntropyLoss",
+        {"z_loss": 0.5},
+        ([[0.0, 0.0]], torch.tensor([1])),
+        [math.log(2) + math.log(2) ** 2 / 2],
+    ),
     ("PolyLoss", {}, ([[0.0, 0.0]], torch.tensor([1])), [math.log(2) + 0.5]),
     ("SigmoidFocalLoss", {}, (ZEROS, [0.0, 1.0]), [0.75 * math.log(2) / 4, 0.25 * math.log(2) / 4]),
     ("AsymmetricLoss", {}, ([0.0, -4.0], [1.0, 0.0]), [math.log(2) / 2, 0.0]),
