@@ -274,7 +274,14 @@ class IoULoss(_boxes.IoULoss):
 
 class JSDLoss(_distillation.JSDLoss):
     use_autogen: bool
-    def __init__(self, dim: int = -1, reduction: str = "mean", *, use_autogen: bool = True) -> None: ...
+    def __init__(
+        self,
+        dim: int = -1,
+        reduction: str = "mean",
+        beta: float = 0.5,
+        *,
+        use_autogen: bool = True,
+    ) -> None: ...
 
 class KLDivLoss(_torch_losses.KLDivLoss):
     use_autogen: bool

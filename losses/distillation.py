@@ -4,13 +4,44 @@ from __future__ import annotations
 
 import math
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from autogen.decorator import autogen_loss
-from autogen.losses._base import ReducedLoss, number_in, same_shape
+from autogen.losses._base import ReducedLoss, lowest, number_in, same_shape
 
 __all__ = ["DistillationLoss", "JSDLoss", "TotalVariationLoss"]
+
+
+def _bounded(logits: Tensor) -> Tensor:
+    """Logits that are at least a number whose exponential is 0: of -inf, 0 times a difference would be nan."""
+    return logits.clamp(min=lowest(logits) / 2)
+
+
+def kl_divergence(logits: Tensor, other: Tensor, dim: int = -1) -> Tensor:
+    """`KL(p, q) = sum(p * log(p / q))` in nats, of `p = softmax(logits)` and `q = softmax(other)`.
+
+    A class of logit -inf has the probability 0: in p it adds nothing, in q alone it makes the sum infinite.
+    """
+    log_p = _bounded(logits).log_softmax(dim)
+    # log q is `other` less what is the same for all classes.
+    compared = torch.where(logits > -math.inf, other, 0)
+    return (log_p.exp() * (log_p - compared)).sum(dim) + other.logsumexp(dim)
+
+
+def jensen_shannon(input: Tensor, target: Tensor, dim: int = -1, beta: float = 0.5) -> Tensor:
+    """`(1 - beta) * KL(p, m) + beta * KL(q, m)` in nats; `p`, `q` softmaxes of logits, `m = (1 - beta) * p + beta * q`.
+
+    A class of logit -inf has the probability 0, and adds nothing where it has that in both.
+    """
+    log_p, log_q = _bounded(input).log_softmax(dim), _bounded(target).log_softmax(dim)
+    odds = (1 - beta) / beta
+    # log(p / m) = -log(1 - beta) - log(1 + q / (odds * p))
+    log_ratio = log_p - log_q + math.log(odds)
+    first = log_p.exp() * (F.logsigmoid(log_ratio) - math.log(1 - beta))
+    second = log_q.exp() * (F.logsigmoid(-log_ratio) - math.log(beta))
+    return beta * (odds * first + second).sum(dim)
 
 
 class _DistributionLoss(ReducedLoss):
@@ -23,11 +54,13 @@ class _DistributionLoss(ReducedLoss):
 
 @autogen_loss(reads="arguments")
 class JSDLoss(_DistributionLoss):
-    """The Jensen-Shannon divergence in nats, between 0 and log(2).
+    """The Jensen-Shannon divergence in nats, between 0 and log(2), or a generalised one.
 
-    `(KL(p, m) + KL(q, m)) / 2` with `p = softmax(input)`, `q = softmax(target)` and `m = (p + q) / 2`.
+    `(1 - beta) * KL(p, m) + beta * KL(q, m)` with `p = softmax(input)`, `q = softmax(target)` and
+    `m = (1 - beta) * p + beta * q`. A class of logit -inf has the probability 0.
 
-    Source: Lin (1991), "Divergence measures based on the Shannon entropy".
+    Source: Lin (1991), "Divergence measures based on the Shannon entropy"; with another `beta`, Agarwal et al. (2024),
+    "On-policy distillation of language models: learning from self-generated mistakes", arXiv:2306.13649.
 
     Shapes: `input` and `target` (logits) (..., C, ...), floating point; the loss (), or without the dimension C without
     reduction.
@@ -35,20 +68,20 @@ class JSDLoss(_DistributionLoss):
     Args:
         dim: the dimension of the classes.
         reduction: "none", "mean" over distributions, or "sum".
+        beta: the weight of the target; in (0, 1).
 
     Raises:
-        ValueError: an unknown reduction, or the shapes differ.
+        ValueError: an argument out of its range, or the shapes differ.
     """
+
+    def __init__(self, dim: int = -1, reduction: str = "mean", beta: float = 0.5) -> None:
+        super().__init__(dim, reduction)
+        self.beta = number_in("beta", beta, 0, 1, strict=True)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """The loss of two sets of logits."""
         same_shape(input=input, target=target)
-        log_p, log_q = input.log_softmax(self.dim), target.log_softmax(self.dim)
-        log_ratio = log_p - log_q
-        # log(p / m) = log(2) - log(1 + q / p)
-        first = log_p.exp() * (math.log(2) + F.logsigmoid(log_ratio))
-        second = log_q.exp() * (math.log(2) + F.logsigmoid(-log_ratio))
-        return self.reduce((first + second).sum(self.dim) / 2)
+        return self.reduce(jensen_shannon(input, target, self.dim, self.beta))
 
 
 @autogen_loss(reads="arguments")
@@ -78,6 +111,9 @@ class TotalVariationLoss(_DistributionLoss):
 class DistillationLoss(_DistributionLoss):
     """`(1 - hard) * T^2 * KL(softmax(teacher / T), softmax(input / T)) + hard * cross_entropy(input, target)`.
 
+    A class that the teacher excludes, by the logit -inf, adds nothing; one that the student alone excludes makes the
+    loss infinite.
+
     Source: Hinton et al. (2015), "Distilling the knowledge in a neural network", arXiv:1503.02531.
 
     Shapes: `input` and `teacher` (logits) (..., C, ...), floating point; `target` (labels) without the dimension C,
@@ -103,9 +139,8 @@ class DistillationLoss(_DistributionLoss):
         same_shape(input=input, teacher=teacher)
         if (target is None) is bool(self.hard):  # Dynamo compares no symbol with a bool
             raise ValueError("labels must be given if, and only if, their weight `hard` is not 0")
-        log_p = (input / self.temperature).log_softmax(self.dim)
-        log_q = (teacher / self.temperature).log_softmax(self.dim)
-        soft = self.temperature**2 * (log_q.exp() * (log_q - log_p)).sum(self.dim)
+        cooled = input / self.temperature
+        soft = self.temperature**2 * kl_divergence(teacher / self.temperature, cooled, self.dim)
         if target is None:
             return self.reduce(soft)
         classes_second = input.movedim(self.dim, 1 if input.dim() > 1 else 0)

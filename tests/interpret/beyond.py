@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -81,6 +82,19 @@ def _rows_of_labels(*more: int) -> Inputs:
         target = s.label(c, n, *more)
         target[:1] = 1
         return s.real(n, *more, c), target
+
+    return draw
+
+
+def _excluding(both: bool) -> Inputs:
+    """Two sets of logits, the second of which excludes a class in all rows but the first; the first, too, if `both`."""
+
+    def draw(s: Samples, n: int, c: int) -> tuple[Tensor, ...]:
+        student, teacher = s.real(n, c), s.real(n, c)
+        teacher[1:, 1] = -math.inf
+        if both:
+            student[1:, 1] = -math.inf
+        return student, teacher
 
     return draw
 
@@ -221,6 +235,9 @@ CASES = (
     Case("WingLoss", _pair(), ref.wing, {"omega": 1.0, "epsilon": 0.5}),
     Case("JSDLoss", _pair(), pairs.jsd),
     Case("JSDLoss", _pair(3), pairs.jsd, {"dim": 1}),
+    Case("JSDLoss", _pair(), pairs.jsd, {"beta": 0.2}),
+    Case("JSDLoss", _excluding(both=True), pairs.jsd),
+    Case("JSDLoss", _excluding(both=False), pairs.jsd, {"beta": 0.9}),
     Case("TotalVariationLoss", _pair(), pairs.total_variation),
     Case("TotalVariationLoss", _pair(3), pairs.total_variation, {"dim": 1}),
     Case("DistillationLoss", _pair(), pairs.distillation),
@@ -230,6 +247,8 @@ CASES = (
         pairs.distillation,
         {"temperature": 4.0, "hard": 0.3},
     ),
+    Case("DistillationLoss", _excluding(both=True), pairs.distillation, {"temperature": 0.5}),
+    Case("DistillationLoss", _excluding(both=False), pairs.distillation),
     Case("InfoNCELoss", _pair(), pairs.info_nce),
     Case(
         "InfoNCELoss",

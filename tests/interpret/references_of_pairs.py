@@ -23,17 +23,18 @@ def _kl(p: Tensor, q: Tensor) -> Tensor:
     return kl_divergence(Categorical(probs=p), Categorical(probs=q))
 
 
-def _pairwise(distance: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
-    def loss(x: Tensor, t: Tensor, dim: int = -1) -> Tensor:
+def _pairwise(distance: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def loss(x: Tensor, t: Tensor, dim: int = -1, **options: float) -> Tensor:
         pairs = zip(_distributions(x, dim), _distributions(t, dim), strict=True)
-        return torch.stack([distance(p, q) for p, q in pairs]).view(x.select(dim, 0).shape)
+        return torch.stack([distance(p, q, **options) for p, q in pairs]).view(x.select(dim, 0).shape)
 
     return loss
 
 
 @_pairwise
-def jsd(p: Tensor, q: Tensor) -> Tensor:
-    return _kl(p, (p + q) / 2) / 2 + _kl(q, (p + q) / 2) / 2
+def jsd(p: Tensor, q: Tensor, beta: float = 0.5) -> Tensor:
+    between = (1 - beta) * p + beta * q
+    return (1 - beta) * _kl(p, between) + beta * _kl(q, between)
 
 
 @_pairwise

@@ -19,6 +19,9 @@ UNIT = [0.0, 0.0, 1.0, 1.0]
 ASPECT = 4 / math.pi**2 * (math.atan(1 / 3) - math.pi / 4) ** 2
 EYE = torch.eye(4, dtype=torch.float64)
 ZEROS = [0.0, 0.0]
+JSD_OF_HALF = 0.75 * math.log(4 / 3)  # of (1/2, 1/2) and (1, 0)
+ONE_OF_3 = [[0.0, -inf, -inf]] * 2
+LOGS_OF_2_AND_3 = [math.log(2) / 4, math.log(3) / 4]
 
 # Loss, options, inputs, and the loss without reduction, by hand.
 KNOWN: tuple[tuple[str, dict[str, Any], tuple[Any, ...], Any], ...] = (
@@ -39,8 +42,10 @@ KNOWN: tuple[tuple[str, dict[str, Any], tuple[Any, ...], Any], ...] = (
     ("QuantileLoss", {"quantiles": [0.5, 0.9]}, ([[2.0, -2.0]], [0.0]), [[1.0, 1.8]]),
     ("WingLoss", {}, ([0.0, 10.0, 30.0], [0.0] * 3), [0.0, 10 * math.log(6), 20 + 10 * math.log(6)]),
     ("JSDLoss", {}, ([[1.0, 2.0], [1e3, 0.0]], [[3.0, 4.0], [0.0, 1e3]]), [0.0, math.log(2)]),
+    ("JSDLoss", {}, ([[0.0, -inf, 0.0], [-inf, 0.0, -inf]], ONE_OF_3), [JSD_OF_HALF, math.log(2)]),
     ("TotalVariationLoss", {}, ([[1.0, 2.0], [1e3, 0.0]], [[3.0, 4.0], [0.0, 1e3]]), [0.0, 1.0]),
     ("DistillationLoss", {}, ([[1.0, 2.0], [0.0, 0.0]], [[3.0, 4.0], [2e3, 0.0]]), [0.0, 4 * math.log(2)]),
+    ("DistillationLoss", {"temperature": 0.5}, ([[0.0, -inf, 0.0], [0.0] * 3], ONE_OF_3), LOGS_OF_2_AND_3),
     ("InfoNCELoss", {"temperature": 1.0}, (EYE, 2 * EYE), [math.log(1 + 3 / math.e)] * 4),
     ("InfoNCELoss", {"temperature": 1.0}, (EYE, EYE, EYE[:1]), [math.log(2)] + [math.log(1 + 1 / math.e)] * 3),
     ("SupConLoss", {"temperature": 1.0}, (EYE, torch.tensor([0, 0, 1, 2])), [math.log(3)] * 2 + ZEROS),
@@ -108,6 +113,17 @@ def test_known_value(
     # The small number that keeps denominators from 0 shows.
     torch.testing.assert_close(value, numbers(expected), rtol=1e-6, atol=1e-6 if name.endswith("IoULoss") else 1e-11)
     assert_finite(value, given)
+
+
+@pytest.mark.parametrize("use_autogen", [True, False])
+def test_a_class_that_only_the_student_excludes(use_autogen: bool) -> None:
+    """The teacher's divergence from it is infinite, as in torch; that from what is between them is not."""
+    student, teacher = torch.tensor([[0.0, -inf], [0.0, 0.0]]).requires_grad_(), torch.zeros(2, 2).requires_grad_()
+    options: dict[str, Any] = {"reduction": "none", "use_autogen": use_autogen}
+    assert losses.DistillationLoss(**options)(student, teacher).tolist() == [inf, 0]
+    value = losses.JSDLoss(**options)(student, teacher)
+    torch.testing.assert_close(value, torch.tensor([JSD_OF_HALF, 0.0]))
+    assert_finite(value, (student, teacher))
 
 
 # Losses of logits or of differences, with the inputs that may be very large.

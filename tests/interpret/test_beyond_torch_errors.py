@@ -37,6 +37,7 @@ OPTIONS: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("FocalTverskyLoss", {"gamma": 0.0}, "gamma must be"),
     ("GIoULoss", {"eps": -1.0}, "eps must be"),
     ("GRPOLoss", {"beta": -1.0}, "beta must be"),
+    ("JSDLoss", {"beta": 1.0}, "beta must be a number in (0, 1); got 1.0"),
     ("KTOLoss", {"desirable_weight": -1.0}, "desirable_weight must be"),
     ("NegativeBinomialNLLLoss", {"eps": 0.0}, "eps must be"),
     ("PPOClipLoss", {"clip": 1.1}, "clip must be a number in [0, 1]; got 1.1"),
