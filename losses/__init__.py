@@ -11,6 +11,7 @@ from autogen.losses.classification import *  # noqa: F403
 from autogen.losses.contrastive import *  # noqa: F403
 from autogen.losses.distillation import *  # noqa: F403
 from autogen.losses.likelihood import *  # noqa: F403
+from autogen.losses.linear import *  # noqa: F403
 from autogen.losses.policy_gradient import *  # noqa: F403
 from autogen.losses.preference import *  # noqa: F403
 from autogen.losses.projected import *  # noqa: F403

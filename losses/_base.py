@@ -60,6 +60,11 @@ def lowest(tensor: Tensor) -> float:
     return torch.finfo(tensor.dtype).min
 
 
+def bounded(logits: Tensor) -> Tensor:
+    """Logits that are at least a number whose exponential is 0: of -inf, 0 times a difference would be nan."""
+    return logits.clamp(min=lowest(logits) / 2)
+
+
 def power(base: Tensor, exponent: float) -> Tensor:
     """`base ** exponent` for a base of at least 0, with slope 0 at 0 for every exponent."""
     return base.clamp(min=smallest(base)).pow(exponent)
@@ -79,15 +84,25 @@ class ReducedLoss(nn.Module):
         super().__init__()
         self.reduction = one_of("reduction", reduction, REDUCTIONS)
 
-    def reduce(self, loss: Tensor, counted: Tensor | None = None) -> Tensor:
-        """`loss`, reduced over what is `counted`; what is not is 0, and so is a mean over nothing counted."""
+    def reduce(self, loss: Tensor, counted: Tensor | None = None, total: Tensor | float | None = None) -> Tensor:
+        """`loss`, reduced over what is `counted`; what is not is 0, and so is a mean over nothing counted.
+
+        A mean is the sum over `total`, where that is given.
+        """
         if counted is not None:
             loss = torch.where(counted, loss, 0)
         if self.reduction == "none":
             return loss
         if self.reduction == "sum":
             return loss.sum()
+        if total is not None:
+            return loss.sum() / total
         return loss.mean() if counted is None else loss.sum() / counted.sum().clamp(min=1)
+
+    def only_for_means(self, num_items: Tensor | float | None) -> None:
+        """Raise a ValueError if there is a number to divide by, but no mean."""
+        if num_items is not None and self.reduction != "mean":
+            raise ValueError(f"num_items is what a mean divides by, and the reduction is {self.reduction!r}")
 
     def extra_repr(self) -> str:
         shown = (bool, int, float, str)

@@ -9,14 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autogen.decorator import autogen_loss
-from autogen.losses._base import ReducedLoss, lowest, number_in, same_shape
+from autogen.losses._base import ReducedLoss, bounded, number_in, same_shape
 
 __all__ = ["DistillationLoss", "JSDLoss", "TotalVariationLoss"]
-
-
-def _bounded(logits: Tensor) -> Tensor:
-    """Logits that are at least a number whose exponential is 0: of -inf, 0 times a difference would be nan."""
-    return logits.clamp(min=lowest(logits) / 2)
 
 
 def kl_divergence(logits: Tensor, other: Tensor, dim: int = -1) -> Tensor:
@@ -24,7 +19,7 @@ def kl_divergence(logits: Tensor, other: Tensor, dim: int = -1) -> Tensor:
 
     A class of logit -inf has the probability 0: in p it adds nothing, in q alone it makes the sum infinite.
     """
-    log_p = _bounded(logits).log_softmax(dim)
+    log_p = bounded(logits).log_softmax(dim)
     # log q is `other` less what is the same for all classes.
     compared = torch.where(logits > -math.inf, other, 0)
     return (log_p.exp() * (log_p - compared)).sum(dim) + other.logsumexp(dim)
@@ -35,7 +30,7 @@ def jensen_shannon(input: Tensor, target: Tensor, dim: int = -1, beta: float = 0
 
     A class of logit -inf has the probability 0, and adds nothing where it has that in both.
     """
-    log_p, log_q = _bounded(input).log_softmax(dim), _bounded(target).log_softmax(dim)
+    log_p, log_q = bounded(input).log_softmax(dim), bounded(target).log_softmax(dim)
     odds = (1 - beta) / beta
     # log(p / m) = -log(1 - beta) - log(1 + q / (odds * p))
     log_ratio = log_p - log_q + math.log(odds)

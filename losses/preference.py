@@ -37,8 +37,24 @@ def _margin(chosen: Tensor, rejected: Tensor, reference_chosen: Tensor, referenc
     return (chosen - reference_chosen) - (rejected - reference_rejected)
 
 
+class DPO(_PreferenceLoss):
+    """What is compared, and how, without where log-probabilities come from; likewise the classes below."""
+
+    def __init__(self, beta: float, label_smoothing: float, reduction: str) -> None:
+        super().__init__(beta, reduction)
+        self.label_smoothing = number_in("label_smoothing", label_smoothing, 0, 0.5)
+
+    def compare(self, chosen: Tensor, rejected: Tensor, reference_chosen: Tensor, reference_rejected: Tensor) -> Tensor:
+        """The loss of log-probabilities."""
+        logit = self.beta * _margin(chosen, rejected, reference_chosen, reference_rejected)
+        loss = -F.logsigmoid(logit)
+        if self.label_smoothing:
+            loss = (1 - self.label_smoothing) * loss - self.label_smoothing * F.logsigmoid(-logit)
+        return self.reduce(loss)
+
+
 @autogen_loss(reads="arguments")
-class DPOLoss(_PreferenceLoss):
+class DPOLoss(DPO):
     """`-(1 - e) * log(sigmoid(beta * h)) - e * log(sigmoid(-beta * h))`, with e the label smoothing.
 
     `h = (chosen - reference_chosen) - (rejected - reference_rejected)`.
@@ -58,20 +74,22 @@ class DPOLoss(_PreferenceLoss):
     """
 
     def __init__(self, beta: float = 0.1, label_smoothing: float = 0.0, reduction: str = "mean") -> None:
-        super().__init__(beta, reduction)
-        self.label_smoothing = number_in("label_smoothing", label_smoothing, 0, 0.5)
+        super().__init__(beta, label_smoothing, reduction)
 
     def forward(self, chosen: Tensor, rejected: Tensor, reference_chosen: Tensor, reference_rejected: Tensor) -> Tensor:
         """The loss of the policy's and the reference's log-probabilities."""
-        logit = self.beta * _margin(chosen, rejected, reference_chosen, reference_rejected)
-        loss = -F.logsigmoid(logit)
-        if self.label_smoothing:
-            loss = (1 - self.label_smoothing) * loss - self.label_smoothing * F.logsigmoid(-logit)
-        return self.reduce(loss)
+        return self.compare(chosen, rejected, reference_chosen, reference_rejected)
+
+
+class IPO(_PreferenceLoss):
+    def compare(self, chosen: Tensor, rejected: Tensor, reference_chosen: Tensor, reference_rejected: Tensor) -> Tensor:
+        """The loss of log-probabilities."""
+        margin = _margin(chosen, rejected, reference_chosen, reference_rejected)
+        return self.reduce((margin - 1 / (2 * self.beta)) ** 2)
 
 
 @autogen_loss(reads="arguments")
-class IPOLoss(_PreferenceLoss):
+class IPOLoss(IPO):
     """`(h - 1 / (2 * beta))^2`, with `h = (chosen - reference_chosen) - (rejected - reference_rejected)`.
 
     Source: Azar et al. (2023), "A general theoretical paradigm to understand learning from human preferences",
@@ -92,12 +110,22 @@ class IPOLoss(_PreferenceLoss):
 
     def forward(self, chosen: Tensor, rejected: Tensor, reference_chosen: Tensor, reference_rejected: Tensor) -> Tensor:
         """The loss of the policy's and the reference's log-probabilities."""
-        margin = _margin(chosen, rejected, reference_chosen, reference_rejected)
-        return self.reduce((margin - 1 / (2 * self.beta)) ** 2)
+        return self.compare(chosen, rejected, reference_chosen, reference_rejected)
+
+
+class SimPO(_PreferenceLoss):
+    def __init__(self, beta: float, gamma: float, reduction: str) -> None:
+        super().__init__(beta, reduction)
+        self.gamma = number_in("gamma", gamma, 0)
+
+    def compare(self, chosen: Tensor, rejected: Tensor) -> Tensor:
+        """The loss of log-probabilities."""
+        same_shape(chosen=chosen, rejected=rejected)
+        return self.reduce(-F.logsigmoid(self.beta * (chosen - rejected) - self.gamma))
 
 
 @autogen_loss(reads="arguments")
-class SimPOLoss(_PreferenceLoss):
+class SimPOLoss(SimPO):
     """`-log(sigmoid(beta * (chosen - rejected) - gamma))`, without a reference.
 
     Source: Meng et al. (2024), "SimPO: simple preference optimization with a reference-free reward", arXiv:2405.14734.
@@ -115,13 +143,11 @@ class SimPOLoss(_PreferenceLoss):
     """
 
     def __init__(self, beta: float = 2.0, gamma: float = 1.0, reduction: str = "mean") -> None:
-        super().__init__(beta, reduction)
-        self.gamma = number_in("gamma", gamma, 0)
+        super().__init__(beta, gamma, reduction)
 
     def forward(self, chosen: Tensor, rejected: Tensor) -> Tensor:
         """The loss of the policy's log-probabilities."""
-        same_shape(chosen=chosen, rejected=rejected)
-        return self.reduce(-F.logsigmoid(self.beta * (chosen - rejected) - self.gamma))
+        return self.compare(chosen, rejected)
 
 
 def _log_odds(log_prob: Tensor) -> Tensor:
@@ -132,8 +158,15 @@ def _log_odds(log_prob: Tensor) -> Tensor:
     return log_prob - torch.where(log_prob > -math.log(2), near_one, far_off)
 
 
+class ORPO(_PreferenceLoss):
+    def compare(self, chosen: Tensor, rejected: Tensor) -> Tensor:
+        """The loss of log-probabilities."""
+        same_shape(chosen=chosen, rejected=rejected)
+        return self.reduce(-chosen - self.beta * F.logsigmoid(_log_odds(chosen) - _log_odds(rejected)))
+
+
 @autogen_loss(reads="arguments")
-class ORPOLoss(_PreferenceLoss):
+class ORPOLoss(ORPO):
     """`-chosen - beta * log(sigmoid(odds(chosen) - odds(rejected)))`, with `odds(log(p)) = log(p / (1 - p))`.
 
     Source: Hong et al. (2024), "ORPO: monolithic preference optimization without reference model", arXiv:2403.07691.
@@ -154,12 +187,30 @@ class ORPOLoss(_PreferenceLoss):
 
     def forward(self, chosen: Tensor, rejected: Tensor) -> Tensor:
         """The loss of the policy's log-probabilities."""
-        same_shape(chosen=chosen, rejected=rejected)
-        return self.reduce(-chosen - self.beta * F.logsigmoid(_log_odds(chosen) - _log_odds(rejected)))
+        return self.compare(chosen, rejected)
+
+
+class KTO(_PreferenceLoss):
+    def __init__(self, beta: float, desirable_weight: float, undesirable_weight: float, reduction: str) -> None:
+        super().__init__(beta, reduction)
+        self.desirable_weight = number_in("desirable_weight", desirable_weight, 0)
+        self.undesirable_weight = number_in("undesirable_weight", undesirable_weight, 0)
+
+    def compare(self, input: Tensor, reference: Tensor, target: Tensor, mismatched: Tensor | None) -> Tensor:
+        """The loss of log-probabilities."""
+        same_shape(input=input, reference=reference, target=target)
+        reward = input - reference
+        if mismatched is not None:
+            reward = reward - mismatched.detach().mean().clamp(min=0)
+        is_desirable = target.bool()
+        # 1 - sigmoid(x) = sigmoid(-x)
+        unhappiness = torch.where(is_desirable, -self.beta * reward, self.beta * reward).sigmoid()
+        weighted = (self.desirable_weight * unhappiness, self.undesirable_weight * unhappiness)
+        return self.reduce(torch.where(is_desirable, *weighted))
 
 
 @autogen_loss(reads="arguments")
-class KTOLoss(_PreferenceLoss):
+class KTOLoss(KTO):
     """`w * (1 - sigmoid(s * beta * (input - reference - z)))`; s is 1 for desirable answers, -1 for others.
 
     The weight w is that of their kind. `z = max(0, mean(mismatched))`, without gradient, estimates how far the policy
@@ -188,18 +239,8 @@ class KTOLoss(_PreferenceLoss):
         undesirable_weight: float = 1.0,
         reduction: str = "mean",
     ) -> None:
-        super().__init__(beta, reduction)
-        self.desirable_weight = number_in("desirable_weight", desirable_weight, 0)
-        self.undesirable_weight = number_in("undesirable_weight", undesirable_weight, 0)
+        super().__init__(beta, desirable_weight, undesirable_weight, reduction)
 
     def forward(self, input: Tensor, reference: Tensor, target: Tensor, mismatched: Tensor | None = None) -> Tensor:
         """The loss of the policy's and the reference's log-probabilities."""
-        same_shape(input=input, reference=reference, target=target)
-        reward = input - reference
-        if mismatched is not None:
-            reward = reward - mismatched.detach().mean().clamp(min=0)
-        is_desirable = target.bool()
-        # 1 - sigmoid(x) = sigmoid(-x)
-        unhappiness = torch.where(is_desirable, -self.beta * reward, self.beta * reward).sigmoid()
-        weighted = (self.desirable_weight * unhappiness, self.undesirable_weight * unhappiness)
-        return self.reduce(torch.where(is_desirable, *weighted))
+        return self.compare(input, reference, target, mismatched)
