@@ -37,8 +37,9 @@ class FusedLinearGRPOLoss(GRPO):
     torch.int64; `advantage` (N,); `mask`, true for tokens that count, (N, T), by default all; `old`, the
     log-probabilities when the tokens were drawn, (N, T), by default those of now; `reference` (N, T), or
     `reference_hidden` (N, T, K), `reference_weight` (V, K) and, if any, `reference_bias` (V,); `num_items` as in
-    `autogen.losses.GRPOLoss`. The loss is (), or (N,) or (N, T) without reduction, in single precision for halves. With `outputs`, a `HeadOutputs`: its
-    `log_prob` and `entropy` (nats) are (N, T), 0 for tokens that do not count, and have no gradient.
+    `autogen.losses.GRPOLoss`. The loss is (), or (N,) or (N, T) without reduction, in single precision for halves. With
+    `outputs`, a `HeadOutputs`: its `log_prob` and `entropy` (nats) are (N, T), 0 for tokens that do not count, and have
+    no gradient.
 
     Args:
         clip: how much less likely a token may become with gradient; in [0, 1].
