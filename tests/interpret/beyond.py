@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import autogen.losses
 from tests.interpret import references as ref
+from tests.interpret import references_of_heads as heads
 from tests.interpret import references_of_pairs as pairs
 from tests.interpret.samples import Samples
 
@@ -138,6 +139,37 @@ def _tokens(s: Samples, n: int, c: int) -> tuple[Tensor, ...]:
 def _tokens_and_reference(s: Samples, n: int, c: int) -> tuple[Tensor, ...]:
     tokens = _tokens(s, n, c)
     return (*tokens, tokens[0] + s.real(n, c) / 3)
+
+
+FEATURES = 4  # of hidden states
+
+
+def _head(*answers: int) -> Inputs:
+    """Hidden states, a weight, and labels, one of which is ignored if an answer has more."""
+
+    def draw(s: Samples, n: int, c: int) -> tuple[Tensor, ...]:
+        labels = s.label(c, *answers, n)
+        labels.view(-1)[: int(n > 1)] = -100
+        return s.real(*answers, n, FEATURES), s.real(c, FEATURES), labels
+
+    return draw
+
+
+def _two_heads(s: Samples, n: int, c: int) -> tuple[Tensor, ...]:
+    hidden, weight, _ = _head()(s, n, c)
+    return hidden, weight, s.real(n, 3), s.real(c, 3)
+
+
+def _answers_of_head(s: Samples, n: int, c: int) -> tuple[Tensor, ...]:
+    return *_head(4)(s, n, c), s.real(4) - 2 * n
+
+
+def _judged_of_head(s: Samples, n: int, c: int) -> tuple[Tensor, ...]:
+    return *_head(3)(s, n, c), torch.tensor([True, False, True]), s.real(3) - 2 * n
+
+
+def _tokens_of_head(s: Samples, n: int, c: int) -> tuple[Tensor, ...]:
+    return *_head(3)(s, n, c), s.real(3)
 
 
 def _survival(ties: bool) -> Inputs:
@@ -286,6 +318,20 @@ CASES = (
     ),
     Case("GRPOLoss", _tokens, pairs.grpo),
     Case("GRPOLoss", _tokens_and_reference, pairs.grpo, {"beta": 0.1, "clip_high": 0.28}),
+    Case("GRPOLoss", _tokens, pairs.grpo, {"loss_type": "bnpo", "clip": 0.1}),
+    Case("GRPOLoss", _tokens_and_reference, pairs.grpo, {"loss_type": "dr_grpo", "beta": 0.1}),
+    Case("GRPOLoss", _tokens, pairs.grpo, {"loss_type": "dr_grpo", "max_length": 9}),
+    Case("GRPOLoss", _tokens, pairs.grpo, {"loss_type": "dapo", "clip_high": 0.28}),
+    Case("GRPOLoss", _tokens, pairs.grpo, {"loss_type": "cispo", "clip": 1.0, "clip_high": 0.1}, fixed=(1,)),
+    Case("GRPOLoss", _tokens_and_reference, pairs.grpo, {"loss_type": "gspo", "beta": 0.1, "clip": 0.1}),
+    Case("FusedLinearCrossEntropyLoss", _head(), heads.cross_entropy),
+    Case("FusedLinearDistillationLoss", _two_heads, heads.distillation),
+    Case("FusedLinearDPOLoss", _answers_of_head, heads.dpo),
+    Case("FusedLinearIPOLoss", _answers_of_head, heads.ipo),
+    Case("FusedLinearSimPOLoss", _head(4), heads.simpo),
+    Case("FusedLinearORPOLoss", _head(4), heads.orpo),
+    Case("FusedLinearKTOLoss", _judged_of_head, heads.kto),
+    Case("FusedLinearGRPOLoss", _tokens_of_head, heads.grpo),
     Case("NegativeBinomialNLLLoss", _counts, ref.negative_binomial),
     Case("NegativeBinomialNLLLoss", _broadcast_counts, ref.negative_binomial, {"full": True}),
     Case("StudentTNLLLoss", _student, ref.student_t),

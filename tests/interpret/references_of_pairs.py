@@ -31,10 +31,12 @@ def _pairwise(distance: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return loss
 
 
-@_pairwise
-def jsd(p: Tensor, q: Tensor, beta: float = 0.5) -> Tensor:
+def jsd_of(p: Tensor, q: Tensor, beta: float = 0.5) -> Tensor:
     between = (1 - beta) * p + beta * q
     return (1 - beta) * _kl(p, between) + beta * _kl(q, between)
+
+
+jsd = _pairwise(jsd_of)
 
 
 @_pairwise
@@ -171,27 +173,45 @@ def ppo_clip(
 
 def grpo(
     x: Tensor,
-    old: Tensor,
+    old: Tensor | None,
     advantage: Tensor,
     mask: Tensor,
     reference: Tensor | None = None,
+    num_items: Tensor | float | None = None,
     clip: float = 0.2,
     clip_high: float | None = None,
     beta: float = 0.0,
-) -> Tensor:
+    loss_type: str = "grpo",
+    max_length: int | None = None,
+) -> Counted:
+    """The losses of sequences, or tokens, and by what a mean divides."""
     high = clip if clip_high is None else clip_high
+    old = x.detach() if old is None else old
     found = []
     for i, row in enumerate(x):
-        terms = []
-        for j in range(len(row)):
-            if mask[i, j]:
-                term = _clipped(x[i, j], old[i, j], advantage[i], clip, high)
-                if reference is not None:
-                    share = torch.exp(reference[i, j]) / torch.exp(x[i, j])
-                    term = term + beta * (share - torch.log(share) - 1)
-                terms.append(term)
-        found.append(torch.stack(terms).mean() if terms else row.sum() * 0)
-    return torch.stack(found)
+        tokens = [j for j in range(len(row)) if mask[i, j]]
+        terms = {}
+        for j in tokens:
+            own, before = x[i, j], old[i, j]
+            if loss_type == "gspo":
+                own, before = x[i, tokens].mean(), old[i, tokens].mean()
+            if loss_type == "cispo":
+                weight = min(max(math.exp((own - before).item()), 1 - clip), 1 + high)
+                terms[j] = -weight * advantage[i] * own
+            else:
+                terms[j] = _clipped(own, before, advantage[i], clip, high)
+            if reference is not None:
+                share = torch.exp(reference[i, j]) / torch.exp(x[i, j])
+                terms[j] = terms[j] + beta * (share - torch.log(share) - 1)
+        nothing = row.sum() * 0
+        if loss_type in ("grpo", "gspo"):
+            found.append(sum(terms.values(), nothing) / max(1, len(tokens)))
+        else:
+            found += [terms.get(j, nothing) for j in range(len(row))]
+    if loss_type in ("grpo", "gspo"):
+        return torch.stack(found), torch.as_tensor(len(x) if num_items is None else num_items)
+    total = len(x) * (max_length or x.shape[1]) if loss_type == "dr_grpo" else max(1, int(mask.sum()))
+    return torch.stack(found).view(x.shape), torch.as_tensor(total if num_items is None else num_items)
 
 
 # Survival and audio

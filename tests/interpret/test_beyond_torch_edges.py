@@ -19,6 +19,8 @@ UNIT = [0.0, 0.0, 1.0, 1.0]
 ASPECT = 4 / math.pi**2 * (math.atan(1 / 3) - math.pi / 4) ** 2
 EYE = torch.eye(4, dtype=torch.float64)
 ZEROS = [0.0, 0.0]
+EVEN, PAIR, LABEL = [[0.0], [0.0]], [[[1.0]], [[1.0]]], torch.tensor([1])  # a head that is never certain
+MASK = torch.tensor([[True, True]])
 JSD_OF_HALF = 0.75 * math.log(4 / 3)  # of (1/2, 1/2) and (1, 0)
 ONE_OF_3 = [[0.0, -inf, -inf]] * 2
 LOGS_OF_2_AND_3 = [math.log(2) / 4, math.log(3) / 4]
@@ -70,6 +72,17 @@ KNOWN: tuple[tuple[str, dict[str, Any], tuple[Any, ...], Any], ...] = (
     ("KTOLoss", {"undesirable_weight": 2.0}, (ZEROS, ZEROS, torch.tensor([True, False])), [0.5, 1.0]),
     ("PPOClipLoss", {}, ([-1.0, 0.0, 0.0], [-1.0, -1.0, -1.0], [2.0, 2.0, -2.0]), [-2.0, -2.4, 2 * math.e]),
     ("GRPOLoss", {}, ([[-1.0, 0.0]], [[-1.0, 0.0]], [3.0], torch.tensor([[True, False]])), [-3.0]),
+    ("GRPOLoss", {"loss_type": "cispo"}, ([[1.0, 2.0]], [[0.0, 2.0]], [3.0], MASK), [[-3.6, -6.0]]),
+    ("GRPOLoss", {"loss_type": "gspo"}, ([[0.0, 0.0]], [[-2.0, 0.0]], [3.0], MASK), [-3.6]),
+    ("FusedLinearCrossEntropyLoss", {}, ([[1.0], [1.0]], EVEN, torch.tensor([0, -100])), [math.log(2), 0.0]),
+    ("FusedLinearCrossEntropyLoss", {"z_loss": 1.0}, ([[1.0]], EVEN, LABEL), [math.log(2) + math.log(2) ** 2]),
+    ("FusedLinearDistillationLoss", {}, ([[1.0]], EVEN, [[1.0]], [[0.0], [-2e3]]), [math.log(2)]),
+    ("FusedLinearDPOLoss", {}, (PAIR, EVEN, torch.tensor([[0], [1]]), [-2.0, -2.0]), [math.log(2)]),
+    ("FusedLinearIPOLoss", {}, (PAIR, EVEN, torch.tensor([[0], [1]]), [-2.0, -2.0]), [25.0]),
+    ("FusedLinearSimPOLoss", {}, (PAIR, EVEN, torch.tensor([[0], [1]])), [math.log(1 + math.e)]),
+    ("FusedLinearORPOLoss", {}, (PAIR, EVEN, torch.tensor([[0], [1]])), [1.1 * math.log(2)]),
+    ("FusedLinearKTOLoss", {}, (PAIR, EVEN, torch.tensor([[0], [1]]), MASK[0], [-math.log(2)] * 2), [0.5, 0.5]),
+    ("FusedLinearGRPOLoss", {}, ([[[1.0], [1.0]]], EVEN, torch.tensor([[0, -100]]), [3.0]), [-3.0]),
     ("NegativeBinomialNLLLoss", {"full": True}, ([1.0, 3.0], [0.0, 2.0], [1.0, 1.0]), [math.log(2), math.log(64 / 9)]),
     ("StudentTNLLLoss", {}, ([1.0], [0.0], [1.0], [1.0]), [math.log(2 * math.pi)]),
     ("EvidentialRegressionLoss", {}, ([1.0], [0.0], [1.0], [1.0], [0.25]), [2.5 * math.log(2) + 0.03]),
@@ -203,6 +216,12 @@ def test_nothing_that_counts_gives_0(use_autogen: bool) -> None:
         (losses.VocabParallelCrossEntropyLoss(**options), (x, ignored)),
         (losses.PPOClipLoss(**options), (x, x, x, nothing)),
         (losses.GRPOLoss(**options), (x, x, x[:, 0], nothing)),
+        (losses.GRPOLoss(**options, loss_type="bnpo"), (x, x, x[:, 0], nothing)),
+        (losses.GRPOLoss(**options, loss_type="gspo"), (x, None, x[:, 0], nothing)),
+        (losses.FusedLinearCrossEntropyLoss(**options, z_loss=0.1), (x, x, ignored)),
+        (losses.FusedLinearCrossEntropyLoss(**options), (x, x, ignored, None, x[:, 0])),
+        (losses.FusedLinearDistillationLoss(**options), (x, x, x, x, ignored)),
+        (losses.FusedLinearGRPOLoss(**options), (x[None], x, ignored[None], x[0, :1])),
         (losses.CoxPHLoss(**options), (x[:, 0], x[:, 1].detach(), nothing[:, 0])),
         (losses.SupConLoss(**options), (x, torch.arange(3))),
         (losses.CircleLoss(**options), (x, nothing)),
@@ -213,6 +232,11 @@ def test_nothing_that_counts_gives_0(use_autogen: bool) -> None:
         assert value.item() == 0, loss
         (gradient,) = torch.autograd.grad(value, x)
         assert not gradient.any(), loss
+
+
+def rows_of(t: Tensor) -> Tensor:
+    """The first of each row, in all of its places."""
+    return t[:, :1].expand_as(t).clone()
 
 
 def test_relatives() -> None:
@@ -234,7 +258,8 @@ def test_relatives() -> None:
         (losses.TverskyLoss(0.5, 0.5, smooth=0.5)(*maps), losses.DiceLoss(smooth=1.0)(*maps)),
         (losses.FocalTverskyLoss(gamma=1.0)(*maps), losses.TverskyLoss()(*maps)),
         (losses.QuantileLoss(0.5)(x, t), F.l1_loss(x, t) / 2),
-        (losses.GRPOLoss()(x, t, t[:, 0], t > 0), losses.PPOClipLoss()(x, t, t[:, :1].expand_as(t).clone())),
+        (losses.GRPOLoss(loss_type="bnpo")(x, t, t[:, 0], t > 0.5), losses.PPOClipLoss()(x, t, rows_of(t), t > 0.5)),
+        (losses.GRPOLoss()(x, t, t[:, 0], t > 0), losses.PPOClipLoss()(x, t, rows_of(t))),
         (losses.VAELoss(beta=0.0)(x, t, x, t), 5 * F.mse_loss(x, t) / 2),
     )
     for k, (one, other) in enumerate(pairs):

@@ -35,8 +35,34 @@ OPTIONS: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("FocalLoss", {"alpha": torch.ones(2, 2)}, "alpha must have the shape (C,); got (2, 2)"),
     ("FocalLoss", {"gamma": float("nan")}, "gamma must be"),
     ("FocalTverskyLoss", {"gamma": 0.0}, "gamma must be"),
+    ("FusedLinearCrossEntropyLoss", {"label_smoothing": 1.1}, "label_smoothing must be a number in [0, 1]; got 1.1"),
+    ("FusedLinearCrossEntropyLoss", {"z_loss": -1.0}, "z_loss must be"),
+    ("FusedLinearCrossEntropyLoss", {"softcap": 0.0}, "softcap must be a number in (0, inf); got 0.0"),
+    ("FusedLinearCrossEntropyLoss", {"outputs": "loss"}, "an output must be one of 'lse', 'entropy', 'accuracy'"),
+    ("FusedLinearDPOLoss", {"label_smoothing": 0.6}, "label_smoothing must be"),
+    (
+        "FusedLinearDistillationLoss",
+        {"divergence": "kl"},
+        "divergence must be one of 'forward_kl', 'reverse_kl', 'jsd'",
+    ),
+    ("FusedLinearDistillationLoss", {"beta": 0.0}, "beta must be a number in (0, 1); got 0.0"),
+    ("FusedLinearDistillationLoss", {"temperature": 0.0}, "temperature must be"),
+    ("FusedLinearDistillationLoss", {"hard": -0.1}, "hard must be"),
+    ("FusedLinearGRPOLoss", {"temperature": 0.0}, "temperature must be"),
+    (
+        "FusedLinearGRPOLoss",
+        {"outputs": ("entropy", "lse")},
+        "an output must be one of 'log_prob', 'entropy'; got 'lse'",
+    ),
+    ("FusedLinearIPOLoss", {"beta": 0.0}, "beta must be"),
+    ("FusedLinearKTOLoss", {"undesirable_weight": -1.0}, "undesirable_weight must be"),
+    ("FusedLinearORPOLoss", {"beta": 0.0}, "beta must be"),
+    ("FusedLinearSimPOLoss", {"gamma": -1.0}, "gamma must be"),
     ("GIoULoss", {"eps": -1.0}, "eps must be"),
     ("GRPOLoss", {"beta": -1.0}, "beta must be"),
+    ("GRPOLoss", {"loss_type": "ppo"}, "loss_type must be one of 'grpo', 'bnpo', 'dr_grpo', 'dapo', 'cispo', 'gspo'"),
+    ("GRPOLoss", {"loss_type": "dr_grpo", "max_length": 0}, "max_length must be at least 1"),
+    ("GRPOLoss", {"max_length": 9}, "max_length must be at least 1, and is of the type 'dr_grpo'; got 9"),
     ("JSDLoss", {"beta": 1.0}, "beta must be a number in (0, 1); got 1.0"),
     ("KTOLoss", {"desirable_weight": -1.0}, "desirable_weight must be"),
     ("NegativeBinomialNLLLoss", {"eps": 0.0}, "eps must be"),
@@ -73,6 +99,7 @@ def test_reduction(name: str) -> None:
 
 
 X, LABELS = torch.zeros(3, 4, requires_grad=True), torch.zeros(3, dtype=torch.long)
+TWO, LABELS_OF_TWO = X.expand(2, 3, 4), LABELS.expand(2, 3)  # answers
 CALLS: tuple[tuple[str, dict[str, Any], tuple[Any, ...], str], ...] = (
     ("ArcFaceLoss", {}, (X, LABELS[:2]), "input and target must have the shapes (N, C) and (N,)"),
     ("CoxPHLoss", {}, (X, X, X), "input must have the shape (N,); got (3, 4)"),
@@ -84,8 +111,60 @@ CALLS: tuple[tuple[str, dict[str, Any], tuple[Any, ...], str], ...] = (
     ("FocalLoss", {"alpha": torch.ones(5)}, (X, LABELS), "alpha must have the shape (4,); got (5,)"),
     ("FocalLoss", {"alpha": torch.ones(1)}, (X, LABELS), "alpha must have the shape (4,); got (1,)"),
     ("FocalLoss", {"alpha": torch.ones(3)}, (X[0], LABELS[0]), "alpha must have the shape (4,); got (3,)"),
+    ("FusedLinearCrossEntropyLoss", {}, (X, X[:, 1:], LABELS), "weight must have the shape (V, 4) for hidden (3, 4)"),
+    ("FusedLinearCrossEntropyLoss", {}, (X[0], X, LABELS[0]), "hidden must have the shape (..., H); got (4,)"),
+    ("FusedLinearCrossEntropyLoss", {}, (X, X, LABELS, X[0]), "bias must have the shape (3,); got (4,)"),
+    (
+        "FusedLinearCrossEntropyLoss",
+        {},
+        (X, X, LABELS[1:]),
+        "labels must have the shape (3,) for hidden (3, 4); got (2,)",
+    ),
+    ("FusedLinearCrossEntropyLoss", {}, (X, X, X[:, 0]), "labels must hold classes as torch.int64; got torch.float32"),
+    ("FusedLinearCrossEntropyLoss", {}, (X, X, LABELS, None, X), "token_weight must have the shape (3,)"),
+    ("FusedLinearCrossEntropyLoss", {"reduction": "sum"}, (X, X, LABELS, None, None, 3), "num_items is what a mean"),
+    ("FusedLinearDistillationLoss", {}, (X, X, X, X[:, 1:]), "teacher_weight must have the shape (V, 4)"),
+    ("FusedLinearDistillationLoss", {}, (X, X, X, X[1:]), "student and teacher must have as many tokens and classes"),
+    ("FusedLinearDistillationLoss", {}, (X, X, X[1:], X), "student and teacher must have as many tokens and classes"),
+    (
+        "FusedLinearDistillationLoss",
+        {},
+        (X, X, X, X, None, LABELS > 0, X[0]),
+        "bias must have the shape (3,); got (4,)",
+    ),
+    ("FusedLinearDistillationLoss", {}, (X, X, X, X, None, X > 0), "mask must have the shape (3,)"),
+    ("FusedLinearDistillationLoss", {"hard": 0.5}, (X, X, X, X), "labels must be given where their weight `hard`"),
+    ("FusedLinearDPOLoss", {}, (X, X, LABELS), "hidden must have the shape (2N, T, H)"),
+    ("FusedLinearDPOLoss", {}, (X[:, None], X, LABELS[:, None]), "hidden must have the shape (2N, T, H)"),
+    ("FusedLinearDPOLoss", {}, (TWO, X, LABELS_OF_TWO), "either `reference` must be given, or `reference_hidden`"),
+    ("FusedLinearDPOLoss", {}, (TWO, X, LABELS_OF_TWO, X[:2, 0], TWO, X), "either `reference` must be given, or"),
+    ("FusedLinearDPOLoss", {}, (TWO, X, LABELS_OF_TWO, None, TWO), "either `reference` must be given, or"),
+    ("FusedLinearIPOLoss", {}, (TWO, X, LABELS_OF_TWO, X[:, 0]), "reference must have the shape (2,); got (3,)"),
+    (
+        "FusedLinearIPOLoss",
+        {},
+        (TWO, X, LABELS_OF_TWO, None, TWO[:, 1:], X),
+        "reference_hidden must have the shape (2, 3)",
+    ),
+    ("FusedLinearSimPOLoss", {}, (TWO, X, LABELS), "labels must have the shape (2, 3) for hidden (2, 3, 4); got (3,)"),
+    ("FusedLinearORPOLoss", {}, (TWO, X[0], LABELS_OF_TWO), "weight must have the shape (V, 4)"),
+    ("FusedLinearKTOLoss", {}, (TWO, X, LABELS_OF_TWO, X[:, 0]), "target must have the shape (2,); got (3,)"),
+    (
+        "FusedLinearGRPOLoss",
+        {},
+        (TWO, X, LABELS_OF_TWO, X[:, 0]),
+        "labels and advantage must have the shapes (N, T) and (N,)",
+    ),
+    ("FusedLinearGRPOLoss", {}, (TWO, X, LABELS_OF_TWO, X[:2, 0], X > 0), "mask must have the shape of labels, (2, 3)"),
+    (
+        "FusedLinearGRPOLoss",
+        {"beta": 0.1},
+        (TWO, X, LABELS_OF_TWO, X[:2, 0]),
+        "a reference must be given if, and only if",
+    ),
     ("GIoULoss", {}, (X[:, :3], X[:, :3]), "boxes must have the shape (..., 4); got (3, 3)"),
     ("GRPOLoss", {}, (X, X, X, X), "input and advantage must have the shapes (N, T) and (N,)"),
+    ("GRPOLoss", {"reduction": "none"}, (X, X, X[:, 0], X, None, 3), "num_items is what a mean divides by"),
     ("GRPOLoss", {"beta": 0.1}, (X, X, X[:, 0], X), "a reference must be given if, and only if, its weight"),
     ("InfoNCELoss", {}, (X[0], X[0]), "query must have the shape (N, D); got (4,)"),
     ("InfoNCELoss", {}, (X, X, X[:, 1:]), "negatives must have the shape (M, 4); got (3, 3)"),
@@ -108,7 +187,8 @@ CALLS += (
 CALLS += tuple(
     (name, {}, (X, X[1:], *[X] * (len(FIRST[name].draw(torch.float32)) - 2)), "")
     for name in FIRST
-    if name
+    if not name.startswith("FusedLinear")
+    and name
     not in (
         "ArcFaceLoss",
         "DiceLoss",
