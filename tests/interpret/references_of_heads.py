@@ -159,14 +159,20 @@ def kto(
     weight: Tensor,
     labels: Tensor,
     target: Tensor,
-    reference: Tensor,
+    reference: Tensor | None = None,
+    reference_hidden: Tensor | None = None,
+    reference_weight: Tensor | None = None,
     mismatched: Tensor | None = None,
     bias: Tensor | None = None,
+    reference_bias: Tensor | None = None,
     ignore_index: int = -100,
     average: bool = False,
     **options: float,
 ) -> Counted:
     own = _answers(hidden, weight, labels, bias, ignore_index, average)
+    if reference_hidden is not None and reference_weight is not None:
+        reference = _answers(reference_hidden, reference_weight, labels, reference_bias, ignore_index, average).detach()
+    assert reference is not None
     return pairs.kto(own, reference, target, mismatched, **options), torch.tensor(len(own))
 
 
