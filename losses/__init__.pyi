@@ -11,6 +11,7 @@ from autogen.losses import classification as _classification
 from autogen.losses import contrastive as _contrastive
 from autogen.losses import distillation as _distillation
 from autogen.losses import likelihood as _likelihood
+from autogen.losses import linear as _linear
 from autogen.losses import policy_gradient as _policy_gradient
 from autogen.losses import preference as _preference
 from autogen.losses import projected as _projected
@@ -217,6 +218,113 @@ class FocalTverskyLoss(_segmentation.FocalTverskyLoss):
         use_autogen: bool = True,
     ) -> None: ...
 
+class FusedLinearCrossEntropyLoss(_linear.FusedLinearCrossEntropyLoss):
+    use_autogen: bool
+    def __init__(
+        self,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        softcap: float | None = None,
+        reduction: str = "mean",
+        outputs: str | collections.abc.Sequence[str] = (),
+        *,
+        use_autogen: bool = True,
+    ) -> None: ...
+
+class FusedLinearDPOLoss(_linear.FusedLinearDPOLoss):
+    use_autogen: bool
+    def __init__(
+        self,
+        beta: float = 0.1,
+        label_smoothing: float = 0.0,
+        ignore_index: int = -100,
+        average: bool = False,
+        reduction: str = "mean",
+        *,
+        use_autogen: bool = True,
+    ) -> None: ...
+
+class FusedLinearDistillationLoss(_linear.FusedLinearDistillationLoss):
+    use_autogen: bool
+    def __init__(
+        self,
+        divergence: str = "forward_kl",
+        beta: float = 0.5,
+        temperature: float = 1.0,
+        hard: float = 0.0,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        *,
+        use_autogen: bool = True,
+    ) -> None: ...
+
+class FusedLinearGRPOLoss(_linear.FusedLinearGRPOLoss):
+    use_autogen: bool
+    def __init__(
+        self,
+        clip: float = 0.2,
+        clip_high: float | None = None,
+        beta: float = 0.0,
+        temperature: float = 1.0,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        loss_type: str = "grpo",
+        max_length: int | None = None,
+        outputs: str | collections.abc.Sequence[str] = (),
+        *,
+        use_autogen: bool = True,
+    ) -> None: ...
+
+class FusedLinearIPOLoss(_linear.FusedLinearIPOLoss):
+    use_autogen: bool
+    def __init__(
+        self,
+        beta: float = 0.1,
+        ignore_index: int = -100,
+        average: bool = False,
+        reduction: str = "mean",
+        *,
+        use_autogen: bool = True,
+    ) -> None: ...
+
+class FusedLinearKTOLoss(_linear.FusedLinearKTOLoss):
+    use_autogen: bool
+    def __init__(
+        self,
+        beta: float = 0.1,
+        desirable_weight: float = 1.0,
+        undesirable_weight: float = 1.0,
+        ignore_index: int = -100,
+        average: bool = False,
+        reduction: str = "mean",
+        *,
+        use_autogen: bool = True,
+    ) -> None: ...
+
+class FusedLinearORPOLoss(_linear.FusedLinearORPOLoss):
+    use_autogen: bool
+    def __init__(
+        self,
+        beta: float = 0.1,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        *,
+        use_autogen: bool = True,
+    ) -> None: ...
+
+class FusedLinearSimPOLoss(_linear.FusedLinearSimPOLoss):
+    use_autogen: bool
+    def __init__(
+        self,
+        beta: float = 2.0,
+        gamma: float = 1.0,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        *,
+        use_autogen: bool = True,
+    ) -> None: ...
+
 class GIoULoss(_boxes.GIoULoss):
     use_autogen: bool
     def __init__(self, eps: float = 1e-07, reduction: str = "mean", *, use_autogen: bool = True) -> None: ...
@@ -229,6 +337,8 @@ class GRPOLoss(_policy_gradient.GRPOLoss):
         clip_high: float | None = None,
         beta: float = 0.0,
         reduction: str = "mean",
+        loss_type: str = "grpo",
+        max_length: int | None = None,
         *,
         use_autogen: bool = True,
     ) -> None: ...

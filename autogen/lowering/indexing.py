@@ -13,7 +13,7 @@ from autogen.lowering import extremes, factories, joining, scattering, unrolling
 from autogen.lowering.entries import as_index, chosen_dims, is_at, looked_up, wrapped
 from autogen.lowering.pointwise import apply_op
 from autogen.lowering.registry import Context, lowers
-from autogen.lowering.values import Entry, Index, Value, aligned
+from autogen.lowering.values import Entry, Index, Shape, Value, aligned
 from autogen.lowering.values import reduction as reduce_value
 
 
@@ -80,6 +80,12 @@ class _NLL:
         rest = (*index[: self.dim], *index[self.dim + 1 :])
         return rest if len(rest) == len(self.target.shape) else (sympy.S.Zero,) * len(self.target.shape)
 
+    def factors(self, value: Value) -> list[Shape]:
+        """Of each dimension but the classes, the finest factors that the input or the target knows."""
+        own = [factors for dim, factors in enumerate(value.factors) if dim != self.dim]
+        pairs = zip(own, self.target.factors, strict=False)
+        return own if len(own) != len(self.target.shape) else [max(pair, key=len) for pair in pairs]
+
     def label(self, outer: Index) -> ir.Node:
         return as_index(self.target.at(outer))
 
@@ -105,7 +111,7 @@ def nll_loss_forward(
     """`-weight[y] * value[y]` of each row, ignored rows 0; the mean divides by the total weight."""
     nll = _NLL(context, target, weight, len(value.shape), ignore_index)
     shape = tuple(n for dim, n in enumerate(value.shape) if dim != nll.dim)
-    factors = [f for dim, f in enumerate(value.factors) if dim != nll.dim]
+    factors = nll.factors(value)
 
     def loss_at(index: Index) -> ir.Node:
         outer = nll.outer((*index[: nll.dim], sympy.S.Zero, *index[nll.dim :]))
@@ -150,4 +156,5 @@ def nll_loss_backward(
         context.name(row, "target_grad")
         return ir.apply("where", is_at(index[nll.dim], nll.label(outer)), row, ir.const(0, context.compute))
 
-    return Value(context.shape, context.dtype, at, value.factors)
+    factors = nll.factors(value)
+    return Value(context.shape, context.dtype, at, [*factors[: nll.dim], value.factors[nll.dim], *factors[nll.dim :]])

@@ -126,6 +126,17 @@ def calls_beyond_torch(size: tuple[int, int, int] = SMALL) -> Iterator[Call]:
     yield losses.KTOLoss(), (asked(real(n)), real(n), real(n) > 0)
     yield losses.PPOClipLoss(), (asked(real(n, c)), real(n, c), real(n, c))
     yield losses.GRPOLoss(), (asked(real(n, c)), real(n, c), real(n), real(n, c) > -1)
+    yield losses.FusedLinearCrossEntropyLoss(), (asked(real(n, dims)), asked(real(c, dims)), labels)
+    heads = (asked(real(n, dims)), asked(real(c, dims)), real(n, 2 * dims), real(c, 2 * dims))
+    yield losses.FusedLinearDistillationLoss(), heads
+    tokens = torch.randint(0, c, (4, n), generator=generator)
+    for name in ("FusedLinearDPOLoss", "FusedLinearIPOLoss"):
+        yield getattr(losses, name)(), (asked(real(4, n, dims)), asked(real(c, dims)), tokens, real(4))
+    for name in ("FusedLinearSimPOLoss", "FusedLinearORPOLoss"):
+        yield getattr(losses, name)(), (asked(real(4, n, dims)), asked(real(c, dims)), tokens)
+    judged = (asked(real(4, n, dims)), asked(real(c, dims)), tokens, real(4) > 0, real(4))
+    yield losses.FusedLinearKTOLoss(), judged
+    yield losses.FusedLinearGRPOLoss(), (asked(real(4, n, dims)), asked(real(c, dims)), tokens, real(4))
     yield losses.CoxPHLoss(), (asked(real(n)), real(n).exp(), real(n) > 0)
     yield losses.SISDRLoss(), (asked(real(n, places)), real(n, places))
     yield losses.VAELoss(), (asked(real(n, places)), real(n, places).sigmoid(), asked(real(n, c)), asked(real(n, c)))

@@ -71,8 +71,8 @@ def logits_of(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def log_probs_of(logits: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
-    """The log-probability of each label, in the shape of these; 0 where a label is ignored."""
-    return -F.cross_entropy(logits, labels.flatten(), ignore_index=ignore_index, reduction="none").view(labels.shape)
+    """The log-probability (rows,) of each label, 0 where it is ignored."""
+    return -F.cross_entropy(logits, labels.flatten(), ignore_index=ignore_index, reduction="none")
 
 
 def entropy_of(logits: Tensor) -> Tensor:

@@ -101,11 +101,11 @@ class FusedLinearGRPOLoss(GRPO):
         if mask is not None:
             counted = counted & mask.bool()
         logits = logits_of(hidden, weight, bias) / self.temperature
-        log_prob = log_probs_of(logits, labels, self.ignore_index)
+        log_prob = log_probs_of(logits, labels, self.ignore_index).view(labels.shape)
         if reference_hidden is not None and reference_weight is not None:
             with torch.no_grad():
                 others = logits_of(reference_hidden, reference_weight, reference_bias) / self.temperature
-                reference = log_probs_of(others, labels, self.ignore_index)
+                reference = log_probs_of(others, labels, self.ignore_index).view(labels.shape)
         loss = self.of_tokens(log_prob, old, advantage, counted, reference, num_items)
         if not self.outputs:
             return loss

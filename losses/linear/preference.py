@@ -6,7 +6,7 @@ called with them. The formulas are those of `autogen.losses.preference`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -31,10 +31,17 @@ class _Answers(ReducedLoss):
     ignore_index: int
     average: bool
 
-    def _log_probs(self, hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None) -> Tensor:
-        """The log-probability (N,) of each answer; without a label that counts it is 0."""
-        log_prob = log_probs_of(logits_of(hidden, weight, bias), labels, self.ignore_index).sum(-1)
-        return log_prob / (labels != self.ignore_index).sum(-1).clamp(min=1) if self.average else log_prob
+    def _log_probs(
+        self, hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, parts: int
+    ) -> list[Tensor]:
+        """The log-probability of each answer, in equal parts of the batch; without a label that counts it is 0."""
+        rows = log_probs_of(logits_of(hidden, weight, bias), labels, self.ignore_index).chunk(parts)
+        found = []
+        for own, answers in zip(rows, labels.chunk(parts), strict=True):
+            log_prob = own.view(answers.shape).sum(-1)
+            lengths = (answers != self.ignore_index).sum(-1).clamp(min=1)
+            found.append(log_prob / lengths if self.average else log_prob)
+        return found
 
 
 def _check_answers(
@@ -57,13 +64,14 @@ class _Referenced(_Answers):
         states: Tensor | None,
         weight: Tensor | None,
         bias: Tensor | None,
-    ) -> Tensor:
-        """The log-probabilities (N,) of the reference, which are not differentiated where they are computed here."""
+        parts: int,
+    ) -> Sequence[Tensor]:
+        """The log-probabilities of the reference, which are not differentiated where they are computed here."""
         if reference is not None:
-            return reference
+            return reference.chunk(parts)
         assert states is not None and weight is not None
         with torch.no_grad():
-            return self._log_probs(states, weight, labels, bias)
+            return self._log_probs(states, weight, labels, bias, parts)
 
 
 class _ReferencedPairs(_Referenced):
@@ -83,8 +91,8 @@ class _ReferencedPairs(_Referenced):
         """The loss of hidden states, chosen answers first."""
         _check_answers(hidden, weight, labels, bias)
         check_reference(hidden, hidden.shape[:1], reference, reference_hidden, reference_weight, reference_bias)
-        chosen, rejected = self._log_probs(hidden, weight, labels, bias).chunk(2)
-        others = self._reference(labels, reference, reference_hidden, reference_weight, reference_bias).chunk(2)
+        chosen, rejected = self._log_probs(hidden, weight, labels, bias, 2)
+        others = self._reference(labels, reference, reference_hidden, reference_weight, reference_bias, 2)
         return self.compare(chosen, rejected, *others)
 
 
@@ -94,7 +102,7 @@ class _Pairs(_Answers):
     def forward(self, hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None = None) -> Tensor:
         """The loss of hidden states, chosen answers first."""
         _check_answers(hidden, weight, labels, bias)
-        return self.compare(*self._log_probs(hidden, weight, labels, bias).chunk(2))
+        return self.compare(*self._log_probs(hidden, weight, labels, bias, 2))
 
 
 @autogen_loss(reads="arguments")
@@ -267,5 +275,6 @@ class FusedLinearKTOLoss(_Referenced, KTO):
         if target.shape != hidden.shape[:1]:
             raise ValueError(f"target must have the shape {tuple(hidden.shape[:1])}; got {tuple(target.shape)}")
         check_reference(hidden, hidden.shape[:1], reference, reference_hidden, reference_weight, reference_bias)
-        others = self._reference(labels, reference, reference_hidden, reference_weight, reference_bias)
-        return self.compare(self._log_probs(hidden, weight, labels, bias), others, target, mismatched)
+        (others,) = self._reference(labels, reference, reference_hidden, reference_weight, reference_bias, 1)
+        (own,) = self._log_probs(hidden, weight, labels, bias, 1)
+        return self.compare(own, others, target, mismatched)

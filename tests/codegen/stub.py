@@ -29,7 +29,7 @@ def text() -> str:
 
 
 def _module(cls: type) -> str:
-    return cls.__module__.rpartition(".")[2]
+    return cls.__module__.split(".")[2]  # of autogen.losses
 
 
 def _class(cls: type) -> Iterator[str]:
