@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 import autogen.losses
-from autogen import policy
+from autogen import explain, policy
 from autogen.losses.linear._head import HeadOutputs
+from autogen.report.samples import ODD, calls_beyond_torch
 from tests.interpret import references_of_heads as heads
 from tests.interpret.compare import upstream_of
 from tests.interpret.samples import Samples
@@ -221,6 +222,15 @@ def test_all_ignored(case: Case, use_autogen: bool) -> None:
         for name, each in zip((k for k, v in drawn.items() if v.requires_grad), found, strict=True)
         if name != "reference"
     )
+
+
+@pytest.mark.parametrize("name", sorted({case.loss for case in CASES}))
+def test_logits_are_read_once_each_way(name: str) -> None:
+    """What is known of answers is computed once, and not again for each of their tokens."""
+    (call,) = [(loss, inputs) for loss, inputs in calls_beyond_torch(ODD) if type(loss).__name__ == name]
+    report = explain(call[0], *call[1])
+    for direction in (report.forward, report.backward):
+        assert direction is not None and direction.bytes_moved < 1.01 * direction.bytes_minimum, direction.source
 
 
 def test_outputs_of_cross_entropy() -> None:
