@@ -64,7 +64,7 @@ def describe(steps: Sequence[Step], sizes: Mapping[str, int]) -> DirectionReport
             configs=(*report.configs, *one.configs),
             passes=(*report.passes, *one.passes),
             chunks=(*report.chunks, f"{count} chunk{'s' if count > 1 else ''} of {max(lengths, default=0)} rows: "
-                    f"{', '.join(one.kernels)}, and {len(one.torch_steps)} products"),
+                    f"{', '.join(one.kernels)}, and {len(one.torch_steps)} product{'s' if len(one.torch_steps) > 1 else ''}"),
         )  # fmt: skip
     return report
 

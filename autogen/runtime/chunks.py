@@ -91,7 +91,8 @@ class ChunkLoop:
                 *(each.narrow(0, start, length) for each in by_rows),
                 *made[len(chunk.rows) :],
             ]
-            self._direction({**sizes, ROWS.name: length}, device)(given, sizes if self._varies else None)
+            known = {**sizes, ROWS.name: length}
+            self._direction(known, device)(given, known if self._varies else None)
             start += length
         return tuple(made)
 

@@ -159,6 +159,29 @@ def sharded_vocabulary(rank: int, ranks: int) -> Iterator[tuple[str, Found]]:
     eager = own.detach().clone().requires_grad_()
     by_hand(eager, labels).backward()
     yield "by hand", {**counts_of(autogen_loss(by_hand), own, labels), "eager": eager.grad}
+    yield "head", head_in_chunks(rank, ranks)
+
+
+def head_of(ranks: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The weight of a head with four classes for each rank, hidden states, and labels."""
+    generator = torch.Generator().manual_seed(7)
+    weight, hidden = (torch.randn(n, 5, generator=generator).requires_grad_() for n in (4 * ranks, 9))
+    return weight, hidden, torch.randint(0, 4 * ranks, (9,), generator=generator)
+
+
+def head_in_chunks(rank: int, ranks: int) -> Found:
+    """The loss of a head whose classes are divided among ranks, in chunks of rows."""
+    loss = losses.VocabParallelCrossEntropyLoss(sizes=(4,) * ranks)
+
+    def of_head(weight: Tensor, hidden: Tensor, labels: Tensor) -> Tensor:
+        return loss(hidden @ weight.t(), labels)
+
+    weight, hidden, labels = head_of(ranks)
+    own = weight.detach().split(4)[rank].clone().requires_grad_()
+    decorated = autogen_loss(of_head, chunk=4)
+    found = counts_of(decorated, own, hidden, labels)
+    forward = explain(decorated, own, hidden, labels).forward
+    return {**found, "hidden": hidden.grad, "chunks": forward.chunks if forward else ()}
 
 
 def mixed(rank: int) -> Iterator[tuple[str, Found]]:

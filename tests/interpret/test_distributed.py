@@ -94,6 +94,20 @@ def test_collectives_of_users_are_steps(found: list[dict[str, Any]]) -> None:
         assert own["backward"] == (2, 2)
 
 
+@of_two
+def test_a_sharded_head_in_chunks(found: list[dict[str, Any]]) -> None:
+    """Each rank has the gradient of its classes, and its part of the hidden states'."""
+    weight, hidden, labels = (each.double() if each.is_floating_point() else each for each in work.head_of(len(found)))
+    value = F.cross_entropy(hidden @ weight.t(), labels)
+    of_weight, of_hidden = torch.autograd.grad(value, (weight, hidden))
+    heads = [rank["head"] for rank in found]
+    for own, part in zip(heads, of_weight.split(4), strict=True):
+        torch.testing.assert_close(own["value"].double(), value.detach(), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(own["gradient"].double(), part, rtol=1e-5, atol=1e-6)
+        assert own["chunks"][0].startswith("3 chunks of 4 rows") and own["forward"][1] == 1 and own["backward"][1] == 0
+    torch.testing.assert_close(sum(own["hidden"] for own in heads).double(), of_hidden, rtol=1e-5, atol=1e-6)
+
+
 def test_collectives_keep_their_order(found: list[dict[str, Any]]) -> None:
     """The first rank runs the loss in torch, the others on kernels."""
     inputs = [rank["ordered"]["input"].double() for rank in found]

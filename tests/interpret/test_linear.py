@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import autogen.losses
-from autogen import explain, policy
+from autogen import autogen_loss, explain, policy
 from autogen.losses.linear._head import HeadOutputs
 from autogen.report.samples import ODD, calls_beyond_torch
 from tests.interpret import references_of_heads as heads
@@ -61,9 +61,14 @@ class Case(NamedTuple):
             drawn["reference"] = drawn.pop("references")
         return {k: v.requires_grad_(k in FLOATS and v.is_floating_point()) for k, v in drawn.items()}
 
-    def run(self, drawn: Mapping[str, Any], **options: Any) -> list[Tensor]:
-        """The value of the loss, and the gradients of all that asks for them."""
-        return gradients(getattr(autogen.losses, self.loss)(**self.options, **options)(**drawn), drawn)
+    def run(self, drawn: Mapping[str, Any], *, chunk: int | None = None, **options: Any) -> list[Tensor]:
+        """The value of the loss, in chunks of so many rows, and the gradients of all that asks for them."""
+        loss = getattr(autogen.losses, self.loss)(**self.options, **options)
+        if chunk is not None:
+            loss = autogen_loss(loss, chunk=chunk)
+            report = explain(loss, **drawn)
+            assert report.forward is not None and report.forward.chunks, report.reason
+        return gradients(loss(**drawn), drawn)
 
     def expected(self, drawn: Mapping[str, Any], reduction: str) -> list[Tensor]:
         """The same of the reference."""
@@ -166,6 +171,16 @@ def test_options(case: Case) -> None:
             torch.testing.assert_close(found, exact, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_in_chunks(case: Case) -> None:
+    """The last of them has fewer rows."""
+    drawn = case.draw()
+    for reduction in reductions_of(case)[::2]:
+        with policy("mandatory"):
+            found = case.run(drawn, chunk=8, reduction=reduction)
+        torch.testing.assert_close(found, case.expected(drawn, reduction), rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("case", FEW, ids=lambda case: case.loss)
 @pytest.mark.parametrize("frozen", ["hidden", "weight"])
 def test_what_is_frozen(case: Case, frozen: str) -> None:
@@ -175,11 +190,15 @@ def test_what_is_frozen(case: Case, frozen: str) -> None:
 
 
 @pytest.mark.parametrize("case", FEW, ids=lambda case: case.loss)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_halves(case: Case, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "chunk"),
+    [(torch.bfloat16, None), (torch.float16, None), (torch.bfloat16, 8), (torch.float16, 8)],
+    ids=str,
+)
+def test_halves(case: Case, dtype: torch.dtype, chunk: int | None) -> None:
     """An error is at most twice that of the loss as it is written; torch multiplies halves for both."""
     drawn = case.draw(dtype)
-    ours, theirs = case.run(drawn), case.run(drawn, use_autogen=False)
+    ours, theirs = case.run(drawn, chunk=chunk), case.run(drawn, use_autogen=False)
     assert ours[0].dtype == theirs[0].dtype == torch.float32
     for own, their, true in zip(ours, theirs, case.expected(doubled(drawn), "mean"), strict=True):
         assert own.dtype == their.dtype
@@ -194,7 +213,9 @@ def test_few_tokens(case: Case) -> None:
     drawn = case.draw(rows=(answers, 1))
     if "labels" in drawn:
         drawn["labels"] = torch.zeros_like(drawn["labels"])
-    torch.testing.assert_close(case.run(drawn), case.expected(drawn, "mean"), rtol=1e-9, atol=1e-12)
+    for chunk in (None, 1) if answers == 2 else (None,):
+        found = case.run(drawn, chunk=chunk)
+        torch.testing.assert_close(found, case.expected(drawn, "mean"), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("use_autogen", [True, False])
