@@ -13,7 +13,7 @@ from autogen import ir
 from autogen.emission.source import KernelSource
 from autogen.errors import SourceLine
 from autogen.report.records import DirectionReport
-from autogen.runtime.chunks import loops_in
+from autogen.runtime.chunks import ChunkLoop, loops_in
 from autogen.runtime.handwritten import Backward, Forward, Launch, bytes_in_memory
 from autogen.runtime.launch import Launcher, Step, kernels_in
 from autogen.scheduling.chunks.body import ROWS
@@ -50,22 +50,33 @@ def describe(steps: Sequence[Step], sizes: Mapping[str, int]) -> DirectionReport
     """The report on one direction, for the given sizes."""
     report = _of_steps(steps, sizes)
     for loop in loops_in(steps):
-        lengths = Counter(loop.lengths(sizes))
-        of_chunks = [(_of_steps(loop.steps({**sizes, ROWS.name: rows}), {**sizes, ROWS.name: rows}), times)
-                     for rows, times in lengths.items()]  # fmt: skip
-        (one, _), count = of_chunks[0], sum(lengths.values())
+        report = _with_chunks(report, loop, sizes)
+    return report
+
+
+def _with_chunks(report: DirectionReport, loop: ChunkLoop, sizes: Mapping[str, int]) -> DirectionReport:
+    """A report with what is done for each chunk of rows."""
+    lengths = loop.lengths(sizes)
+    for rows, times in Counter(lengths).items():
+        known = {**sizes, ROWS.name: rows}
+        own = _of_steps(loop.steps(known), known)
         report = replace(
             report,
-            launches=report.launches + sum(each.launches * times for each, times in of_chunks),
-            source="\n\n".join(filter(None, (report.source, one.source))),
-            bytes_moved=report.bytes_moved + sum(each.bytes_moved * times for each, times in of_chunks),
-            bytes_minimum=report.bytes_minimum + sum(each.bytes_minimum * times for each, times in of_chunks),
-            kernels=(*report.kernels, *one.kernels),
-            configs=(*report.configs, *one.configs),
-            passes=(*report.passes, *one.passes),
-            chunks=(*report.chunks, f"{count} chunk{'s' if count > 1 else ''} of {max(lengths, default=0)} rows: "
-                    f"{', '.join(one.kernels)}, and {len(one.torch_steps)} product{'s' if len(one.torch_steps) > 1 else ''}"),
-        )  # fmt: skip
+            launches=report.launches + own.launches * times,
+            bytes_moved=report.bytes_moved + own.bytes_moved * times,
+            bytes_minimum=report.bytes_minimum + own.bytes_minimum * times,
+        )
+        if rows == lengths[0]:  # the last may have fewer
+            chunks, products = f"{len(lengths)} chunk" + "s" * (len(lengths) > 1), len(own.torch_steps)
+            done = f"{', '.join(own.kernels)}, and {products} product" + "s" * (products > 1)
+            report = replace(
+                report,
+                source="\n\n".join(filter(None, (report.source, own.source))),
+                kernels=(*report.kernels, *own.kernels),
+                configs=(*report.configs, *own.configs),
+                passes=(*report.passes, *own.passes),
+                chunks=(*report.chunks, f"{chunks} of {rows} rows: {done}"),
+            )
     return report
 
 

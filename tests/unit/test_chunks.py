@@ -48,6 +48,13 @@ def test_rows_as_digits() -> None:
     assert whole is not None and whole.is_all and whole.is_one(Axis("row", N)) is None
 
 
+def test_rows_of_the_second_half() -> None:
+    """Which begin in the middle of a sequence, if the number of tokens is odd."""
+    rows, sizes = rows_of(T * b + Axis("t", T) + (B * T + 1) // 2, B * T), {B: 3, T: 5}
+    assert rows is not None and not rows.is_all and rows.first == (B * T + 1) // 2
+    assert _at(rows, 14, sizes) == {"b": 1, "t": 1}
+
+
 @pytest.mark.parametrize(("row", "count"), [(2 * n, 2 * N), (n * n, N * N), (n + b, N), (sympy.Integer(3), N)], ids=str)
 def test_rows_that_are_no_digits(row: sympy.Expr, count: sympy.Expr) -> None:
     assert rows_of(row, count) is None

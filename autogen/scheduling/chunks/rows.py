@@ -12,6 +12,7 @@ import torch
 
 from autogen import compat, ir
 from autogen.ir import Axis, Buffer, Node
+from autogen.lowering.entries import surely_within
 
 
 class Digit(NamedTuple):
@@ -25,11 +26,12 @@ class Digit(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """`row`, one of `count`, as digits: in a matrix of the tokens of sequences, `T * b + t + 1`."""
+    """`row`, one of `count`, as digits after the `first`: in a matrix of the tokens of sequences, `T * b + t + 1`."""
 
     row: sympy.Expr
     count: sympy.Expr
     digits: tuple[Digit, ...]
+    first: sympy.Expr = sympy.S.Zero
 
     @property
     def axes(self) -> frozenset[Axis]:
@@ -39,23 +41,21 @@ class Rows:
     @property
     def is_all(self) -> bool:
         """Whether every row of the matrix is one."""
-        return all(digit.offset == 0 and digit.axis.size == digit.extent for digit in self.digits)
+        return self.first == 0 and all(each.offset == 0 and each.axis.size == each.extent for each in self.digits)
 
     def places(self, row: Axis) -> dict[Axis, sympy.Expr]:
         """The axes, at a row of the matrix."""
-        if len(self.digits) == 1:  # of stride 1
-            return {digit.axis: row - digit.offset for digit in self.digits}
-        functions, found = compat.size_functions(), dict[Axis, sympy.Expr]()
+        functions, found, since = compat.size_functions(), dict[Axis, sympy.Expr](), row - self.first
         for position, digit in enumerate(self.digits):
-            place = row if digit.stride == 1 else functions.FloorDiv(row, digit.stride)
+            place = since if digit.stride == 1 else functions.FloorDiv(since, digit.stride)
             place = functions.Mod(place, digit.extent) if position else place
             found[digit.axis] = place - digit.offset
         return found
 
     def is_one(self, row: Axis) -> Node | None:
         """Whether a row of the matrix is one; None if every one is."""
-        found: Node | None = None
-        places = self.places(row)
+        zero, places = ir.const(0, torch.int64), self.places(row)
+        found = ir.apply("ge", ir.index(row - self.first), zero) if self.first != 0 else None
         for digit in self.digits:
             if digit.offset == 0 and digit.axis.size == digit.extent:
                 continue
@@ -106,10 +106,12 @@ def rows_of(row: sympy.Expr, count: sympy.Expr) -> Rows | None:
         extent = quotient(above, strides[axis])
         if extent is None or (digits and extent == 1):
             return None
-        offset, rest = _split(rest, strides[axis])
+        offset, others = _split(rest, strides[axis])
+        if digits and not surely_within(offset + axis, extent):  # else it would be one of the digit before
+            offset, others = sympy.S.Zero, rest
         digits.append(Digit(axis, strides[axis], offset, extent))
-        above = strides[axis]
-    return Rows(row, count, tuple(digits)) if above == 1 and rest == 0 else None
+        above, rest = strides[axis], others
+    return Rows(row, count, tuple(digits), rest) if above == 1 else None
 
 
 def quotient(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr | None:
