@@ -252,11 +252,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not gpu.is_there():
         host.pretend()
     dtypes = options.dtypes or ([torch.bfloat16] if gpu.is_there() else [torch.float32, torch.bfloat16])
-    sizes = options.sizes or (GPU_SIZES if gpu.is_there() else SIZES)
+    shapes: Sequence[tuple[int, int, int]] = options.sizes or (GPU_SIZES if gpu.is_there() else SIZES)
     rows = []
     for dtype in dtypes:
-        for shape in sizes:
-            size = Size(*shape, dtype=dtype, chunk=options.chunk or _chunk(shape, dtype))
+        for shape in shapes:
+            size = Size(*shape, dtype, options.chunk or _chunk(shape, dtype))
             of_size = []
             with policy("mandatory"):
                 for loss in LOSSES:

@@ -1,4 +1,4 @@
-"""A line chart as inline SVG; its colours are classes of the page's style sheet."""
+"""Charts of lines and of bars as inline SVG; their colours are classes of the page's style sheet."""
 
 from __future__ import annotations
 
@@ -52,6 +52,28 @@ def chart(description: str, lines: Sequence[Line], *, logarithmic: bool = False)
     for line in lines:
         points = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in enumerate(line.values))
         parts.append(f'<polyline class="{line.style}" points="{points}"/>')
+    return Markup("\n".join([*parts, "</svg>"]))
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar: its class in the style sheet, what it is of, its length, and that as text."""
+
+    style: str
+    name: str
+    value: float
+    text: str
+
+
+def bars(description: str, found: Sequence[Bar]) -> Markup:
+    """Draw bars below each other, each under its name."""
+    longest, height = max(bar.value for bar in found), HEIGHT / len(found)
+    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{description}">']
+    for number, bar in enumerate(found):
+        top, width = number * height + 40, (WIDTH - 100) * bar.value / longest
+        parts.append(f'<text x="0" y="{top - 8:.1f}">{bar.name}</text>')
+        parts.append(f'<rect class="{bar.style}" x="0" y="{top:.1f}" width="{width:.1f}" height="{height - 70:.1f}"/>')
+        parts.append(f'<text x="{width + 8:.1f}" y="{top + (height - 70) / 2 + 4:.1f}">{bar.text}</text>')
     return Markup("\n".join([*parts, "</svg>"]))
 
 

@@ -44,6 +44,8 @@ def progress() -> Progress:
 def show(findings: Findings) -> None:
     """Print the results."""
     _show_training(findings.training)
+    color = "green" if findings.heads.agrees else "bold red"
+    console.print(f"\n[{color}]{findings.heads.statement}.[/]\n")
     console.print(_table(findings))
     console.print(f"[dim]{_CAPTION}[/]")
     for fault in _faults(findings):

@@ -1,8 +1,9 @@
-"""Counting launches from outside: at Triton's interpreter or in the GPU's own trace, not by what autogen claims."""
+"""Counting launches and memory from outside: at Triton's interpreter, in the GPU's own trace, by torch's allocators."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,20 +24,47 @@ def counted_launches(device: torch.device, name: str = "") -> Iterator[Launches]
         yield launches
 
 
+def peak_bytes(device: torch.device, call: Callable[[], object]) -> int:
+    """What a call allocates at most, beside what there is; it is called twice."""
+    from bench import gpu, memory
+
+    call()
+    if device.type == "cuda":
+        return gpu.peak(lambda _: call(), lambda _: None)
+    # Triton's interpreter keeps what it was given in cycles of its own.
+    gc.freeze()
+    try:
+        with _after_interpreted(gc.collect):
+            return memory.profiled(call)[1]
+    finally:
+        gc.unfreeze()
+
+
 @contextmanager
 def _in_interpreter() -> Iterator[Launches]:
+    launches = Launches()
+
+    def count() -> None:
+        launches.count += 1
+
+    with _after_interpreted(count):
+        yield launches
+
+
+@contextmanager
+def _after_interpreted(then: Callable[[], object]) -> Iterator[None]:
+    """Do something after each launch of Triton's interpreter."""
     from triton.runtime.interpreter import GridExecutor
 
-    launches = Launches()
     original = GridExecutor.__call__
 
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        launches.count += 1
-        return original(self, *args, **kwargs)
+    def call(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        then()
 
     GridExecutor.__call__ = call
     try:
-        yield launches
+        yield
     finally:
         GridExecutor.__call__ = original
 

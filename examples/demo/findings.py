@@ -9,14 +9,16 @@ import torch
 from examples.demo.compiling import Verdict
 from examples.demo.training import Training
 from examples.demo.walking import Row
+from examples.llm_head import Heads
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What happened on a device: the training, and for every case a row of the table and its compilation."""
+    """What happened on a device: both trainings, and for every case a row of the table and its compilation."""
 
     device: torch.device
     training: Training
+    heads: Heads
     rows: list[Row]
     verdicts: list[list[Verdict]]
 
@@ -24,4 +26,5 @@ class Findings:
     def good(self) -> bool:
         """Whether everything is as it should be."""
         compiled = all(verdict.good for verdicts in self.verdicts for verdict in verdicts)
-        return self.training.agrees and compiled and all(row.report.path == "generated" for row in self.rows)
+        generated = all(row.report.path == "generated" for row in self.rows)
+        return self.training.agrees and self.heads.agrees and compiled and generated

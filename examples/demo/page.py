@@ -14,6 +14,7 @@ from pygments.lexers import PythonLexer
 from examples.demo import words
 from examples.demo.chart import Line, chart
 from examples.demo.findings import Findings
+from examples.demo.heads import curve_of, memory_of
 from examples.demo.training import Difference, Training
 
 # Below what single precision can show; logarithms need something above zero.
@@ -41,6 +42,9 @@ def write_page(findings: Findings, path: Path) -> Path:
         launches=Counter(words.launches_text(row) for row in findings.rows),
         curve=_curve(findings.training),
         drift=_drift(findings.training),
+        heads=findings.heads,
+        head_curve=curve_of(findings.heads),
+        head_memory=memory_of(findings.heads),
         words=words,
     )
     path.parent.mkdir(parents=True, exist_ok=True)

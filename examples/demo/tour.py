@@ -10,10 +10,13 @@ from examples.demo import console
 from examples.demo.cases import Case, cases
 from examples.demo.compiling import Compilation
 from examples.demo.findings import Findings
+from examples.demo.heads import recurrent
 from examples.demo.training import load_digits, train
 from examples.demo.walking import examine
+from examples.llm_head import compare
 
 QUICK_TARGETS = ("sm_90",)
+HEAD_STEPS, QUICK_HEAD_STEPS = 8, 4
 
 
 def explore(device: torch.device, steps: int, quick: bool) -> Findings:
@@ -32,6 +35,9 @@ def explore(device: torch.device, steps: int, quick: bool) -> Findings:
                 progress.update(compiling, completed=compilation.done)
 
             training = train(data, steps, tick)
+            head_steps = QUICK_HEAD_STEPS if quick else HEAD_STEPS
+            speaking = progress.add_task("Training a language model's head", total=2 * head_steps)
+            heads = compare(recurrent, device, head_steps, lambda: progress.advance(speaking))
             rows = []
             for case in progress.track(walk, description="Running every loss"):
                 rows.append(examine(case, device))
@@ -39,7 +45,7 @@ def explore(device: torch.device, steps: int, quick: bool) -> Findings:
             while compilation.is_alive():
                 compilation.join(0.2)
                 tick(steps)
-    return Findings(device, training, rows, [compilation.verdicts(number) for number in range(len(walk))])
+    return Findings(device, training, heads, rows, [compilation.verdicts(number) for number in range(len(walk))])
 
 
 def _batch(device: torch.device, quick: bool) -> int:

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 # What each needs beside the package.
 EXAMPLES = {
     "huggingface": ["transformers", "accelerate"],
+    "llm_head": ["transformers"],
     "lightning_module": ["lightning"],
     "accelerate_loop": ["accelerate"],
     "ddp": [],

@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from autogen import losses
+from examples import llm_head
 from examples.demo import training
 from examples.demo.cases import cases
+from examples.demo.heads import recurrent
+from examples.llm_head import compare
 from tests.interpret.table import ELSEWHERE
 
 ROOT = Path(__file__).parent.parent.parent
@@ -42,6 +46,7 @@ def test_quick_demo(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Triton's interpreter" in done.stdout
     assert "agree at each of the 30 steps" in done.stdout
+    assert "Head and loss agree at each of the 4 steps, in chunks with " in done.stdout
     assert str(output) in done.stdout
 
     text = output.read_text(encoding="utf-8")
@@ -55,6 +60,23 @@ def test_quick_demo(tmp_path: Path) -> None:
     for case in cases(16):
         assert case.description in page.text
     assert page.text.count("@triton.jit") == 2 * len(cases(16))
+    assert text.count("<polyline") == 6 and text.count("<rect") == 2
+
+
+@pytest.mark.interpreted  # allocates on the CPU
+def test_a_head_learns_the_same_in_chunks_of_less_memory() -> None:
+    found = compare(recurrent, torch.device("cpu"), steps=3)
+    assert found.agrees and found.chunks.losses[-1] < found.chunks.losses[0]
+    count, tokens = llm_head.words(torch.device("cpu"))[1], llm_head.SEQUENCES * llm_head.LENGTH
+    gradients = 4 * llm_head.WIDTH * (count + tokens)
+    assert found.torch.peak > gradients + 3 * 4 * tokens * count - 1
+    assert found.chunks.peak < gradients + 1.15 * 2 * 4 * llm_head.CHUNK * count
+
+
+def test_heads_that_differ_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llm_head, "in_chunks", lambda h, w, y: F.cross_entropy(h @ w.t(), y, label_smoothing=0.01))
+    found = compare(recurrent, torch.device("cpu"), steps=3)
+    assert not found.agrees and "DO NOT agree" in found.statement
 
 
 def test_every_loss_is_in_the_walk() -> None:
