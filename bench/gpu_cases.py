@@ -22,7 +22,7 @@ Inputs = Callable[[Shape, torch.dtype, str], tuple[Tensor, ...]]
 
 @dataclass(frozen=True)
 class Case:
-    """A loss at one size; `liger` names a class of Liger-Kernel, if it has one.
+    """A loss at one size; `liger` names a class of Liger-Kernel, and `of_torch` is torch's own fused form, if any.
 
     `is_quick` cases are those of a short run. `trained` are the inputs that ask for their gradients, in all columns:
     what models predict, but no targets.
@@ -37,6 +37,7 @@ class Case:
     liger: str | None = None
     is_quick: bool = False
     trained: tuple[int, ...] = (0,)
+    of_torch: Callable[[], Any] | None = None
 
     def training(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Inputs as leaves, of which the trained ones ask for their gradients."""
@@ -126,6 +127,23 @@ def _tvd(p: Tensor, q: Tensor) -> Tensor:
     return (p - q).abs().sum() / 2 / p.shape[0]
 
 
+def _head(shape: Shape, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+    rows, width, classes = shape
+    weight, hidden = _real((classes, width), dtype, device), _real((rows, width), dtype, device)
+    return weight, hidden, torch.randint(0, classes, (rows,), device=device)
+
+
+def linear_cross_entropy(weight: Tensor, hidden: Tensor, labels: Tensor) -> Tensor:
+    """Cross entropy of a language model's head, with arguments in Liger-Kernel's order."""
+    return F.cross_entropy(hidden @ weight.t(), labels)
+
+
+def _torchs_linear_cross_entropy() -> Callable[..., Any]:
+    """torch's own chunks of rows, since 2.12."""
+    options = nn.LinearCrossEntropyOptions()
+    return lambda weight, hidden, labels: F.linear_cross_entropy(hidden, weight, labels, options=options)
+
+
 def _generated(function: Callable[..., Any]) -> Callable[[], Any]:
     from autogen import autogen_loss
 
@@ -147,6 +165,7 @@ ELEMENTWISE: list[Shape] = [
     (256, 2048, 7, 7),
 ]
 LARGE: Shape = (2**18, 256)
+HEAD: Shape = (8192, 4096, 128256)  # rows, dimensions, classes
 SMALL: list[Shape] = [(2**k,) for k in (10, 12, 14, 16, 18, 20)]
 OF_TORCH: dict[str, Inputs] = {  # by their names there
     "L1Loss": _pair,
@@ -171,6 +190,7 @@ OF_TORCH: dict[str, Inputs] = {  # by their names there
 TRAINED: dict[str, tuple[int, ...]] = {  # others: the first input
     "CosineEmbeddingLoss": (0, 1),
     "GaussianNLLLoss": (0, 2),
+    "linear_cross_entropy": (0, 1),
     "MarginRankingLoss": (0, 1),
     "TripletMarginLoss": (0, 1, 2),
     "infonce": (0, 1),
@@ -197,6 +217,17 @@ def _cases() -> Iterator[Case]:
             liger="LigerCrossEntropyLoss",
             is_quick=shape in quick,
         )
+    yield Case(
+        name="linear_cross_entropy",
+        shape=HEAD,
+        dtype=BF16,
+        autogen=_generated(linear_cross_entropy),
+        eager=lambda: linear_cross_entropy,
+        inputs=_head,
+        liger="LigerFusedLinearCrossEntropyLoss",
+        is_quick=True,
+        of_torch=_torchs_linear_cross_entropy if hasattr(nn, "LinearCrossEntropyOptions") else None,
+    )
     for shape in LARGE_VOCABULARY:
         yield Case(
             name="kl_div",

@@ -15,6 +15,7 @@ from bench.results import FOLDER, Row, read
 
 COLORS = {
     "eager": "#888888",
+    "torch": "#8c564b",
     "compile": "#1f77b4",
     "autotune": "#17becf",
     "liger": "#2ca02c",

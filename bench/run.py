@@ -1,7 +1,8 @@
 """Every case on a GPU, ours beside torch eager, torch.compile and Liger-Kernel; added to `bench/results/<gpu>.csv`.
 
 The column "autogen" computes gradients in backward, as by default, and "early" in forward; "tuned" is the first
-one with configurations that were timed (`autogen.tuning`).
+one with configurations that were timed (`autogen.tuning`). "torch" is a form of torch's own that is not eager's: of the
+loss of a head, its chunks of rows.
 
     python -m bench.run [--quick] [--seconds 500] [--only bce] [--columns eager,autogen] [--again]
 
@@ -37,13 +38,15 @@ from bench import goals, gpu, results
 from bench.gpu_cases import Case, cases
 from bench.results import DIRECTIONS, Row
 
-COLUMNS = ("eager", "compile", "autotune", "liger", *results.OURS)
-QUICK = ("eager", "compile", "liger", "autogen", "early")
+COLUMNS = ("eager", "torch", "compile", "autotune", "liger", *results.OURS)
+QUICK = ("eager", "torch", "compile", "liger", "autogen", "early")
 
 
 def losses(case: Case) -> Iterator[tuple[str, Callable[[], Any]]]:
     """A loss per column; a column that has none is left out."""
     yield "eager", case.eager
+    if case.of_torch:
+        yield "torch", case.of_torch
     yield "compile", lambda: torch.compile(case.eager())
     yield "autotune", lambda: torch.compile(case.eager(), mode="max-autotune-no-cudagraphs")
     if case.liger and importlib.util.find_spec("liger_kernel"):

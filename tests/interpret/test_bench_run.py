@@ -16,7 +16,13 @@ from bench.gpu_cases import Case, cases
 from bench.run import source_files
 from tests.interpret.launches import LAUNCHES
 
-SIZES = {"cross_entropy": (6, 40), "bce_with_logits": (300,), "giou": (5, 7, 4), "dice": (2, 1, 5, 6)}
+SIZES = {
+    "cross_entropy": (6, 40),
+    "linear_cross_entropy": (6, 8, 40),
+    "bce_with_logits": (300,),
+    "giou": (5, 7, 4),
+    "dice": (2, 1, 5, 6),
+}
 
 
 def launches(calls: Mapping[str, tuple[gpu.Call, gpu.Call]]) -> dict[str, int]:
@@ -88,7 +94,10 @@ def test_a_run_measures_every_case_once(
     head, *lines = capsys.readouterr().out.splitlines()
     assert "a copy moves 100 GB/s" in head
     assert any(line.startswith("bce_with_logits 300 float32 both") for line in lines)
-    assert [line.split()[0] for line in lines[-8:]] == ["open", "missed", "open", "missed", "met", "met", "met", "met"]
+    words = ["open", "missed", "open", "missed", *["met"] * 5]
+    assert [line.split()[0] for line in lines[-len(words) :]] == words
+    others = {row.column for row in found if row.case == "linear_cross_entropy"}
+    assert ("torch" in others) is hasattr(torch.nn, "LinearCrossEntropyOptions")
 
     timed.clear()
     assert run.main(["--quick"]) == 0

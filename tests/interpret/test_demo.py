@@ -68,9 +68,8 @@ def test_a_head_learns_the_same_in_chunks_of_less_memory() -> None:
     found = compare(recurrent, torch.device("cpu"), steps=3)
     assert found.agrees and found.chunks.losses[-1] < found.chunks.losses[0]
     count, tokens = llm_head.words(torch.device("cpu"))[1], llm_head.SEQUENCES * llm_head.LENGTH
-    gradients = 4 * llm_head.WIDTH * (count + tokens)
-    assert found.torch.peak > gradients + 3 * 4 * tokens * count - 1
-    assert found.chunks.peak < gradients + 1.15 * 2 * 4 * llm_head.CHUNK * count
+    assert found.torch.peak >= 3 * 4 * tokens * count, "logits, their logarithms and their gradient"
+    assert found.chunks.peak <= 1.15 * 4 * (llm_head.WIDTH * (count + tokens) + 2 * llm_head.CHUNK * count)
 
 
 def test_heads_that_differ_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,9 +136,22 @@ def test_goals_of_bandwidth_and_memory() -> None:
     assert verdicts(much)[4] is False and "2.00 MiB" in goals.summary(much)
 
 
+def test_goals_of_heads() -> None:
+    """Products are no work of kernels; memory is counted as chunks need it."""
+    needed = (4096 + 32768) * 512 * 2 + 32768 * 512 * 4 + 2 * 2048 * 32768 * 2
+    head = replace(
+        ROW, case="linear_cross_entropy", size="4096x512x32768", dtype="bfloat16", direction="both", launches=9,
+        peak_bytes=int(1.14 * needed), percent_of_copy=5.0, gigabytes_per_second=1e9,
+    )  # fmt: skip
+    assert [goal.is_met for goal in goals.goals([head])] == [None] * 7 + [True, True]
+    much = replace(head, peak_bytes=int(1.16 * needed))
+    assert [goal.is_met for goal in goals.goals([much])][-1] is False
+    assert "1.16 (linear_cross_entropy" in goals.summary([much])
+
+
 def test_goals_of_launches_errors_and_failures() -> None:
     def judged(*rows: Row) -> list[bool | None]:
-        return [goal.is_met for goal in goals.goals(rows)][5:]
+        return [goal.is_met for goal in goals.goals(rows)][5:8]
 
     both, eager = replace(ROW, direction="both", launches=2), replace(ROW, column="eager", error=1e-7)
     assert judged() == [None] * 3
@@ -151,7 +164,9 @@ def test_goals_of_launches_errors_and_failures() -> None:
     assert judged(low, replace(ROW, dtype="bfloat16", error=1e-3))[1] is True, "within a rounding"
     assert judged(eager, replace(ROW, error=math.inf))[1] is False
     unknown = replace(both, size="8192x16384", launches=None, peak_bytes=None, percent_of_copy=None)
-    assert [goal.is_met for goal in goals.goals([unknown])] == [None] * 7 + [True], "what failed alone is not judged"
+    assert [goal.is_met for goal in goals.goals([unknown])] == [None] * 7 + [True, None], (
+        "what failed alone is not judged"
+    )
     failed = replace(FAILED, column="autogen")
     assert judged(failed, eager)[2] is False and judged(failed)[2] is True
 
@@ -190,10 +205,12 @@ def test_every_case_runs_and_ours_agrees() -> None:
             seen.add(case.name)
             ours, theirs = case.autogen()(*inputs), case.eager()(*inputs)
             torch.testing.assert_close(ours, theirs)
+            if case.of_torch:
+                torch.testing.assert_close(case.of_torch()(*inputs), theirs)
             trained = [inputs[k] for k in case.trained]
             assert trained == [each for each in inputs if each.requires_grad]
             torch.testing.assert_close(*(torch.autograd.grad(each, trained) for each in (ours, theirs)))
-    assert len(seen) == 32
+    assert len(seen) == 33
 
 
 def test_columns_have_the_names_that_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,7 +218,7 @@ def test_columns_have_the_names_that_can_be_asked_for(capsys: pytest.CaptureFixt
     assert {*run.QUICK} < {*run.COLUMNS}
     with pytest.raises(SystemExit):
         run.main(["--columns", "autogen,inductor"])
-    assert "inductor: choose from eager, compile" in capsys.readouterr().err
+    assert "inductor: choose from eager, torch, compile" in capsys.readouterr().err
 
 
 def test_drawings_are_xml(tmp_path: Path) -> None:
