@@ -95,7 +95,7 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
     """
     from autogen.decorator import call_of
     from autogen.parts import PARTS
-    from autogen.runtime.launch import kernels_in
+    from autogen.runtime.chunks import launched
 
     parts = None if isinstance(loss, type) else getattr(loss, PARTS, None)
     if parts is not None:
@@ -119,9 +119,9 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
     for run in dispatcher.look(name, args, kwargs, anywhere=True, mandatory=True)[0]:
         if run.captured.runner is not None:
             compiled, sizes = run.captured.runner.kernels_for(run.arguments)
-            backward = kernels_in(compiled.backward()) if run.captured.runner.training else ()
-            kernels += [specialize(each, sizes, name, "forward") for each in kernels_in(compiled.forward)]
-            kernels += [specialize(each, sizes, name, "backward") for each in backward]
+            backward = compiled.backward() if run.captured.runner.training else ()
+            kernels += [specialize(each, own, name, "forward") for each, own in launched(compiled.forward, sizes)]
+            kernels += [specialize(each, own, name, "backward") for each, own in launched(backward, sizes)]
     return tuple(kernels)
 
 

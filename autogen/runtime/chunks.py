@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -38,6 +38,17 @@ def loops_in(steps: Iterable[Step]) -> tuple[ChunkLoop, ...]:
     """The steps that go through chunks of rows."""
     targets = (step.target for step in steps if isinstance(step, TorchStep))
     return tuple(target for target in targets if isinstance(target, ChunkLoop))
+
+
+def launched(steps: Iterable[Step], sizes: Mapping[str, Any]) -> Iterator[tuple[Launcher, Mapping[str, Any]]]:
+    """The kernels of some steps, each with the sizes that it is launched for; of all chunks, those of the first."""
+    for step in steps:
+        if isinstance(step, Launcher):
+            yield step, sizes
+        elif isinstance(step.target, ChunkLoop):
+            for rows in step.target.lengths(sizes)[:1]:
+                known = {**sizes, ROWS.name: rows}
+                yield from launched(step.target.steps(known), known)
 
 
 class _Variant(NamedTuple):
