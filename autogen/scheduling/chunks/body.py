@@ -85,11 +85,6 @@ class Body:
         products = (load for load in ir.loads([node]) if load.attrs[0].name in self.products)
         return any(ir.is_hole(entry) for load in products for entry in load.attrs[1][:-1])
 
-    def chunk_of(self, buffer: Buffer, columns: sympy.Expr) -> Buffer:
-        """A matrix for the rows of a chunk."""
-        shape = (ROWS, columns)
-        return Buffer(buffer.name, buffer.dtype, shape, ir.contiguous_strides(shape), "torch")
-
     def value(self, node: Node, rows: Rows) -> Node:
         """A value, of the row of the chunk.
 
@@ -165,7 +160,7 @@ class Body:
                 raise NotByRowsError("a row's loss is made of other rows", node)
             *_, last = entries
             column = self.value(node.args[-1], rows) if ir.is_hole(last) else last
-            return ir.load(self.chunk_of(buffer, columns), [self.row, column])
+            return ir.load(of_chunk(buffer, columns), [self.row, column])
         args = [self.value(arg, rows) for arg in node.args]
         by_row = [k for k, entry in enumerate(entries) if entry.free_symbols & rows.axes]
         if not by_row:
@@ -215,6 +210,12 @@ class Body:
 
 def _is_along(node: Node) -> bool:
     return node.op in ir.ALONG_AXES
+
+
+def of_chunk(buffer: Buffer, columns: sympy.Expr) -> Buffer:
+    """A matrix, for the rows of a chunk."""
+    shape = (ROWS, columns)
+    return replace(buffer, shape=shape, strides=ir.contiguous_strides(shape), allocated=None)
 
 
 def columns_of(buffer: Buffer, count: sympy.Expr) -> sympy.Expr:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
 
 import sympy
 
 from autogen import ir
 from autogen.errors import SourceLine
-from autogen.provenance import Provenance
 from autogen.scheduling.chunks.body import ROWS, Slice
 from autogen.scheduling.chunks.matrices import Sliced
 from autogen.scheduling.chunks.size import ChunkSize
@@ -30,7 +28,6 @@ class Chunk:
         whole: tensors that are read as they are, by name.
         rows: results of which each chunk makes its rows; in a chunk they have the name of the buffer.
         totals: results that all chunks add to.
-        provenance: names and lines.
     """
 
     direction: Direction
@@ -40,7 +37,6 @@ class Chunk:
     whole: tuple[str, ...]
     rows: tuple[ir.Buffer, ...]
     totals: tuple[ir.Buffer, ...]
-    provenance: Provenance
 
     __name__ = "mm"  # what reports say that torch runs
 
@@ -48,9 +44,6 @@ class Chunk:
     def symbols(self) -> tuple[sympy.Symbol, ...]:
         """The sizes, and the numbers, that it depends on, but for how many rows it has."""
         return tuple(_symbols_of(self))
-
-    def __call__(self, *arguments: Any) -> Any:
-        raise NotImplementedError("a chunk is run by autogen.runtime.chunks")
 
 
 def step_of(chunk: Chunk, line: SourceLine | None, *, backward: bool) -> TorchStep:

@@ -17,7 +17,7 @@ from autogen.ir import Axis, Buffer, Node
 from autogen.names import unique
 from autogen.program import Root, stored
 from autogen.provenance import Provenance
-from autogen.scheduling.chunks.body import ROWS, Body, NotByRowsError, columns_of
+from autogen.scheduling.chunks.body import Body, NotByRowsError, columns_of, of_chunk
 from autogen.scheduling.chunks.chunk import Chunk, step_of
 from autogen.scheduling.chunks.matrices import Matrices, Matrix
 from autogen.scheduling.chunks.rows import Rows, row_at, rows_of
@@ -131,7 +131,7 @@ class _Division:
         rows = None if row is None else rows_of(row, self._size.rows)
         if rows is None or not rows.is_all:
             raise NotByRowsError(f"{name} has other rows than the product", root.node)
-        buffer = replace(root.buffer, name=name, shape=(ROWS, columns), strides=(columns, sympy.S.One), allocated=None)
+        buffer = replace(of_chunk(root.buffer, columns), name=name)
         value = self._body.value(root.node, rows)
         return Root(buffer, (self._body.row, root.index[-1]), value)
 
@@ -254,9 +254,7 @@ class _Division:
         if any(each.whole in whole for each in slices):
             raise NotByRowsError("a tensor is read by rows, and as a whole")
         line = next(step.line for step in self._direction.steps if not set(self._products).isdisjoint(step.writes))
-        chunk = Chunk(
-            direction, self._size, slices, tuple(matrices.sliced.values()), whole, rows, totals, self._provenance
-        )
+        chunk = Chunk(direction, self._size, slices, tuple(matrices.sliced.values()), whole, rows, totals)
         return step_of(chunk, line, backward=all(step.backward for step in self._direction.steps))
 
 

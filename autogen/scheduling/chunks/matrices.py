@@ -12,7 +12,7 @@ from autogen import ir
 from autogen.ir import Buffer
 from autogen.names import unique
 from autogen.options import Sums
-from autogen.scheduling.chunks.body import ROWS, NotByRowsError
+from autogen.scheduling.chunks.body import NotByRowsError, of_chunk
 from autogen.torch_step import Operand, TorchStep
 
 aten = torch.ops.aten
@@ -68,7 +68,7 @@ class Matrices:
         *bias, left, right = (each.name for each in arguments)
         self.whole |= dict.fromkeys((*bias, right))
         operands = tuple(map(Operand, (*bias, self._slice(left, 0), right)))
-        self._call(step, step.target, operands, _of_chunk(result), **keywords)
+        self._call(step, step.target, operands, of_chunk(result, result.shape[1]), **keywords)
         self.known[result.name] = Matrix(result.name)
 
     def add(self, step: TorchStep) -> None:
@@ -93,7 +93,7 @@ class Matrices:
         if a is not None and not a.is_turned and b is None:
             self.whole[right] = None
             self.rows[result.name] = result
-            made = replace(_of_chunk(result), name=self._new(f"{result.name}_made"))
+            made = replace(of_chunk(result, result.shape[1]), name=self._new(f"{result.name}_made"))
             self._call(step, product_into, (Operand(result.name), Operand(a.name), Operand(right)), made)
         elif (a is None or a.is_turned) and (b is None or not b.is_turned):
             total = self.total(result)
@@ -138,12 +138,6 @@ class Matrices:
     def _call(self, step: TorchStep, target: Any, operands: tuple[Any, ...], result: Buffer, **keywords: Any) -> None:
         made = TorchStep(target, (operands, keywords), (result,), step.line, backward=step.backward)
         self.steps.append(made)
-
-
-def _of_chunk(buffer: Buffer) -> Buffer:
-    """A matrix, for the rows of a chunk."""
-    shape = (ROWS, *buffer.shape[1:])
-    return replace(buffer, shape=shape, strides=ir.contiguous_strides(shape), allocated=None)
 
 
 def product_into(rows: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
