@@ -164,8 +164,9 @@ def _with_gradients(
         result = divided(both, group, provenance, own, _results(backward))
         both = result.direction
         kept |= result.kept
+    ordered = [name for step in forward.steps if step.is_ordered for name in step.writes]
     first = replace(both, results=both.results[: len(forward.results)]).needed(
-        [load.attrs[0].name for load in kept.values()]
+        [*ordered, *(load.attrs[0].name for load in kept.values())]
     )
     made = first.made()
     results, scalings = list[Root](), list[TorchStep]()
