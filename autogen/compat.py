@@ -142,6 +142,12 @@ saved_tensors_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 """The hooks of tensors that are saved for backward, None if there are none; called with False."""
 
 
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Whether something runs with each call of a module, as that which `torch.nn.utils.weight_norm` sets weights by."""
+    own = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)
+    return any(own) or "forward" in module.__dict__
+
+
 def is_loss_parallel() -> bool:
     """Whether DTensors compute cross entropies as inside of `torch.distributed.tensor.parallel.loss_parallel`."""
     module = sys.modules.get("torch.distributed.tensor")  # which takes long to import

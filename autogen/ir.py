@@ -82,7 +82,7 @@ def hole(position: int) -> sympy.Symbol:
 
 def is_hole(symbol: sympy.Expr) -> bool:
     """Whether a symbol is a `hole`."""
-    return isinstance(symbol, sympy.Symbol) and not isinstance(symbol, Axis) and symbol.name.startswith("_")
+    return isinstance(symbol, sympy.Symbol) and symbol.name[:1] == "_" and symbol.name[1:].isdigit()
 
 
 @dataclass(frozen=True)

@@ -53,11 +53,10 @@ def adaptive_log_softmax_with_loss(self: nn.AdaptiveLogSoftmaxWithLoss, input_: 
 
 def _is_plain(loss: nn.AdaptiveLogSoftmaxWithLoss, input_: Tensor, target_: Tensor) -> bool:
     """Whether torch takes the call, by shapes and labels; of labels of other dtypes it takes some. And whether all
-    layers are what torch has made them.
+    layers are what torch has made them, and no hook changes a weight or a result.
     """
-    if any(
-        type(layer) is not nn.Linear for layer in (loss.head, *chain.from_iterable(map(nn.Module.children, loss.tail)))
-    ):
+    layers = (loss.head, *chain.from_iterable(map(nn.Module.children, loss.tail)))
+    if any(type(layer) is not nn.Linear for layer in layers) or any(map(compat.has_hooks, (*layers, *loss.tail))):
         return False
     fits = target_.dim() < 2 and input_.dim() == target_.dim() + 1 and input_.shape[:-1] == target_.shape
     return fits and target_.dtype == torch.int64 and bool(((target_ >= 0) & (target_ < loss.n_classes)).all())

@@ -107,7 +107,7 @@ class HandwrittenCalls:
 class _Segment:
     """A call as autograd sees it (compare `autogen.runtime.segments.KernelSegment`)."""
 
-    outputs, early, only_first, is_random = 1, 0, False, False
+    outputs, only_first, is_random = 1, False, False
     constant: tuple[int, ...] = ()
 
     def __init__(

@@ -138,4 +138,6 @@ def _together(reports: Sequence[DirectionReport]) -> DirectionReport | None:
         torch_steps=tuple(step for each in reports for step in each.torch_steps),
         cuts=tuple(cut for each in reports for cut in each.cuts),
         configs=tuple(config for each in reports for config in each.configs),
+        passes=tuple(reason for each in reports for reason in each.passes),
+        chunks=tuple(chunk for each in reports for chunk in each.chunks),
     )

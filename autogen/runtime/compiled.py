@@ -75,9 +75,9 @@ class CompiledLoss:
         late = f"; its gradient waits for backward: {self.plan.early.refused}" if self.plan.early.refused else ""
         if not before and not between:
             return f"every operation of the loss has a kernel{late}"
-        late += ", in chunks of rows" if self.plan.in_chunks else ""
-        late += f"; of all rows at once, as {self.plan.whole}" if self.plan.whole else ""
-        return f"torch runs {', and '.join((*before, *between))} kernels{late}"
+        chunks = ", in chunks of rows" if self.plan.in_chunks else ""
+        whole = f"; of all rows at once, as {self.plan.whole}" if self.plan.whole else ""
+        return f"torch runs {', and '.join((*before, *between))} kernels{chunks}{whole}{late}"
 
     @property
     def differentiable(self) -> tuple[bool, ...]:

@@ -66,6 +66,8 @@ class PreparedLaunch:
 class UnpreparedHandwritten:
     """A `call` of a geometry that may never come again: planned each time it runs (compare `PreparedHandwritten`)."""
 
+    early = 0
+
     def __init__(self, call: BoundHandwritten, sizes: Mapping[str, int], name: str) -> None:
         self.call, self.name = call, name
         self.sizes = dict(sizes)
@@ -100,6 +102,8 @@ class PreparedHandwritten:
     It is prepared for tensors like some, found ones included, and for `sizes`, the numbers that are read; `name` is the
     loss's.
     """
+
+    early = 0  # forward computes no gradient
 
     def __init__(
         self, call: BoundHandwritten, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int], name: str

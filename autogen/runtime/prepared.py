@@ -22,19 +22,18 @@ MOST_LAYOUTS = 64
 """Of upstream gradients for which backward is prepared, before the oldest is forgotten."""
 
 _FIRST = (0,)  # the outputs of most losses
-_MOST_WRITTEN = 4  # kinds of alignment that have code of their own; tensors of others are launched by Triton
 
 
 class Prepared:
     """Both directions; backward once for every layout of upstream gradients, and every set of them, that has come.
 
     `forward` is called with the tensors of the loss; it returns the outputs, and after them what is kept for backward,
-    in one tensor unless `is_apart`.
+    in one tensor unless `is_apart`; the last `early` of it are for gradients that forward has computed.
     """
 
     def __init__(self, loss: CompiledLoss, sizes: Sizes, *, is_apart: bool = False) -> None:
         self._loss = loss
-        self.sizes = dict(sizes)
+        self.sizes, self.early = dict(sizes), loss.early
         self._is_apart = is_apart
         self._packing = packing = loss.packing(self.sizes, is_apart=is_apart)
         route = loss.forward_route(packing, is_apart=is_apart)

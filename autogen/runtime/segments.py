@@ -56,7 +56,6 @@ class KernelSegment:
         self.settings = settings
         self.apply = apply_of(compiled.plan.provenance.loss)
         self.outputs = len(segment.graph.outputs)
-        self.early = compiled.early
         self.differentiable = compiled.differentiable
         self.constant = tuple(k for k, varies in enumerate(self.differentiable) if not varies)
         self.only_first = self.outputs > 1 and self.differentiable[0] and not any(self.differentiable[1:])
@@ -312,8 +311,8 @@ class _Kernels(torch.autograd.Function):
         results = prepared.forward(tensors, sizes)
         kept = results[segment.outputs :]
         ctx.call = call
-        if segment.early:  # not saved, as autograd may make them its own
-            kept, ctx.early = kept[: -segment.early], kept[-segment.early :]
+        if prepared.early:  # not saved, as autograd may make them its own
+            kept, ctx.early = kept[: -prepared.early], kept[-prepared.early :]
         ctx.save_for_backward(*tensors, *kept)
         # A hook may give back tensors that lie otherwise, as that of `save_on_cpu` does.
         ctx.strides = [each.stride() for each in (*tensors, *kept)] if _hooks(False) is not None else None
@@ -333,7 +332,7 @@ class _Kernels(torch.autograd.Function):
         if ctx.strides is not None:
             saved = tuple(map(laid_out, saved, ctx.strides))
         if not torch.is_grad_enabled() and not is_functional():
-            if segment.early:
+            if prepared.early:
                 saved, ctx.early = (*saved, *ctx.early), []
             try:
                 gradients = prepared.backward(saved, upstream, sizes)

@@ -348,7 +348,7 @@ def test_what_mixes_rows_is_told() -> None:
     x, w = draw("real", ROWS, WIDTH), draw("real", CLASSES, WIDTH, seed=1)
     report = explain(autogen_loss(loss, chunk=16), x, w)
     assert "a sum over rows is a part of the loss of each row" in report.reason and "logits.mean(0)" in report.reason
-    assert "is a result of the loss" in explain(autogen_loss(logits, chunk=16), x, w).reason
+    assert "elements of made are needed when all rows are done" in explain(autogen_loss(logits, chunk=16), x, w).reason
     agree(loss, x, w, launches=None, chunk=16)
 
 
@@ -404,3 +404,55 @@ def test_autocast() -> None:
         torch.testing.assert_close(own, their, rtol=2e-2, atol=2e-3)
     (text,) = chunks_of(autogen_loss(flat, chunk=16), *tensors, labels(CLASSES, 76))
     assert text.startswith("5 chunks of 16 rows")
+
+
+@pytest.mark.parametrize("counts", [(10, 40), (40, 10)], ids=str)
+def test_kernels_for_few_rows_and_for_many(counts: tuple[int, int]) -> None:
+    """Some are in chunks, whose gradients forward keeps: each call backward gives what its own forward has kept."""
+    loss, w = autogen_loss(mean, chunk=16), draw("real", CLASSES, WIDTH, seed=1)
+    for rows in counts:
+        x, y = draw("real", rows, WIDTH), labels(CLASSES, rows)
+        value, expected = loss(x, w, y), torch.autograd.grad(mean(x, w, y), (x, w), torch.tensor(2.0))
+        for _ in range(3):
+            found = torch.autograd.grad(value, (x, w), torch.tensor(2.0), retain_graph=True)
+            for own, their in zip(found, expected, strict=True):
+                torch.testing.assert_close(own, their, rtol=1e-4, atol=1e-6)
+
+
+def test_pairs_of_rows() -> None:
+    """The diagonal of a product: a column is the row that it is in."""
+
+    def loss(q: Tensor, k: Tensor) -> Tensor:
+        own = torch.arange(q.shape[0])
+        return F.cross_entropy(q @ k.t(), own) + F.cross_entropy(k @ q.t(), own)
+
+    agree(loss, draw("real", 40, WIDTH), draw("real", 40, WIDTH, seed=1), launches=None, chunk=16)
+    assert chunks_of(autogen_loss(loss, chunk=16), draw("real", 40, WIDTH), draw("real", 40, WIDTH, seed=1))
+
+
+def test_rows_that_a_mask_chooses() -> None:
+    """Where it chooses none, there is no chunk."""
+
+    def loss(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
+        counted = y != -100
+        return F.cross_entropy(x[counted] @ w.t(), y[counted], reduction="sum")
+
+    decorated, w, x = autogen_loss(loss, chunk=16), draw("real", CLASSES, WIDTH, seed=1), draw("real", 60, WIDTH)
+    y = labels(CLASSES, 60)
+    y[::3] = -100
+    for target in (y, torch.full_like(y, -100), y):
+        for own, their in zip(
+            torch.autograd.grad(decorated(x, w, target), (x, w)),
+            torch.autograd.grad(loss(x, w, target), (x, w)),
+            strict=True,
+        ):
+            torch.testing.assert_close(own, their, rtol=1e-4, atol=1e-5)
+    assert chunks_of(decorated, x, w, y)
+
+
+def test_names_that_begin_with_an_underscore() -> None:
+    def loss(_x: Tensor, _w: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(_x @ _w.t(), y)
+
+    agree(loss, draw("real", ROWS, WIDTH), draw("real", CLASSES, WIDTH, seed=1), labels(CLASSES, ROWS),
+          launches=None, chunk=16)  # fmt: skip

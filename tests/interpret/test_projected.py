@@ -101,6 +101,21 @@ def test_adaptive_log_softmax(options: dict[str, Any], launches: Launches) -> No
     assert explain(ours, inputs(N), labels(N)).path == "partial"
 
 
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+def test_layers_that_hooks_change() -> None:
+    """Torch calls them as they are: the weight is set anew with each call, and a hook gives another result."""
+    for change in ("weight", "result"):
+        ours, theirs = pair("AdaptiveLogSoftmaxWithLoss", FEATURES, CLASSES, [10, 25])
+        for loss in (ours, theirs):
+            if change == "weight":
+                nn.utils.weight_norm(loss.head)
+                with torch.no_grad():
+                    loss.head.weight_g.mul_(3)
+            else:
+                loss.tail[0].register_forward_hook(lambda layer, given, result: 2 * result)
+        compare(ours, theirs, inputs(N), labels(N))
+
+
 def test_adaptive_log_softmax_errors() -> None:
     ours, theirs = pair("AdaptiveLogSoftmaxWithLoss", FEATURES, CLASSES, [10, 25])
     for call in ((inputs(N), labels(N) + CLASSES), (inputs(N), labels(3)), (inputs(2, 3), labels(2, 3))):

@@ -91,6 +91,18 @@ def test_operators_have_schemas() -> None:
     assert list(shown.values()) == [True, False, False] and not compat.shows_its_first(operator.getitem)
 
 
+def test_hooks_of_a_module() -> None:
+    for register in ("forward_pre", "forward", "full_backward_pre", "full_backward"):
+        layer = nn.Linear(2, 2)
+        assert not compat.has_hooks(layer)
+        hook = getattr(layer, f"register_{register}_hook")(lambda *_: None)
+        assert compat.has_hooks(layer), register
+        hook.remove()
+        assert not compat.has_hooks(layer)
+    layer.forward = layer.forward  # of the instance
+    assert compat.has_hooks(layer)
+
+
 def test_results_of_adaptive_softmax_have_its_class() -> None:
     loss = nn.AdaptiveLogSoftmaxWithLoss(3, 4, [2])
     assert type(loss(x(), torch.tensor([0, 3]))) is type(compat.ASMOutput(x(), x().sum()))

@@ -34,11 +34,10 @@ class NotByRowsError(ScheduleError):
 
 @dataclass(frozen=True)
 class Slice:
-    """A tensor `whole` as kernels see the rows of a chunk of it, `buffer`: rows `step` elements apart."""
+    """A tensor `whole`, and the `buffer` that kernels see the rows of a chunk of it as."""
 
     whole: str
     buffer: Buffer
-    step: sympy.Expr
 
 
 @dataclass
@@ -60,7 +59,6 @@ class Body:
     late: Collection[str] = ()
     row: Axis = field(default_factory=lambda: Axis("row", ROWS))
     slices: dict[tuple[str, sympy.Expr, tuple[sympy.Expr, ...]], Slice] = field(default_factory=dict)
-    whole: dict[str, None] = field(default_factory=dict)
     operands: list[Root] = field(default_factory=list)
     _known: dict[Node, Root] = field(default_factory=dict)
     _rows: dict[Node, frozenset[sympy.Expr | None]] = field(default_factory=dict)
@@ -111,7 +109,6 @@ class Body:
         waits = (each.op == "load" and each.attrs[0].role == "upstream" for each in order)
         if any(map(_is_along, order)) or any(waits):
             node = self._before(node, sorted(node.axes, key=str)).read()
-        self.whole |= dict.fromkeys(each.attrs[0].name for each in ir.loads([node]))
         return node
 
     def _of_row(self, node: Node, rows: Rows) -> Node:
@@ -159,12 +156,14 @@ class Body:
             if row_of(node, columns) != rows.row:
                 raise NotByRowsError("a row's loss is made of other rows", node)
             *_, last = entries
-            column = self.value(node.args[-1], rows) if ir.is_hole(last) else last
+            if last.free_symbols & rows.axes:  # as on the diagonal
+                column: Node | sympy.Expr = self.value(ir.index(last), rows)
+            else:
+                column = self.value(node.args[-1], rows) if ir.is_hole(last) else last
             return ir.load(of_chunk(buffer, columns), [self.row, column])
         args = [self.value(arg, rows) for arg in node.args]
         by_row = [k for k, entry in enumerate(entries) if entry.free_symbols & rows.axes]
         if not by_row:
-            self.whole[buffer.name] = None
             return ir.load_at(node, args, entries)
         step = self._steps(node, by_row, rows)
         if step is None:
@@ -202,7 +201,7 @@ class Body:
             name = name or unique(f"{buffer.name}_rows", self.taken)
             self.taken.add(name)
             chunk = replace(buffer, name=name, shape=(ROWS, *(shape or ())), strides=(step, *layout), allocated=None)
-            self.slices[key] = Slice(buffer.name, chunk, step)
+            self.slices[key] = Slice(buffer.name, chunk)
         holes = iter(args)
         at = [next(holes) if ir.is_hole(entry) else entry for entry in entries]
         return ir.load(self.slices[key].buffer, at)

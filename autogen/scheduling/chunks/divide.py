@@ -204,7 +204,7 @@ class _Division:
             )
             if of_rows is not None and of_rows.axes & set(node.attrs[1]) and not node.args[0].axes <= of_rows.axes:
                 return NotByRowsError(f"a {node.attrs[0]} over rows is a part of the loss of each row", node)
-        return NotByRowsError(f"{product.attrs[0].name} is a result of the loss", product)
+        return NotByRowsError(f"elements of {product.attrs[0].name} are needed when all rows are done", product)
 
     def _table(self, node: Node, rows: Rows) -> Node:
         """A value of each row, stored by the chunks for all rows."""
@@ -285,9 +285,7 @@ def values_of_rows(direction: Direction, products: RowProducts, provenance: Prov
     roots = [root.node for root in direction.roots]
     waits: dict[Node, bool] = {}
     for node in ir.topological(roots):
-        own = node.op == "load" and (
-            node.attrs[0].role == "upstream" or node.attrs[0].name in made - set(products.names)
-        )
+        own = node.op == "load" and (node.attrs[0].role == "upstream" or node.attrs[0].name in made)
         waits[node] = own or any(waits[arg] for arg in node.args)
 
     def is_one(node: Node) -> bool:

@@ -46,7 +46,7 @@ class Matrices:
         sums: in which precision totals are added up, of products in half precision.
         known: the matrices of a chunk, by the name of the whole.
         steps: what torch does in a chunk.
-        sliced: what it reads by rows, and `whole` as it is.
+        sliced: what it reads by rows.
         rows: results of which each chunk makes its rows, by name.
         totals: results to which each chunk adds, by the name of what they are in the loss.
     """
@@ -57,7 +57,6 @@ class Matrices:
     known: dict[str, Matrix] = field(default_factory=dict)
     steps: list[TorchStep] = field(default_factory=list)
     sliced: dict[tuple[str, int], Sliced] = field(default_factory=dict)
-    whole: dict[str, None] = field(default_factory=dict)
     rows: dict[str, Buffer] = field(default_factory=dict)
     totals: dict[str, Buffer] = field(default_factory=dict)
 
@@ -66,7 +65,6 @@ class Matrices:
         (result,), (arguments, keywords) = step.results, step.arguments
         assert result is not None
         *bias, left, right = (each.name for each in arguments)
-        self.whole |= dict.fromkeys((*bias, right))
         operands = tuple(map(Operand, (*bias, self._slice(left, 0), right)))
         self._call(step, step.target, operands, of_chunk(result, result.shape[1]), **keywords)
         self.known[result.name] = Matrix(result.name)
@@ -91,7 +89,6 @@ class Matrices:
     def _multiply(self, step: TorchStep, result: Buffer, left: str, right: str) -> None:
         a, b = self.known.get(left), self.known.get(right)
         if a is not None and not a.is_turned and b is None:
-            self.whole[right] = None
             self.rows[result.name] = result
             made = replace(of_chunk(result, result.shape[1]), name=self._new(f"{result.name}_made"))
             self._call(step, product_into, (Operand(result.name), Operand(a.name), Operand(right)), made)

@@ -62,14 +62,17 @@ def in_chunks(
         if not group.size.is_less_than_all(hints):
             undivided.append(group.size)
             continue
+        reason = ""
         for part in (group, *group.alone(hints)):  # of a network, the last product may be divided
             try:
                 _check(part, forward, backward, provenance)
             except NotByRowsError as error:
-                whole = whole or _reason(error, provenance)
+                reason = reason or _reason(error, provenance)
             else:
                 groups.append(part)
                 break
+        else:
+            whole = whole or reason
     plain = InChunks(forward, backward, whole=whole, undivided=tuple(undivided))
     return _divided(plain, groups, provenance) if groups else plain
 

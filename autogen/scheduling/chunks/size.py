@@ -41,7 +41,7 @@ class ChunkSize:
     def of(self, sizes: Mapping[str, Any]) -> int:
         """How many rows a chunk has."""
         rows, row_bytes = evaluator_of(self.rows, self.row_bytes)(sizes)
-        return rows_per_chunk(rows, row_bytes) if self.chosen is None else min(self.chosen, rows)
+        return max(rows_per_chunk(rows, row_bytes) if self.chosen is None else min(self.chosen, rows), 1)
 
     def is_less_than_all(self, sizes: Mapping[str, Any]) -> bool:
         """Whether there is more than one chunk."""
