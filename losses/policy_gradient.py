@@ -100,8 +100,8 @@ class GRPO(_ClippedLoss):
 
     def check_reference(self, has_reference: bool) -> None:
         """Raise a ValueError unless there is a reference where it has a weight."""
-        is_weighted = True if self.beta else False  # noqa: SIM210  # in a graph it may be a symbol, which `bool` keeps
-        if has_reference is not is_weighted:
+        fits = has_reference if self.beta else not has_reference  # in a graph, `beta` may be a symbol: it is no bool
+        if not fits:
             raise ValueError("a reference must be given if, and only if, its weight `beta` is not 0")
 
     def of_tokens(

@@ -117,7 +117,8 @@ class CompiledLoss:
         self.outputs = results_of(self.forward, [*self.plan.outputs, *made], self.plan.aliases)
         self._saved = [each.name for each in self.plan.saved]
         apart = {each.name for each in self.joint.outputs}.union(*(step.reads for step in self._between))
-        self._packed = packed(self._saved, self.outputs.names, apart)
+        # Which of them chunks read in backward is known when it is planned.
+        self._packed = () if self.plan.in_chunks else packed(self._saved, self.outputs.names, apart)
         self._routes: dict[Hashable, Route] = {}
 
     def packing(self, sizes: Sizes, *, is_apart: bool = False) -> Packing:

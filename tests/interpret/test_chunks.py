@@ -419,37 +419,6 @@ def test_kernels_for_few_rows_and_for_many(counts: tuple[int, int]) -> None:
                 torch.testing.assert_close(own, their, rtol=1e-4, atol=1e-6)
 
 
-def test_pairs_of_rows() -> None:
-    """The diagonal of a product: a column is the row that it is in."""
-
-    def loss(q: Tensor, k: Tensor) -> Tensor:
-        own = torch.arange(q.shape[0])
-        return F.cross_entropy(q @ k.t(), own) + F.cross_entropy(k @ q.t(), own)
-
-    agree(loss, draw("real", 40, WIDTH), draw("real", 40, WIDTH, seed=1), launches=None, chunk=16)
-    assert chunks_of(autogen_loss(loss, chunk=16), draw("real", 40, WIDTH), draw("real", 40, WIDTH, seed=1))
-
-
-def test_rows_that_a_mask_chooses() -> None:
-    """Where it chooses none, there is no chunk."""
-
-    def loss(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
-        counted = y != -100
-        return F.cross_entropy(x[counted] @ w.t(), y[counted], reduction="sum")
-
-    decorated, w, x = autogen_loss(loss, chunk=16), draw("real", CLASSES, WIDTH, seed=1), draw("real", 60, WIDTH)
-    y = labels(CLASSES, 60)
-    y[::3] = -100
-    for target in (y, torch.full_like(y, -100), y):
-        for own, their in zip(
-            torch.autograd.grad(decorated(x, w, target), (x, w)),
-            torch.autograd.grad(loss(x, w, target), (x, w)),
-            strict=True,
-        ):
-            torch.testing.assert_close(own, their, rtol=1e-4, atol=1e-5)
-    assert chunks_of(decorated, x, w, y)
-
-
 def test_names_that_begin_with_an_underscore() -> None:
     def loss(_x: Tensor, _w: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(_x @ _w.t(), y)
