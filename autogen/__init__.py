@@ -13,6 +13,7 @@ from autogen.errors import (
     AutogenError,
     CompileError,
     ConfigError,
+    DataError,
     ExportError,
     FallbackWarning,
     GraphBreakError,
@@ -31,6 +32,7 @@ from autogen.errors import (
 from autogen.policies import Policy, load_runconfig, policy, set_policy
 
 if TYPE_CHECKING:
+    from autogen import data as data
     from autogen import functional as functional
     from autogen import hub as hub
     from autogen import losses as losses
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from autogen.exporting.api import export
     from autogen.exporting.check import check_export
     from autogen.hub import Mode, kernelize, make_extensible, register_mapping, use_mapping
+    from autogen.jagged import ragged
     from autogen.options import retracing
     from autogen.patching import Patch, patch
     from autogen.report import DirectionReport, Report, explain
@@ -48,6 +51,7 @@ __all__ = [
     "AutogenError",
     "CompileError",
     "ConfigError",
+    "DataError",
     "DirectionReport",
     "ExportError",
     "FallbackWarning",
@@ -79,6 +83,7 @@ __all__ = [
     "make_extensible",
     "patch",
     "policy",
+    "ragged",
     "register_mapping",
     "retracing",
     "set_policy",
@@ -97,6 +102,7 @@ _LAZY = {
     "SupportedLoss": "autogen.report.coverage",
     "capabilities": "autogen.report.capabilities",
     "check_export": "autogen.exporting.check",
+    "data": "autogen.data",
     "explain": "autogen.report",
     "export": "autogen.exporting.api",
     "functional": "autogen.functional",
@@ -105,6 +111,7 @@ _LAZY = {
     "losses": "autogen.losses",
     "make_extensible": "autogen.hub",
     "patch": "autogen.patching",
+    "ragged": "autogen.jagged",
     "register_mapping": "autogen.hub",
     "retracing": "autogen.options",
     "supported_losses": "autogen.report.coverage",

@@ -139,6 +139,13 @@ ASKED_FOR = (GraphChangedError, ConfigError)
 """Errors in what the user has asked for in so many words, under any policy."""
 
 
+class DataError(AutogenError, ValueError):
+    """Sequences or samples from which no batch can be made, for a `reason` that names the argument or the field."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(reason, remedy=remedy)
+
+
 class ScheduleError(AutogenError):
     """The traced loss does not fit the kernel shapes the generator knows."""
 

@@ -23,6 +23,7 @@ COLORS = {
     "early": "#ff7f0e",
     "tuned": "#9467bd",
 }
+OTHERS = ("#888888", "#8c564b", "#1f77b4", "#2ca02c", "#d62728", "#ff7f0e", "#9467bd")  # of columns not named above
 WIDTH, HEIGHT, MARGIN = 520, 260, 60
 
 
@@ -60,7 +61,7 @@ def _panel(rows: Sequence[Row], number: int) -> str:
     for k, column in enumerate(dict.fromkeys(row.column for row in found)):
         latest = {row.size: row for row in found if row.column == column}
         points = [place(latest[size]) for size in sizes if size in latest]
-        color = COLORS.get(column, "black")
+        color = COLORS.get(column, OTHERS[k % len(OTHERS)])
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         text.append(f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="2"/>')
         text += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{color}"/>' for x, y in points]
