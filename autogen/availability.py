@@ -63,6 +63,35 @@ def is_sharded(tensor: Any) -> bool:
     return module is not None and type(tensor) is module.DTensor
 
 
+def is_taken_apart(tensor: Any) -> bool:
+    """Whether something is a tensor made of others that AOTAutograd hands to kernels: a DTensor, or a jagged one, which
+    is its values and offsets.
+    """
+    return is_sharded(tensor) or (type(tensor) in compat.jagged_types() and tensor.layout == torch.jagged)
+
+
+def without_class(value: Any) -> Any:
+    """A tensor as torch's operators see it, if its class is one that they do not ask (`__torch_dispatch__`).
+
+    What such a class makes of torch's functions (`__torch_function__`), Dynamo traces. All else is as it is.
+    """
+    kind = type(value)
+    if kind in PLAIN_TENSORS or not isinstance(value, torch.Tensor) or compat.hears_of_operators(kind):
+        return value
+    with compat.WithoutSubclasses():
+        return value.as_subclass(torch.Tensor)
+
+
+def refusal_of_class(kind: type) -> UnavailableError | None:
+    """Why a loss that is given a tensor of a class is not captured; None if it is."""
+    if kind in PLAIN_TENSORS or not issubclass(kind, torch.Tensor) or kind not in compat.UNTRACEABLE:
+        return None
+    return UnavailableError(
+        f"an argument is a {kind.__name__}, which computes in its __torch_function__",
+        remedy="Pass plain tensors.",
+    )
+
+
 def refusal_of(kind: str) -> UnavailableError | None:
     """Why no kernel can run on a kind of device; None if they can."""
     if not has_triton():
@@ -91,7 +120,7 @@ def require(tensors: Sequence[torch.Tensor], plain: tuple[type, ...] = PLAIN_TEN
     if not tensors:
         raise UnavailableError("the loss was given no tensor", remedy="Pass its input as a tensor.")
     for tensor in tensors:
-        if type(tensor) not in plain and not is_sharded(tensor):
+        if type(tensor) not in plain and not is_taken_apart(tensor):
             raise UnavailableError(
                 f"an argument is a {type(tensor).__name__}, not a plain tensor",
                 remedy="Pass plain tensors.",
@@ -101,9 +130,11 @@ def require(tensors: Sequence[torch.Tensor], plain: tuple[type, ...] = PLAIN_TEN
                 "a tensor is one that torch.func has wrapped, and has no memory",
                 remedy="A call after the transform sets it anew if the loss does.",
             )
-        if tensor.is_nested:
-            raise UnavailableError("no kernel reads a nested tensor", remedy="Pad it first.")
-        if tensor.layout != torch.strided or tensor.is_quantized or tensor.dtype not in _DTYPES:
+        if tensor.is_nested and tensor.layout != torch.jagged:
+            raise UnavailableError(
+                "no kernel reads a nested tensor whose layout is strided", remedy="Make it with layout=torch.jagged."
+            )
+        if tensor.layout not in (torch.strided, torch.jagged) or tensor.is_quantized or tensor.dtype not in _DTYPES:
             kind = "quantized" if tensor.is_quantized else f"{str(tensor.dtype)[6:]}, {str(tensor.layout)[6:]}"
             raise UnavailableError(f"no kernel reads a tensor that is {kind}", remedy="Convert it first.")
         if tensor.is_neg():  # its memory holds the values with the other sign, as that of `x.conj().imag`

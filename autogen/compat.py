@@ -6,6 +6,7 @@ torch's own function, with nothing around it. Neither Dynamo nor Triton is impor
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import inspect
@@ -33,6 +34,26 @@ from torch.utils._device import DeviceContext
 pytree = torch.utils._pytree
 """Torch's walk through nested arguments."""
 
+
+def places_of(nested: Any) -> list[str]:
+    """Where each leaf of nested containers is, as in "target.boxes" and "1.0"; of a leaf alone, ""."""
+    found, _ = pytree.tree_flatten_with_path(nested)
+    names = ("key", "idx", "name")  # of a dictionary, a sequence, a named tuple or dataclass
+    return [
+        ".".join(str(getattr(key, name)) for key in path for name in names if hasattr(key, name)) for path, _ in found
+    ]
+
+
+def jagged_extras(tensor: torch.Tensor) -> dict[str, int | None]:
+    """What `nested_tensor_from_jagged` needs to make a jagged tensor like this one, beside its tensors."""
+    jagged: Any = tensor
+    return {
+        "jagged_dim": jagged._ragged_idx,
+        "min_seqlen": jagged._maybe_min_seqlen,
+        "max_seqlen": jagged._maybe_max_seqlen,
+    }
+
+
 ASMOutput: Any = _ASMoutput
 """What `AdaptiveLogSoftmaxWithLoss` returns."""
 
@@ -44,6 +65,15 @@ is_batched = torch._C._functorch.is_batchedtensor
 
 is_legacy_batched = torch._C._functorch.is_legacy_batchedtensor
 """Whether `torch.autograd.functional` maps over a dimension of a tensor."""
+
+WithoutSubclasses: Any = torch._C.DisableTorchFunctionSubclass
+"""A context in which torch's functions do not ask the classes of tensors for `__torch_function__`."""
+
+
+def hears_of_operators(kind: type[torch.Tensor]) -> bool:
+    """Whether a class of tensors is asked what torch's operators do, not its functions alone."""
+    return kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+
 
 is_zero_tensor = torch.Tensor._is_zerotensor
 """Whether a tensor is one of zeros without memory, as derivatives are that are known to be 0."""
@@ -78,6 +108,17 @@ def shows_its_first(target: Any) -> bool:
 def storage_of(tensor: torch.Tensor) -> int:
     """What tensors that share memory have in common."""
     return tensor.untyped_storage()._cdata
+
+
+def jagged_types() -> tuple[type, ...]:
+    """The types of jagged tensors, if anybody has made one."""
+    module = sys.modules.get("torch.nested._internal.nested_tensor")
+    return () if module is None else (module.NestedTensor,)
+
+
+def is_of_sequences(size: Any) -> bool:
+    """Whether a size is the one of a jagged tensor that stands for many lengths, and is no number."""
+    return isinstance(size, torch.SymInt) and size.node.has_hint() and not isinstance(size.node.hint, int)
 
 
 def tensor_guard(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
@@ -116,6 +157,16 @@ def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
     from torch._decomp import decomposition_table
 
     return decomposition_table
+
+
+pad_sequence: Callable[..., torch.Tensor] = torch._C._nn.pad_sequence
+"""What `torch.nn.utils.rnn.pad_sequence` calls."""
+
+tensor_of_numbers: Callable[..., torch.Tensor] = torch._refs.tensor
+"""What Dynamo calls in the place of `torch.tensor`, given numbers that vary."""
+
+copy_each: Callable[..., None] = torch._foreach_copy_
+"""Write tensors to others, which are of the same shapes, in as few launches as torch can."""
 
 
 # --- torch: modes and state -------------------------------------------------------------------------------------------
@@ -243,8 +294,11 @@ def source_of(node: torch.fx.Node) -> str:
     argument = node.meta.get("grapharg")
     if argument is None or argument.source is None:
         return str(node.target).removeprefix("l_").rstrip("_")
-    name = argument.source.name
-    return str(name() if callable(name) else name)  # a method before torch 2.12
+    return _name_of_source(argument.source)
+
+
+def _name_of_source(source: Any) -> str:
+    return str(source.name() if callable(source.name) else source.name)  # a method before torch 2.12
 
 
 class Frames:
@@ -275,7 +329,9 @@ class Frames:
         def convert(**options: Any) -> Any:
             # Numbers that the captures of other functions have fixed, by the names of their symbols.
             TensorifyState.clear()
-            with options_of_dynamo(**options), _inside_loss():
+            lists, most = options.pop("lists", ()), options.pop("operations", None)
+            limit = contextlib.nullcontext() if most is None else _at_most(most)
+            with options_of_dynamo(**options), _inside_loss(), _formula_of_padding(), lengths_of(lists), limit:
                 return self._convert(frame, cache_entry, hooks, frame_state, skip=skip + 3)
 
         return self._around(frame, convert)
@@ -298,6 +354,27 @@ def captures(
         **more,
     )
     return context(function)
+
+
+class _Untraceable(set[type]):
+    """The classes of tensors whose `__torch_function__` Dynamo does not trace as Python runs it.
+
+    To Dynamo, functions of torch that are called there do not ask for it again. That is so if nothing is computed there
+    but in `DisableTorchFunctionSubclass`, as in torch's own, and torchvision's. Classes that hear of operators, too
+    (`__torch_dispatch__`), are another matter.
+    """
+
+    def __contains__(self, kind: Any) -> bool:
+        method = kind.__torch_function__
+        if method is torch._C._disabled_torch_function_impl or hears_of_operators(kind):
+            return False
+        function = getattr(method, "__func__", None)
+        is_torchs = function is torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
+        return not (is_torchs or getattr(function, "__module__", "").startswith("torchvision.tv_tensors"))
+
+
+UNTRACEABLE: Any = _Untraceable()
+"""The classes of tensors whose functions Python is to run; a container that is asked for one."""
 
 
 @contextlib.contextmanager
@@ -329,6 +406,7 @@ def options_of_dynamo(
         # What is said after a graph, and does not end it; methods of loggers are not among what torch can put off.
         "reorderable_logging_functions": config.reorderable_logging_functions | {print, warnings.warn},
         "suppress_errors": False,
+        "nontraceable_tensor_subclasses": UNTRACEABLE,
         "record_runtime_overhead": False,  # which is two calls of Python around each graph
     }
     known = {name: value for name, value in chosen.items() if hasattr(config, name)}  # not all are in torch 2.11
@@ -341,6 +419,126 @@ def options_of_dynamo(
         yield
 
 
+@contextlib.contextmanager
+def _formula_of_padding() -> Iterator[None]:
+    """While a function is captured, `pad_sequence` is this formula: torch's fixes all lengths, or which is longest."""
+    from torch._dynamo.convert_frame import compile_lock
+
+    op, key = torch.ops.aten.pad_sequence.default, torch._C.DispatchKey.CompositeImplicitAutograd
+    with compile_lock:
+        own = op.py_kernels.get(key)
+        op.py_kernels[key] = _padded
+        op._dispatch_cache.clear()
+        try:
+            yield
+        finally:
+            del op.py_kernels[key]
+            if own is not None:
+                op.py_kernels[key] = own
+            op._dispatch_cache.clear()
+
+
+def _padded(
+    sequences: Sequence[torch.Tensor],
+    batch_first: bool = False,
+    padding_value: float = 0.0,
+    padding_side: str = "right",
+) -> torch.Tensor:
+    torch._check(len(sequences) > 0, lambda: "received an empty list of sequences")
+    longest = functools.reduce(torch.sym_max, [each.shape[0] for each in sequences])
+    rows = []
+    for each in sequences:
+        missing = longest - each.shape[0]
+        widths = [missing, 0] if padding_side == "left" else [0, missing]
+        rows.append(torch.constant_pad_nd(each, [*[0, 0] * (each.dim() - 1), *widths], padding_value))
+    return torch.stack(rows, 0 if batch_first else 1)
+
+
+@contextlib.contextmanager
+def lengths_of(lists: Sequence[str]) -> Iterator[None]:
+    """While a function is captured, first dimensions of the tensors in arguments of these names are of any length.
+
+    Torch takes a size that is 0 or 1 as it is, and all others to be 2 or more. `backed_size_oblivious` has it not ask
+    whether a size is 1; but its symbols would still be positive ones, so that `max(len(t), 1)` were `len(t)`.
+    """
+    if not lists:
+        yield
+        return
+    from torch._dynamo.source import TensorProperty, TensorPropertySource
+    from torch.fx.experimental import _config as symbolic
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+    from torch.utils._sympy.numbers import int_oo
+
+    create, within = ShapeEnv.create_symbol, tuple(f"L['{name}'][" for name in lists)
+
+    def created(shapes: Any, value: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
+        is_size = isinstance(source, TensorPropertySource) and source.prop is TensorProperty.SIZE
+        is_length = is_size and source.idx == 0 and _name_of_source(source.base).startswith(within)
+        kwargs["do_not_specialize_zero_one"] = is_length
+        if not is_length:
+            return create(shapes, value, source, *args, **kwargs)
+        kwargs["positive"] = None
+        symbol = create(shapes, value, source, *args, **kwargs)
+        if symbol.is_Symbol:
+            shapes.constrain_symbol_range(symbol, compiler_min=0, compiler_max=int_oo)
+        return symbol
+
+    with _in_place_of(ShapeEnv, "create_symbol", created), symbolic.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+        yield
+
+
+class TooManyOperationsError(Exception):
+    """A function has more operations than are to be captured."""
+
+
+@contextlib.contextmanager
+def _at_most(operations: int) -> Iterator[None]:
+    """Have Dynamo give a function up once a graph of it has more than so many operations on tensors.
+
+    Raises:
+        TooManyOperationsError: it has.
+    """
+    from torch._dynamo.output_graph import SubgraphTracer
+
+    create, counts = SubgraphTracer.create_node, collections.Counter[Any]()
+
+    def created(tracer: Any, *args: Any, **kwargs: Any) -> Any:
+        node = create(tracer, *args, **kwargs)
+        reads = (isinstance(each.meta.get("example_value"), torch.Tensor) for each in node.all_input_nodes)
+        if node.op in ("call_function", "call_method") and node.target is not operator.getitem and any(reads):
+            counts[tracer] += 1
+            if counts[tracer] > operations:
+                raise TooManyOperationsError
+        return node
+
+    with _in_place_of(SubgraphTracer, "create_node", created):
+        try:
+            yield
+        except Exception:
+            if any(count > operations for count in counts.values()):  # Dynamo raises an error of its own
+                raise TooManyOperationsError from None
+            raise
+
+
+@contextlib.contextmanager
+def _in_place_of(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Have this thread call another function where torch's compiler calls its own; others wait, or call torch's."""
+    from torch._dynamo.convert_frame import compile_lock
+
+    own, thread = getattr(owner, name), threading.get_ident()
+
+    @functools.wraps(own)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return (function if threading.get_ident() == thread else own)(*args, **kwargs)
+
+    with compile_lock:
+        setattr(owner, name, called)
+        try:
+            yield
+        finally:
+            setattr(owner, name, own)
+
+
 def know_functions() -> None:
     """Have torch note its own functions, which it looks for by name at first: Dynamo those that stay calls in graphs,
     and `torch.overrides` those that tensor subclasses hear of.
@@ -350,6 +548,64 @@ def know_functions() -> None:
     trace_rules.get_torch_obj_rule_map()
     torch.overrides.get_testing_overrides()
     torch.overrides.get_overridable_functions()
+
+
+def know_formulas(formulas: Mapping[Callable[..., Any], Callable[..., Any]]) -> None:
+    """Have Dynamo trace functions of torch by formulas in Python, inside of a loss and for symbolic sizes or numbers.
+
+    What Dynamo has a way of its own for keeps it, and so does a call for which a formula returns `NotImplemented`.
+    """
+    from torch._dynamo.utils import proxy_args_kwargs
+    from torch._dynamo.variables.base import VariableTracker
+    from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+
+    def handler(formula: Callable[..., Any]) -> Callable[..., Any]:
+        def handle(_: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+            if not _now.is_inside:
+                return None
+            given = [each for each in pytree.tree_leaves(proxy_args_kwargs(args, kwargs)) if hasattr(each, "node")]
+            if not any(map(_has_symbols, (each.node.meta.get("example_value") for each in given))):
+                return None
+            result = tx.inline_user_function_return(VariableTracker.build(tx, formula), args, kwargs)
+            return None if result.is_constant_match(NotImplemented) else result
+
+        return handle
+
+    handlers = TorchInGraphFunctionVariable._get_handlers()
+    for function, formula in formulas.items():
+        handlers.setdefault(function, handler(formula))
+
+
+def _has_symbols(value: Any) -> bool:
+    """Whether a value of a trace is a symbolic number, or a tensor of symbolic sizes."""
+    numbers = value.shape if isinstance(value, torch.Tensor) else (value,)
+    return any(isinstance(each, (torch.SymInt, torch.SymFloat)) for each in numbers)
+
+
+@functools.cache
+def know_subclasses() -> None:
+    """Have Dynamo know, inside of a loss, that within `__torch_function__` torch's functions do not ask for it again.
+
+    It says that they do, so that what torch has written in Python (`x ** 2`, `1 - x`) would call itself.
+    """
+    from torch._dynamo.variables.base import VariableTracker
+    from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+
+    def handler(known: Callable[..., Any]) -> Callable[..., Any]:
+        def handle(variable: Any, tx: Any, *args: Any) -> Any:
+            result = known(variable, tx, *args)
+            is_asked = tx.symbolic_torch_function_state.torch_function_subclass_enabled or not _now.is_inside
+            return result if is_asked else VariableTracker.build(tx, False)
+
+        return handle
+
+    handlers, overrides = TorchInGraphFunctionVariable._get_handlers(), torch.overrides
+    for function in (
+        overrides.has_torch_function,
+        overrides.has_torch_function_unary,
+        overrides.has_torch_function_variadic,
+    ):
+        handlers[function] = handler(handlers[function])
 
 
 def forget(code: CodeType) -> None:
@@ -580,15 +836,16 @@ def boxed(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def is_plain_call() -> bool:
+def is_plain_call(*, parts: bool) -> bool:
     """Whether AOTAutograd has nothing to do around the graph that is being compiled: it changes none of its inputs,
-    and returns no views.
+    and returns no views; where it takes tensors apart, and wraps `parts` again, nothing but that.
     """
     from torch._functorch._aot_autograd.schemas import OutputType
 
     metadata = torch._guards.TracingContext.get().fw_metadata
     assert metadata is not None
     own = {OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view}
+    own |= {OutputType.is_input} if parts else set()  # the offsets of a jagged tensor
     changes = any(each.mutates_data or each.mutates_metadata for each in metadata.input_info)
     is_wrapped = metadata.num_intermediate_bases or metadata.tokens or metadata.is_rng_op_functionalized
     return not changes and not is_wrapped and all(each.output_type in own for each in metadata.output_info)
@@ -698,6 +955,41 @@ def inductor(graph: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..
 
 
 # --- symbolic shapes --------------------------------------------------------------------------------------------------
+
+
+def lengths_as_usual() -> contextlib.AbstractContextManager[Any]:
+    """A context for what is compiled within `lengths_of`, but asks whether sizes are 1."""
+    from torch.fx.experimental import _config as symbolic
+
+    context: contextlib.AbstractContextManager[Any] = symbolic.patch(backed_size_oblivious=False)  # type: ignore[attr-defined]
+    return context
+
+
+def fake_like(fake: Any, sizes: Sequence[Any]) -> torch.Tensor:
+    """A new fake tensor like another one, contiguous and of other sizes, as an argument of a graph."""
+    with outside_of_modes(), fake.fake_mode:
+        new = torch.empty(sizes, dtype=fake.dtype, device=fake.device)
+    return new.requires_grad_(fake.requires_grad)
+
+
+def new_size(shapes: Any, value: int, name: str, *, is_length: bool) -> Any:
+    """A symbol of a `ShapeEnv` that nothing else is known of, as a size of this value has; 0 and 1 are as they are if
+    `is_length`.
+    """
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+    create = shapes.create_symbol if is_length else shapes.create_unspecified_symbol
+    source = ConstantSource(name)
+    symbol = create(value, source, dynamic_dim=DimDynamic.DYNAMIC)
+    return shapes.create_symintnode(symbol, hint=value, source=source)
+
+
+def rewrite_guards(shapes: Any, known: Mapping[Any, Any]) -> None:
+    """Have the guards of a `ShapeEnv` ask for what some symbols are known to be."""
+    for place, guard in enumerate(shapes.guards):
+        if not known.keys().isdisjoint(guard.expr.free_symbols):
+            shapes.guards[place] = guard._replace(expr=guard.expr.xreplace(known))
 
 
 def replace_symbol(shapes: Any, symbol: Any, other: Any) -> None:

@@ -30,6 +30,7 @@ class Draft:
         results: what forward returns: nodes, and what is no node.
         gradients: what backward returns for each argument.
         tensors: the arguments that kernels are given; others are `numbers`, each with `meta["number"]`, or objects.
+        beside: the upstream gradients that are no gradients, but come with one.
         sources: the nodes by which the loss reads a number from a tensor, by its symbol.
         device: where the kernels run.
         shapes: the `ShapeEnv` of the capture.
@@ -55,12 +56,24 @@ class Draft:
         self.device = self._device()
         self.tensors: list[torch.fx.Node] = []
         self.numbers: list[torch.fx.Node] = []
+        self.beside = self._give_back_offsets()
         self._separate()
 
     def described(self) -> list[Any]:
         """What AOTAutograd says of each result of forward, and of each gradient."""
         (output,) = (node for node in self.module.graph.nodes if node.op == "output")
         return pytree.tree_leaves(output.meta.get("desc"), is_leaf=lambda each: hasattr(each, "expr"))
+
+    def _give_back_offsets(self) -> dict[torch.fx.Node, torch.fx.Node]:
+        """The upstream gradients that are none, but what a jagged one has beside its values, such as offsets; each with
+        that of the result, which the gradients of jagged arguments then have.
+        """
+        parts = map(compat.part_of, self.described()[: len(self.results)])
+        made = dict(zip(parts, self.results, strict=True)) if self.gradients else {}
+        found = {node: made[compat.part_of(node.meta["desc"])] for node in self.tangents}
+        found = {node: own for node, own in found.items() if own in self.arguments}
+        self.gradients = [found.get(each, each) for each in self.gradients]
+        return found
 
     def parts_of_gradients(self) -> list[tuple[Any, Any]]:
         """What backward returns, with the argument that it is a gradient of, or the part of one (`compat.part_of`)."""
@@ -69,8 +82,8 @@ class Draft:
         return list(zip(map(compat.part_of, self.described()[len(self.results) :]), self.gradients, strict=True))
 
     def gradient_of(self) -> dict[torch.fx.Node, Any]:
-        """The gradient of each argument."""
-        gradients = dict(self.parts_of_gradients())
+        """The gradient of each argument; an integer tensor, as offsets are, comes back as it is."""
+        gradients = {part: each for part, each in self.parts_of_gradients() if each not in self.arguments}
         return {node: gradients.get(compat.part_of(node.meta["desc"])) for node in self.arguments} if gradients else {}
 
     def replace(self, old: torch.fx.Node, new: torch.fx.Node) -> None:

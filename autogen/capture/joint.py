@@ -119,7 +119,10 @@ def segment_of(
         objects=tuple(places[node] for node in draft.arguments if compat.is_object(node)),
         returned=tuple(edge.returned),
         gradients=tuple(edge.given_back(places)),
-        upstream=_are_tensors(draft.tangents),
+        upstream=tuple(
+            is_tensor and node not in draft.beside
+            for node, is_tensor in zip(draft.tangents, _are_tensors(draft.tangents), strict=True)
+        ),
         reads={sizes.expression(Size(symbol)): place for symbol, place in edge.reads.items()},
         device=draft.device,
         chooses=bool(chosen),
@@ -155,7 +158,8 @@ class _Edge:
         """What backward returns: gradients, by the `places` of the arguments that they are of, and what wraps them."""
         by_part = {compat.part_of(node.meta["desc"]): place for node, place in places.items()}
         for part, each in self._draft.parts_of_gradients():
-            if isinstance(each, torch.fx.Node) and isinstance(each.meta["val"], torch.Tensor):
+            is_tensor = isinstance(each, torch.fx.Node) and isinstance(each.meta["val"], torch.Tensor)
+            if is_tensor and each not in self._draft.arguments:
                 yield by_part[part]
             else:
                 yield None if each is None else self._returned(each, None)

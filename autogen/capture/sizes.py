@@ -60,7 +60,7 @@ class Sizes:
         self._renamed = {old: sympy.Symbol(name, integer=True, positive=True) for old, name in named.items()}
         for position, (name, value) in enumerate(numbers):
             expression = self._replaced(value)
-            if not expression.is_Symbol or expression in home:
+            if not expression.is_Symbol or expression in home or compat.is_of_sequences(value):
                 continue
             home[expression] = Place("number", position)
             name = unique(identifier(name) + NUMBER, {str(new) for new in self._renamed.values()})
@@ -74,10 +74,12 @@ class Sizes:
         equalities = [guard.expr for guard in getattr(shapes, "guards", ()) if isinstance(guard.expr, sympy.Eq)]
         pairs = [pair for each in equalities for pair in (each.args, each.args[::-1])]
         self._settled = {left.xreplace(self._renamed): right for left, right in pairs if right.is_Integer}
+        # Before they are named: a size that has a name is not 0, so that `max(size, 1)` is the size.
+        self._fixed = {left: right for left, right in pairs if left.is_Symbol and right.is_Integer}
 
     def expression(self, value: Any) -> sympy.Expr:
         """A size (a number, a symbol of torch's or a `Size`) over the named sizes."""
-        expression = self._replaced(value).xreplace(self._renamed)
+        expression = self._replaced(value).xreplace(self._fixed).xreplace(self._renamed)
         return self._settled.get(expression, expression)
 
     def read(self, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = ()) -> dict[str, Any]:

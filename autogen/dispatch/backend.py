@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from autogen import compat
-from autogen.availability import has_interpreter, is_sharded, require
+from autogen.availability import has_interpreter, is_sharded, is_taken_apart, require, without_class
 from autogen.capture import formulas
+from autogen.capture.packing import Packing, packing_of, settle_lengths
 from autogen.capture.source import innermost
 from autogen.compiler import compile_graph, compile_segment
 from autogen.dispatch.fallbacks import Fallbacks
@@ -35,7 +36,7 @@ class Captured:
     torch's reason to end the graph where the loss goes on, with the user's `line`; `is_nested` if it is of a function
     that the loss calls between two graphs. `graph` is AOTAutograd's own. `sources` are where Dynamo has found the
     arguments of `formula`, its graph in torch's operations; `is_plain` says that a call is what the kernels do, with
-    nothing of AOTAutograd's around it.
+    nothing of AOTAutograd's around it. `packing` has put tensors of lists together before.
     """
 
     runner: KernelSegment | None
@@ -50,6 +51,7 @@ class Captured:
     formula: torch.fx.GraphModule | None = None
     sources: tuple[str, ...] = ()
     is_plain: bool = False
+    packing: Packing | None = None
 
     @property
     def now(self) -> Captured:
@@ -91,7 +93,9 @@ class Backend:
         captured.line = innermost(frames)
         if captured.error is not None and self.mandatory:
             raise captured.error
-        return runner if self._heard is None else self._heard(captured, runner)
+        runner = runner if self._heard is None else self._heard(captured, runner)
+        runner = runner if captured.packing is None else captured.packing.around(runner)
+        return _without_classes(runner, example)
 
     def _run(self, graph: torch.fx.GraphModule, example: Sequence[Any]) -> tuple[Captured, Runner]:
         if not _computes(graph) or _is_condition(graph):
@@ -102,15 +106,22 @@ class Backend:
                 if _device(example).type == "cpu" and not has_interpreter() and self.options.cpu == "inductor":
                     captured = Captured(None, "inductor", "tensors on the CPU are for torch's own compiler")
                     return captured, compat.inductor(graph, example)
-                require([each for each in example if isinstance(each, torch.Tensor)])
+                require([without_class(each) for each in example if isinstance(each, torch.Tensor)])
             formulas.replace(graph)
-            with contextlib.nullcontext() if self.may_fail else defects_of(self.name):
-                compilation = Compilation(self.name, self.options, graph, self._fallbacks, mandatory=self.mandatory)
-                runner, segment = compilation.run(example)
+            shapes = compat.fake_mode().shape_env
+            packing = packing_of(graph, shapes)
+            inner, given = (graph, example) if packing is None else (packing.graph, packing.given(example))
+            with contextlib.nullcontext() if self.may_fail else defects_of(self.name), compat.lengths_as_usual():
+                settle_lengths(inner, shapes)
+                compilation = Compilation(self.name, self.options, inner, self._fallbacks, mandatory=self.mandatory)
+                runner, segment = compilation.run(given)
             captured = Captured(segment, segment.compiled.path, segment.compiled.reason, graph=compilation.captured)
-            captured.formula, captured.sources = graph, compilation.sources
-            captured.is_plain = compilation.is_plain
-            return captured, runner if self.runs else _in_torch(graph)
+            captured.formula, captured.sources = inner, compilation.sources
+            captured.is_plain = compilation.is_plain and packing is None
+            if packing is not None:
+                packing.settle()
+                captured.packing, captured.path, captured.reason = packing, "partial", packing.reason
+            return captured, runner if self.runs else _in_torch(inner)
         except ASKED_FOR:
             raise
         except AutogenError as error:
@@ -142,7 +153,8 @@ class Compilation:
         arguments = [node for node in graph.graph.nodes if node.op == "placeholder"]
         self.sources = tuple(map(compat.source_of, arguments))
         self.names = list(map(_name_of, arguments))
-        self._is_sharded = False  # whether there are DTensors, which AOTAutograd takes apart around the kernels
+        self._kind = ""
+        self._takes_apart = False  # whether AOTAutograd takes tensors apart around the kernels
         self.runner: KernelSegment | None = None
         self.captured: torch.fx.GraphModule | None = None  # AOTAutograd's own, of which the compiler takes a copy
         self.is_plain = False
@@ -150,7 +162,8 @@ class Compilation:
 
     def run(self, example: Sequence[Any]) -> tuple[Runner, KernelSegment]:
         """What runs the graph, and its kernels."""
-        self._is_sharded = any(map(is_sharded, example))
+        self._takes_apart = any(map(is_taken_apart, example))
+        self._kind = "DTensor" if any(map(is_sharded, example)) else "jagged tensor"
         run = compat.aot_module(
             self.graph,
             example,
@@ -172,12 +185,12 @@ class Compilation:
 
     def _look_around(self) -> None:
         """Find out whether AOTAutograd has anything to do around the kernels."""
-        is_plain = compat.is_plain_call()
-        if self._is_sharded and not is_plain:
+        is_plain = compat.is_plain_call(parts=self._takes_apart)
+        if self._takes_apart and not is_plain:
             raise UnavailableError(
-                "a DTensor is changed in place, or a view of one is returned", remedy="Return new tensors."
+                f"a {self._kind} is changed in place, or a view of one is returned", remedy="Return new tensors."
             )
-        self.is_plain = is_plain and not self._is_sharded
+        self.is_plain = is_plain and not self._takes_apart
 
     def _kernels(self, module: torch.fx.GraphModule, count: int, *, training: bool) -> KernelSegment:
         self.captured = module
@@ -194,7 +207,14 @@ class Compilation:
                 )
 
         self.runner = KernelSegment(
-            segment, again, compiled, _in_torch(self.graph), self._failed, self.settings, training=training
+            segment,
+            again,
+            compiled,
+            _in_torch(self.graph),
+            self._failed,
+            self.settings,
+            training=training,
+            of_parts=self._takes_apart,
         )
         return self.runner
 
@@ -221,6 +241,13 @@ class Compilation:
     def _backward(self, module: torch.fx.GraphModule, example: Sequence[Any]) -> Runner:
         assert self.runner is not None
         return compat.boxed(self.runner.backward_apart)
+
+
+def _without_classes(runner: Runner, example: Sequence[Any]) -> Runner:
+    """What runs a graph of Dynamo's, whose operations are those of plain tensors, on tensors like the example's."""
+    if all(without_class(each) is each for each in example):
+        return runner
+    return lambda *arguments: runner(*map(without_class, arguments))
 
 
 def _in_torch(graph: torch.fx.GraphModule) -> Runner:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autogen import compat
-from autogen.availability import PLAIN_TYPES, has_interpreter, has_kernels, is_transformed, refusal_of
+from autogen.availability import PLAIN_TYPES, has_interpreter, has_kernels, is_transformed, refusal_of, refusal_of_class
 from autogen.dispatch import watch
 from autogen.dispatch.fallbacks import Fallbacks
 from autogen.dispatch.fast import FastPath
@@ -141,6 +141,10 @@ class Dispatcher:
 
     def refusal(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> UnavailableError | None:
         """Why no kernel can run on a call, as far as its arguments tell; None if they do not."""
+        refusals = (refusal_of_class(type(each)) for each in (*args, *kwargs.values()))
+        found = next((each for each in refusals if each is not None), None)
+        if found is not None:
+            return found
         if self.options.cpu == "inductor" or has_interpreter():
             return None
         first = next((each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)), None)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from autogen import compat
 from autogen.availability import PLAIN_TENSORS, is_functional, is_transformed, require
+from autogen.capture.packing import packs
 from autogen.dispatch.backend import Compilation
 from autogen.dispatch.fallbacks import Fallbacks
 from autogen.dispatch.ops import Ops, separated
@@ -61,6 +62,8 @@ def _ops_of(graph: torch.fx.GraphModule, operands: Sequence[Any], name: str, opt
     require(tensors, (*PLAIN_TENSORS, *map(type, tensors)))
     if not all(isinstance(each, (int, torch.SymInt)) for each in numbers):
         raise GraphError(name, "it takes a float that changes")
+    if packs(graph):
+        raise GraphError(name, "torch puts tensors of lists together before its kernels")
     wanted = [isinstance(each, Tensor) and each.requires_grad for each in operands]
     # AOTAutograd runs a graph more than once.
     geometry = [(each.dtype, each.device, tuple(each.shape), each.stride()) for each in tensors]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 import types
@@ -11,6 +12,8 @@ from typing import Any
 
 from autogen import compat
 from autogen.availability import PLAIN_TYPES
+from autogen.capture import formulas
+from autogen.capture.packing import MOST_PARTS
 from autogen.capture.source import innermost, is_torchs
 from autogen.capture.static_graph import Graph
 from autogen.dispatch import watch
@@ -31,6 +34,16 @@ logger = logging.getLogger(__name__)
 
 MOST_CAPTURES = 16
 """Of one function, before its further kinds of calls run in torch."""
+
+MOST_OPERATIONS = 256
+"""Of a graph that reads more than `MOST_PARTS` tensors of lists: each takes torch some 20 ms to capture, and more to
+differentiate, so that a loop over 64 images would take minutes."""
+
+_ATTEMPTS: tuple[dict[str, Any], ...] = (
+    {"knows_values": True},
+    {"knows_values": False},
+    {"knows_values": False, "static": True},
+)
 
 _MOST_FAULTS = 3  # calls that torch may have refused, before capturing a function is given up
 
@@ -65,11 +78,14 @@ class Site:
         self._function, self._is_of_kind = _with_own_code(function), is_of_kind
         self._counts: Counter[Any] = Counter()
         self._faults: Counter[Any] = Counter()
+        self._fixes_lengths: set[Any] = set()  # what torch captures only if tensors in lists are not of any length
         self._graphs: dict[Any, Graph] = {}
         self._frame = threading.local()
         self._fallbacks, self._has_kernels, self._is_full = fallbacks, False, False
         self._refusals: list[str] = []  # why parts have no kernels, or all of it
         self._backend = Backend(name, options, self._hear, fallbacks, mandatory=mandatory, runs=runs)
+        compat.know_formulas(formulas.OF_SIZES)
+        compat.know_subclasses()
         self._call = compat.captures(self._function, self._backend, self._capture, fullgraph=mandatory)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -106,20 +122,29 @@ class Site:
         is_root = code is self._function.__code__
         self._frame.key, fault = key, None
         self._frame.is_nested = not (is_root or compat.continues(code, self._function.__code__))
-        options = {"dynamic": _tensors_in(frame), "knows_numbers": self._is_of_kind}
-        for attempt in ({"knows_values": True}, {"knows_values": False}, {"knows_values": False, "static": True}):
+        options: dict[str, Any] = {"dynamic": _tensors_in(frame), "knows_numbers": self._is_of_kind}
+        found_lists = _lists_in(frame)
+        lists = () if key in self._fixes_lengths else tuple(found_lists)
+        if sum(found_lists.values()) > MOST_PARTS:
+            options["operations"] = MOST_OPERATIONS
+        first: list[dict[str, Any]] = [{"knows_values": True, "lists": lists}] if lists else []
+        for attempt in (*first, *_ATTEMPTS):
             self._backend.may_fail = "static" not in attempt
             try:
                 with compiling:
                     found = convert(**options, **attempt)
+            except compat.TooManyOperationsError:
+                return self._leave_loop(code, key, is_root=is_root)
             except Exception as error:
                 cause = compat.cause_of(error)
                 if isinstance(cause, ASKED_FOR) or (self.mandatory and isinstance(cause, AutogenError)):
                     raise cause from None
                 fault = error
-                if compat.is_of_call(error):
+                if compat.is_of_call(error) and "lists" not in attempt:
                     break
                 continue
+            if lists and "lists" not in attempt:
+                self._fixes_lengths.add(key)
             if found.guarded_code is not None:
                 self._counts[key] += 1
                 self.captures += is_root
@@ -140,6 +165,20 @@ class Site:
         if is_known and has_captures:  # which go on
             return compat.captures_no_more(reason)
         return compat.left_to_python(reason, always=is_known, deep=is_of_call)
+
+    def _leave_loop(self, code: types.CodeType, key: Any, *, is_root: bool) -> Any:
+        """Leave a function to torch that has more operations than could be compiled in reasonable time."""
+        reason = (
+            f"{code.co_name} has more than {MOST_OPERATIONS} operations for a list of more than {MOST_PARTS} tensors,"
+            " as in a loop over them; put them together first, by torch.cat or pad_sequence"
+        )
+        if self.mandatory:
+            raise GraphBreakError(reason)
+        if is_root:
+            self.reason = reason
+            self._refusals.append(reason)
+        logger.info("torch runs %s of %s: %s", code.co_name, self.name, reason)
+        return compat.captures_no_more(reason) if self._counts[key] else compat.left_to_python(reason, always=True)
 
     def _hear(self, captured: Captured, runner: Callable[..., Any]) -> Callable[..., Any]:
         """Note a graph; returns what runs it."""
@@ -212,6 +251,22 @@ def _tensors_in(frame: types.FrameType) -> str:
         if not isinstance(value, (*PLAIN_TYPES, torch.nn.Module))
     ]
     return "|".join(names)
+
+
+def _lists_in(frame: types.FrameType) -> dict[str, int]:
+    """The names of arguments that have tensors in lists, which may be of many lengths, and how many these are."""
+    import torch
+
+    def tensors_of(value: Any) -> int:
+        if isinstance(value, (list, tuple, dict)):
+            return sum(map(tensors_of, value.values() if isinstance(value, dict) else value))
+        return isinstance(value, torch.Tensor)
+
+    code = frame.f_code
+    spread = code.co_varnames[code.co_argcount + code.co_kwonlyargcount :][: bool(code.co_flags & inspect.CO_VARARGS)]
+    given = {name: value for name, value in frame.f_locals.items() if name not in spread}
+    lists = {name: value for name, value in given.items() if isinstance(value, (list, tuple, dict))}
+    return {name: count for name, value in lists.items() if (count := tensors_of(value))}
 
 
 class _NotCapturedError(Exception):

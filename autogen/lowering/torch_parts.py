@@ -47,6 +47,17 @@ _OWN_KERNELS = frozenset(
     }
 )
 
+# torch's op, which fake tensors of symbolic sizes do not know.
+torch.library.define(
+    "autogen::upsample_bicubic2d_aa_backward",
+    str(compat.schema_of(aten._upsample_bicubic2d_aa_backward.default)).partition("backward")[2],
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+torch.library.impl("autogen::upsample_bicubic2d_aa_backward", "default", aten._upsample_bicubic2d_aa_backward.default)
+torch.library.register_fake(
+    "autogen::upsample_bicubic2d_aa_backward", lambda grad, made, given, *scales: grad.new_empty(given)
+)
+
 # Draws that look at the geometry of their first argument alone.
 _IGNORE_VALUES = frozenset(
     {

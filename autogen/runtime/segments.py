@@ -37,6 +37,7 @@ class KernelSegment:
         failed: hears of the first kernel that turns out not to compile, and may raise; `eager` runs from then on.
         settings: those of the call, which Dynamo guards.
         training: whether the results have gradients.
+        of_parts: whether arguments are parts of tensors that AOTAutograd takes apart, whose sizes are no arguments.
     """
 
     def __init__(
@@ -49,8 +50,10 @@ class KernelSegment:
         settings: Settings,
         *,
         training: bool,
+        of_parts: bool = False,
     ) -> None:
         self.segment, self.compiled, self.training = segment, compiled, training
+        self._of_parts = of_parts
         self.eager, self._failed = eager, failed
         self.fault: AutogenError | None = None
         self.settings = settings
@@ -72,7 +75,7 @@ class KernelSegment:
         symbols = segment.graph.sizes.symbols
         self._varies = any(not symbol.is_integer for symbol in symbols)
         self._graph = segment.graph
-        self._is_simple = segment.graph.prologue is None and not self._varies
+        self._is_simple = segment.graph.prologue is None and not (self._varies or of_parts)
         self.is_random = compiled.is_random
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
@@ -170,8 +173,9 @@ class KernelSegment:
             found = ((), ()) if prologue is None else prologue(arguments)
         numbers = [*(_number(arguments[place]) for place in self._numbers), *found[1]]
         tensors = (*tensors, *found[0])
-        key = (is_apart, *(n for n in numbers if type(n) is int), *(each.shape for each in found[0]))
         known = self._graph.sizes.read(tensors, numbers)
+        given = known.values() if self._of_parts else numbers
+        key = (is_apart, *(n for n in given if type(n) is int), *(each.shape for each in found[0]))
         prepared = self._prepared.get(key)
         if prepared is None:
             prepared = self._plan(key, known, is_apart=is_apart)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import contextlib
 import operator
 import warnings
@@ -78,6 +79,27 @@ def test_nested_arguments_are_walked() -> None:
     assert leaves == [1, 2, None] and compat.pytree.tree_unflatten(leaves, structure) == (1, {"a": [2, None]})
     assert compat.pytree.tree_map_only(int, str, (1, [2.0])) == ("1", [2.0])
     assert compat.pytree.tree_leaves([None, 1], is_leaf=lambda each: each is None) == [None, 1]
+
+
+def test_leaves_of_nested_containers_have_places() -> None:
+    pair = collections.namedtuple("pair", ["low", "high"])
+    nested = {"a": [1, (2, None)], "b": pair(3, 4), 5: collections.OrderedDict(c=6)}
+    assert compat.places_of(nested) == ["a.0", "a.1.0", "a.1.1", "b.low", "b.high", "5.c"]
+    assert compat.places_of(x()) == [""]
+    structure = compat.pytree.tree_structure({"a": 1, "b": [2]})
+    assert structure.flatten_up_to({"b": ["y"], "a": "x"}) == ["x", "y"]
+    with pytest.raises(ValueError, match="missing key"):
+        structure.flatten_up_to({"b": ["y"], "c": "x"})
+
+
+def test_jagged_tensors_are_made_again() -> None:
+    values, offsets = torch.zeros(2, 5, 3), torch.tensor([0, 2, 5])
+    for least, greatest in ((None, None), (2, 3)):
+        jagged = torch.nested.nested_tensor_from_jagged(values, offsets, None, 2, least, greatest)
+        extras = compat.jagged_extras(jagged)
+        assert extras == {"jagged_dim": 2, "min_seqlen": least, "max_seqlen": greatest}
+        again = torch.nested.nested_tensor_from_jagged(values, offsets, **extras)
+        assert [each.shape for each in again.unbind()] == [(2, 2, 3), (2, 3, 3)]
 
 
 def test_operators_have_schemas() -> None:
@@ -317,6 +339,53 @@ def test_a_function_is_captured_with_symbols_for_its_sizes() -> None:
     assert compat.break_of(capture.graphs[0]) == (None, [])
 
 
+def test_a_formula_is_traced_where_sizes_are_symbols() -> None:
+    def formula(size: int, periodic: bool = True) -> Any:
+        return torch.arange(size) * 3.0 if periodic else NotImplemented
+
+    compat.know_formulas({torch.bartlett_window: formula})
+    capture = Capture(lambda t: t + torch.bartlett_window(t.shape[0]) + torch.bartlett_window(3)[1])
+    for size in (3, 5):
+        expected = torch.arange(size) * 3.0 + torch.bartlett_window(3)[1]
+        assert torch.equal(capture.run(torch.zeros(size)), expected)
+    assert len(capture.graphs) == 1
+    without, outside = Capture(ramp), torch.compile(lambda t: ramp(t, True), backend="eager", dynamic=True)
+    for size in (3, 5):
+        assert torch.equal(without.run(torch.zeros(size)), torch.bartlett_window(size, False))
+        assert torch.equal(outside(torch.zeros(size)), torch.bartlett_window(size))
+
+
+def ramp(t: Tensor, periodic: bool = False) -> Tensor:
+    return t + torch.bartlett_window(t.shape[0], periodic)
+
+
+class Named(Tensor):
+    pass
+
+
+class Computing(Tensor):
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_subclasses_are_traced_through_functions_that_are_python() -> None:
+    compat.know_subclasses()
+    capture = Capture(lambda t: 1 - t**2, fullgraph=True)
+    found = capture.run(torch.full((3,), 2.0).as_subclass(Named))
+    assert type(found) is Named and torch.equal(found.as_subclass(Tensor), torch.full((3,), -3.0))
+
+
+def test_classes_that_dynamo_leaves_alone() -> None:
+    assert Named not in compat.UNTRACEABLE and Computing in compat.UNTRACEABLE
+    assert nn.Parameter not in compat.UNTRACEABLE and compat.FakeTensor not in compat.UNTRACEABLE
+    assert compat.hears_of_operators(compat.FakeTensor) and not compat.hears_of_operators(Computing)
+    with pytest.raises(Exception, match="Computing"):
+        Capture(lambda t: t * 2 + 1).run(x().as_subclass(Computing))
+    with compat.WithoutSubclasses():
+        assert type(x().as_subclass(Computing) * 2) is Tensor
+
+
 def test_static_sizes_are_numbers() -> None:
     capture = Capture(lambda t: t.sum() * t.shape[0], static=True, knows_values=False)
     assert capture.run(torch.ones(2)) == 4 and capture.run(torch.ones(3)) == 9
@@ -491,7 +560,7 @@ class Joint:
         return compat.partitioned(joint, num_fwd_outputs, ())
 
     def _compile(self, graph: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
-        self.is_plain.append(compat.is_plain_call())
+        self.is_plain.append(compat.is_plain_call(parts=False))
         return compat.boxed(graph)
 
 
@@ -633,6 +702,86 @@ def test_the_interpreter_converts_as_it_is_told() -> None:
         changed = getattr(interpreter, "_convert_float", None)
     assert getattr(interpreter, "_convert_float", None) is before
     assert (before is None) == (triton.__version__ >= "3.9") and (changed is not before or before is None)
+
+
+# --- lists ------------------------------------------------------------------------------------------------------------
+
+
+def captured_of(function: Callable[..., Any], *args: Any, lists: Sequence[str] = (), **options: Any) -> list[Any]:
+    """The graphs of a function of a list, which is called with each of the arguments."""
+    graphs: list[Any] = []
+
+    def backend(graph: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
+        graphs.append((graph, compat.fake_mode().shape_env))
+        return graph.forward
+
+    def around(frame: FrameType, convert: Callable[..., Any]) -> Any:
+        return convert(dynamic=r"L\['ts'\]", knows_values=True, lists=lists, **options)
+
+    call = compat.captures(function, backend, around, fullgraph=True)
+    for each in args:
+        torch.testing.assert_close(call(each), function(each))
+    return graphs
+
+
+def test_lengths_of_lists_may_be_anything() -> None:
+    def mean(ts: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(ts)).sum() / max(len(ts[0]) + len(ts[1]), 1) / max(len(ts[1]), 1)
+
+    lists = [[torch.ones(n, 2) for n in lengths] for lengths in ((3, 2), (0, 1), (1, 1), (0, 0), (5, 0))]
+    assert len(captured_of(mean, *lists, lists=["ts"])) == 1
+    assert len(captured_of(lambda ts: mean(ts), *lists)) > 1  # sizes of torch's are not
+
+
+def test_padding_knows_no_lengths() -> None:
+    def padded(ts: Sequence[Tensor]) -> Tensor:
+        return torch.nn.utils.rnn.pad_sequence(list(ts), True, 2.0, "left") * 2
+
+    lists = [[torch.ones(n, 2) for n in lengths] for lengths in ((3, 2), (5, 6), (4, 4))]
+    (found,) = captured_of(padded, *lists)
+    assert compat.pad_sequence in [node.target for node in found[0].graph.nodes]
+
+
+def test_numbers_of_lists_are_one_call() -> None:
+    (found,) = captured_of(lambda ts: torch.tensor([len(t) for t in ts]), [torch.ones(2), torch.ones(3)])
+    assert compat.tensor_of_numbers in [node.target for node in found[0].graph.nodes]
+
+
+def test_functions_of_many_operations_are_given_up() -> None:
+    def sums(ts: Sequence[Tensor]) -> Any:
+        return sum(t.exp().sum() for t in ts)
+
+    lists = [torch.ones(2), torch.ones(3)]
+    assert len(captured_of(sums, lists, operations=10)) == 1
+    with pytest.raises(compat.TooManyOperationsError):
+        captured_of(lambda ts: sums(ts), lists, operations=4)
+
+
+def test_new_sizes_and_the_guards_on_them() -> None:
+    (found,) = captured_of(lambda ts: ts[0] * 2, [torch.ones(3, 2)])
+    shapes = found[1]
+    new, known = (compat.new_size(shapes, 5, name, is_length=True) for name in ("new", "known"))
+    assert compat.new_size(shapes, 1, "one", is_length=True) == 1
+    assert isinstance(compat.new_size(shapes, 1, "number", is_length=False), torch.SymInt)
+    assert new < 9
+    compat.rewrite_guards(shapes, {new.node.expr: known.node.expr + 1})
+    assert sympy.Lt(known.node.expr + 1, 9) in [guard.expr for guard in shapes.guards]
+    fake = next(node for node in found[0].graph.nodes if node.op == "placeholder" and "Tensor" in str(node.type))
+    like = compat.fake_like(fake.meta["example_value"], [new, 3])
+    assert like.dtype == torch.float32 and like.shape[0].node.expr == new.node.expr
+
+
+def test_sizes_are_asked_for_as_usual() -> None:
+    from torch.fx.experimental import _config as symbolic
+
+    with symbolic.patch(backed_size_oblivious=True), compat.lengths_as_usual():  # type: ignore[attr-defined]
+        assert not symbolic.backed_size_oblivious
+
+
+def test_tensors_are_written_together() -> None:
+    whole = torch.zeros(3, 2)
+    compat.copy_each([whole[0], whole[2, :1]], [torch.ones(2), torch.ones(1)])
+    assert whole.tolist() == [[1, 1], [0, 0], [1, 0]]
 
 
 @pytest.mark.parametrize(("name", "is_refused"), [("OutOfResources", True), ("InterpreterError", False)])
