@@ -9,13 +9,14 @@ binds axes and so removes them.
     %1 = reduce max over c (%0)    f32  {n}
     %2 = sub(%0, %1)               f32  {n, c}
 
-Seven kinds of node exist beside the scalar ops of `autogen.ops`:
+Eight kinds of node exist beside the scalar ops of `autogen.ops`:
 
     const   a Python number
     index   the value of an integer expression over axes and sizes (arange, numel, one-hot columns)
     scalar  a number that differs from launch to launch: the value of an expression over sizes and floats, which the
             host computes in double precision
     load    one element of a tensor, at an index that may itself be computed (gather)
+    search  how many numbers of a sorted tensor are at most a value: of offsets, the sequence that an item belongs to
     cast    the same value in another dtype
     reduce  sum, product, max or min over one or more axes
     scan    a running sum, product, or logarithm of a sum of exponentials, along one axis, which it keeps: up to each
@@ -248,6 +249,14 @@ def nothing(dtype: torch.dtype) -> Node:
     return const(math.nan if dtype.is_floating_point else 0, dtype)
 
 
+def search(first: Node, dim: int, size: sympy.Expr, value: Node) -> Node:
+    """How many of `size` sorted integers, in memory from `first` on along dimension `dim`, are at most a value.
+
+    Of offsets without their 0, that is which sequence the item at place `value` belongs to.
+    """
+    return intern("search", (value, first), torch.int64, (dim, sympy.sympify(size)))
+
+
 def load_at(node: Node, args: Sequence[Node], entries: Sequence[sympy.Expr], buffer: Buffer | None = None) -> Node:
     """The load `node` at other entries, in which `args` fill its holes; of what `buffer` says of its tensor."""
     return intern("load", tuple(args), node.dtype, (buffer or node.attrs[0], tuple(entries)))
@@ -358,8 +367,8 @@ def rebuild(node: Node, args: Sequence[Node]) -> Node:
         return cast(args[0], node.dtype)
     if node.op in ALONG_AXES:
         return along(node, node.attrs[1], args[0])
-    if node.op == "load":
-        return intern("load", tuple(args), node.dtype, node.attrs)
+    if node.op in ("load", "search"):
+        return intern(node.op, tuple(args), node.dtype, node.attrs)
     return apply(node.op, *args)
 
 
@@ -450,6 +459,8 @@ def format_nodes(roots: Iterable[Node]) -> str:
             buffer, entries = node.attrs
             filled = {hole(k): sympy.Symbol(arg) for k, arg in enumerate(args)}
             text = f"load {buffer.name}[{', '.join(str(e.xreplace(filled)) for e in entries)}]"
+        elif node.op == "search":
+            text = f"search {args[0]} from {args[1]} on, along dimension {node.attrs[0]}"
         elif node.op == "reduce":
             kind, axes = node.attrs
             text = f"reduce {kind} over {', '.join(map(str, axes))} ({args[0]})"

@@ -1,4 +1,4 @@
-"""Values at other places: axes of the IR replaced by expressions and computed indices."""
+"""Values at other places: axes of the IR replaced by expressions and computed indices, and nodes by others."""
 
 from __future__ import annotations
 
@@ -51,3 +51,38 @@ def substitute(node: Node, values: Mapping[Axis, sympy.Expr | Node]) -> Node:
     for below in ir.topological([node]):
         memo[below] = visit(below)
     return memo[node]
+
+
+def put(node: Node, values: Mapping[Node, Node]) -> Node:
+    """`node` with nodes replaced by others, of whose axes no reduction inside then takes any for its own."""
+    incoming = frozenset().union(*(value.axes for value in values.values()))
+    taken = {str(axis) for below in ir.topological([node]) for axis in below.axes} | {str(axis) for axis in incoming}
+
+    def apart(node: Node) -> Node:
+        if node.op not in ir.ALONG_AXES or incoming.isdisjoint(node.attrs[1]):
+            return node
+        others = {axis: _another(axis, taken) for axis in node.attrs[1] if axis in incoming}
+        return along_others(node, others)
+
+    (found,) = ir.transform([node], apart)
+    own = frozenset().union(*(each.axes for each in values))
+    done = dict(values)
+    for below in ir.topological([found], values):
+        is_another = below.op in ir.ALONG_AXES and not own.isdisjoint(below.attrs[1])  # of the same name, inside of it
+        done[below] = below if is_another else ir.rebuild(below, [done[arg] for arg in below.args])
+    return done[found]
+
+
+def along_others(node: Node, others: Mapping[Axis, Axis]) -> Node:
+    """A reduction or running sum whose own axes are others, of which its body has none."""
+    body = substitute(node.args[0], others)
+    return ir.along(node, [others.get(axis, axis) for axis in node.attrs[1]], body)
+
+
+def _another(axis: Axis, taken: set[str]) -> Axis:
+    """An axis of the same size whose name is not taken, and then is."""
+    copy = 2
+    while f"{axis}_{copy}" in taken:
+        copy += 1
+    taken.add(f"{axis}_{copy}")
+    return Axis(f"{axis}_{copy}", axis.size)

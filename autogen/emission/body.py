@@ -138,6 +138,12 @@ class Tile(Protocol):
     def index_text(self, expression: sympy.Expr) -> str:
         """The value of an integer expression over the kernel's axes."""
 
+    def search_text(self, node: Node, value: str) -> str:
+        """The search for a value."""
+
+    def condition_of(self, load: Node) -> Node | None:
+        """The condition under which alone a load is wanted, if it is to be asked first."""
+
     def expansion(self, node: Node, into: Node) -> str:
         """The subscript that broadcasts a value for use in another: `[:, None]` for a row in an element."""
 
@@ -198,11 +204,12 @@ class Body:
 
     Args:
         style: what the kernel's bodies share.
-        load: prints a load, given the node and the text of its computed indices.
+        load: prints a load, given the node, the text of its computed indices, and the condition under which alone it
+            is wanted.
         outer: a body whose values are visible here.
     """
 
-    def __init__(self, style: Style, load: Callable[[Node, list[str]], str], outer: Body | None = None) -> None:
+    def __init__(self, style: Style, load: Callable[[Node, list[str], str], str], outer: Body | None = None) -> None:
         self.lines: list[str] = []
         self.known: ChainMap[Node, str] = ChainMap({}, *outer.known.maps) if outer else ChainMap({})
         self._style = style
@@ -256,7 +263,7 @@ class Body:
     def _deserves_statement(self, node: Node) -> bool:
         if node.op in ("const", "index") or (node.op == "cast" and node.args[0].op in ("index", "const")):
             return False
-        if node.op in ("load", "scalar", *ir.ALONG_AXES):
+        if node.op in ("load", "scalar", "search", *ir.ALONG_AXES):
             return True
         if node.op == "cast" and node.args[0].op == "load":
             return False
@@ -279,7 +286,10 @@ class Body:
                 return text, Precedence.ATOM if text.isidentifier() else Precedence.SUM
             case "load":
                 places = [self.state(arg) + self._style.tile.expansion(arg, node) for arg in node.args]
-                return self._load(node, places), Precedence.ATOM
+                return self._load(node, places, self.guard(node)), Precedence.ATOM
+            case "search":
+                value = self._widened(node.args[0]) if node.args[0].op in _NARROW else self.state(node.args[0])
+                return self._style.tile.search_text(node, value), Precedence.ATOM
             case "cast":
                 return self._cast(node)
             case "reduce" | "scan":
@@ -299,6 +309,11 @@ class Body:
             )
             args.append(text if tight else f"({text})")
         return op.triton.format(*args), op.precedence
+
+    def guard(self, load: Node) -> str:
+        """The condition under which alone a load is wanted, in its shape; none if it always is."""
+        condition = self._style.tile.condition_of(load)
+        return "" if condition is None else self.state(condition) + self._style.tile.expansion(condition, load)
 
     def _state_landings(self, node: Node) -> None:
         """Give some nodes of a deep expression statements, the lowest first, so that it is printed on a stack that is

@@ -62,11 +62,17 @@ class Flat(Streaming):
         loads = []
         direct = self.direct_loads(Level.ROW)
         for record in records_of(direct, self.space):
+            conditions = {self.condition_of(part) for part in record.parts}
+            guard = body.guard(record.parts[0]) if len(conditions) == 1 else ""
             name = self.names.new(record.buffer.name)
-            loads.append((name, self.record_load(record, self.line, OFFSETS, "mask")))
+            if guard:
+                load = self.record_load(record, self.line, OFFSETS, f"(mask & {guard})")
+                body.lines.append(f"{name} = {load}")
+            else:
+                loads.append((name, self.record_load(record, self.line, OFFSETS, "mask")))
             self.take_apart(record, name, body)
         for node in direct:
-            if node in body.known:
+            if node in body.known or self.condition_of(node) is not None:
                 continue
             name = self.style.name(node)
             loads.append((name, self.load(node)))

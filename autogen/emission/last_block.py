@@ -36,8 +36,8 @@ class Finish(Block):
     def direct_loads(self, *levels: Level) -> list[Node]:
         return [node for node in super().direct_loads(*levels) if node.attrs[0] not in self._kinds]
 
-    def print_load(self, node: Node, computed: list[str]) -> str:
-        text = super().print_load(node, computed)
+    def print_load(self, node: Node, computed: list[str], condition: str) -> str:
+        text = super().print_load(node, computed, condition)
         if node.attrs[0].role != "partial":
             return text
         return text.removesuffix(")") + ', cache_modifier=".cg")'  # other blocks wrote it: not from this one's L1

@@ -43,6 +43,7 @@ class Looped(Rows):
         self._shifts: dict[Node, _Shift] = {}
         body = self.scalars()
         self.preload(body, Level.ROW)
+        start, end = self._window(body)
         walks = []
         for each in found:
             inside = self._walk(each, body)
@@ -64,10 +65,36 @@ class Looped(Rows):
         body.lines += self.store_rows(body)
         return {
             **self.head(),
+            "start": start,
+            "end_of_walk": end,
             "passes": walks,
             "body": "\n".join(body.lines),
             **self.last_block(totals, body),
         }
+
+    def head(self) -> dict[str, Any]:
+        window = self.kernel.window
+        if window is None:
+            return super().head()
+        inside = [*(["(col >= window_start)"] if window.start else []), *(["(col < window_end)"] if window.end else [])]
+        return {**super().head(), "in_window": " & ".join(inside)}
+
+    def _window(self, body: Body) -> tuple[str, str]:
+        """Where walks start and end: at the columns that some row asks for."""
+        window = self.kernel.window
+        if window is None:
+            return "0", f"n_cols + {self.skew.group - 1}" if self.skew else "n_cols"
+        dtype = "tl.int64" if self.is_wide else "tl.int32"
+        start = end = None
+        if window.start is not None:
+            first = f"tl.min(tl.where(row_mask, {body.state(window.start)}, n_cols), 0)"
+            body.lines.append(f"window_start = tl.maximum({first}, 0).to({dtype})")
+            start = "window_start"
+        if window.end is not None:
+            last = f"tl.max(tl.where(row_mask, {body.state(window.end)}, 0), 0)"
+            body.lines.append(f"window_end = tl.minimum({last}, n_cols).to({dtype})")
+            end = "window_end"
+        return f"{start} // COLS * COLS" if start else "0", end or "n_cols"
 
     def _find_evictions(self, walks: Sequence[Walk], stored: Sequence[Node]) -> None:
         """What caches are told of elements that several walks read: to keep them, until the last."""
@@ -288,7 +315,7 @@ class Looped(Rows):
     @property
     def _counts_columns(self) -> bool:
         """Whether the number of columns does not follow from their size."""
-        return self.skew is not None or self.kernel.ends is not None
+        return self.skew is not None or self.kernel.ends is not None or self.kernel.window is not None
 
     def _columns_before(self, level: Level, body: Body, inside: Body) -> str:
         """The number of columns that a group had before this step: all steps are full but for the last."""

@@ -57,7 +57,6 @@ class Rows(Streaming):
         self.first = "first_lane" if self.skew else "first_col"
         maxima = [node for node in kernel.row_reductions() if node.attrs[0] == "max"]
         self._maximised = {node.args[0] for node in maxima}
-        self._asked: dict[Node, str] = {}
         self._anywhere: dict[tuple[ir.Buffer, tuple[sympy.Expr, ...]], bool] = {}
         super().__init__(kernel, space, variant, provenance, variables, known)
         if space.rows:
@@ -130,6 +129,7 @@ class Rows(Streaming):
             "inner": self._inner_lines(),
             "place": self.kernel.ends and self.offset(self.space.merged(self.kernel.ends[0])),
             "end": self.kernel.ends and self.sizes.text(self.kernel.ends[1]),
+            "in_window": "",
         }
 
     def _skew_context(self) -> dict[str, Any] | None:
@@ -204,19 +204,15 @@ class Rows(Streaming):
                 self._read_records(loads, body, self.direct_loads(Level.ELEMENT) if Level.ELEMENT in levels else [])
             for node in loads:
                 body.state(node)
-            if level == Level.ROW:
-                self._asked = {load: body.state(condition) for load, condition in self._conditional()}
 
-    def _conditional(self) -> list[tuple[Node, Node]]:
-        """The loads that rows need under a condition only, if an access is of one row, and the conditions."""
-        if self.skew or not self.space.columns_adjacent:
-            return []
-        level, loads = self.kernel.level, set(self.kernel.loads())
-        return [
-            (load, condition)
-            for load, condition in self.kernel.conditions
-            if load in loads and (level(load), level(condition)) == (Level.ELEMENT, Level.ROW)
-        ]
+    def condition_of(self, load: Node) -> Node | None:
+        # Where an access is of one row, a condition per row is the same for all of it.
+        condition = super().condition_of(load)
+        if condition is None or self.kernel.level(condition) == Level.ELEMENT:
+            return condition
+        level = self.kernel.level
+        is_of_rows = (level(load), level(condition)) == (Level.ELEMENT, Level.ROW)
+        return condition if is_of_rows and self.space.columns_adjacent and not self.skew else None
 
     def _read_records(self, loads: Sequence[Node], body: Body, elements: Sequence[Node]) -> None:
         """Of loads per row, those of neighbouring elements; they may be the whole row, among the `elements`."""
@@ -278,11 +274,6 @@ class Rows(Streaming):
         if not computed and self._begins_anywhere(buffer, index):
             return f"{buffer.name}_ptr + place"
         return super().pointer(buffer, index, level, computed, has_shape=has_shape)
-
-    def load(self, node: Node, computed: Sequence[str] = ()) -> Load:
-        load = super().load(node, computed)
-        asked = self._asked.get(node)
-        return replace(load, mask=f"{load.mask} & {asked}[:, None]") if asked else load
 
     def padding(self, node: Node) -> str:
         return identity("max", node.dtype) if self._is_padded(node) else super().padding(node)

@@ -49,6 +49,8 @@ RESERVED = device_math.NAMES | {
     "first_col",
     "first_lane",
     "lane",
+    "window_start",
+    "window_end",
     "skew",
     "place",
     "row_start",
@@ -141,6 +143,14 @@ class Load:
         return f"tl.load({self.pointer}{mask}{other}{eviction}){self.cast}"
 
 
+def asked(load: Load, condition: str) -> Load:
+    """A load of what a condition asks for; what else it gives does not matter."""
+    if not condition:
+        return load
+    mask = f"{load.mask} & {condition}" if load.mask else condition
+    return replace(load, mask=mask, other=load.other or "0")
+
+
 class Shell:
     """The emission of one kernel; subclasses fill their template.
 
@@ -181,6 +191,7 @@ class Shell:
         self.names = Names([*RESERVED, *pointers, *variables.values(), *map(str, self._numbers(kernel))])
         self.style = Style(kernel.computed, provenance, self.sizes, self.names, self)
         self.passes: dict[Node, int] = dict.fromkeys(kernel.loads(), 1)
+        self._conditions = dict(kernel.conditions)
 
     @property
     def is_wide(self) -> bool:
@@ -387,6 +398,12 @@ class Shell:
         """Whether a load needs no more for its shape: it is of one number, or a computed index has the shape."""
         return not node.axes or any(each.axes and self.kernel.level(each) != Level.SCALAR for each in node.args)
 
+    def search_text(self, node: Node, value: str) -> str:
+        """A search, which reads by itself."""
+        (dim, size), (buffer, index) = node.attrs, node.args[1].attrs
+        first, step = self.pointer(buffer, index, Level.SCALAR), self.sizes.factor(buffer.strides[dim])
+        return f"{self.style.helper('count_at_most')}({value}, {first}, {step}, {self.sizes.factor(size)})"
+
     def record_load(self, record: Record[Node], axis: sympy.Symbol, variable: str, mask: str) -> Load:
         """The load of a record for each place of an axis."""
         return replace(self.load(record.parts[0]), pointer=self._place(record, axis, variable), mask=f"{mask}[:, None]")
@@ -407,13 +424,27 @@ class Shell:
         for node, part in zip(record.parts, parts, strict=True):
             body.know(node, part)
 
-    def print_load(self, node: Node, computed: list[str]) -> str:
-        """A load as text."""
-        return str(self.load(node, computed))
+    @functools.cached_property
+    def _read_directly(self) -> list[Node]:
+        """The loads whose value is wanted: where a search begins, it is not."""
+        order = ir.topological(self.kernel.computed)
+        used = {arg for node in order for arg in (node.args[:1] if node.op == "search" else node.args)}
+        wanted = used.union(self.kernel.computed)
+        return [node for node in self.kernel.loads() if node in wanted]
+
+    def print_load(self, node: Node, computed: list[str], condition: str) -> str:
+        """A load as text, of what a condition asks for."""
+        return str(asked(self.load(node, computed), condition))
+
+    def condition_of(self, load: Node) -> Node | None:
+        """The condition under which alone a load is wanted, if it is to be asked first; not of a whole launch."""
+        condition = self._conditions.get(load)
+        return None if condition is None or self.kernel.level(condition) == Level.SCALAR else condition
 
     def direct_loads(self, *levels: Level) -> list[Node]:
         """The loads at some levels whose index is not computed."""
-        loads = [node for node in self.kernel.loads() if not node.args and self.kernel.level(node) in levels]
+        read = self._read_directly
+        loads = [node for node in read if not node.args and self.kernel.level(node) in levels]
         return sorted(loads, key=lambda node: self.buffers.index(node.attrs[0]))
 
     def scalars(self) -> Body:

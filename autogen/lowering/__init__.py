@@ -17,10 +17,20 @@ from autogen.capture.graph import EdgeTensor, JointGraph
 from autogen.capture.masks import masked_read
 from autogen.capture.source import is_torchs
 from autogen.errors import UnsupportedOpError, ValueBranchError
-from autogen.lowering import indexing, losses, masks, pointwise, reductions, scans, views  # noqa: F401  (they register)
+from autogen.lowering import (  # noqa: F401  (they register)
+    indexing,
+    losses,
+    masks,
+    pointwise,
+    reductions,
+    scans,
+    segments,
+    views,
+)
 from autogen.lowering.entries import unchecked
 from autogen.lowering.picks import reduces_for_each
 from autogen.lowering.registry import LOWERINGS, Context, Lowering
+from autogen.lowering.sequences import sequence_of
 from autogen.lowering.torch_parts import TorchParts, is_torchs_own, refuse_unknown_sizes
 from autogen.lowering.values import Chosen, Index, Read, Value, fresh_index
 from autogen.program import Program, Root
@@ -52,7 +62,15 @@ def decompositions() -> dict[Any, Any]:
         op: formula for op, formula in table.items() if compat.is_op(op) and op not in lowered and not is_torchs_own(op)
     }
     aten = torch.ops.aten
-    own = {aten.fmax.default: _fmax, aten.fmin.default: _fmin, aten.rrelu_with_noise_functional.default: _rrelu}
+    own = {
+        aten.fmax.default: _fmax,
+        aten.fmin.default: _fmin,
+        aten.repeat_interleave.Tensor: _repeat_interleave,
+        aten.rrelu_with_noise_functional.default: _rrelu,
+        aten.segment_reduce.default: _of_lengths(aten.segment_reduce.default),
+        aten._segment_reduce_backward.default: _of_lengths(aten._segment_reduce_backward.default),
+        aten._upsample_bicubic2d_aa_backward.default: torch.ops.autogen.upsample_bicubic2d_aa_backward.default,
+    }
     return found | own
 
 
@@ -64,6 +82,26 @@ def _fmax(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def _fmin(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """The lesser number; the other one if one is nan."""
     return torch.where((a <= b) | b.isnan(), a, b)
+
+
+def _repeat_interleave(repeats: torch.Tensor, *, output_size: Any = None) -> Any:
+    """Which of `repeats` each place of the result comes from, told from where each begins."""
+    if output_size is None:
+        return NotImplemented
+    places = torch.arange(output_size, device=repeats.device)
+    return torch.bucketize(places, repeats.cumsum(0), right=True).to(repeats.dtype)
+
+
+def _of_lengths(reduction: Any) -> Any:
+    """A reduction of segments that lengths tell, as one of segments that offsets tell."""
+
+    def formula(*args: Any, lengths: torch.Tensor | None = None, unsafe: bool = False, **kwargs: Any) -> Any:
+        if lengths is None or lengths.dim() != 1:
+            return NotImplemented
+        kwargs["offsets"] = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+        return reduction(*args, **kwargs)
+
+    return formula
 
 
 def _rrelu(
@@ -138,8 +176,10 @@ class _Lowerer:
         return Root(_buffer(tensor, "output"), index, ir.to_store(value.at(index), tensor.dtype))
 
     def _lower(self, node: torch.fx.Node) -> Any:
+        searched = self._searched(node)
+        values = self.values if searched is None else {**self.values, searched: self.torch.in_memory(searched)}
         args, kwargs = compat.pytree.tree_map_only(
-            torch.fx.Node, self.values.__getitem__, (tuple(node.args), dict(node.kwargs))
+            torch.fx.Node, values.__getitem__, (tuple(node.args), dict(node.kwargs))
         )
         if "geometry" not in node.meta:  # part of a result
             return args[0][args[1]]
@@ -157,6 +197,16 @@ class _Lowerer:
         if isinstance(result, tuple):
             return tuple(self._located(each, origin, variable) for each in result)
         return self._located(result, origin, variable, node)
+
+    def _searched(self, node: torch.fx.Node) -> torch.fx.Node | None:
+        """The argument of a node that it searches, if that is to be stored first."""
+        place, name = (
+            segments.SORTED.get(_op_name(node.target), (None, "")) if node.op == "call_function" else (None, "")
+        )
+        found = node.kwargs.get(name, node.args[place] if place is not None and place < len(node.args) else None)
+        if not isinstance(found, torch.fx.Node) or segments.is_in_memory(self.values[found]):
+            return None
+        return found
 
     def _lowered(self, node: torch.fx.Node, lowering: Lowering, args: Any, kwargs: dict[str, Any]) -> Any:
         geometry = node.meta["geometry"]
@@ -212,6 +262,8 @@ class _Lowerer:
 
     def _is_to_store(self, value: Value, index: Index) -> bool:
         """Whether a value is better read at an index than computed there."""
+        if any(isinstance(entry, ir.Node) and sequence_of(entry) for entry in index):
+            return False  # what is of sequences is known per sequence
         return reduces_for_each(value, index) or not scans.follows(value, index) or self._is_too_often(value, index)
 
     def _is_too_often(self, value: Value, index: Index) -> bool:

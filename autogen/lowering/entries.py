@@ -49,7 +49,13 @@ def _combined(op: str, formula: Callable[[sympy.Expr, sympy.Expr], sympy.Expr], 
 
 def plus(a: Entry, b: Entry) -> Entry:
     """`a + b`."""
+    if isinstance(a, ir.Node) and not isinstance(b, ir.Node) and b.is_Integer and _is_sum_with_number(a):
+        return plus(a.args[0], b + a.args[1].attrs[0])
     return a if not isinstance(b, ir.Node) and b == 0 else _combined("add", operator.add, a, b)
+
+
+def _is_sum_with_number(node: ir.Node) -> bool:
+    return node.op == "add" and node.args[1].op == "const"
 
 
 def times(a: Entry, b: Entry) -> Entry:
@@ -138,6 +144,15 @@ def unchecked(entry: Entry, size: sympy.Expr) -> Entry:
     """An entry for a dimension of `size`: the expression that a node spells out, if it surely lies inside."""
     known = plain(entry)
     return entry if isinstance(known, ir.Node) or not surely_within(known, size) else known
+
+
+def spelled_out(node: ir.Node) -> ir.Node:
+    """A load at expressions where a computed index spells one out that surely lies inside; another node as it is."""
+    if node.op != "load" or not node.args:
+        return node
+    args, (buffer, entries) = iter(node.args), node.attrs
+    given: list[Entry] = [next(args) if ir.is_hole(entry) else entry for entry in entries]
+    return ir.load(buffer, [unchecked(entry, size) for entry, size in zip(given, buffer.shape, strict=True)])
 
 
 def bounded(value: Value, *dims: int) -> Value:

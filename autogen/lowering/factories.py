@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autogen import ir
+from autogen.lowering.entries import plus, position, times
 from autogen.lowering.pointwise import to_copy
 from autogen.lowering.registry import Context, lowers, number
 from autogen.lowering.values import Index, Value
@@ -37,11 +38,9 @@ def arange(context: Context, start: Any, end: Any, step: Any = 1, **_: Any) -> V
 
     def at(index: Index) -> ir.Node:
         (entry,) = index
-        node = entry if isinstance(entry, ir.Node) else None
-        if node is None and first.is_integer and stride.is_integer:
-            return ir.cast(ir.index(entry * stride + first), context.compute)
-        position = ir.cast(node if node is not None else ir.index(entry), context.compute)
-        scaled = ir.apply("mul", position, number(stride, context.compute))
+        if first.is_integer and stride.is_integer:
+            return ir.cast(position(plus(times(entry, stride), first)), context.compute)
+        scaled = ir.apply("mul", ir.cast(position(entry), context.compute), number(stride, context.compute))
         return ir.apply("add", scaled, number(first, context.compute))
 
     return Value(context.shape, context.dtype, at)

@@ -52,7 +52,33 @@ def _scanned(context: Context, kind: str, value: Value, dim: int) -> Value:
         return running(context, COMBINED[kind], value, dim)
     if not context.has_scans or value.shape[dim].has(Chosen, Read):
         raise NotImplementedError("a scan of so many elements")
+    between = _difference(value, dim) if kind == "sum" else None
+    if between is not None:
+        return elementwise(context.shape, context.dtype, lambda x: x, between)
     return _Scan(kind, value, context.dtype, dim)
+
+
+def _difference(value: Value, dim: int) -> Value | None:
+    """The running sum of integers that are differences of neighbours, as the lengths that offsets tell: of the last and
+    the first.
+    """
+    if value.dtype not in (torch.int32, torch.int64) or len(value.shape) != 1:
+        return None
+    axis = ir.Axis("neighbour", value.shape[dim])
+    node = value.at((axis,))
+    if node.op != "sub" or any(arg.op != "load" or arg.args for arg in node.args):
+        return None
+    (buffer, later), (other, before) = (arg.attrs for arg in node.args)
+    moved = tuple(entry.subs(axis, axis + 1) for entry in before)
+    if buffer is not other or any(sympy.expand(a - b) != 0 for a, b in zip(later, moved, strict=True)):
+        return None
+    first = ir.load(buffer, [entry.subs(axis, 0) for entry in before])
+
+    def at(index: Index) -> ir.Node:
+        last = value.at(index).args[0]
+        return ir.apply("sub", last, first)
+
+    return Value(value.shape, value.dtype, at, value.factors)
 
 
 def follows(value: Value, index: Index) -> bool:

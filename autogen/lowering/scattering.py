@@ -6,6 +6,7 @@ histogram is none of these: each element would look at every place, so it is ref
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
@@ -28,7 +29,8 @@ from autogen.lowering.entries import (
     wrapped,
 )
 from autogen.lowering.registry import Context, lowers
-from autogen.lowering.unrolling import MOST
+from autogen.lowering.sequences import in_sequence, item_at
+from autogen.lowering.unrolling import COMBINED, MOST
 from autogen.lowering.values import Entry, Index, Shape, Value, aligned, free_axes, fresh_axis, numel
 
 # A row of at most as many elements may be compared with every place.
@@ -69,6 +71,39 @@ def _write_rows(context: Context, value: Value, dim: int, places: Value, source:
     return Value(context.shape, context.dtype, at, value.factors)
 
 
+@lowers("scatter_reduce.two")
+def scatter_reduce(
+    context: Context, value: Value, dim: int, places: Value, source: Value, reduce: str, *, include_self: bool = True
+) -> Value:
+    """What is written to each place of `value` along `dim`, reduced, of sequences of items; with what was there if
+    `include_self`, or if nothing is written.
+    """
+    kind = {"amax": "max", "amin": "min", "mean": "sum"}.get(reduce, reduce)
+    if reduce == "mean" and not context.dtype.is_floating_point:
+        raise NotImplementedError("a mean of integers")
+    dim %= max(len(value.shape), 1)
+
+    def at(index: Index) -> ir.Node:
+        axis = fresh_axis(places.shape[dim], free_axes(index))
+        row = (*index[:dim], axis, *index[dim + 1 :])
+        found = in_sequence(is_at(index[dim], places.at(row)), ir.cast(source.at(row), context.compute))
+        if found is None:
+            raise NotImplementedError("a write to more than one place per row")
+        inside, new = found
+        nothing = ir.const(ir.identity(kind, context.compute), context.compute)
+        one, zero = ir.const(1, context.compute), ir.const(0, context.compute)
+        node = ir.reduce(kind, [axis], ir.apply("where", inside, new, nothing))
+        count = ir.reduce("sum", [axis], ir.apply("where", inside, one, zero))
+        before = ir.cast(value.at(index), context.compute)
+        if include_self:
+            node, count = ir.apply(COMBINED[kind], before, node), ir.apply("add", count, one)
+        if reduce == "mean":
+            node = ir.apply("div", node, count)
+        return node if include_self else ir.apply("where", ir.apply("gt", count, zero), node, before)
+
+    return Value(context.shape, context.dtype, at, value.factors)
+
+
 def _landed(
     context: Context,
     value: Value,
@@ -87,14 +122,17 @@ def _landed(
             hit, new = write(place)
             node = ir.apply("add", node, _either(hit, new, zero)) if accumulate else _either(hit, new, node)
         return node
-    if not accumulate or not all(size.is_Integer for size in row) or numel(row) > SHORT:
-        raise NotImplementedError("a write to more than one place per row")
     taken = free_axes(index)
     axes = []
     for size in places:
         axes.append(fresh_axis(size, taken))
         taken.add(axes[-1])
-    hit, new = write(tuple(axes))
+    hit, new = write(tuple(axes)) if accumulate else (True, zero)
+    of_sequence = None if isinstance(hit, bool) else in_sequence(hit, new)
+    if of_sequence is not None:
+        hit, new = of_sequence
+    elif not accumulate or not all(size.is_Integer for size in row) or numel(row) > SHORT:
+        raise NotImplementedError("a write to more than one place per row")
     return ir.apply("add", node, ir.reduce("sum", axes, _either(hit, new, zero)))
 
 
@@ -147,8 +185,15 @@ def _solved(
     settled: set[int] = set()
     certain: Condition = True
     axes = [ir.Axis(f"place_{k}", size) for k, size in enumerate(places)]
-    for position, (each, entry) in enumerate(zip(indices, entries, strict=True)):
-        node = each.at(aligned(tuple(axes), each.shape))
+    nodes = [each.at(aligned(tuple(axes), each.shape)) for each in indices]
+    for (k, own), (j, within_own) in itertools.permutations(enumerate(nodes), 2):
+        item = item_at(own, within_own, entries[k], entries[j])
+        if item is not None and item[0] in axes and not solved:
+            solved[axes.index(item[0])], certain = item[1:]
+            settled |= {k, j}
+    for position, (node, entry) in enumerate(zip(nodes, entries, strict=True)):
+        if position in settled:
+            continue
         mentioned = [k for k, axis in enumerate(axes) if axis in node.axes]
         if node.op != "index" or len(mentioned) != 1 or mentioned[0] in solved:
             continue

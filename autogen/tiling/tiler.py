@@ -19,6 +19,7 @@
 | one block               | every axis whole                                              | 4 - 32|
 | rows, rows adjacent     | up to 128 rows; all columns while they fit, else steps of 32  | 4 - 8 |
 |                         | (8192 elements where a sum runs along the columns)            | 4 - 32|
+| sequences               | up to 32, as many as have 128 items; steps of up to 1024      | 1 - 4 |
 | rows and columns paired | up to 32 rows, in steps of 32 columns                         | 4     |
 
 A tile that needs more than 32 values per thread and tensor spills on real devices, which bounds what "fits" means;
@@ -67,6 +68,7 @@ MOST_LANES = 1.25  # for each column of a tile that need not be a whole row
 LONG = 2048  # columns of a tile that threads have half as many of
 MANY_ROWS = 1024  # several for each multiprocessor, which is as busy with fewer warps for each
 FEW = 4  # columns, which are never split: they may be a record (`emission.records`)
+MOST_SEQUENCES, LONGEST_STEP = 32, 1024  # rows of a tile that are sequences, and items of a step
 WARPS = (1, 2, 4, 8, 16, 32)
 # Instructions of a thread, and values that it has at once: beyond the first number they are brought below the second.
 INSTRUCTIONS = (7200, 4096)
@@ -160,7 +162,8 @@ class Tiler:
         self._live = max(1, len(elements) + len(kernel.stores) - 1 + (len(kernel.totals) if self.is_chunked else 0))
         self.columns_adjacent = space.columns_adjacent
         self._is_of_pairs = kernel.is_of_pairs
-        self._skew = skew_of(kernel, space)
+        self._is_of_sequences = kernel.is_of_sequences
+        self._skew = None if kernel.window else skew_of(kernel, space)
         nodes = ir.topological([*kernel.totals, *(root.node for root in kernel.roots)])
         most_axes = max((len(node.axes) for node in nodes), default=0)
         self.is_double = any(node.dtype == torch.float64 and len(node.axes) == most_axes for node in nodes)
@@ -418,6 +421,8 @@ class Tiler:
 
     def _must_loop(self, extents: Extents) -> bool:
         """Whether rows are too long to be had at once."""
+        if self._is_of_sequences:
+            return True
         whole = next_power_of_2(extents.columns)
         resident = MAX_RESIDENT // next_power_of_2(self._live) >> self.is_double
         if self._is_of_pairs:
@@ -445,10 +450,19 @@ class Tiler:
         warps = min(max(rows * cols // 512, 4), 32) << self._heavy
         return Config((("ROWS", rows), ("COLS", cols)), min(warps, 32))
 
+    def _sequences(self, extents: Extents) -> Config:
+        """As many sequences for a program as are together about as long as its tile is wide."""
+        length = next_power_of_2(extents.columns // max(extents.rows, 1))
+        rows = min(max(LEAST // length, 1), MOST_SEQUENCES, next_power_of_2(extents.inner_rows))
+        cols = min(max(rows * length, ADJACENT), LONGEST_STEP >> self.is_double, next_power_of_2(extents.columns))
+        return Config((("ROWS", rows), ("COLS", cols)), min(max(rows * cols // 512, 1), 4), looped=True)
+
     def _rows(self, extents: Extents, looped: bool) -> Config:
         whole, inner = next_power_of_2(extents.columns), next_power_of_2(extents.inner_rows)
         # A sum that runs from thread to thread does so in shared memory.
         most = max((HELD >> self.is_double) // whole, 1) if self._holds_rows else ROWS_ADJACENT
+        if self._is_of_sequences:
+            return self._sequences(extents)
         if self._is_of_pairs:
             rows = min(inner, PAIRED >> self.is_double, most)
             cols = (PAIRED**2 >> self.is_double) // rows if looped else whole

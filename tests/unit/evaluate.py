@@ -125,6 +125,8 @@ class _Evaluation:
                 return self.places(node.attrs[0])
             case "load":
                 return self._load(node, args)
+            case "search":
+                return self._search(node, args[0])
             case "cast":
                 return args[0].to(node.dtype)
             case "reduce":
@@ -132,6 +134,12 @@ class _Evaluation:
             case "scan":
                 return self._scan(node, args[0])
         return OPS[node.op].twin(*args)
+
+    def _search(self, node: Node, value: torch.Tensor) -> torch.Tensor:
+        (dim, size), (buffer, entries) = node.attrs, node.args[1].attrs
+        at: list[Any] = [self.number(entry) for entry in entries]
+        at[dim] = slice(at[dim], at[dim] + self.number(size))
+        return torch.searchsorted(self.tensors[buffer.name][tuple(at)].contiguous(), value, right=True)
 
     def _load(self, node: Node, args: list[torch.Tensor]) -> torch.Tensor:
         buffer, entries = node.attrs

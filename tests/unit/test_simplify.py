@@ -134,7 +134,7 @@ def test_tells_what_became_of_a_node() -> None:
 
 
 def test_the_passes_are_named() -> None:
-    assert [rule.__name__ for rule in PASSES] == ["fold", "softmax", "sums", "once_per_row", "settled"]
+    assert [rule.__name__ for rule in PASSES] == ["fold", "by_sequence", "softmax", "sums", "once_per_row", "settled"]
 
 
 # Arithmetic that does nothing.

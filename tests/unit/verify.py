@@ -39,6 +39,10 @@ def verify(roots: Iterable[ir.Node]) -> None:
             expected = sorted(str(ir.hole(k)) for k in range(len(node.args)))
             assert places == expected, f"each argument fills one place, {where}"
             assert all(arg.dtype == torch.int64 for arg in node.args), f"an index is int64, {where}"
+        elif node.op == "search":
+            value, first = node.args
+            assert node.dtype == value.dtype == torch.int64, f"a place is int64, {where}"
+            assert first.op == "load" and not first.axes and not first.args, f"one place is the first, {where}"
         elif node.op == "cast":
             assert len(node.args) == 1 and node.args[0].dtype != node.dtype, f"a cast to itself, {where}"
         elif node.op == "reduce":

@@ -23,6 +23,7 @@ from autogen.ir import Axis, Buffer, Node
 from autogen.program import Root
 from autogen.scheduling.launches.moments import apart
 from autogen.scheduling.launches.running import Walk, walks_of
+from autogen.scheduling.launches.windows import Window, window_of
 from autogen.sizes import Evaluator, evaluator_of, hint, next_power_of_2
 
 MAX_IN_ONE_PROGRAM = 16384  # elements
@@ -163,7 +164,24 @@ class Kernel:
         everything = {*self.rows, *self.columns}
         in_memory = [*(load.axes for load in self.loads()), *(root.index_axes for root in self.stores)]
         is_apart = not any(everything <= axes for axes in in_memory)
-        return is_apart and bool(self.rows and self.columns) and not (self.walks_again or self.one_block)
+        is_of_both = is_apart and bool(self.rows and self.columns)
+        return is_of_both and not (self.walks_again or self.one_block or self.is_of_sequences)
+
+    @functools.cached_property
+    def window(self) -> Window | None:
+        """The columns that a row asks for, if these are a part of them and the row needs no others."""
+        if not self.whole_rows or self.one_block or self.holds_rows or self.ends:
+            return None
+        if self.last_block and self.last_block.chunked:
+            return None
+        if any(self.level_of_axes(root.index_axes) in (Level.ELEMENT, Level.COLUMN) for root in self.stores):
+            return None
+        return window_of(self.row_reductions(), self.rows, self.columns)
+
+    @property
+    def is_of_sequences(self) -> bool:
+        """Whether columns are items of sequences, one of which each row is."""
+        return self.window is not None and self.window.start is not None
 
     @functools.cached_property
     def walked_again(self) -> tuple[tuple[Evaluator, Evaluator], ...]:
@@ -211,7 +229,7 @@ class Kernel:
         """Whether there are so few rows, `together` in a program, and these so long, that it takes a long time to walk
         them.
         """
-        if not self.whole_rows or not self.rows:
+        if not self.whole_rows or not self.rows or self.is_of_sequences:
             return False
         rows, columns = (math.prod(sizes_of(sizes)) for sizes_of in self._rows_and_columns)
         # In this order, a graph whose rows are short has no guard on how many there are.

@@ -1,8 +1,9 @@
-"""Rows that need not be read, as nothing depends on them: those of ignored labels, and of what a loss masks by itself.
+"""What need not be read, as nothing depends on it: rows of ignored labels, padding, and what a loss masks by itself.
 
 What is asked for by `where(condition, ..., 0)` alone may be anything where the condition does not hold. So may the
 logits of a softmax that is multiplied by 0 there, if the row's maximum and sum are in memory: the product is 0, or nan
-if the sum is, whatever the logits are. Hence eager's nan as the gradient of an ignored row that is not finite.
+if the sum is, whatever the logits are. Hence eager's nan as the gradient of an ignored row that is not finite. The
+gradient of a masked element is 0, whatever is there.
 """
 
 from __future__ import annotations
@@ -19,12 +20,18 @@ from autogen.scheduling.rewrites.folding import fold
 
 _NEVER: frozenset[Node] = frozenset()
 
+PAYS = 8
+"""Bytes that are read of an element, for each byte of its mask, if the mask is to be read first. A mask that is told by
+where an element lies, as by a length, always pays.
+"""
+
 
 def with_conditions(kernel: Kernel, kept: Mapping[Node, Node], moved: Callable[[Node, Node], None]) -> Kernel:
-    """A kernel with the conditions per row under which alone what it reads per element matters; what is subtracted in a
-    softmax is infinite without, so that whatever is read, the exponential is 0. `kept` are the reductions that it reads
-    from memory.
+    """A kernel with the conditions per row, or element, under which alone what it reads per element matters; what is
+    subtracted in a softmax is infinite without, so that whatever is read, the exponential is 0. `kept` are the
+    reductions that it reads from memory.
     """
+    kernel = _selected(kernel, kept)
     own = [_conditions_of(each, kept) for each in kernel.parts or (kernel,)]
     above = {
         shifted: apply("sub", shifted.args[0], _unless(conditions[shifted.args[0]], shifted.args[1]))
@@ -40,26 +47,59 @@ def with_conditions(kernel: Kernel, kept: Mapping[Node, Node], moved: Callable[[
     return replace(kernel, parts=tuple(parts))
 
 
+def _selected(kernel: Kernel, kept: Mapping[Node, Node]) -> Kernel:
+    """A kernel that selects what it stores, where that is 0, or nan, unless a condition holds; with a softmax of rows,
+    one per element.
+    """
+    if kernel.parts:
+        return replace(kernel, parts=tuple(_selected(part, kept) for part in kernel.parts))
+    order = ir.topological(root.node for root in kernel.stores)
+    conditions = {node.args[0] for node in order if node.op == "where" and _is_known_first(node.args[0])}
+    zero = _zero_unless(order, conditions) if conditions else {}
+    has_softmax = any(_shifted_in_softmax(node, kept) is not None for node in order) if conditions else False
+    stores = []
+    for root in kernel.stores:
+        for condition in sorted(zero.get(root.node) or (), key=lambda each: ir.format_nodes([each])):
+            if not has_softmax or kernel.level(condition) == kernel.level(root.node):
+                root = replace(root, node=apply("where", condition, root.node, const(0, root.node.dtype)))
+        stores.append(root)
+    return replace(kernel, stores=tuple(stores))
+
+
 def _unless(condition: Node, largest: Node) -> Node:
     return apply("where", condition, largest, const(math.inf, largest.dtype))
 
 
 def _conditions_of(kernel: Kernel, kept: Mapping[Node, Node]) -> tuple[dict[Node, Node], list[Node]]:
-    """The loads per element that matter under a condition per row only, with it, and what the softmaxes are of."""
+    """The loads per element that matter under a condition only, with it, and what the softmaxes are of."""
     roots = [*kernel.totals, *(root.node for root in kernel.roots)]
     order = ir.topological(roots)
-    elements = [node for node in order if node.op == "load" and not node.args and node.dtype.is_floating_point]
+    elements = [node for node in order if node.op == "load" and node.dtype.is_floating_point]
     conditions = {node.args[0] for node in order if node.op == "where" and _is_known_first(node.args[0])}
-    if not any(condition.axes < element.axes for condition in conditions for element in elements):
+    if not any(condition.axes <= element.axes for condition in conditions for element in elements):
         return {}, []
     softmaxes = {node: shifted for node in order if (shifted := _shifted_in_softmax(node, kept)) is not None}
     asked = _asked(order, roots, conditions, softmaxes)
     found: dict[Node, Node] = {}
     for element in elements:
-        of_rows = [condition for condition in asked[element] if condition.axes < element.axes]
+        of_rows = [condition for condition in asked[element] if condition.axes < element.axes and not element.args]
         if of_rows:
             found[element] = min(of_rows, key=lambda each: ir.format_nodes([each]))
+    by_element: dict[Node, list[Node]] = {}
+    for element in elements:
+        for condition in asked[element] if element not in found else ():
+            if condition.axes == element.axes:
+                by_element.setdefault(condition, []).append(element)
+    for condition, guarded in sorted(by_element.items(), key=lambda each: (-len(each[1]), ir.format_nodes([each[0]]))):
+        if pays(condition, guarded):
+            found |= {element: condition for element in guarded if element not in found}
     return found, list(softmaxes.values())
+
+
+def pays(condition: Node, guarded: Sequence[Node]) -> bool:
+    """Whether to know a condition per element before what it guards is read; see `PAYS`."""
+    own = sum(load.attrs[0].dtype.itemsize for load in ir.loads([condition]) if load.axes == condition.axes)
+    return sum(load.attrs[0].dtype.itemsize for load in guarded) >= PAYS * own
 
 
 def _is_known_first(condition: Node) -> bool:

@@ -11,6 +11,7 @@ import torch
 from autogen import ir
 from autogen.ir import Axis, Node
 from autogen.scheduling.rewrites.folding import fold
+from autogen.scheduling.rewrites.sequences import table_of_sequences
 
 Limit: TypeAlias = tuple[Axis, sympy.Expr]
 """An axis, and what it is below."""
@@ -95,8 +96,11 @@ def table_of(node: Node) -> tuple[Node, dict[Axis, Place]]:
     """A value as one per place of the whole dimensions that it is read from, and the places at which it is wanted.
 
     `max(x[i + 2, c])` over c, for i below 2, is `max(x[n, c])` for n below 4, wanted at `i + 2`: what is known of rows
-    of x is then known of all slices, chunks and shifts of them.
+    of x is then known of all slices, chunks and shifts of them. So is what is known of sequences of all their items.
     """
+    sequences = table_of_sequences(node)
+    if sequences is not None:
+        return sequences
     seen: dict[Axis, set[tuple[sympy.Expr, sympy.Expr]]] = {axis: set() for axis in node.axes}
     unclear: set[Axis] = set()
     computed: set[Axis] = set()

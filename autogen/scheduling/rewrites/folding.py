@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+import sympy
 import torch
 
 from autogen import ir
 from autogen.ir import Node, apply, const
+from autogen.lowering.entries import is_below, spelled_out
 from autogen.ops import OPS
 
 _OPPOSITE = {"eq": "ne", "ne": "eq"}  # nan makes no other pair opposites
@@ -81,6 +83,17 @@ def fold(node: Node) -> Node:
             return apply(_OPPOSITE[args[0].op], *args[0].args)
         case "logical_not" if args[0].op == "logical_not":
             return args[0].args[0]
+        case "add" if _cancels(*args):
+            return args[1].args[0]
+        case "add" if _cancels(*args[::-1]):
+            return args[0].args[0]
+        case "lt" | "ge" if args[0].op == "index" and args[1].op in ("index", "const"):
+            below = is_below(args[0].attrs[0], sympy.sympify(args[1].attrs[0]))
+            return node if isinstance(below, Node) else const(below == (node.op == "lt"), torch.bool)
+        case "lt" | "ge" if args[0].op == "search" and numbers[1] == 0:
+            return const(node.op == "ge", torch.bool)
+        case "load" if any(arg.op in ("index", "const") for arg in args):
+            return spelled_out(node)
         case "round_to_float16" | "round_to_bfloat16" if _is_rounded(args[0], node.op):
             return args[0]
     if node.op in OPS and None not in numbers:
@@ -89,6 +102,11 @@ def fold(node: Node) -> Node:
         values = [torch.tensor(number, dtype=arg.dtype, device="cpu") for number, arg in given]
         return const(OPS[node.op].twin(*values).item(), node.dtype)
     return node
+
+
+def _cancels(a: Node, b: Node) -> bool:
+    """Whether `b` is something less `a`, in integers."""
+    return b.op == "sub" and b.args[1] is a and not a.dtype.is_floating_point
 
 
 def _is_turned(choice: Node) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from autogen import ir
 from autogen.ir import Node, apply
 from autogen.scheduling.rewrites.folding import fold, is_size
+from autogen.scheduling.rewrites.sequences import by_sequence
 from autogen.scheduling.rewrites.softmax import softmax
 from autogen.scheduling.rewrites.sums import present, sums
 
@@ -38,4 +39,4 @@ def once_per_row(node: Node) -> Node:
     return node
 
 
-PASSES: tuple[Pass, ...] = (fold, softmax, sums, once_per_row, settled)
+PASSES: tuple[Pass, ...] = (fold, by_sequence, softmax, sums, once_per_row, settled)

@@ -149,6 +149,8 @@ def _around(axes: frozenset[Axis], node: Node) -> Iterator[tuple[str, Node, Node
     match node.op:
         case "neg":
             yield "mul", const(-1, node.dtype), node.args[0]
+            for op, factor, rest in _around(axes, node.args[0]):
+                yield op, factor, fold(apply("neg", rest))
         case "div":
             dividend, divisor = node.args
             if not divisor.axes & axes:
@@ -163,6 +165,11 @@ def _around(axes: frozenset[Axis], node: Node) -> Iterator[tuple[str, Node, Node
             for outside, inside in pairs:
                 for op, factor, rest in _around(axes, outside):
                     yield op, factor, fold(apply("mul", rest, inside))
+        case "where" if number_of(node.args[2]) == 0:
+            condition, chosen, zero = node.args
+            for op, factor, rest in _around(axes, chosen):
+                if _arrives(factor):
+                    yield op, factor, apply("where", condition, rest, zero)
 
 
 def _leaves(axes: frozenset[Axis], op: str, factor: Node, rest: Node) -> bool:
