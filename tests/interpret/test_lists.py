@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from autogen import FallbackWarning, autogen_loss, explain, policy, trace_count
-from autogen.capture.packing import MOST_PARTS
+from autogen.capture.packing import MOST_LISTED
 
 Loss = Callable[..., Tensor]
 WIDTH = 9  # there is room for more than the longest; as torch tells a whole row from a slice, that is a capture
@@ -89,11 +89,14 @@ def test_lists_of_any_lengths_are_one_capture(loss: Loss) -> None:
     assert trace_count(ours) == 2
 
 
-def test_few_tensors_of_any_lengths_are_two_captures() -> None:
+def test_few_tensors_of_any_lengths_are_one_capture_in_one_launch_each_way() -> None:
     ours = autogen_loss(joined)
     for lengths in LENGTHS:
         agree(ours, joined, lengths)
-    assert trace_count(ours) == 2
+    assert trace_count(ours) == 1
+    report = explain(ours, *arguments(LENGTHS[0]))
+    assert report.forward is not None and report.backward is not None
+    assert (report.forward.launches, report.backward.launches) == (1, 1)
 
 
 @pytest.mark.parametrize("loss", [padded_in_time, twice], ids=lambda loss: loss.__name__)
@@ -117,7 +120,7 @@ def test_code_is_the_same_for_any_number_of_tensors() -> None:
         assert report.forward is not None
         return report.forward.source
 
-    assert source_of(MOST_PARTS + 1) == source_of(24)
+    assert source_of(MOST_LISTED + 1) == source_of(24)
 
 
 def test_second_derivatives() -> None:
