@@ -48,8 +48,8 @@ def with_conditions(kernel: Kernel, kept: Mapping[Node, Node], moved: Callable[[
 
 
 def _selected(kernel: Kernel, kept: Mapping[Node, Node]) -> Kernel:
-    """A kernel that selects what it stores, where that is 0, or nan, unless a condition holds; with a softmax of rows,
-    one per element.
+    """A kernel that selects what it stores, where that is 0, or nan, unless a condition holds; an ignored label of a
+    softmax is none.
     """
     if kernel.parts:
         return replace(kernel, parts=tuple(_selected(part, kept) for part in kernel.parts))
@@ -60,7 +60,7 @@ def _selected(kernel: Kernel, kept: Mapping[Node, Node]) -> Kernel:
     stores = []
     for root in kernel.stores:
         for condition in sorted(zero.get(root.node) or (), key=lambda each: ir.format_nodes([each])):
-            if not has_softmax or kernel.level(condition) == kernel.level(root.node):
+            if not has_softmax or condition.op not in ("eq", "ne"):
                 root = replace(root, node=apply("where", condition, root.node, const(0, root.node.dtype)))
         stores.append(root)
     return replace(kernel, stores=tuple(stores))
