@@ -116,8 +116,8 @@ def jagged_types() -> tuple[type, ...]:
     return () if module is None else (module.NestedTensor,)
 
 
-def is_of_sequences(size: Any) -> bool:
-    """Whether a size is the one of a jagged tensor that stands for many lengths, and is no number."""
+def is_nested_int(size: Any) -> bool:
+    """Whether a size is that of a jagged tensor's lengths, which stands for many and is no number."""
     return isinstance(size, torch.SymInt) and size.node.has_hint() and not isinstance(size.node.hint, int)
 
 

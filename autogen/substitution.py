@@ -53,7 +53,7 @@ def substitute(node: Node, values: Mapping[Axis, sympy.Expr | Node]) -> Node:
     return memo[node]
 
 
-def put(node: Node, values: Mapping[Node, Node]) -> Node:
+def replace_nodes(node: Node, values: Mapping[Node, Node]) -> Node:
     """`node` with nodes replaced by others, of whose axes no reduction inside then takes any for its own."""
     incoming = frozenset().union(*(value.axes for value in values.values()))
     taken = {str(axis) for below in ir.topological([node]) for axis in below.axes} | {str(axis) for axis in incoming}
@@ -62,7 +62,7 @@ def put(node: Node, values: Mapping[Node, Node]) -> Node:
         if node.op not in ir.ALONG_AXES or incoming.isdisjoint(node.attrs[1]):
             return node
         others = {axis: _another(axis, taken) for axis in node.attrs[1] if axis in incoming}
-        return along_others(node, others)
+        return with_other_axes(node, others)
 
     (found,) = ir.transform([node], apart)
     own = frozenset().union(*(each.axes for each in values))
@@ -73,7 +73,7 @@ def put(node: Node, values: Mapping[Node, Node]) -> Node:
     return done[found]
 
 
-def along_others(node: Node, others: Mapping[Axis, Axis]) -> Node:
+def with_other_axes(node: Node, others: Mapping[Axis, Axis]) -> Node:
     """A reduction or running sum whose own axes are others, of which its body has none."""
     body = substitute(node.args[0], others)
     return ir.along(node, [others.get(axis, axis) for axis in node.attrs[1]], body)

@@ -60,7 +60,7 @@ class Sizes:
         self._renamed = {old: sympy.Symbol(name, integer=True, positive=True) for old, name in named.items()}
         for position, (name, value) in enumerate(numbers):
             expression = self._replaced(value)
-            if not expression.is_Symbol or expression in home or compat.is_of_sequences(value):
+            if not expression.is_Symbol or expression in home or compat.is_nested_int(value):
                 continue
             home[expression] = Place("number", position)
             name = unique(identifier(name) + NUMBER, {str(new) for new in self._renamed.values()})

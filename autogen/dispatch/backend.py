@@ -153,8 +153,7 @@ class Compilation:
         arguments = [node for node in graph.graph.nodes if node.op == "placeholder"]
         self.sources = tuple(map(compat.source_of, arguments))
         self.names = list(map(_name_of, arguments))
-        self._kind = ""
-        self._takes_apart = False  # whether AOTAutograd takes tensors apart around the kernels
+        self._takes_apart = ""  # what kind of tensors AOTAutograd takes apart around the kernels
         self.runner: KernelSegment | None = None
         self.captured: torch.fx.GraphModule | None = None  # AOTAutograd's own, of which the compiler takes a copy
         self.is_plain = False
@@ -162,8 +161,8 @@ class Compilation:
 
     def run(self, example: Sequence[Any]) -> tuple[Runner, KernelSegment]:
         """What runs the graph, and its kernels."""
-        self._takes_apart = any(map(is_taken_apart, example))
-        self._kind = "DTensor" if any(map(is_sharded, example)) else "jagged tensor"
+        if any(map(is_taken_apart, example)):
+            self._takes_apart = "DTensor" if any(map(is_sharded, example)) else "jagged tensor"
         run = compat.aot_module(
             self.graph,
             example,
@@ -185,10 +184,10 @@ class Compilation:
 
     def _look_around(self) -> None:
         """Find out whether AOTAutograd has anything to do around the kernels."""
-        is_plain = compat.is_plain_call(parts=self._takes_apart)
+        is_plain = compat.is_plain_call(parts=bool(self._takes_apart))
         if self._takes_apart and not is_plain:
             raise UnavailableError(
-                f"a {self._kind} is changed in place, or a view of one is returned", remedy="Return new tensors."
+                f"a {self._takes_apart} is changed in place, or a view of one is returned", remedy="Return new tensors."
             )
         self.is_plain = is_plain and not self._takes_apart
 
@@ -214,7 +213,7 @@ class Compilation:
             self._failed,
             self.settings,
             training=training,
-            of_parts=self._takes_apart,
+            of_parts=bool(self._takes_apart),
         )
         return self.runner
 

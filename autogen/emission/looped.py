@@ -12,11 +12,13 @@ import torch
 
 from autogen import ir
 from autogen.emission.body import TRITON_DTYPES, Body
+from autogen.emission.load import Load
 from autogen.emission.rows import IS_EDGE, REACHES_END, Rows
-from autogen.emission.shell import Load, identity
+from autogen.emission.shell import identity
 from autogen.ir import Node
 from autogen.scheduling.launches.kernel import Level
 from autogen.scheduling.launches.running import Running, Walk, is_finite_form, largest_of, walks_of
+from autogen.scheduling.launches.windows import Window
 from autogen.tiling.skew import ACCESS
 
 
@@ -72,8 +74,13 @@ class Looped(Rows):
             **self.last_block(totals, body),
         }
 
+    @property
+    def _asked_for(self) -> Window | None:
+        """The columns that rows ask for; where a tile's rows begin anywhere, its lanes are no columns to end at."""
+        return None if self.skew else self.kernel.window
+
     def head(self) -> dict[str, Any]:
-        window = self.kernel.window
+        window = self._asked_for
         if window is None:
             return super().head()
         inside = [*(["(col >= window_start)"] if window.start else []), *(["(col < window_end)"] if window.end else [])]
@@ -81,7 +88,7 @@ class Looped(Rows):
 
     def _window(self, body: Body) -> tuple[str, str]:
         """Where walks start and end: at the columns that some row asks for."""
-        window = self.kernel.window
+        window = self._asked_for
         if window is None:
             return "0", f"n_cols + {self.skew.group - 1}" if self.skew else "n_cols"
         dtype = "tl.int64" if self.is_wide else "tl.int32"
@@ -315,7 +322,7 @@ class Looped(Rows):
     @property
     def _counts_columns(self) -> bool:
         """Whether the number of columns does not follow from their size."""
-        return self.skew is not None or self.kernel.ends is not None or self.kernel.window is not None
+        return self.skew is not None or self.kernel.ends is not None or self._asked_for is not None
 
     def _columns_before(self, level: Level, body: Body, inside: Body) -> str:
         """The number of columns that a group had before this step: all steps are full but for the last."""

@@ -15,8 +15,9 @@ import sympy
 
 from autogen import ir
 from autogen.emission.body import Body
+from autogen.emission.load import Load
 from autogen.emission.records import Record, records_of
-from autogen.emission.shell import Load, identity
+from autogen.emission.shell import identity
 from autogen.emission.streaming import Streaming
 from autogen.ir import Node
 from autogen.program import Root

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -14,6 +14,7 @@ import torch
 import autogen.templates
 from autogen import compat, device_math, ir
 from autogen.emission.body import TRITON_DTYPES, Body, Names, Style, wrapped
+from autogen.emission.load import Load, asked
 from autogen.emission.records import Record
 from autogen.emission.sizes import Sizes
 from autogen.emission.source import Function, KernelSource, Partial
@@ -116,39 +117,6 @@ def identity(kind: str, dtype: torch.dtype) -> str:
     if not dtype.is_floating_point:
         return str(value)
     return str(float(value)) if math.isfinite(value) else f'float("{value}")'
-
-
-@dataclass(frozen=True)
-class Load:
-    """A `tl.load`.
-
-    Attributes:
-        pointer: where from.
-        mask: where at all; None for everywhere.
-        other: the value where it is not; None where that does not matter.
-        cast: what is written after it.
-        eviction: what caches are told about it, in Triton's words.
-    """
-
-    pointer: str
-    mask: str | None
-    other: str | None
-    cast: str
-    eviction: str = ""
-
-    def __str__(self) -> str:
-        mask = f", mask={self.mask}" if self.mask else ""
-        other = f", other={self.other}" if self.other else ""
-        eviction = f', eviction_policy="{self.eviction}"' if self.eviction else ""
-        return f"tl.load({self.pointer}{mask}{other}{eviction}){self.cast}"
-
-
-def asked(load: Load, condition: str) -> Load:
-    """A load of what a condition asks for; what else it gives does not matter."""
-    if not condition:
-        return load
-    mask = f"{load.mask} & {condition}" if load.mask else condition
-    return replace(load, mask=mask, other=load.other or "0")
 
 
 class Shell:

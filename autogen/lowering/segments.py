@@ -14,12 +14,7 @@ import sympy
 import torch
 
 from autogen import ir
-from autogen.lowering.entries import (
-    as_index,
-    choose,
-    plus,
-    position,
-)
+from autogen.lowering.entries import as_index, choose, plain, plus, position
 from autogen.lowering.registry import Context, lowers
 from autogen.lowering.sequences import at_sequence, within
 from autogen.lowering.unrolling import COMBINED
@@ -73,9 +68,7 @@ def _count(ordered: Value, value: ir.Node, *, right: bool) -> ir.Node:
     if shift is not None:
         value = ir.apply("add", value, shift)
     if not right:
-        value = (
-            ir.index(value.attrs[0] - 1) if value.op == "index" else ir.apply("sub", value, ir.const(1, value.dtype))
-        )
+        value = position(plus(plain(value), sympy.S.NegativeOne))
     return ir.search(first, dim, ordered.shape[0], value)
 
 

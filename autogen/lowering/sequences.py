@@ -24,7 +24,7 @@ from autogen.lowering.entries import (
     spelled_out,
 )
 from autogen.lowering.values import Entry
-from autogen.substitution import put, substitute
+from autogen.substitution import replace_nodes, substitute
 
 _BEYOND = 2**62  # where the last sequence ends, if no offset says so
 
@@ -92,7 +92,7 @@ def at_sequence(node: Node, place: Node, entry: Entry) -> Node:
     assert found is not None
     here = settled_place(entry)
     found_at = {place: position(here), found[0]: position(plus(here, -found[1]))}
-    return ir.transform([put(node, found_at)], _settled)[0]
+    return ir.transform([replace_nodes(node, found_at)], _settled)[0]
 
 
 def _settled(node: Node) -> Node:

@@ -145,6 +145,7 @@ def _bytes_moved(launcher: Launcher, source: KernelSource, sizes: Mapping[str, i
         passes * _read(node, sizes) * _times(launcher, node, function, sizes) for node, passes, function in source.loads
     )
     moved += sum(_whole(buffer, sizes) for buffer in {root.buffer for root in launcher.kernel.roots})
+    moved += sum(_whole(buffer, sizes) for buffer in _searched(launcher))
     return moved + sum(
         2 * count * each.dtype.itemsize for each, count in launcher.partials(sizes, launcher.tiling(sizes))
     )
@@ -165,10 +166,17 @@ def _bytes_minimum(launchers: Sequence[Launcher], sources: Sequence[KernelSource
     """Bytes of what is read and written, each element once; of a tensor that is only indexed, one per index."""
     written = {root.buffer: _whole(root.buffer, sizes) for launcher in launchers for root in launcher.kernel.roots}
     read: dict[ir.Buffer, int] = {}
+    for buffer in (each for launcher in launchers for each in _searched(launcher)):
+        read[buffer] = _whole(buffer, sizes)
     for node in {node for source in sources for node, *_ in source.loads}:
         buffer = node.attrs[0]
         read[buffer] = min(read.get(buffer, 0) + _read(node, sizes), _whole(buffer, sizes))
     return sum((read | written).values())
+
+
+def _searched(launcher: Launcher) -> set[ir.Buffer]:
+    """The sorted tensors that a kernel searches, of which the caches hold what is read again."""
+    return {node.args[1].attrs[0] for node in ir.topological(launcher.kernel.computed) if node.op == "search"}
 
 
 def _read(node: ir.Node, sizes: Mapping[str, int]) -> int:

@@ -291,6 +291,22 @@ class TestPadding:
             loss(x, y, mask)
         assert sum(read) == mask.numel() + 2 * 4 * int(mask.sum()) + 4  # and the last block, what a program has stored
 
+    def test_long_rows_that_begin_anywhere_are_walked_to_their_ends(self) -> None:
+        """What a walk has of a window only once its sums are taken apart."""
+
+        def formula(x: Tensor, y: Tensor, lengths: Tensor) -> Tensor:
+            here = torch.arange(x.shape[1])[None] < lengths[:, None]
+            parts = (
+                torch.where(here, each, 0) * torch.where(here, each, -torch.inf).amax(1, keepdim=True)
+                for each in (x, y)
+            )
+            return sum(parts, torch.zeros(())).sum(1)
+
+        x, y = torch.zeros(2, 4, 20479)
+        x[:, -4:], y[:, -3:] = 1, 2
+        lengths = torch.tensor([20479, 20478, 20479, 5])
+        torch.testing.assert_close(autogen_loss(formula)(x, y, lengths), formula(x, y, lengths))
+
     def test_a_mask_for_little_is_not_asked_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
         mask = torch.rand(8, 33) < 0.1
         loss = autogen_loss(lambda x, mask: torch.where(mask, x.square(), 0).sum())

@@ -13,7 +13,7 @@ from autogen.lowering.sequences import at_sequence, sequence_of, within
 from autogen.scheduling.launches.windows import window_of
 from autogen.scheduling.rewrites.folding import fold
 from autogen.scheduling.rewrites.sequences import by_sequence, fold_all, table_of_sequences
-from autogen.substitution import put
+from autogen.substitution import replace_nodes
 from tests.unit.evaluate import evaluate
 
 T, B = sympy.symbols("T B", integer=True, positive=True)
@@ -75,13 +75,13 @@ class TestWithin:
         assert fold_all(there) is fold_all(apply("sub", total(b), ir.load(X, [t])))
 
 
-class TestPut:
+class TestReplaceNodes:
     def test_what_a_reduction_binds_is_another_of_the_same_name(self) -> None:
-        assert put(total(b), {ir.load(X, [u]): ir.load(X, [t])}) is total(b)
+        assert replace_nodes(total(b), {ir.load(X, [u]): ir.load(X, [t])}) is total(b)
 
     def test_a_bound_axis_makes_way(self) -> None:
         body = ir.reduce("sum", [u], apply("mul", ir.load(X, [u]), ir.load(X, [t])))
-        found = put(body, {ir.load(X, [t]): ir.load(X, [u])})
+        found = replace_nodes(body, {ir.load(X, [t]): ir.load(X, [u])})
         assert found.axes == {u} and found.attrs[1] != (u,)
 
 

@@ -29,7 +29,8 @@ def window_of(reductions: Sequence[Node], rows: Sequence[Axis], columns: Sequenc
     if len(columns) != 1 or not rows or not reductions:
         return None
     starts, ends = (frozenset.intersection(*each) for each in zip(*_bounds(reductions, columns[0]), strict=True))
-    first, last = (min(each, key=str, default=None) for each in (starts, ends))
+    # The same in every process, whatever the order of a set.
+    first, last = (min(each, key=lambda node: ir.format_nodes([node]), default=None) for each in (starts, ends))
     return Window(first, last) if first or last else None
 
 

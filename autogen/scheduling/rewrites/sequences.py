@@ -12,7 +12,7 @@ from autogen.lowering.entries import is_nonnegative, plus, position
 from autogen.lowering.sequences import at_sequence, within
 from autogen.lowering.values import fresh_axis
 from autogen.scheduling.rewrites.folding import fold
-from autogen.substitution import along_others
+from autogen.substitution import with_other_axes
 
 
 def by_sequence(node: Node) -> Node:
@@ -111,7 +111,7 @@ def _along(node: Node, axis: Axis) -> Node:
             return below
         (own,) = below.attrs[1]
         is_taken = any(n.op in ir.ALONG_AXES and axis in n.attrs[1] for n in ir.topological(below.args))
-        return below if is_taken or own.size != axis.size else along_others(below, {own: axis})
+        return below if is_taken or own.size != axis.size else with_other_axes(below, {own: axis})
 
     return ir.transform([node], rule)[0]
 
