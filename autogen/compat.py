@@ -331,7 +331,10 @@ class Frames:
             TensorifyState.clear()
             lists, most = options.pop("lists", ()), options.pop("operations", None)
             limit = contextlib.nullcontext() if most is None else _at_most(most)
-            with options_of_dynamo(**options), _inside_loss(), _formula_of_padding(), lengths_of(lists), limit:
+            changes = (_inside_loss(), _formula_of_padding(), _asked_once(), lengths_of(lists), limit)
+            with options_of_dynamo(**options), contextlib.ExitStack() as stack:
+                for each in changes:
+                    stack.enter_context(each)
                 return self._convert(frame, cache_entry, hooks, frame_state, skip=skip + 3)
 
         return self._around(frame, convert)
@@ -582,30 +585,38 @@ def _has_symbols(value: Any) -> bool:
     return any(isinstance(each, (torch.SymInt, torch.SymFloat)) for each in numbers)
 
 
-@functools.cache
-def know_subclasses() -> None:
-    """Have Dynamo know, inside of a loss, that within `__torch_function__` torch's functions do not ask for it again.
+@contextlib.contextmanager
+def _asked_once() -> Iterator[None]:
+    """While a function is captured, have Dynamo know that within `__torch_function__` functions of torch do not ask for
+    it again.
 
     It says that they do, so that what torch has written in Python (`x ** 2`, `1 - x`) would call itself.
     """
+    from torch._dynamo.convert_frame import compile_lock
     from torch._dynamo.variables.base import VariableTracker
     from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
     def handler(known: Callable[..., Any]) -> Callable[..., Any]:
         def handle(variable: Any, tx: Any, *args: Any) -> Any:
             result = known(variable, tx, *args)
-            is_asked = tx.symbolic_torch_function_state.torch_function_subclass_enabled or not _now.is_inside
+            is_asked = tx.symbolic_torch_function_state.torch_function_subclass_enabled
             return result if is_asked else VariableTracker.build(tx, False)
 
         return handle
 
     handlers, overrides = TorchInGraphFunctionVariable._get_handlers(), torch.overrides
-    for function in (
+    asking: tuple[Any, ...] = (
         overrides.has_torch_function,
         overrides.has_torch_function_unary,
         overrides.has_torch_function_variadic,
-    ):
-        handlers[function] = handler(handlers[function])
+    )
+    with compile_lock:
+        own = {function: handlers[function] for function in asking}
+        handlers.update({function: handler(known) for function, known in own.items()})
+        try:
+            yield
+        finally:
+            handlers.update(own)
 
 
 def forget(code: CodeType) -> None:

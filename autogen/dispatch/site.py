@@ -85,7 +85,6 @@ class Site:
         self._refusals: list[str] = []  # why parts have no kernels, or all of it
         self._backend = Backend(name, options, self._hear, fallbacks, mandatory=mandatory, runs=runs)
         compat.know_formulas(formulas.OF_SIZES)
-        compat.know_subclasses()
         self._call = compat.captures(self._function, self._backend, self._capture, fullgraph=mandatory)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
