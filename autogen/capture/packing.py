@@ -64,10 +64,14 @@ class Packing:
         self._outer = self._before(whole)
 
     @property
+    def steps(self) -> tuple[str, ...]:
+        """What torch runs before the kernels, such as "cat of 3"."""
+        return tuple(f"{node.target.__name__} of {len(_parts(node))}" for node in self._joins)  # type: ignore[union-attr]
+
+    @property
     def reason(self) -> str:
-        """What torch does before the kernels, in a sentence."""
-        counts = [f"{node.target.__name__} of {len(_parts(node))}" for node in self._joins]  # type: ignore[union-attr]
-        return f"torch puts tensors of lists together before the kernels: {', '.join(dict.fromkeys(counts))}"
+        """The same in a sentence."""
+        return f"torch puts tensors of lists together before the kernels: {', '.join(dict.fromkeys(self.steps))}"
 
     def given(self, example: Sequence[Any]) -> list[Any]:
         """The arguments of `graph` in the capture, by those of the whole graph."""

@@ -120,7 +120,8 @@ class Backend:
             captured.is_plain = compilation.is_plain and packing is None
             if packing is not None:
                 packing.settle()
-                captured.packing, captured.path, captured.reason = packing, "partial", packing.reason
+                reasons = [packing.reason, *([captured.reason] if captured.path == "partial" else [])]
+                captured.packing, captured.path, captured.reason = packing, "partial", "; ".join(reasons)
             return captured, runner if self.runs else _in_torch(inner)
         except ASKED_FOR:
             raise

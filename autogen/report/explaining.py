@@ -109,8 +109,9 @@ def _of_captures(
             continue
         compiled, sizes = segment.kernels_for(run.arguments)
         report = describe(compiled.forward, sizes)
-        before = tuple(with_line(TorchStep.name_of(node.target), node.meta["origin"]) for node in compiled.ahead)
-        forward.append(replace(report, torch_steps=(*before, *report.torch_steps)))
+        packed = () if run.captured.packing is None else run.captured.packing.steps
+        before = (with_line(TorchStep.name_of(node.target), node.meta["origin"]) for node in compiled.ahead)
+        forward.append(replace(report, torch_steps=(*packed, *before, *report.torch_steps)))
         if segment.training:
             backward.append(describe(compiled.backward(), sizes))
     reasons = dict.fromkeys(each.reason for each in (partly or in_kernels))

@@ -96,6 +96,7 @@ def test_few_tensors_of_any_lengths_are_one_capture_in_one_launch_each_way() -> 
     assert trace_count(ours) == 1
     report = explain(ours, *arguments(LENGTHS[0]))
     assert report.forward is not None and report.backward is not None
+    assert report.forward.torch_steps == ("cat of 3", "cat of 3")
     assert (report.forward.launches, report.backward.launches) == (1, 1)
 
 
@@ -121,6 +122,15 @@ def test_code_is_the_same_for_any_number_of_tensors() -> None:
         return report.forward.source
 
     assert source_of(MOST_LISTED + 1) == source_of(24)
+
+
+def test_all_that_torch_runs_is_told() -> None:
+    def sorted_(prediction: Tensor, targets: Sequence[Tensor]) -> Tensor:
+        return (joined(prediction, targets) * torch.cat(targets).sort(0).values).sum()
+
+    report = explain(autogen_loss(sorted_), *arguments(LENGTHS[0]))
+    assert "cat of 3" in report.reason and "sort" in report.reason
+    assert report.forward is not None and [each.split(",")[0] for each in report.forward.torch_steps][-1] == "sort"
 
 
 def test_second_derivatives() -> None:
