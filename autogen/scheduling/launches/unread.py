@@ -22,7 +22,7 @@ _NEVER: frozenset[Node] = frozenset()
 
 PAYS = 8
 """Bytes that are read of an element, for each byte of its mask, if the mask is to be read first. A mask that is told by
-where an element lies, as by a length, always pays.
+where an element lies, as by a length, always pays, unless it leaves out one element of a row, as the label's.
 """
 
 
@@ -99,6 +99,8 @@ def _conditions_of(kernel: Kernel, kept: Mapping[Node, Node]) -> tuple[dict[Node
 def pays(condition: Node, guarded: Sequence[Node]) -> bool:
     """Whether to know a condition per element before what it guards is read; see `PAYS`."""
     own = sum(load.attrs[0].dtype.itemsize for load in ir.loads([condition]) if load.axes == condition.axes)
+    if own == 0 and condition.op == "ne":
+        return False
     return sum(load.attrs[0].dtype.itemsize for load in guarded) >= PAYS * own
 
 
