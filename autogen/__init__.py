@@ -29,23 +29,23 @@ from autogen.errors import (
     UnsupportedOpError,
     ValueBranchError,
 )
-from autogen.policies import Policy, load_runconfig, policy, set_policy
+from autogen.settings.policies import Policy, load_runconfig, policy, set_policy
 
 if TYPE_CHECKING:
     from autogen import data as data
     from autogen import functional as functional
     from autogen import hub as hub
     from autogen import losses as losses
+    from autogen.data.jagged import ragged
     from autogen.decorator import autogen_loss, trace_count
     from autogen.exporting.api import export
     from autogen.exporting.check import check_export
     from autogen.hub import Mode, kernelize, make_extensible, register_mapping, use_mapping
-    from autogen.jagged import ragged
-    from autogen.options import retracing
-    from autogen.patching import Patch, patch
+    from autogen.hub.patching import Patch, patch
     from autogen.report import DirectionReport, Report, explain
     from autogen.report.capabilities import capabilities
     from autogen.report.coverage import SupportedLoss, supported_losses
+    from autogen.settings.options import retracing
 
 __all__ = [
     "AutogenError",
@@ -97,7 +97,7 @@ _LAZY = {
     "autogen_loss": "autogen.decorator",
     "DirectionReport": "autogen.report",
     "Mode": "autogen.hub",
-    "Patch": "autogen.patching",
+    "Patch": "autogen.hub.patching",
     "Report": "autogen.report",
     "SupportedLoss": "autogen.report.coverage",
     "capabilities": "autogen.report.capabilities",
@@ -110,10 +110,10 @@ _LAZY = {
     "kernelize": "autogen.hub",
     "losses": "autogen.losses",
     "make_extensible": "autogen.hub",
-    "patch": "autogen.patching",
-    "ragged": "autogen.jagged",
+    "patch": "autogen.hub.patching",
+    "ragged": "autogen.data.jagged",
     "register_mapping": "autogen.hub",
-    "retracing": "autogen.options",
+    "retracing": "autogen.settings.options",
     "supported_losses": "autogen.report.coverage",
     "trace_count": "autogen.decorator",
     "use_mapping": "autogen.hub",

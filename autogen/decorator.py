@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import torch
 
 from autogen.dispatch.dispatcher import Dispatcher
-from autogen.options import PLAIN, Cpu, Gradient, Options, Reads, Retrace, Sums, Tune
-from autogen.policies import Policy, in_torch
+from autogen.settings.options import PLAIN, Cpu, Gradient, Options, Reads, Retrace, Sums, Tune
+from autogen.settings.policies import Policy, in_torch
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack

@@ -36,11 +36,11 @@ import torch
 from torch import nn
 
 import autogen.losses
-from autogen import autogen_loss, availability, policy
+from autogen import autogen_loss, policy
 from autogen.dispatch import dispatcher
 from autogen.losses.handwritten.ctc import CTC
 from autogen.losses.handwritten.multilabel_margin import MultiLabelMargin
-from autogen.runtime import build, direct, handwritten
+from autogen.runtime import availability, build, direct, handwritten
 
 ROUNDS = 15
 

@@ -42,8 +42,8 @@ import autogen.losses
 from autogen import autogen_loss
 from autogen.aot import TARGETS, CompiledKernel, SpecializedKernel, compile_kernel, specialize, specialize_launch
 from autogen.decorator import call_of
-from autogen.names import unique
-from autogen.parts import PARTS
+from autogen.dispatch.parts import PARTS
+from autogen.ir.names import unique
 from autogen.report import DirectionReport, describe, describe_handwritten
 from autogen.runtime.handwritten import Backward, Forward
 from autogen.runtime.launch import Step, kernels_in

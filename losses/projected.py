@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from autogen import compat
 from autogen.decorator import autogen_loss, takes_use_autogen
-from autogen.parts import Parts
+from autogen.dispatch.parts import Parts
 
 __all__ = ["AdaptiveLogSoftmaxWithLoss"]
 

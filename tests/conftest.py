@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
-from autogen.policies import ENVIRONMENT_VARIABLE, set_policy
+from autogen.settings.policies import ENVIRONMENT_VARIABLE, set_policy
 from tests import interpreter
 from tests.ptx import driver
 

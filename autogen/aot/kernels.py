@@ -83,10 +83,10 @@ class SpecializedKernel:
 def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel, ...]:
     """The kernels that `loss(*args, **kwargs)` would launch, forward then backward, as Triton would specialise them.
 
-    The loss is captured, not run, and need not be decorated; of a loss around a fused call (`autogen.parts`), torch's
-    part is run. The tensors give dtypes, sizes and strides, may be on the CPU, and are taken to start at multiples of
-    16 bytes, each with memory of its own; `requires_grad` decides which gradients backward computes. Upstream gradients
-    are taken to be laid out like the results.
+    The loss is captured, not run, and need not be decorated; of a loss around a fused call (`autogen.dispatch.parts`),
+    torch's part is run. The tensors give dtypes, sizes and strides, may be on the CPU, and are taken to start at
+    multiples of 16 bytes, each with memory of its own; `requires_grad` decides which gradients backward computes.
+    Upstream gradients are taken to be laid out like the results.
 
     Raises:
         AutogenError: some part of the loss has no kernel.
@@ -94,7 +94,7 @@ def kernels_of(loss: Any, *args: Any, **kwargs: Any) -> tuple[SpecializedKernel,
         ValueError: torch computes the whole of this call.
     """
     from autogen.decorator import call_of
-    from autogen.parts import PARTS
+    from autogen.dispatch.parts import PARTS
     from autogen.runtime.chunks import launched
 
     parts = None if isinstance(loss, type) else getattr(loss, PARTS, None)

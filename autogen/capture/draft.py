@@ -12,7 +12,7 @@ from autogen import compat
 from autogen.capture.sizes import SYMBOLIC, Size
 from autogen.compat import pytree
 from autogen.errors import UnavailableError
-from autogen.names import of_input, unique
+from autogen.ir.names import of_input, unique
 
 aten = torch.ops.aten
 

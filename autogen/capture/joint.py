@@ -17,7 +17,7 @@ from autogen.capture.graph import EdgeTensor, JointGraph
 from autogen.capture.prologue import Prologue
 from autogen.capture.sizes import SYMBOLIC, Size, Sizes, settle_factors
 from autogen.errors import UnsupportedOpError
-from autogen.torch_step import TorchStep, ancestors
+from autogen.ir.torch_step import TorchStep, ancestors
 
 aten = torch.ops.aten
 

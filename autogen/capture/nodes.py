@@ -15,7 +15,7 @@ from autogen.capture.sizes import SYMBOLIC, Size
 from autogen.capture.source import line_of_trace
 from autogen.compat import pytree
 from autogen.errors import UnsupportedOpError
-from autogen.torch_step import TorchStep, is_ordered
+from autogen.ir.torch_step import TorchStep, is_ordered
 
 aten, prims = torch.ops.aten, torch.ops.prims
 

@@ -16,7 +16,8 @@ from typing import Any
 import sympy
 import torch
 
-from autogen import compat, lists
+from autogen import compat
+from autogen.capture import lists
 from autogen.compat import pytree
 
 MOST_PARTS = 8

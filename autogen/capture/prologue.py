@@ -13,7 +13,7 @@ import torch
 
 from autogen import compat
 from autogen.errors import ValueBranchError
-from autogen.torch_step import ancestors, is_random, is_view
+from autogen.ir.torch_step import ancestors, is_random, is_view
 
 aten = torch.ops.aten
 

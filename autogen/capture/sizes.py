@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from autogen import compat
-from autogen.names import NUMBER, identifier, unique
+from autogen.ir.names import NUMBER, identifier, unique
 
 _LETTERS = ("N", "C")
 

@@ -13,7 +13,7 @@ from autogen.capture.draft import Draft
 from autogen.capture.prologue import Prologue
 from autogen.capture.sizes import SYMBOLIC, Size
 from autogen.compat import pytree
-from autogen.torch_step import TorchStep, ancestors, is_ordered
+from autogen.ir.torch_step import TorchStep, ancestors, is_ordered
 
 aten = torch.ops.aten
 

@@ -63,7 +63,7 @@ def _interpret_without_gpu() -> None:
         return
     if "triton" not in sys.modules:
         os.environ.setdefault("TRITON_INTERPRET", "1")
-    from autogen.availability import has_interpreter, has_triton
+    from autogen.runtime.availability import has_interpreter, has_triton
 
     if not has_triton():
         raise UsageError("there are no kernels to check, as Triton is not installed; install the package triton")

@@ -58,9 +58,9 @@ def _show(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> tuple[Report, str | None]:
     """The report, and the stages if they were asked for; of a device without kernels, as if it had some."""
-    from autogen.availability import has_kernels
     from autogen.report import explain_call
     from autogen.report.stages import stages
+    from autogen.runtime.availability import has_kernels
 
     target = target_of(options)
     args, named = target.arguments(device_of(options), matters=False)

@@ -13,7 +13,7 @@ from autogen import policy
 from autogen.cli.targets import Target
 from autogen.compat import pytree
 from autogen.decorator import call_of
-from autogen.parts import PARTS
+from autogen.dispatch.parts import PARTS
 
 TIMES, ULPS = 2, 2  # torch's error, and of the largest number: what ours may be
 DRAWS = 5  # of inputs, of which one may show a smaller error of torch's than it makes elsewhere

@@ -20,7 +20,7 @@ from typing import Any
 from autogen.cli import shapes
 from autogen.cli.usage import UsageError
 from autogen.errors import AutogenError
-from autogen.policies import resolve
+from autogen.settings.policies import resolve
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from autogen import compat
-from autogen.availability import has_interpreter, is_sharded, is_taken_apart, require, without_class
 from autogen.capture import formulas
 from autogen.capture.packing import Packing, packing_of, settle_lengths
 from autogen.capture.source import innermost
@@ -20,10 +19,11 @@ from autogen.compiler import compile_graph, compile_segment
 from autogen.dispatch.fallbacks import Fallbacks
 from autogen.errors import ASKED_FOR, AutogenError, SourceLine, UnavailableError, defects_of
 from autogen.lowering import decompositions
-from autogen.options import PLAIN, Options
-from autogen.policies import in_torch
+from autogen.runtime.availability import has_interpreter, is_sharded, is_taken_apart, require, without_class
 from autogen.runtime.replays import Settings
 from autogen.runtime.segments import KernelSegment
+from autogen.settings.options import PLAIN, Options
+from autogen.settings.policies import in_torch
 
 Runner = Callable[..., Any]
 

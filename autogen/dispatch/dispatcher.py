@@ -12,13 +12,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autogen import compat
-from autogen.availability import PLAIN_TYPES, has_interpreter, has_kernels, is_transformed, refusal_of, refusal_of_class
 from autogen.dispatch import watch
 from autogen.dispatch.fallbacks import Fallbacks
 from autogen.dispatch.fast import FastPath
 from autogen.errors import UnavailableError
-from autogen.options import PLAIN, Options
-from autogen.policies import Policy, in_torch, resolve
+from autogen.runtime.availability import (
+    PLAIN_TYPES,
+    has_interpreter,
+    has_kernels,
+    is_transformed,
+    refusal_of,
+    refusal_of_class,
+)
+from autogen.settings.options import PLAIN, Options
+from autogen.settings.policies import Policy, in_torch, resolve
 
 if TYPE_CHECKING:  # what takes long to import comes with the first call
     from autogen.dispatch.handwritten import HandwrittenCalls

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autogen import compat
-from autogen.availability import PLAIN_TYPES, is_differentiable
 from autogen.dispatch import watch
+from autogen.runtime.availability import PLAIN_TYPES, is_differentiable
 
 if TYPE_CHECKING:
     from autogen.dispatch.site import Site

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from autogen.availability import has_kernels, is_differentiable, require
 from autogen.dispatch.fast import FastPath
 from autogen.errors import UnavailableError
+from autogen.runtime.availability import has_kernels, is_differentiable, require
 from autogen.runtime.handwritten import BoundHandwritten, Found, Handwritten, bind_handwritten
 from autogen.runtime.handwritten_prepared import PreparedHandwritten, UnpreparedHandwritten
 from autogen.runtime.prepared import make_room

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from autogen import compat
-from autogen.availability import PLAIN_TENSORS, is_functional, is_transformed, require
 from autogen.capture.packing import packs
 from autogen.dispatch.backend import Compilation
 from autogen.dispatch.fallbacks import Fallbacks
 from autogen.dispatch.ops import Ops, separated
 from autogen.dispatch.site import Site
 from autogen.errors import ASKED_FOR, AutogenError, GraphError, defects_of
-from autogen.locks import compiling
-from autogen.options import Options
+from autogen.runtime.availability import PLAIN_TENSORS, is_functional, is_transformed, require
+from autogen.runtime.locks import compiling
+from autogen.settings.options import Options
 
 
 def run_graph(

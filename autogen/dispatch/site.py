@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from autogen import compat
-from autogen.availability import PLAIN_TYPES
 from autogen.capture import formulas
 from autogen.capture.packing import MOST_PARTS
 from autogen.capture.source import innermost, is_torchs
@@ -27,8 +26,9 @@ from autogen.errors import (
     RecompileLimitError,
     UnavailableError,
 )
-from autogen.locks import compiling
-from autogen.options import Options
+from autogen.runtime.availability import PLAIN_TYPES
+from autogen.runtime.locks import compiling
+from autogen.settings.options import Options
 
 logger = logging.getLogger(__name__)
 

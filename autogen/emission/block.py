@@ -13,7 +13,7 @@ from autogen import ir
 from autogen.emission.body import Body
 from autogen.emission.shell import Shell, identity
 from autogen.ir import Axis, Node
-from autogen.provenance import Provenance
+from autogen.ir.provenance import Provenance
 from autogen.scheduling.launches.kernel import Kernel, Level
 from autogen.tiling.space import Space
 from autogen.tiling.variant import Variant

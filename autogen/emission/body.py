@@ -19,9 +19,9 @@ import torch
 from autogen import ir
 from autogen.emission.sizes import Sizes
 from autogen.ir import Node
-from autogen.names import identifier
-from autogen.ops import OPS, Precedence, Rule
-from autogen.provenance import Provenance
+from autogen.ir.names import identifier
+from autogen.ir.ops import OPS, Precedence, Rule
+from autogen.ir.provenance import Provenance
 
 MAX_WIDTH = 88
 MAX_LINE = 104

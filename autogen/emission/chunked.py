@@ -7,8 +7,8 @@ from typing import Any
 from autogen.emission.body import TRITON_DTYPES, Body
 from autogen.emission.rows import Rows
 from autogen.emission.shell import identity
-from autogen.program import Root
-from autogen.provenance import Provenance
+from autogen.ir.program import Root
+from autogen.ir.provenance import Provenance
 from autogen.scheduling.launches.kernel import Kernel, Level
 from autogen.tiling.space import Space
 from autogen.tiling.variant import Variant

@@ -11,7 +11,7 @@ from autogen.emission.looped import Looped
 from autogen.emission.rows import Resident, Tiled
 from autogen.emission.source import KernelSource
 from autogen.emission.strided import Strided, StridedFlat, StridedTiled
-from autogen.provenance import Provenance
+from autogen.ir.provenance import Provenance
 from autogen.scheduling.launches.kernel import Kernel
 from autogen.tiling.space import Space
 from autogen.tiling.variant import Variant

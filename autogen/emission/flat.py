@@ -12,7 +12,7 @@ from autogen.emission.body import Body
 from autogen.emission.records import records_of, stored_records
 from autogen.emission.streaming import Streaming
 from autogen.ir import Axis
-from autogen.provenance import Provenance
+from autogen.ir.provenance import Provenance
 from autogen.scheduling.launches.kernel import Kernel, Level
 from autogen.tiling.space import Space
 from autogen.tiling.variant import Variant

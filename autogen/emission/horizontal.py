@@ -8,8 +8,8 @@ from typing import Any
 
 from autogen.emission.source import Function, KernelSource
 from autogen.emission.streaming import Streaming, call_of
-from autogen.names import unique
-from autogen.provenance import Provenance
+from autogen.ir.names import unique
+from autogen.ir.provenance import Provenance
 from autogen.scheduling.launches.kernel import Kernel, Level
 from autogen.tiling.space import Space
 from autogen.tiling.variant import Variant, tile_of_part

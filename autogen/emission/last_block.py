@@ -13,7 +13,7 @@ from autogen.emission.block import Block
 from autogen.emission.body import TRITON_DTYPES, Body
 from autogen.emission.shell import identity
 from autogen.ir import Node
-from autogen.provenance import Provenance
+from autogen.ir.provenance import Provenance
 from autogen.scheduling.launches.kernel import CHUNKS, Kernel, Level
 from autogen.tiling.space import Space
 from autogen.tiling.variant import Variant

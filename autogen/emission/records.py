@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import sympy
 
 from autogen.ir import Buffer, Node
-from autogen.program import Root
+from autogen.ir.program import Root
 from autogen.scheduling.launches.records import SIZES
 from autogen.tiling.space import Space
 

@@ -20,8 +20,8 @@ from autogen.emission.records import Record, records_of
 from autogen.emission.shell import identity
 from autogen.emission.streaming import Streaming
 from autogen.ir import Node
-from autogen.program import Root
-from autogen.provenance import Provenance
+from autogen.ir.program import Root
+from autogen.ir.provenance import Provenance
 from autogen.scheduling.launches.kernel import Kernel, Level
 from autogen.tiling.skew import INSIDE, OVERLAPPING, WITHIN, skew_of, start_of_row
 from autogen.tiling.space import Group, Space

@@ -19,11 +19,11 @@ from autogen.emission.records import Record
 from autogen.emission.sizes import Sizes
 from autogen.emission.source import Function, KernelSource, Partial
 from autogen.ir import Axis, Node
-from autogen.names import NUMBER
-from autogen.program import Root
-from autogen.provenance import Provenance
+from autogen.ir.names import NUMBER
+from autogen.ir.program import Root
+from autogen.ir.provenance import Provenance
+from autogen.ir.sizes import python_printer
 from autogen.scheduling.launches.kernel import CHUNKS, Kernel, Level
-from autogen.sizes import python_printer
 from autogen.tiling.space import Space
 from autogen.tiling.variant import Variant
 

@@ -8,7 +8,7 @@ import sympy
 import torch
 
 from autogen import compat
-from autogen.names import unique
+from autogen.ir.names import unique
 
 
 class Sizes:

@@ -11,7 +11,7 @@ from autogen.emission.body import MAX_WIDTH, TRITON_DTYPES, Body
 from autogen.emission.shell import Shell, identity
 from autogen.emission.source import Function
 from autogen.ir import Node
-from autogen.program import Root
+from autogen.ir.program import Root
 from autogen.scheduling.launches.kernel import CHUNKS, PROGRAMS, Level
 
 

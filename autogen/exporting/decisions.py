@@ -15,9 +15,9 @@ from typing import Any
 import sympy
 
 from autogen.emission.source import KernelSource
+from autogen.ir.sizes import next_power_of_2, python_printer
 from autogen.runtime.launch import Launcher
 from autogen.scheduling.launches.kernel import CHUNKS, MAX_IN_ONE_PROGRAM, MAX_WALKED_AGAIN, PROGRAMS, ROWS_ADJACENT
-from autogen.sizes import next_power_of_2, python_printer
 from autogen.tiling.space import Space
 from autogen.tiling.tiler import INT32_MAX, MARGIN, Config, Extents, Tiler
 from autogen.tiling.variant import Variant

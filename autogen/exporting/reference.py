@@ -10,7 +10,7 @@ import torch
 
 from autogen import compat
 from autogen.exporting.subject import Subject, source_of
-from autogen.names import unique
+from autogen.ir.names import unique
 
 _OF_SIZES = (bool, int, float, torch.Size, torch.SymBool, torch.SymInt, torch.SymFloat)
 _KNOWN = frozenset({"torch", "Ellipsis", "float", "int", "bool", "slice"})

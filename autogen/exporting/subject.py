@@ -13,13 +13,13 @@ from typing import Any
 import sympy
 import torch
 
-from autogen.availability import PLAIN_TYPES
 from autogen.capture.graph import EdgeTensor, JointGraph
 from autogen.compiler import kernel_name
 from autogen.decorator import call_of
 from autogen.dispatch.backend import Captured
 from autogen.dispatch.dispatcher import Dispatcher
 from autogen.errors import ExportError
+from autogen.runtime.availability import PLAIN_TYPES
 from autogen.runtime.backwards import Backward
 from autogen.runtime.compiled import CompiledLoss
 from autogen.runtime.launch import Launcher, kernels_in

@@ -22,9 +22,9 @@ from autogen.exporting import mathematics
 from autogen.exporting.decisions import Decisions, Rule, text_of
 from autogen.exporting.reference import reference_of
 from autogen.exporting.subject import Subject
-from autogen.names import unique
+from autogen.ir.names import unique
+from autogen.ir.sizes import SCOPE
 from autogen.runtime.launch import Launcher, kernels_in
-from autogen.sizes import SCOPE
 from autogen.tiling import tiler
 
 _RESERVED = {

@@ -16,10 +16,10 @@ from kernels import Device, KernelizeFallback, Mode
 from torch import nn
 
 from autogen import compat
-from autogen.availability import refusal_of
 from autogen.decorator import dispatcher_in
 from autogen.hub import layers, registering
-from autogen.options import Options
+from autogen.runtime.availability import refusal_of
+from autogen.settings.options import Options
 
 logger = logging.getLogger("autogen")
 

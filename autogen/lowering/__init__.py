@@ -17,6 +17,9 @@ from autogen.capture.graph import EdgeTensor, JointGraph
 from autogen.capture.masks import masked_read
 from autogen.capture.source import is_torchs
 from autogen.errors import UnsupportedOpError, ValueBranchError
+from autogen.ir.program import Program, Root
+from autogen.ir.provenance import Origin, Provenance
+from autogen.ir.torch_step import ancestors, is_ordered
 from autogen.lowering import (  # noqa: F401  (they register)
     indexing,
     losses,
@@ -33,9 +36,6 @@ from autogen.lowering.registry import LOWERINGS, Context, Lowering
 from autogen.lowering.sequences import sequence_of
 from autogen.lowering.torch_parts import TorchParts, is_torchs_own, refuse_unknown_sizes
 from autogen.lowering.values import Chosen, Index, Read, Value, fresh_index
-from autogen.program import Program, Root
-from autogen.provenance import Origin, Provenance
-from autogen.torch_step import ancestors, is_ordered
 
 _MOST_ASKED, _ALWAYS_ASKED = 16, 500  # times that values are computed, for each node; one is what most need
 

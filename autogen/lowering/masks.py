@@ -10,10 +10,10 @@ import torch
 
 from autogen import ir
 from autogen.compat import pytree
+from autogen.ir.substitution import substitute
 from autogen.lowering.registry import Context, Lowering, lowers
 from autogen.lowering.values import Chosen, Entry, Index, Shape, Value, aligned, free_axes, fresh_entry
 from autogen.lowering.views import divide
-from autogen.substitution import substitute
 
 
 def chosen(name: str, mask: Value) -> Chosen:

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from autogen import compat, ir
+from autogen.ir.ops import OPS, Rule
 from autogen.lowering.registry import LOWERINGS, Context, lowers
 from autogen.lowering.values import Value, elementwise
-from autogen.ops import OPS, Rule
 
 # On bool tensors torch's arithmetic is logic.
 _ON_BOOL = {"add": "logical_or", "mul": "logical_and", "maximum": "logical_or", "minimum": "logical_and"}

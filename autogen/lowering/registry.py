@@ -13,9 +13,9 @@ from sympy.logic.boolalg import Boolean, BooleanAtom
 
 from autogen import compat, ir
 from autogen.errors import ValueBranchError
+from autogen.ir.provenance import Provenance
+from autogen.ir.sizes import evaluator_of
 from autogen.lowering.values import Chosen, Read, Shape, Value
-from autogen.provenance import Provenance
-from autogen.sizes import evaluator_of
 
 Lowering = Callable[..., Any]
 _Function = TypeVar("_Function", bound=Lowering)

@@ -11,6 +11,7 @@ import torch
 
 from autogen import ir
 from autogen.ir import Node
+from autogen.ir.substitution import replace_nodes, substitute
 from autogen.lowering.entries import (
     Condition,
     as_index,
@@ -24,7 +25,6 @@ from autogen.lowering.entries import (
     spelled_out,
 )
 from autogen.lowering.values import Entry
-from autogen.substitution import replace_nodes, substitute
 
 _BEYOND = 2**62  # where the last sequence ends, if no offset says so
 

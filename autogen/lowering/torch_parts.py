@@ -14,10 +14,10 @@ from autogen.capture.graph import JointGraph
 from autogen.capture.sizes import Size
 from autogen.compat import pytree
 from autogen.errors import UnsupportedOpError, ValueBranchError
+from autogen.ir.names import unique
+from autogen.ir.program import Root
+from autogen.ir.torch_step import Operand, SizeArgument, TorchStep, is_random, is_view
 from autogen.lowering.values import Chosen, Read, Value, fresh_index
-from autogen.names import unique
-from autogen.program import Root
-from autogen.torch_step import Operand, SizeArgument, TorchStep, is_random, is_view
 
 aten = torch.ops.aten
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import nn
 
-from autogen.policies import policy
 from autogen.report import Report, explain_call
 from autogen.report.samples import DTYPES, ODD, Call, calls_beyond_torch, calls_of_torch, falling_back
+from autogen.settings.policies import policy
 
 _LEGACY = {"size_average", "reduce", "use_autogen"}
 

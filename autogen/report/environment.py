@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from autogen._version import __version__
-from autogen.policies import resolve
+from autogen.settings.policies import resolve
 
 EXTRAS = ("kernels", "liger-kernel", "scikit-learn")
 """Packages that a part of autogen, its benchmarks or its demo use where they are installed."""
@@ -46,8 +46,8 @@ def environment() -> Environment:
     """What is here now."""
     import torch
 
-    from autogen.availability import has_interpreter, has_kernels
     from autogen.runtime import build
+    from autogen.runtime.availability import has_interpreter, has_kernels
 
     versions: dict[str, str | None] = {"autogen-loss": __version__, "python": platform.python_version()}
     versions |= {"torch": torch.__version__, "triton": version_of("triton")}

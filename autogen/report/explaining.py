@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from autogen import availability
 from autogen.decorator import call_of
 from autogen.dispatch.dispatcher import Dispatcher
+from autogen.dispatch.parts import PARTS, Parts
 from autogen.errors import AutogenError, ConfigError
-from autogen.parts import PARTS, Parts
-from autogen.policies import Policy, resolve
+from autogen.ir.torch_step import TorchStep
 from autogen.report.launches import describe, describe_handwritten, with_line
 from autogen.report.records import DirectionReport, Report
-from autogen.torch_step import TorchStep
+from autogen.runtime import availability
+from autogen.settings.policies import Policy, resolve
 
 
 def explain(loss: Any, *args: Any, **kwargs: Any) -> Report:

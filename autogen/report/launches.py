@@ -12,14 +12,14 @@ import torch
 from autogen import ir
 from autogen.emission.source import KernelSource
 from autogen.errors import SourceLine
+from autogen.ir.sizes import Evaluator
+from autogen.ir.torch_step import TorchStep
 from autogen.report.records import DirectionReport
 from autogen.runtime.chunks import ChunkLoop, loops_in
 from autogen.runtime.handwritten import Backward, Forward, Launch, bytes_in_memory
 from autogen.runtime.launch import Launcher, Step, kernels_in
 from autogen.scheduling.chunks.body import ROWS
-from autogen.sizes import Evaluator
 from autogen.tiling.variant import tile_of_part
-from autogen.torch_step import TorchStep
 
 
 def describe_handwritten(

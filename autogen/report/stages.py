@@ -8,15 +8,15 @@ from typing import Any
 
 from autogen import ir
 from autogen.decorator import call_of
+from autogen.dispatch.parts import PARTS
 from autogen.dispatch.watch import Run
+from autogen.ir.program import Root
+from autogen.ir.torch_step import TorchStep
 from autogen.lowering import lower
-from autogen.parts import PARTS
-from autogen.program import Root
 from autogen.report.launches import with_line
 from autogen.runtime.handwritten import Launch
 from autogen.runtime.launch import Launcher, Step
 from autogen.scheduling.launches.kernel import Kernel
-from autogen.torch_step import TorchStep
 
 
 def stages(loss: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

@@ -16,12 +16,12 @@ import torch
 from autogen import ir
 from autogen.capture.graph import JointGraph
 from autogen.errors import ScheduleError, defects_of
-from autogen.locks import compiling
+from autogen.ir.sizes import evaluator_of
 from autogen.runtime.chunks import launchers_of
 from autogen.runtime.launch import Results, Step, Tune, kernels_in, results_of
+from autogen.runtime.locks import compiling
 from autogen.scheduling.launches.kernel import Kernel
 from autogen.scheduling.plan import Plan
-from autogen.sizes import evaluator_of
 
 Sizes = Mapping[str, Any]
 

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 import torch
 
 from autogen.errors import defects_of
-from autogen.locks import compiling
+from autogen.ir.sizes import Evaluator
+from autogen.ir.torch_step import TorchStep
 from autogen.runtime.directions import Direction
 from autogen.runtime.launch import Launcher, Results, Step, Tune, empty, kernels_in, results_of
+from autogen.runtime.locks import compiling
 from autogen.runtime.route import Route
 from autogen.scheduling.chunks.body import ROWS
 from autogen.scheduling.chunks.chunk import Chunk
 from autogen.scheduling.launches.kernel import Kernel
 from autogen.scheduling.plan import Plan
-from autogen.sizes import Evaluator
-from autogen.torch_step import TorchStep
 
 _MOST_PREPARED = 64  # sizes for which launches are kept
 

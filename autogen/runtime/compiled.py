@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import torch
 
 from autogen.capture.graph import JointGraph
+from autogen.ir.sizes import evaluator_of
+from autogen.ir.torch_step import TorchStep
 from autogen.runtime.backwards import Arriving, Backwards, Sizes
 from autogen.runtime.chunks import ChunkLoop, launchers_of, loops_in
 from autogen.runtime.launch import Launcher, Step, Tune, kernels_in, results_of
@@ -16,8 +18,6 @@ from autogen.runtime.packing import Packing, packed
 from autogen.runtime.route import Route
 from autogen.scheduling.chunks.matrices import scale, scale_copy
 from autogen.scheduling.plan import Plan
-from autogen.sizes import evaluator_of
-from autogen.torch_step import TorchStep
 
 
 @dataclass(eq=False, repr=False)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from autogen import compat
-from autogen.availability import has_no_memory
 from autogen.runtime import direct, scratch
+from autogen.runtime.availability import has_no_memory
 from autogen.runtime.directions import Direction
 from autogen.runtime.handwritten import COUNTER, PARTIALS, BoundHandwritten, Launch, stand_in
 from autogen.runtime.launch import Geometry

@@ -47,9 +47,9 @@ from typing import Any
 import torch
 
 from autogen import compat
+from autogen.ir.torch_step import Operand, SizeArgument, call_text, constant_text, copied
 from autogen.runtime import direct, scratch
 from autogen.runtime.procedure import Calling, Launching, Procedure, Seen
-from autogen.torch_step import Operand, SizeArgument, call_text, constant_text, copied
 
 HostCode = Callable[[Sequence[torch.Tensor], Mapping[str, Any] | None], list[Any] | None]
 

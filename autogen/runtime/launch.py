@@ -14,16 +14,16 @@ import torch
 from autogen import compat, ir
 from autogen.emission.source import KernelSource, Partial
 from autogen.errors import CompileError, StorageError, defects_of
-from autogen.locks import compiling, interpreting
-from autogen.provenance import Provenance
+from autogen.ir.provenance import Provenance
+from autogen.ir.sizes import Evaluator
+from autogen.ir.torch_step import TorchStep
 from autogen.runtime import build, direct, scratch
+from autogen.runtime.locks import compiling, interpreting
 from autogen.scheduling.launches.kernel import CHUNKS, PROGRAMS, Kernel
-from autogen.sizes import Evaluator
 from autogen.tiling.horizontal import HorizontalTiler
 from autogen.tiling.space import Space
 from autogen.tiling.tiler import Config, Tiler, Tiling
 from autogen.tiling.variant import Variant
-from autogen.torch_step import TorchStep
 
 _PROGRAMS, _CHUNKS = PROGRAMS.name, CHUNKS.name
 

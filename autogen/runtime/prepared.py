@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from autogen import compat
-from autogen.availability import has_no_memory
+from autogen.runtime.availability import has_no_memory
 from autogen.runtime.backwards import Arriving, Sizes
 from autogen.runtime.compiled import CompiledLoss
 from autogen.runtime.directions import Direction

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from autogen.ir.torch_step import TorchStep
 from autogen.runtime import direct
-from autogen.torch_step import TorchStep
 
 if TYPE_CHECKING:
     from autogen.runtime.launch import Geometry

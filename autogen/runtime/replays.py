@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from autogen import compat
-from autogen.availability import default_device, is_functional, is_of_functions
+from autogen.runtime.availability import default_device, is_functional, is_of_functions
 
 
 def stream_of(device: torch.device) -> torch.Tensor:

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from autogen.ir.torch_step import TorchStep
 from autogen.runtime.launch import Geometry, Step
 from autogen.runtime.packing import PACK
 from autogen.runtime.procedure import Calling, Launching, Procedure
-from autogen.torch_step import TorchStep
 
 
 class Route:

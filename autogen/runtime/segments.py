@@ -12,15 +12,15 @@ import sympy
 import torch
 
 from autogen import compat
-from autogen.availability import is_functional
 from autogen.capture.joint import Returned, Segment
 from autogen.capture.prologue import UnequalSizesError
 from autogen.errors import ASKED_FOR, AutogenError
+from autogen.ir.sizes import evaluator_of
+from autogen.ir.torch_step import laid_out
+from autogen.runtime.availability import is_functional
 from autogen.runtime.compiled import CompiledLoss
 from autogen.runtime.prepared import Prepared, make_room
 from autogen.runtime.replays import Replayed, Settings, stream_of
-from autogen.sizes import evaluator_of
-from autogen.torch_step import laid_out
 
 _MOST_SIZES = 256  # for which launches are prepared, before the oldest is forgotten
 _hooks = compat.saved_tensors_hooks

@@ -9,12 +9,12 @@ import sympy
 
 from autogen import ir
 from autogen.ir import Node
-from autogen.options import Sums
-from autogen.program import Root
-from autogen.provenance import Provenance
+from autogen.ir.program import Root
+from autogen.ir.provenance import Provenance
+from autogen.ir.torch_step import TorchStep
 from autogen.scheduling.chunks.size import ChunkSize
 from autogen.scheduling.launches.kernel import Granted, Kernel
-from autogen.torch_step import TorchStep
+from autogen.settings.options import Sums
 
 Step = Kernel | TorchStep
 

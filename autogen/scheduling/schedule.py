@@ -8,9 +8,9 @@ from dataclasses import replace
 from autogen import ir
 from autogen.errors import ComparedSumError
 from autogen.ir import Node
-from autogen.options import PLAIN, Options
-from autogen.program import Program, Root
-from autogen.provenance import Provenance
+from autogen.ir.program import Program, Root
+from autogen.ir.provenance import Provenance
+from autogen.ir.torch_step import TorchStep
 from autogen.scheduling.chunks.divide import divided
 from autogen.scheduling.chunks.planning import in_chunks
 from autogen.scheduling.launches.instructions import shown_exactly, with_instructions
@@ -24,7 +24,7 @@ from autogen.scheduling.rewrites.pairwise import pairs_term_by_term
 from autogen.scheduling.rewrites.same_bits import compared_in_memory, compared_sums, may_differ
 from autogen.scheduling.rewrites.simplify import simplify
 from autogen.scheduling.rewrites.softmax import normalizers
-from autogen.torch_step import TorchStep
+from autogen.settings.options import PLAIN, Options
 
 
 def schedule(

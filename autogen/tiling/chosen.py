@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from autogen.errors import ConfigError
-from autogen.options import DIRECTIONS, LaunchConfig
 from autogen.scheduling.launches.kernel import Kernel
+from autogen.settings.options import DIRECTIONS, LaunchConfig
 from autogen.tiling.tiler import WARPS, Config, Tiler
 
 NUM_WARPS = "num_warps"

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import sympy
 
 from autogen import ir
+from autogen.ir.sizes import next_power_of_2
 from autogen.scheduling.launches.kernel import Kernel, Level
-from autogen.sizes import next_power_of_2
 from autogen.tiling.space import Group, Space
 
 ACCESS = 16  # bytes, the most that a thread reads or writes at once

@@ -14,7 +14,7 @@ import sympy
 
 from autogen import ir
 from autogen.ir import Axis
-from autogen.names import unique
+from autogen.ir.names import unique
 from autogen.scheduling.launches.kernel import Kernel, Level
 
 

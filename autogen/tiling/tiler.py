@@ -39,10 +39,10 @@ import sympy
 import torch
 
 from autogen import ir
+from autogen.ir.sizes import Evaluator, magnitude, next_power_of_2
 from autogen.scheduling.launches.demand import demand_of
 from autogen.scheduling.launches.kernel import PAIRED, ROWS_ADJACENT, Kernel, Level
 from autogen.scheduling.launches.running import walks_of
-from autogen.sizes import Evaluator, magnitude, next_power_of_2
 from autogen.tiling.skew import ACCESS, skew_of
 from autogen.tiling.space import Space
 from autogen.tiling.variant import Variant

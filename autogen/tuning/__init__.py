@@ -28,10 +28,10 @@ import torch
 
 from autogen._version import __version__
 from autogen.errors import AutogenError, defects_of
-from autogen.locks import compiling, measuring
-from autogen.options import Tuning
+from autogen.ir.sizes import next_power_of_2
 from autogen.runtime.launch import Launcher
-from autogen.sizes import next_power_of_2
+from autogen.runtime.locks import compiling, measuring
+from autogen.settings.options import Tuning
 from autogen.tiling.tiler import Config, Tiler
 from autogen.tuning import profile, store
 from autogen.tuning.candidates import Capability, candidates

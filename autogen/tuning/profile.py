@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from autogen import ir
-from autogen.availability import has_interpreter
 from autogen.errors import AutogenError, ScheduleError
+from autogen.ir.sizes import Evaluator
+from autogen.runtime.availability import has_interpreter
 from autogen.runtime.launch import Launch, Launcher, device_context
 from autogen.scheduling.launches.kernel import Kernel
-from autogen.sizes import Evaluator
 from autogen.tiling.tiler import Config
 from autogen.tuning.store import Tuned
 

@@ -25,9 +25,9 @@ import torch
 
 from autogen import ir
 from autogen.ir import Axis, Buffer, Node
-from autogen.ops import OPS
-from autogen.program import Root
-from autogen.provenance import Provenance
+from autogen.ir.ops import OPS
+from autogen.ir.program import Root
+from autogen.ir.provenance import Provenance
 from autogen.scheduling.launches.kernel import CHUNKS, PROGRAMS, Kernel, LastBlock
 from autogen.scheduling.launches.running import Running, largest_of
 from autogen.tiling.tiler import HEAVY

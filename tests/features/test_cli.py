@@ -176,7 +176,7 @@ class TestCheck:
         assert status == 2 and "L1Loss does not take these inputs: " in err and err.count("\n") == 1
 
     def test_without_gpu_nor_interpreter_says_what_to_set(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("autogen.availability.has_interpreter", lambda: False)
+        monkeypatch.setattr("autogen.runtime.availability.has_interpreter", lambda: False)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         status, _, err = run("check", "torch.nn:L1Loss", "--shapes", "8,8")
         assert status == 2 and "set TRITON_INTERPRET=1" in err
@@ -373,7 +373,7 @@ class TestTargets:
 
     def test_a_policy_that_is_none(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AUTOGEN_POLICY", "fast")
-        monkeypatch.setattr("autogen.policies._process_policy", None)
+        monkeypatch.setattr("autogen.settings.policies._process_policy", None)
         _, _, err = run("explain", "torch.nn:L1Loss", "--shapes", "8,8")
         assert err.startswith("autogen explain: environment variable AUTOGEN_POLICY: 'fast' is not a policy")
 

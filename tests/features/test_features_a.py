@@ -14,8 +14,9 @@ import pytest
 from torch import nn
 
 import autogen
-from autogen import Policy, policies, policy
-from autogen.policies import resolve
+from autogen import Policy, policy
+from autogen.settings import policies
+from autogen.settings.policies import resolve
 
 ROOT = Path(__file__).parents[2]
 YAML = "trainer:\n  max_steps: 3\nrunconfig:\n  max_steps: 3\n  autogen_policy: {}\n"
@@ -89,7 +90,7 @@ def test_a16_a_file_that_is_not_there_or_no_toml(tmp_path: Path) -> None:
 
 
 def test_a16_a_wrong_file_in_the_environment_is_said_by_calls(tmp_path: Path) -> None:
-    code = "import autogen; from autogen.policies import resolve; print('imported'); resolve()"
+    code = "import autogen; from autogen.settings.policies import resolve; print('imported'); resolve()"
     environment = {"AUTOGEN_RUNCONFIG": str(tmp_path / "none.yaml"), "PATH": ""}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.stdout == "imported\n"

@@ -343,7 +343,7 @@ def test_b11_no_fallback(theirs: type[nn.Module], monkeypatch: pytest.MonkeyPatc
             assert "forward" not in vars(model[0])  # which was before it
     with pytest.raises(ValueError, match=r"MSELoss has no kernels for Mode\.TRAINING on xpu"):
         autogen.kernelize(nn.MSELoss(), device="xpu", use_fallback=False)
-    monkeypatch.setattr("autogen.availability.has_interpreter", lambda: False)
+    monkeypatch.setattr("autogen.runtime.availability.has_interpreter", lambda: False)
     with pytest.raises(ValueError, match=r"MSELoss has no .* on cpu: the tensors are on the CPU, and .*; Move them"):
         autogen.kernelize(nn.MSELoss(), device="cpu", use_fallback=False)
     autogen.kernelize(nn.MSELoss(), device="cpu")  # which torch runs

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import autogen
 from autogen import autogen_loss, explain
-from autogen.options import Sums
+from autogen.settings.options import Sums
 from tests.interpret.agreement import agree, draw, labels
 
 Loss = Callable[..., Tensor]

@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from autogen import autogen_loss, explain, policy
-from autogen.options import RETRACE_VARIABLE, TUNE_VARIABLE, Options
+from autogen.settings.options import RETRACE_VARIABLE, TUNE_VARIABLE, Options
 from tests.interpret.agreement import draw
 from tests.interpret.processes import result_of, start
 

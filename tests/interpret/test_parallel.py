@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import autogen
 from autogen import autogen_loss, policy, trace_count
-from autogen.availability import has_interpreter
+from autogen.runtime.availability import has_interpreter
 
 ROOT = Path(__file__).parents[2]
 OWN = str(Path(autogen.__file__).parent)

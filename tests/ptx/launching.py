@@ -24,8 +24,7 @@ def pretend() -> None:
     torch._C._cuda_getCurrentRawStream = lambda device: STREAM
     from triton.backends.nvidia.driver import CudaDriver
 
-    from autogen import availability
-    from autogen.runtime import direct
+    from autogen.runtime import availability, direct
 
     CudaDriver.is_active = staticmethod(lambda: True)  # type: ignore[assignment]
 

@@ -12,7 +12,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from autogen.ops import OPS, Rule
+from autogen.ir.ops import OPS, Rule
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),

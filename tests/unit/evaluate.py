@@ -15,9 +15,9 @@ import torch
 
 from autogen import ir
 from autogen.ir import Axis, Node
+from autogen.ir.ops import OPS
+from autogen.ir.sizes import Evaluator
 from autogen.lowering import Root
-from autogen.ops import OPS
-from autogen.sizes import Evaluator
 
 Sizes = Mapping[str, Any]
 Tensors = Mapping[str, torch.Tensor]

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 import autogen
 from autogen import DataError
 from autogen.compat import jagged_extras, pytree
-from autogen.data import Padded, padded_collate, ragged_collate, to_device
+from autogen.data import Padded, batches, padded_collate, ragged_collate, to_device
 
 
 class Target(NamedTuple):
@@ -220,7 +220,7 @@ def test_values_of_a_packed_list() -> None:
     tensors = [torch.randint(100, (k, 3)).to(dtype) for k, dtype in enumerate(DTYPES)]
     tensors += [torch.rand(3, 4).t(), torch.rand(2, 3, dtype=torch.complex64).conj(), torch.ones(3, 0)]
     tensors += [torch.tensor(2.5), torch.tensor(True), torch.rand(4)[:0], torch.rand(1, 3), torch.tensor(3.5)]
-    move = autogen.data._Move(torch.device("cpu"), False)
+    move = batches._Move(torch.device("cpu"), False)
     for found, expected in zip(move._packed(tensors), tensors, strict=True):
         assert found.dtype == expected.dtype and found.shape == expected.shape
         torch.testing.assert_close(found, expected.resolve_conj(), rtol=0, atol=0)
@@ -254,7 +254,7 @@ def test_only_what_goes_to_a_gpu_is_pinned(monkeypatch: pytest.MonkeyPatch) -> N
     batch = {"a": torch.ones(3), "b": autogen.ragged(torch.ones(5), [0, 5])}
     to_device(batch, "meta")
     assert not pinned
-    move = autogen.data._Move(torch.device("meta"), True)
+    move = batches._Move(torch.device("meta"), True)
     move.pins = True
     move(batch)
     assert pinned == [(3,), (5,), (2,)]

@@ -7,8 +7,8 @@ import torch
 
 from autogen import ir
 from autogen.ir import Axis, Buffer, Node
+from autogen.ir.substitution import substitute
 from autogen.scheduling.rewrites.equivalence import Equivalents, limits_of, table_of
-from autogen.substitution import substitute
 
 N, C = sympy.symbols("N C", integer=True, positive=True)
 X = Buffer("x", torch.float32, (N, C), (C, sympy.S.One), "input")

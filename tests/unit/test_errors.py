@@ -8,7 +8,7 @@ import traceback
 
 import pytest
 
-from autogen import availability, errors
+from autogen import errors
 from autogen.errors import (
     AutogenError,
     ComparedSumError,
@@ -30,6 +30,7 @@ from autogen.errors import (
     UnsupportedOpError,
     ValueBranchError,
 )
+from autogen.runtime import availability
 
 WHERE = SourceLine("loss.py", 12, "    return torch.cummax(x, 0)\n")
 CAUSE = TypeError("no such overload.\nsecond line")

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autogen import ir
-from autogen.ops import OPS
+from autogen.ir.ops import OPS
 from autogen.runtime.launch import Launcher
 from autogen.scheduling.launches.kernel import Kernel
 from autogen.scheduling.plan import Step

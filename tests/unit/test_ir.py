@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from autogen import ir
 from autogen.ir import Axis, Buffer, Node
-from autogen.substitution import substitute
+from autogen.ir.substitution import substitute
 from tests.unit.evaluate import evaluate
 from tests.unit.verify import verify
 

@@ -19,16 +19,16 @@ from triton.runtime.errors import InterpreterError, OutOfResources, PTXASError
 from autogen import ir
 from autogen.emission.source import KernelSource, Partial
 from autogen.errors import CompileError, StorageError
+from autogen.ir.sizes import Evaluator
+from autogen.ir.torch_step import Operand, SizeArgument, TorchStep
 from autogen.runtime import build, direct, launch, scratch
 from autogen.runtime.directions import Direction
 from autogen.runtime.launch import Launch, Written, triton_around
 from autogen.runtime.packing import PACK
 from autogen.runtime.route import Route
 from autogen.scheduling.launches.kernel import PROGRAMS
-from autogen.sizes import Evaluator
 from autogen.tiling.tiler import Tiling
 from autogen.tiling.variant import Variant
-from autogen.torch_step import Operand, SizeArgument, TorchStep
 from tests.unit.tuned import launcher_of
 
 aten = torch.ops.aten

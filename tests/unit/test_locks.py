@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from autogen import autogen_loss, compat, locks
+from autogen import autogen_loss, compat
+from autogen.runtime import locks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 
@@ -72,7 +73,7 @@ def test_a_fork_by_the_thread_that_compiles() -> None:
         pass
 
 
-@pytest.mark.skipif("not __import__('autogen.availability').availability.has_interpreter()")
+@pytest.mark.skipif("not __import__('autogen.runtime.availability').availability.has_interpreter()")
 def test_a_child_captures_a_loss_while_another_thread_did() -> None:
     loss = autogen_loss(lambda x: (x * 3).sum())
     assert loss(torch.ones(3)) == 9

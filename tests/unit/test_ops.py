@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from autogen import device_math
-from autogen.ops import OPS, Nan, Op, Precedence, Rule
+from autogen.ir.ops import OPS, Nan, Op, Precedence, Rule
 from autogen.runtime.launch import device_context
 
 TRITON = {

@@ -51,7 +51,7 @@ assert autogen.losses is sys.modules["autogen.losses"]
 
 
 def test_policy_is_callable_whatever_was_imported_before() -> None:
-    program = "import autogen.policies, autogen\nwith autogen.policy('mandatory'): pass"
+    program = "import autogen.settings.policies, autogen\nwith autogen.policy('mandatory'): pass"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from autogen import ir
+from autogen.ir.sizes import evaluator_of
 from autogen.scheduling.launches.kernel import Kernel
 from autogen.scheduling.plan import Plan
 from autogen.scheduling.rewrites.pairwise import coordinates_apart
 from autogen.scheduling.schedule import backward_of
-from autogen.sizes import evaluator_of
 from autogen.tiling.space import Space
 from autogen.tiling.tiler import Tiler
 from tests.formulas import chamfer, discrepancy, ranked

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from autogen import autogen_loss
-from autogen.policies import ENVIRONMENT_VARIABLE, Policy, policy, resolve, set_policy
+from autogen.settings.policies import ENVIRONMENT_VARIABLE, Policy, policy, resolve, set_policy
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,7 +60,7 @@ def run_in_new_process(program: str, environment: str) -> subprocess.CompletedPr
 def test_environment_is_read_at_import() -> None:
     program = f"""
 import os
-from autogen.policies import resolve
+from autogen.settings.policies import resolve
 os.environ["{ENVIRONMENT_VARIABLE}"] = "aggressive"
 print(resolve())
 """
@@ -68,7 +68,9 @@ print(resolve())
 
 
 def test_unknown_value_in_the_environment_of_a_new_process() -> None:
-    run = run_in_new_process("import autogen.policies; print('imported'); autogen.policies.resolve()", "sometimes")
+    run = run_in_new_process(
+        "import autogen.settings.policies; print('imported'); autogen.settings.policies.resolve()", "sometimes"
+    )
     assert run.stdout == "imported\n"
     assert run.stderr.splitlines()[-1].startswith("ValueError: environment variable AUTOGEN_POLICY")
 

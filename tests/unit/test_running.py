@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from autogen import autogen_loss, explain
+from autogen.ir.sizes import evaluator_of
 from autogen.scheduling.launches.kernel import Kernel
-from autogen.sizes import evaluator_of
 from examples import written
 from tests.unit.pipeline import plan_of
 

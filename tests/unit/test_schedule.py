@@ -12,17 +12,17 @@ import sympy
 import torch
 from torch import Tensor, nn
 
+import autogen.ir.sizes
 import autogen.scheduling.launches.kernel
-import autogen.sizes
 from autogen import ir
 from autogen.ir import Node
-from autogen.names import unique
+from autogen.ir.names import unique
+from autogen.ir.sizes import evaluator_of
+from autogen.ir.torch_step import TorchStep
 from autogen.scheduling.launches.kernel import Kernel, Level
 from autogen.scheduling.plan import Plan
 from autogen.scheduling.rewrites import simplify
 from autogen.scheduling.schedule import backward_of, schedule
-from autogen.sizes import evaluator_of
-from autogen.torch_step import TorchStep
 from tests.unit.pipeline import Loss, Reference, floats, plan_of, program_of, weighted
 from tests.unit.verify import verify
 
@@ -416,7 +416,7 @@ def test_what_is_asked_for_again_is_not_compiled_again(monkeypatch: pytest.Monke
 
     program, sizes = program_of(loss, floats(300, 400), floats(300, 400, seed=1))
     evaluator_of.cache_clear()
-    monkeypatch.setattr(autogen.sizes, "compile", counted, raising=False)
+    monkeypatch.setattr(autogen.ir.sizes, "compile", counted, raising=False)
     schedule(program, "loss", sizes, training=True)
     assert max(compiled.values()) == 1
 

@@ -9,11 +9,11 @@ import torch
 
 from autogen import ir
 from autogen.ir import Axis, Buffer, Node, apply, const
+from autogen.ir.substitution import replace_nodes
 from autogen.lowering.sequences import at_sequence, sequence_of, within
 from autogen.scheduling.launches.windows import window_of
 from autogen.scheduling.rewrites.folding import fold
 from autogen.scheduling.rewrites.sequences import by_sequence, fold_all, table_of_sequences
-from autogen.substitution import replace_nodes
 from tests.unit.evaluate import evaluate
 
 T, B = sympy.symbols("T B", integer=True, positive=True)

@@ -18,7 +18,7 @@ from torch.utils._sympy.functions import (
     ToFloat,
 )
 
-from autogen.sizes import Evaluator
+from autogen.ir.sizes import Evaluator
 
 N, C, D1 = sympy.symbols("N C D1", integer=True, positive=True)
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 import autogen
 import autogen.losses
-from autogen import autogen_loss, availability, explain
+from autogen import autogen_loss, explain
+from autogen.runtime import availability
 
 pytestmark = pytest.mark.skipif(not availability.has_interpreter(), reason="runs in Triton's interpreter")
 

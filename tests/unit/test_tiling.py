@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import autogen.scheduling.launches.kernel
+from autogen.ir.sizes import next_power_of_2
 from autogen.runtime.launch import Launcher
 from autogen.scheduling.launches.kernel import MAX_IN_ONE_PROGRAM
-from autogen.sizes import next_power_of_2
 from autogen.tiling.horizontal import HorizontalTiler
 from autogen.tiling.space import Space
 from autogen.tiling.tiler import (

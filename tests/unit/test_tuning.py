@@ -14,8 +14,8 @@ from triton.runtime.errors import OutOfResources
 
 from autogen import autogen_loss, explain
 from autogen.errors import CompileError, ScheduleError
-from autogen.options import PLAIN, Options
 from autogen.runtime.launch import Launch, Launcher
+from autogen.settings.options import PLAIN, Options
 from autogen.tiling.tiler import MOST_TILES, WARPS, Config
 from autogen.tuning import Tuner, bucket_of, profile, store
 from autogen.tuning.candidates import STEPS, candidates
@@ -261,7 +261,7 @@ class TestOptions:
         assert Options().tuning == tuning
         assert Options(tune=False).tuning is None and Options(tune=True).tuning == "profile"
 
-    @pytest.mark.skipif("not __import__('autogen.availability').availability.has_interpreter()")
+    @pytest.mark.skipif("not __import__('autogen.runtime.availability').availability.has_interpreter()")
     def test_explain_says_what_is_tuned(self, monkeypatch: pytest.MonkeyPatch) -> None:
         x, t = floats(100, 100, dtype=torch.float32), torch.rand(100, 100)
         loss = autogen_loss(nn.MSELoss(), tune=True)

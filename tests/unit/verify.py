@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from autogen import ir
-from autogen.ops import OPS
+from autogen.ir.ops import OPS
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ import sympy
 from autogen import ir
 from autogen.errors import ScheduleError
 from autogen.ir import Axis, Buffer, Node
-from autogen.names import unique
-from autogen.program import Root, stored
-from autogen.provenance import Provenance
+from autogen.ir.names import unique
+from autogen.ir.program import Root, stored
+from autogen.ir.provenance import Provenance
 from autogen.scheduling.chunks.rows import Rows, quotient, row_of
 
 ROWS = sympy.Symbol("chunk_rows", integer=True, positive=True)

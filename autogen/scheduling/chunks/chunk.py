@@ -9,11 +9,11 @@ import sympy
 
 from autogen import ir
 from autogen.errors import SourceLine
+from autogen.ir.torch_step import Operand, SizeArgument, TorchStep
 from autogen.scheduling.chunks.body import ROWS, Slice
 from autogen.scheduling.chunks.matrices import Sliced
 from autogen.scheduling.chunks.size import ChunkSize
 from autogen.scheduling.plan import Direction
-from autogen.torch_step import Operand, SizeArgument, TorchStep
 
 
 @dataclass(frozen=True, eq=False)

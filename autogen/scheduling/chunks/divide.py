@@ -14,16 +14,16 @@ import sympy
 
 from autogen import ir
 from autogen.ir import Axis, Buffer, Node
-from autogen.names import unique
-from autogen.program import Root, stored
-from autogen.provenance import Provenance
+from autogen.ir.names import unique
+from autogen.ir.program import Root, stored
+from autogen.ir.provenance import Provenance
+from autogen.ir.torch_step import TorchStep
 from autogen.scheduling.chunks.body import Body, NotByRowsError, columns_of, of_chunk
 from autogen.scheduling.chunks.chunk import Chunk, step_of
 from autogen.scheduling.chunks.matrices import Matrices, Matrix
 from autogen.scheduling.chunks.rows import Rows, row_at, rows_of
 from autogen.scheduling.plan import Direction, RowProducts, names_of
 from autogen.scheduling.rewrites.equivalence import Equivalents
-from autogen.torch_step import TorchStep
 
 
 @dataclass(frozen=True)

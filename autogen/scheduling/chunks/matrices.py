@@ -10,10 +10,10 @@ import torch
 
 from autogen import ir
 from autogen.ir import Buffer
-from autogen.names import unique
-from autogen.options import Sums
+from autogen.ir.names import unique
+from autogen.ir.torch_step import Operand, TorchStep
 from autogen.scheduling.chunks.body import NotByRowsError, of_chunk
-from autogen.torch_step import Operand, TorchStep
+from autogen.settings.options import Sums
 
 aten = torch.ops.aten
 PRODUCTS = (aten.mm.default, aten.addmm.default)

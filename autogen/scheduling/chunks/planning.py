@@ -15,10 +15,10 @@ import torch
 
 from autogen import ir
 from autogen.ir import Node
-from autogen.names import unique
-from autogen.options import Options
-from autogen.program import Root
-from autogen.provenance import Provenance
+from autogen.ir.names import unique
+from autogen.ir.program import Root
+from autogen.ir.provenance import Provenance
+from autogen.ir.torch_step import Operand, TorchStep
 from autogen.scheduling.chunks.body import NotByRowsError
 from autogen.scheduling.chunks.divide import divided, values_of_rows
 from autogen.scheduling.chunks.matrices import PRODUCTS, scale
@@ -26,7 +26,7 @@ from autogen.scheduling.chunks.size import ChunkSize
 from autogen.scheduling.order.regions import alias_of
 from autogen.scheduling.plan import Direction, Early, RowProducts, names_of
 from autogen.scheduling.rewrites.simplify import simplify
-from autogen.torch_step import Operand, TorchStep
+from autogen.settings.options import Options
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import sympy
 
-from autogen.sizes import evaluator_of
+from autogen.ir.sizes import evaluator_of
 
 WORKSPACE = 2**28  # bytes that a chunk may take: its products, and their gradients
 LEAST_ROWS = 1024  # with fewer, matrix products are bound by memory

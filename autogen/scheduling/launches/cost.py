@@ -15,8 +15,8 @@ import sympy
 
 from autogen.errors import ScheduleError
 from autogen.ir import Buffer
+from autogen.ir.sizes import evaluator_of, hint
 from autogen.scheduling.launches.kernel import Kernel, Level
-from autogen.sizes import evaluator_of, hint
 
 LONG_ROW = 32768  # columns, of which no program has all at once
 FEW_IN_ONE = 4096  # elements, for which one program has enough threads

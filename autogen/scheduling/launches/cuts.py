@@ -17,9 +17,9 @@ from functools import partial
 from autogen import ir
 from autogen.errors import ScheduleError
 from autogen.ir import Node
-from autogen.names import unique
-from autogen.program import Root, stored
-from autogen.provenance import Provenance
+from autogen.ir.names import unique
+from autogen.ir.program import Root, stored
+from autogen.ir.provenance import Provenance
 from autogen.scheduling.launches.cost import cheapest, cost_of
 from autogen.scheduling.launches.demand import MOST_WORK, demand_of, is_bearable, work_of
 from autogen.scheduling.launches.fit import fit, memory_order, one_block

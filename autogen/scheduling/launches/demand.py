@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from autogen import ir
 from autogen.ir import Node
-from autogen.ops import OPS
+from autogen.ir.ops import OPS
 from autogen.scheduling.launches.kernel import Kernel, Level
 
 MOST_WORK, MOST_LIVE = 1200, 96  # of one launch: Triton then takes a second or two, and nothing spills

@@ -12,7 +12,7 @@ import torch
 from autogen import ir
 from autogen.errors import ScheduleError
 from autogen.ir import Axis, Buffer, Node
-from autogen.program import Root
+from autogen.ir.program import Root
 from autogen.scheduling.launches.kernel import MAX_RANK, Kernel, spaces
 from autogen.scheduling.launches.records import taken_apart
 

@@ -14,8 +14,8 @@ import torch
 
 from autogen import ir
 from autogen.ir import Node
-from autogen.program import Root
-from autogen.provenance import Provenance
+from autogen.ir.program import Root
+from autogen.ir.provenance import Provenance
 from autogen.scheduling.launches.kernel import Kernel
 
 MOST_PARTS = 8

@@ -19,8 +19,8 @@ import torch
 
 from autogen import ir
 from autogen.ir import Node, apply
-from autogen.ops import OPS
-from autogen.program import Root
+from autogen.ir.ops import OPS
+from autogen.ir.program import Root
 from autogen.scheduling.launches.kernel import Kernel
 from autogen.scheduling.launches.running import is_finite_form, is_shifted, largest_of
 from autogen.scheduling.rewrites.folding import is_at_least_zero

@@ -20,11 +20,11 @@ import torch
 
 from autogen import ir
 from autogen.ir import Axis, Buffer, Node
-from autogen.program import Root
+from autogen.ir.program import Root
+from autogen.ir.sizes import Evaluator, evaluator_of, hint, next_power_of_2
 from autogen.scheduling.launches.moments import apart
 from autogen.scheduling.launches.running import Walk, walks_of
 from autogen.scheduling.launches.windows import Window, window_of
-from autogen.sizes import Evaluator, evaluator_of, hint, next_power_of_2
 
 MAX_IN_ONE_PROGRAM = 16384  # elements
 MAX_RANK = 6

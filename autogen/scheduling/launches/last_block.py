@@ -20,9 +20,10 @@ import torch
 from autogen import ir
 from autogen.errors import ScheduleError
 from autogen.ir import Axis, Node
-from autogen.names import unique
-from autogen.program import Root
-from autogen.provenance import Provenance
+from autogen.ir.names import unique
+from autogen.ir.program import Root
+from autogen.ir.provenance import Provenance
+from autogen.ir.sizes import evaluator_of
 from autogen.scheduling.launches.fit import columns_along, fit, memory_order, one_block
 from autogen.scheduling.launches.kernel import (
     CHUNKS,
@@ -31,7 +32,6 @@ from autogen.scheduling.launches.kernel import (
     is_small,
 )
 from autogen.scheduling.rewrites.equivalence import Equivalents, Place, table_of
-from autogen.sizes import evaluator_of
 
 # A program that works for one result should have something to do, where there are many.
 MANY_RESULTS = 64

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 
 from autogen import ir
 from autogen.ir import Node
-from autogen.names import unique
-from autogen.program import Root, stored
-from autogen.provenance import Provenance
+from autogen.ir.names import unique
+from autogen.ir.program import Root, stored
+from autogen.ir.provenance import Provenance
+from autogen.ir.sizes import evaluator_of, hint
 from autogen.scheduling.launches.demand import FREE, MOST_LIVE, MOST_WORK, OF_ROW, demand, is_bearable, work_of
 from autogen.scheduling.launches.fit import memory_order
 from autogen.scheduling.launches.kernel import spaces
-from autogen.sizes import evaluator_of, hint
 
 WORK, LIVE = 500, 48  # of a segment,
 AGAIN = 600  # and of what it needs of others, where these are computed again

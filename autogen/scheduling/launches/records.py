@@ -9,9 +9,9 @@ import sympy
 
 from autogen import ir
 from autogen.ir import Axis
-from autogen.program import Root
+from autogen.ir.program import Root
+from autogen.ir.substitution import substitute
 from autogen.scheduling.rewrites.simplify import simplify
-from autogen.substitution import substitute
 
 SIZES = (4, 2)  # of what is read and written at once
 

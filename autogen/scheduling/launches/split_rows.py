@@ -17,14 +17,14 @@ import torch
 from autogen import ir
 from autogen.errors import ScheduleError
 from autogen.ir import Axis, Node, apply
-from autogen.names import unique
-from autogen.program import Root
-from autogen.provenance import Provenance
+from autogen.ir.names import unique
+from autogen.ir.program import Root
+from autogen.ir.provenance import Provenance
+from autogen.ir.sizes import evaluator_of
+from autogen.ir.substitution import substitute
 from autogen.scheduling.launches.fit import one_block
 from autogen.scheduling.launches.kernel import MANY_PROGRAMS, Kernel, LastBlock
 from autogen.scheduling.launches.running import Running, Shift, is_finite_form, largest_of
-from autogen.sizes import evaluator_of
-from autogen.substitution import substitute
 
 COLUMNS = (8192, 4096, 2048, 1024)  # of a program: as many as give a large device something to do everywhere
 

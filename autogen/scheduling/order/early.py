@@ -16,8 +16,8 @@ import torch
 from autogen import ir
 from autogen.errors import ScheduleError
 from autogen.ir import Node
-from autogen.program import Root
-from autogen.provenance import Provenance
+from autogen.ir.program import Root
+from autogen.ir.provenance import Provenance
 from autogen.scheduling.launches.kernel import Granted
 from autogen.scheduling.order.regions import sequence
 from autogen.scheduling.plan import Direction, Early

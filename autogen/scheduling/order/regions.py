@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from autogen import ir
 from autogen.ir import Node
-from autogen.names import unique
-from autogen.program import Root, stored
-from autogen.provenance import Provenance
+from autogen.ir.names import unique
+from autogen.ir.program import Root, stored
+from autogen.ir.provenance import Provenance
 from autogen.scheduling.launches.cuts import is_statistic, kernels
 from autogen.scheduling.launches.fit import memory_order
 from autogen.scheduling.plan import Direction, Step, names_of

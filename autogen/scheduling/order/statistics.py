@@ -11,9 +11,9 @@ from enum import Enum
 from autogen import ir
 from autogen.errors import ScheduleError
 from autogen.ir import Node
-from autogen.names import unique
-from autogen.program import Root, stored
-from autogen.provenance import Provenance
+from autogen.ir.names import unique
+from autogen.ir.program import Root, stored
+from autogen.ir.provenance import Provenance
 from autogen.scheduling.launches.cost import read_by
 from autogen.scheduling.launches.fit import memory_order
 from autogen.scheduling.launches.kernel import Kernel

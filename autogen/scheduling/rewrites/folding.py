@@ -9,8 +9,8 @@ import torch
 
 from autogen import ir
 from autogen.ir import Node, apply, const
+from autogen.ir.ops import OPS
 from autogen.lowering.entries import is_below, spelled_out
-from autogen.ops import OPS
 
 _OPPOSITE = {"eq": "ne", "ne": "eq"}  # nan makes no other pair opposites
 

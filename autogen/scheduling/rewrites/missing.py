@@ -14,10 +14,10 @@ from enum import Enum
 from autogen import compat, ir
 from autogen.errors import ScheduleError
 from autogen.ir import Node
-from autogen.program import Root
+from autogen.ir.program import Root
+from autogen.ir.torch_step import TorchStep
 from autogen.scheduling.plan import Direction
 from autogen.scheduling.rewrites.simplify import simplify
-from autogen.torch_step import TorchStep
 
 # Of one argument; what goes along axes, if it is a sum.
 _LINEAR = ("neg", "cast", "reduce", "scan", *ir.ROUNDINGS.values())

@@ -17,11 +17,11 @@ import sympy
 
 from autogen import ir
 from autogen.ir import Axis, Node
+from autogen.ir.program import Root
+from autogen.ir.sizes import evaluator_of
+from autogen.ir.substitution import substitute
 from autogen.lowering.unrolling import COMBINED, MOST
-from autogen.program import Root
 from autogen.scheduling.plan import Direction
-from autogen.sizes import evaluator_of
-from autogen.substitution import substitute
 
 MOST_READ = 32  # elements, of all terms together
 

@@ -20,7 +20,7 @@ from dataclasses import replace
 from autogen import ir
 from autogen.errors import ComparedSumError
 from autogen.ir import Node, is_inexact
-from autogen.program import Program, Root
+from autogen.ir.program import Program, Root
 from autogen.scheduling.launches.kernel import Kernel
 from autogen.scheduling.plan import Step
 from autogen.scheduling.rewrites.equivalence import Equivalents

@@ -8,11 +8,11 @@ import sympy
 
 from autogen import ir
 from autogen.ir import Axis, Node, const
+from autogen.ir.substitution import with_other_axes
 from autogen.lowering.entries import is_nonnegative, plus, position
 from autogen.lowering.sequences import at_sequence, within
 from autogen.lowering.values import fresh_axis
 from autogen.scheduling.rewrites.folding import fold
-from autogen.substitution import with_other_axes
 
 
 def by_sequence(node: Node) -> Node:

@@ -13,9 +13,9 @@ import torch
 
 from autogen import ir
 from autogen.ir import Axis, Node, apply, const
+from autogen.ir.substitution import substitute
 from autogen.scheduling.rewrites.folding import fold, is_at_least_zero, is_size, number_of
 from autogen.scheduling.rewrites.softmax import is_log_softmax
-from autogen.substitution import substitute
 
 _FLOATS = (torch.float32, torch.float64)
 _LINEAR = frozenset({

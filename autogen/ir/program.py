@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import sympy
 
 from autogen import ir
-from autogen.provenance import Provenance
-from autogen.torch_step import TorchStep
+from autogen.ir.provenance import Provenance
+from autogen.ir.torch_step import TorchStep
 
 
 @dataclass(frozen=True)

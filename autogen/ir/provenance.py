@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from autogen import ir
 from autogen.errors import SourceLine
-from autogen.names import NUMBER
+from autogen.ir.names import NUMBER
 
 # What an unnamed value is called, where its op's own name does not read as one.
 _NOUNS = {

@@ -12,7 +12,7 @@ import torch
 from autogen import compat, ir
 from autogen.compat import pytree
 from autogen.errors import SourceLine
-from autogen.sizes import Evaluator
+from autogen.ir.sizes import Evaluator
 
 
 @dataclass(frozen=True)

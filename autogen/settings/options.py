@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from autogen.policies import Policy
+from autogen.settings.policies import Policy
 
 Gradient = Literal["backward", "forward"]
 """Which kernel computes the gradient."""

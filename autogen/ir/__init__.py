@@ -1,4 +1,4 @@
-"""The intermediate representation: one immutable, hash-consed `Node`.
+"""The intermediate representation: one immutable, hash-consed `Node`, a scalar expression over axes.
 
 A node is a scalar expression over *axes*. An axis is an integer variable with a size; a node that
 mentions axis `n` stands for one value per `n`. Broadcasting is therefore nothing at all (the node
@@ -9,7 +9,7 @@ binds axes and so removes them.
     %1 = reduce max over c (%0)    f32  {n}
     %2 = sub(%0, %1)               f32  {n, c}
 
-Eight kinds of node exist beside the scalar ops of `autogen.ops`:
+Eight kinds of node exist beside the scalar ops of `autogen.ir.ops`:
 
     const   a Python number
     index   the value of an integer expression over axes and sizes (arange, numel, one-hot columns)
@@ -304,7 +304,7 @@ def to_store(node: Node, dtype: torch.dtype) -> Node:
 
 def apply(op: str, *args: Node) -> Node:
     """A scalar op of the op table; raises `TypeError` if the dtypes break its rule."""
-    from autogen.ops import OPS
+    from autogen.ir.ops import OPS
 
     return intern(op, args, OPS[op].result_dtype([arg.dtype for arg in args]), ())
 

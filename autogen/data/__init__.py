@@ -1,0 +1,21 @@
+"""Batches of samples of many lengths: collate functions for `torch.utils.data.DataLoader`, and a batch to a device.
+
+>>> fields = ["boxes", "labels"]                                                                    # doctest: +SKIP
+>>> loader = DataLoader(faces, 1024, collate_fn=partial(ragged_collate, fields=fields))             # doctest: +SKIP
+>>> for batch in loader:                                                                            # doctest: +SKIP
+...     batch = to_device(batch, "cuda")
+
+Samples are tensors, NumPy arrays, numbers and text, also in dictionaries, lists, tuples, named tuples, and in
+dataclasses that `torch.export.register_dataclass` has made known to torch; a batch has the containers of its samples.
+`fields` names those whose first dimension is of another length in each sample: by keys, names and numbers, with points
+between ("target.boxes", "1"), where one name stands for all below it. Without `fields`, all tensors but those without
+dimensions are taken for such. So what a field becomes never depends on whether some lengths happen to be equal. All
+other fields become what torch's `default_collate` makes of them.
+"""
+
+from __future__ import annotations
+
+from autogen.data.batches import Padded, padded_collate, ragged_collate, to_device
+from autogen.data.jagged import ragged
+
+__all__ = ["Padded", "padded_collate", "ragged", "ragged_collate", "to_device"]
