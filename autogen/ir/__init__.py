@@ -470,5 +470,5 @@ def format_nodes(roots: Iterable[Node]) -> str:
         else:
             text = f"{node.op}({', '.join(args)})"
         axes = ", ".join(sorted(map(str, node.axes)))
-        lines.append(f"{number[node]} = {text:<40} {_SHORT[node.dtype]:<5}{{{axes}}}")
+        lines.append(f"{f'{number[node]} = {text}':<46}{_SHORT[node.dtype]:<5}{{{axes}}}")
     return "\n".join(lines)

@@ -22,8 +22,9 @@ from autogen.scheduling.launches.kernel import Kernel
 def stages(loss: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """What the compiler makes of a call, stage by stage, for any device.
 
-    Of each part that torch captures: AOTAutograd's graph; the IR of results and gradients; the kernels in the order of
-    launches, with their axes, how often they read what, and the IR with the level of each value; and their tiles.
+    Of each part that torch captures: the graphs of Dynamo and of AOTAutograd; the IR of results and gradients; the
+    kernels in the order of launches, with their axes, how often they read what, and the IR with the level of each
+    value; their tiles; and the arguments of each launch, tensors by name and the rest by value.
     """
     parts = getattr(loss, PARTS, None)
     if parts is not None:
@@ -49,9 +50,12 @@ def stages(loss: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 def _of_run(run: Run, name: str, place: int, count: int) -> Iterator[str]:
     """The stages of one part of the loss."""
     of = f" of part {place} of {count}" if count > 1 else ""
-    if run.captured.graph is not None:
-        yield f"== captured{of}: AOTAutograd's graph"
-        yield run.captured.graph.print_readable(print_output=False).rstrip()
+    for whose, graph in (("Dynamo", run.captured.formula), ("AOTAutograd", run.captured.graph)):
+        if graph is not None:
+            yield f"== captured{of}: {whose}'s graph"
+            yield "\n".join(
+                line.rstrip() for line in graph.print_readable(print_output=False).split("\n") if line.strip()
+            )
     segment = run.captured.runner
     if segment is None:
         yield f"== torch runs this part, as {run.captured.reason}"
@@ -94,6 +98,11 @@ def _launched(launcher: Launcher, sizes: Mapping[str, int]) -> Iterator[str]:
     written = [each for each in ("looped", "wide", "skewed", "strided") if getattr(tiling.variant, each)]
     form = f"; {', '.join(written)}" if written else ""
     yield f"   {tiling.programs} program{'s' * (tiling.programs != 1)}{chunks}: {tiles or 'no tiles'}{form}"
+    partials = [f"{each.pointer.removesuffix('_ptr')}[{count}]" for each, count in launcher.partials(sizes, tiling)]
+    values = zip((name for name, _ in source.sizes), launcher.arguments(sizes, tiling.variant), strict=True)
+    given = [each.name for each in source.buffers] + partials + ["counter"] * bool(partials)
+    given += [f"{name}={value}" for name, value in (*values, *tiling.tiles, ("num_warps", tiling.num_warps))]
+    yield f"   launch: {source.name}[({tiling.programs},)]({', '.join(given)})"
 
 
 def _kernel(kernel: Kernel) -> Iterator[str]:
