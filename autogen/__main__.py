@@ -1,4 +1,4 @@
-"""`python -m autogen`: see `autogen.cli`."""
+"""Run the command line as `python -m autogen`; see `autogen.cli`."""
 
 from autogen.cli import main
 

@@ -1,3 +1,3 @@
-"""The one place where the version is written; packaging reads it from here."""
+"""The version of the package, which packaging reads from this file."""
 
 __version__ = "0.1.0"

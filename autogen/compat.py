@@ -1,4 +1,4 @@
-"""The private names of torch and Triton that the package uses, each with what it is used for.
+"""The private APIs of torch and Triton that the package depends on, each with what it is used for.
 
 Nothing else imports a private name; `tests/unit/test_compat.py` has a test for each name here. What warm calls use is
 torch's own function, with nothing around it. Neither Dynamo nor Triton is imported before a function needs it.

@@ -1,4 +1,4 @@
-"""The pipeline: a graph of AOTAutograd's → kernels.
+"""The compiler pipeline, from AOTAutograd's graph to kernels.
 
     joint graph → lower → schedule → emit
 

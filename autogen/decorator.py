@@ -1,4 +1,4 @@
-"""`@autogen_loss`: a class, an instance or a function becomes the same thing, run on generated kernels."""
+"""`@autogen_loss`: run a module class, a module or a function on generated kernels."""
 
 from __future__ import annotations
 

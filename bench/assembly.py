@@ -1,4 +1,4 @@
-"""Reading assembly: which instructions the loads, stores and atomics of a kernel became.
+"""Find out which instructions the loads, stores and atomics of a kernel became.
 
 Triton records a source position for every instruction, by which an instruction is found to belong to one `tl.load`
 or `tl.store` of the generated text.

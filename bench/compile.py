@@ -1,4 +1,4 @@
-"""Where the first call of a loss spends its time: torch's capture, ours, and Triton for a real target.
+"""Measure where the first call of a loss spends its time: torch's capture, this package, and Triton.
 
     python -m bench.compile [--target sm_90]
 

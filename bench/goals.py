@@ -1,4 +1,4 @@
-"""What is to be reached on a GPU, and whether the rows of one say so. What has not been measured is neither."""
+"""The performance goals on a GPU, and whether the measured rows meet them; what was not measured is neither."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `bench.run` asks of the GPU: how long a call takes there, what it launches, waits for and allocates.
+"""Measure a call on the GPU for `bench.run`: time, launches, waits for the device, and memory.
 
 A call is that of one set of inputs, by number; `prepare` makes it ready, and is no part of what is measured.
 """

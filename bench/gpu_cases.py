@@ -1,5 +1,7 @@
-"""What is measured on a GPU: losses at the sizes that other projects publish, and at small ones that nobody does; and
-losses of `torch.nn`, each of 2^26 numbers in single precision, where only memory should count.
+"""The cases that are measured on a GPU.
+
+These are losses at the sizes that other projects publish, and at small ones that nobody does; and losses of `torch.nn`,
+each of 2^26 numbers in single precision, where only memory should count.
 """
 
 from __future__ import annotations

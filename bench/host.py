@@ -1,4 +1,4 @@
-"""What a call costs the host, from the call to the launch, beside torch eager and torch.compile, on tiny tensors.
+"""Measure the host time of a call, up to the launch, beside eager and `torch.compile`, on tiny tensors.
 
     python -m bench.host [--seconds 0.5] [--slack 1]
 

@@ -1,4 +1,4 @@
-"""How many instructions the threads of a kernel issue for each byte that it moves, counted in its machine code.
+"""Count the instructions that a kernel issues for each byte it moves, in its machine code.
 
 A multiprocessor of an H100 or H200 issues 128 instructions of a thread per cycle: 132 of them, at 1.7 GHz, some 29
 million in a µs. An H200 copies some 4.3 million bytes in a µs, so that a kernel of more than 6.7 instructions per byte

@@ -1,4 +1,4 @@
-"""Losses of more operations than one kernel can compute; as functions of tensors, with inputs for them."""
+"""Losses with more operations than one kernel can compute, as functions with inputs for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of a language model's head: what losses of `hidden @ weight.t()` allocate at most beside their inputs.
+"""Measure the peak memory of losses of `hidden @ weight.t()`, beside their inputs.
 
     python -m bench.memory [--sizes 2048x512x16384] [--dtypes float32,bfloat16] [--chunk 256]
 

@@ -1,4 +1,4 @@
-"""Results of measurements: rows of a CSV file per GPU, to which runs are added and from which they continue."""
+"""Read and extend the results of measurements, a CSV file per GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every case on a GPU, ours beside torch eager, torch.compile and Liger-Kernel; added to `bench/results/<gpu>.csv`.
+"""Measure every case on a GPU beside eager, `torch.compile` and Liger-Kernel, into `bench/results/<gpu>.csv`.
 
 The column "autogen" computes gradients in backward, as by default, and "early" in forward; "tuned" is the first
 one with configurations that were timed (`autogen.tuning`). "torch" is a form of torch's own that is not eager's: of the

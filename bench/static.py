@@ -1,4 +1,4 @@
-"""What every kernel is made of on a real target, found out without a GPU; held to `bench/static.json`.
+"""Compile every kernel for real targets, without a GPU, and compare its figures with `bench/static.json`.
 
     python -m bench.static [--write] [--only InfoNCE]
 

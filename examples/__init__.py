@@ -1,1 +1,1 @@
-"""What the package can do, shown by running it."""
+"""Examples of what the package can do, each of which runs."""

@@ -1,4 +1,4 @@
-"""A training loop with Hugging Face's accelerate, gradients accumulated, and a loss of one's own on kernels.
+"""Train with Hugging Face's accelerate, gradient accumulation, and a custom loss on kernels.
 
 TRITON_INTERPRET=1 python -m examples.accelerate_loop    # on a GPU without TRITON_INTERPRET
 """

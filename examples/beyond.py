@@ -1,4 +1,4 @@
-"""`python -m examples.beyond`: the losses beyond torch, on which path each runs and in how many launches.
+"""`python -m examples.beyond`: list the losses beyond torch, with their paths and launches.
 
 It prints what `autogen.supported_losses` finds, as Markdown.
 """

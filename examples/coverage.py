@@ -1,4 +1,4 @@
-"""`python -m examples.coverage`: on which path every loss of torch runs, for which dtypes and options.
+"""`python -m examples.coverage`: list on which path every loss of torch runs, for which dtypes and options.
 
 It prints what `autogen.supported_losses` finds, as Markdown.
 """

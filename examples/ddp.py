@@ -1,4 +1,4 @@
-"""DistributedDataParallel with a loss on kernels, in two processes.
+"""Train with DistributedDataParallel and a loss on kernels, in two processes.
 
     TRITON_INTERPRET=1 python -m examples.ddp    # on CPUs, by gloo; with GPUs, by NCCL, without TRITON_INTERPRET
 

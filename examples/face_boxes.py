@@ -1,4 +1,4 @@
-"""Boxes of faces, of another number in each image: the article that this project began with, told with its kernels.
+"""Box losses for faces, of which each image has another number.
 
     TRITON_INTERPRET=1 python -m examples.face_boxes --batch 8 --steps 2          # on the CPU, in Triton's interpreter
     python -m examples.face_boxes --batch 1024 --size 256 --figure boxes.svg      # on a GPU

@@ -1,4 +1,4 @@
-"""FSDP2 (`fully_shard`) with a loss on kernels, in two processes.
+"""Train with FSDP2 (`fully_shard`) and a loss on kernels, in two processes.
 
     TRITON_INTERPRET=1 python -m examples.fsdp2    # on CPUs, by gloo; with GPUs, by NCCL, without TRITON_INTERPRET
 

@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer with its loss on kernels.
+"""Train with TRL's GRPOTrainer, with its loss on kernels.
 
     TRITON_INTERPRET=1 python -m examples.grpo    # on a GPU without TRITON_INTERPRET
 

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer with losses on kernels: the model's own loss patched, and a loss of one's own.
+"""Train with Hugging Face's Trainer: the model's own loss on kernels by `patch`, and a custom loss.
 
     TRITON_INTERPRET=1 python -m examples.huggingface    # on a GPU without TRITON_INTERPRET
 

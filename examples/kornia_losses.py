@@ -1,4 +1,4 @@
-"""Losses of kornia on kernels: a function and a module, decorated.
+"""Run losses of kornia on kernels: a function and a module, decorated.
 
     TRITON_INTERPRET=1 python -m examples.kornia_losses    # on a GPU without TRITON_INTERPRET
 

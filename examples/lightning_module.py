@@ -1,4 +1,4 @@
-"""A LightningModule whose loss runs on kernels.
+"""Train a LightningModule whose loss runs on kernels.
 
     TRITON_INTERPRET=1 python -m examples.lightning_module    # on a GPU without TRITON_INTERPRET
 

@@ -1,4 +1,4 @@
-"""A language model whose head and loss are one decorated function: logits exist for a few tokens at a time.
+"""Train a language model whose head and loss are one decorated function, with logits for a few tokens at a time.
 
     TRITON_INTERPRET=1 python -m examples.llm_head    # on a GPU without TRITON_INTERPRET
 

@@ -1,4 +1,4 @@
-"""MONAI's DiceCELoss on kernels, with one of its networks.
+"""Run MONAI's DiceCELoss on kernels, with one of its networks.
 
     TRITON_INTERPRET=1 python -m examples.monai_losses    # on a GPU without TRITON_INTERPRET
 

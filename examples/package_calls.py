@@ -1,4 +1,4 @@
-"""One small call of each loss of timm, MONAI, kornia, torchvision and transformers, for `examples.packages`."""
+"""Small calls of the losses of timm, MONAI, kornia, torchvision and transformers, for `examples.packages`."""
 
 from __future__ import annotations
 

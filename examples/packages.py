@@ -1,4 +1,4 @@
-"""`python -m examples.packages`: what becomes of the losses of public packages under `autogen_loss`.
+"""`python -m examples.packages`: find out how the losses of public packages run under `autogen_loss`.
 
 Writes the tables of docs/packages.md anew. Each loss is decorated, called, and compared with itself as it was, value
 and gradients; launches are counted at Triton's interpreter, paths and reasons are what `autogen.explain` finds.

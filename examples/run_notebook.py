@@ -1,4 +1,4 @@
-"""`python -m examples.run_notebook`: run examples/notebook.ipynb, and write its outputs anew."""
+"""`python -m examples.run_notebook`: run `examples/notebook.ipynb`, and update its outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses of timm on kernels, and one of its models trained with one.
+"""Run losses of timm on kernels, and train one of its models with one.
 
     TRITON_INTERPRET=1 python -m examples.timm_losses    # on a GPU without TRITON_INTERPRET
 

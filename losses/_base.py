@@ -1,4 +1,4 @@
-"""What the losses beyond torch share: the reduction, the checks of arguments, and safe arithmetic."""
+"""What the losses beyond torch share: reductions, checks of arguments, and safe arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Separation of signals."""
+"""Losses for the separation of audio signals."""
 
 from __future__ import annotations
 

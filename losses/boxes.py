@@ -1,4 +1,4 @@
-"""Overlap of boxes, given by their corners `(x1, y1, x2, y2)` with `x1 <= x2` and `y1 <= y2`."""
+"""Losses for bounding boxes, given by their corners `(x1, y1, x2, y2)` with `x1 <= x2` and `y1 <= y2`."""
 
 from __future__ import annotations
 

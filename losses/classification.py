@@ -1,4 +1,4 @@
-"""Cross entropies for unbalanced classes, several labels at once, and margins between classes."""
+"""Classification losses: for unbalanced classes, for several labels at once, and with margins."""
 
 from __future__ import annotations
 

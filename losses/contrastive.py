@@ -1,4 +1,4 @@
-"""Losses that pull embeddings of one kind together and push others apart."""
+"""Contrastive losses, which pull embeddings of one kind together and push others apart."""
 
 from __future__ import annotations
 

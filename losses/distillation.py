@@ -1,4 +1,4 @@
-"""Distances of the distributions that two sets of logits give, along one dimension."""
+"""Distillation losses: distances between the distributions of two sets of logits, along one dimension."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Negative log-likelihoods of predicted distributions, and the bound of a variational autoencoder."""
+"""Negative log-likelihoods of predicted distributions, and the evidence lower bound of an autoencoder."""
 
 from __future__ import annotations
 

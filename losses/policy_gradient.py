@@ -1,4 +1,4 @@
-"""Policy gradients with clipped ratios, from the log-probabilities of actions or tokens."""
+"""Policy-gradient losses with clipped ratios, from the log-probabilities of actions or tokens."""
 
 from __future__ import annotations
 

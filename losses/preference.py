@@ -1,4 +1,4 @@
-"""Preference optimisation, from the log-probabilities that models give whole answers.
+"""Preference-optimisation losses, from the log-probabilities that models give to whole answers.
 
 A *chosen* answer is preferred to a *rejected* one. Log-probabilities are summed over the tokens of an answer, or
 averaged where a loss says so.

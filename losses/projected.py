@@ -1,4 +1,4 @@
-"""Losses that begin with matrix products: torch runs these, a fused cross entropy the rest."""
+"""Losses that begin with matrix products, which torch runs, and go on with a fused cross entropy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Robust and quantile regression. Formulas are per element, with `d = input - target`."""
+"""Robust and quantile regression losses; formulas are per element, with `d = input - target`."""
 
 from __future__ import annotations
 

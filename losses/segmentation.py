@@ -1,4 +1,4 @@
-"""Overlap of segmentations.
+"""Segmentation losses: the overlap of predicted and true regions.
 
 Per sample and class (per class with `batch`), over all places, with probabilities p and targets t: the true positives
 `TP = sum(p * t)`, the false positives `FP = sum(p * (1 - t))`, and the false negatives `FN = sum((1 - p) * t)`.

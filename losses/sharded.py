@@ -1,4 +1,4 @@
-"""Cross entropy of logits whose classes are divided among processes."""
+"""Cross entropy of logits whose classes are sharded across processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times until an event that for some is not observed."""
+"""Survival losses: times until an event that is not observed for all."""
 
 from __future__ import annotations
 

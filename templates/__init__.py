@@ -1,4 +1,4 @@
-"""The Jinja2 skeletons of the generated Triton modules, read as package data from `FOLDER`."""
+"""The Jinja2 templates of the generated Triton modules, read as package data from `FOLDER`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What memory a launch may reach: only whoever launches knows what there is at an address."""
+"""Record which memory a launch may access."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Triton's interpreter as tests need it: in a third of the time, and with what later versions refuse.
+"""Triton's interpreter for tests: faster, and strict about what later versions refuse.
 
 With each call of a device function it puts its own functions into `triton.language` once more, which takes as long as
 all the rest. Of what remains, half is for what each operation describes of its result anew, and for a check whose

@@ -1,4 +1,4 @@
-"""Ahead-of-time compilation: what kernels become on real targets, found out without a GPU.
+"""Compile kernels ahead of time for real targets, without a GPU.
 
     kernels = kernels_of(CrossEntropyLoss(), logits, target)      # traced, in any process
     for kernel, target, result in compile_all(kernels):           # compiled, in processes of their own

@@ -1,4 +1,4 @@
-"""Compiling one kernel for one target."""
+"""Compile one kernel for one target."""
 
 from __future__ import annotations
 

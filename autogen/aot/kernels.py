@@ -1,4 +1,4 @@
-"""The kernels of a call as plain data: their text, and their parameters as Triton would specialise them.
+"""Collect the kernels of a call as plain data: source, and parameters as Triton would specialise them.
 
 Nothing here imports torch until a loss is traced, so that a process that only compiles starts quickly.
 """

@@ -1,4 +1,4 @@
-"""Compiling many kernels, in processes that compile rather than interpret.
+"""Compile many kernels, in processes that compile rather than interpret.
 
 `compile_all` runs `serve` in a new Python with `TRITON_INTERPRET=0`. That is no `multiprocessing` worker of the caller:
 those run the caller's main module again, which may set the variable or import Triton first. It takes a pickle of what

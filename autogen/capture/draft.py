@@ -1,4 +1,4 @@
-"""The graph of a segment while it is rewritten from AOTAutograd's form to the compiler's."""
+"""The copy of AOTAutograd's graph that capture rewrites into the compiler's form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of torch whose own formula cannot be traced: others, written here.
+"""Formulas for torch functions that cannot be traced as they are.
 
 That by which AOTAutograd traces a function is wrong (`replace`), or takes sizes as they are, so that each would be a
 capture of its own (`OF_SIZES`, by which Dynamo traces them; see `compat.know_formulas`).

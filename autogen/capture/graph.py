@@ -1,4 +1,4 @@
-"""The joint graph of one segment of a loss: forward and backward as one fx graph, and the tensors at its edge."""
+"""The joint graph of one segment: forward and backward as one fx graph, with the tensors at its edge."""
 
 from __future__ import annotations
 

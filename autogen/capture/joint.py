@@ -1,4 +1,4 @@
-"""AOTAutograd's graph of a segment → a `JointGraph`, as lowering reads it."""
+"""Convert AOTAutograd's graph into a `JointGraph`, and record how a call's arguments and results map to it."""
 
 from __future__ import annotations
 

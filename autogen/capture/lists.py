@@ -1,4 +1,4 @@
-"""What torch runs to put tensors of lists together before the kernels, and to take gradients apart.
+"""Ops by which torch joins lists of tensors before the kernels, and splits their gradients.
 
 These are linear maps that are each other's gradient, of as many tensors as there are, at the cost of one.
 """

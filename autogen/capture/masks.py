@@ -1,4 +1,4 @@
-"""Boolean masks as indices: what they choose has a size that only values know.
+"""Indexing by a boolean mask, without the data-dependent size that its result has.
 
 `x[mask]` becomes `masked_read`, `x[mask] = y` becomes `masked_write`. Kernels never choose: they walk the whole tensor,
 and what the mask leaves out does not count.

@@ -1,4 +1,4 @@
-"""Rewriting the nodes of AOTAutograd's graph as lowering reads them."""
+"""Rewrite nodes of AOTAutograd's graph into what lowering reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors of lists that torch puts together before the kernels: a batch of as many boxes as each image has.
+"""Take `cat`, `stack` and `pad_sequence` of lists out of Dynamo's graph, so that torch runs them before the kernels.
 
 `torch.cat`, `torch.stack` and `pad_sequence` of more than a few tensors are no choice between so many inputs in a
 kernel, but a copy that torch makes, in one launch, of what the arguments of a call have. It is cut out of Dynamo's

@@ -1,4 +1,4 @@
-"""What torch computes before the kernels: tensors and numbers that decide how large other tensors are.
+"""The data-dependent prologue: what torch computes before the kernels because sizes of tensors depend on it.
 
 `nonzero`, `unique` and the like give as many elements as values tell. They, and all that they are computed from, are a
 graph of their own, the prologue; to the kernels what it finds are further inputs, whose sizes are read in each call.

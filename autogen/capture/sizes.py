@@ -1,4 +1,4 @@
-"""Symbolic sizes of a joint graph: readable names for them, and where a call reads their values."""
+"""The symbolic sizes of a joint graph: readable names, and where a call reads their values."""
 
 from __future__ import annotations
 

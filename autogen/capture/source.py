@@ -1,4 +1,4 @@
-"""The user's code: which statement a node of a graph comes from, as one line of text."""
+"""Find the statement of the user's code that a node of a graph comes from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Static graphs: what a loss computed when it was first captured, and how a later capture differs."""
+"""Compare a capture with the first one, for losses with `static_graph=True`."""
 
 from __future__ import annotations
 

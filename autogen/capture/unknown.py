@@ -1,4 +1,4 @@
-"""Sizes that only values know: masks that kernels go through whole, and what torch finds before the kernels."""
+"""Handle data-dependent sizes: by masks inside the kernels, or by a prologue that torch runs before them."""
 
 from __future__ import annotations
 

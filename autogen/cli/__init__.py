@@ -1,4 +1,4 @@
-"""`autogen`, or `python -m autogen`: looking at losses, their kernels, and what is here, from the command line."""
+"""The command `autogen`, or `python -m autogen`: inspect losses, their kernels, and the environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`autogen bench`: how long a call takes on the GPU, beside eager and torch.compile."""
+"""`autogen bench`: time a call on the GPU, beside eager and `torch.compile`."""
 
 from __future__ import annotations
 

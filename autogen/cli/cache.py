@@ -1,4 +1,4 @@
-"""`autogen cache`: looking after the cache of generated modules and tuned configurations."""
+"""`autogen cache`: show, or clear, the cache of generated modules and tuned configurations."""
 
 from __future__ import annotations
 

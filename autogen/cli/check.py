@@ -1,4 +1,4 @@
-"""`autogen check`: ours beside torch, on a call of given sizes."""
+"""`autogen check`: compare a loss on kernels with eager, on inputs of given shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`autogen env` and `autogen capabilities`: what is here, and what the package does."""
+"""`autogen env` and `autogen capabilities`: show what is installed and what the package can do here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`autogen explain` and `autogen show`: what a call would run, and the source of its kernels; nothing is run."""
+"""`autogen explain` and `autogen show`: report how a call would run, and print its kernels, without running them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`autogen export`: the kernels of a loss, to be used elsewhere."""
+"""`autogen export`: write the kernels of a loss as code that does not need this package."""
 
 from __future__ import annotations
 

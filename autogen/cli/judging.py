@@ -1,4 +1,4 @@
-"""Ours beside torch, on the same call, with torch in double precision as the judge."""
+"""Compare kernels and eager on the same call, both with eager in double precision."""
 
 from __future__ import annotations
 

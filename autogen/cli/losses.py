@@ -1,4 +1,4 @@
-"""`autogen losses`: every loss, and how it runs."""
+"""`autogen losses`: list every loss and how it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Printing: with colours and lines to a terminal, as plain text to everything else."""
+"""Print to a terminal with colours and rules, and to everything else as plain text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inputs of a loss as text, such as `8x128256:bf16,8:int64`, and tensors drawn for them."""
+"""Parse the inputs of a loss from text such as `8x128256:bf16,8:int64`, and draw tensors for them."""
 
 from __future__ import annotations
 

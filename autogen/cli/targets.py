@@ -1,4 +1,4 @@
-"""A loss by its name on the command line: where it is imported from, and how it is made."""
+"""Import the loss that is named on the command line, and construct it."""
 
 from __future__ import annotations
 

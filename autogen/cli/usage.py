@@ -1,4 +1,4 @@
-"""What is wrong with a command, for its user."""
+"""The error of a command that was given wrongly."""
 
 
 class UsageError(Exception):

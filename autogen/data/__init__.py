@@ -1,4 +1,4 @@
-"""Batches of samples of many lengths: collate functions for `torch.utils.data.DataLoader`, and a batch to a device.
+"""Batches of variable-length samples: collate functions for `torch.utils.data.DataLoader`, and copies to a device.
 
 >>> fields = ["boxes", "labels"]                                                                    # doctest: +SKIP
 >>> loader = DataLoader(faces, 1024, collate_fn=partial(ragged_collate, fields=fields))             # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""Collate functions for samples of many lengths, and `to_device`, which copies a batch of them."""
+"""Collate functions for variable-length samples, and `to_device`, which copies a batch of them."""
 
 from __future__ import annotations
 

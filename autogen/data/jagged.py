@@ -1,4 +1,4 @@
-"""Sequences of many lengths in one tensor, packed one after the other."""
+"""Variable-length sequences in one tensor, packed one after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scalar functions for generated kernels, as portable code for `@triton.jit`.
+"""Scalar functions for generated kernels, as `@triton.jit` code for every backend and the interpreter.
 
 Kernels import them from here. They are plain Triton functions.
 

@@ -1,4 +1,4 @@
-"""What the other functions are made of: polynomials, signs, the greater and the lesser number, what hardware has."""
+"""What the other functions build on: polynomials, signs, minimum and maximum, and hardware instructions."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Extremes, conditions, signs and half precision: all exact."""
+"""Exact functions: minimum and maximum, tests such as `isnan`, signs, and rounding to half precision."""
 
 import triton
 import triton.language as tl

@@ -1,4 +1,4 @@
-"""Roots, exponentials, sigmoid and tanh."""
+"""Square roots, exponentials, sigmoid and tanh."""
 
 import triton
 import triton.language as tl

@@ -1,4 +1,4 @@
-"""The error and gamma functions.
+"""The error function and the gamma functions.
 
 The contract is that of `autogen.device_math`. The gamma functions compute in fp64 for fp32 too, and the error of
 `lgamma` and `digamma` near a zero is measured in ulps of 1, not of the result.

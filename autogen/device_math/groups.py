@@ -1,4 +1,4 @@
-"""Columns of a tile in groups that one thread has, so that combining them moves nothing."""
+"""Group the columns of a tile by thread, so that combining them moves no data between threads."""
 
 import triton
 import triton.language as tl

@@ -1,5 +1,6 @@
-"""Functions for results in half precision: a third of the instructions, and a rounding of such a result is much more
-than their errors. What is no normal number is 0.
+"""Cheaper functions for results in half precision, whose rounding is much more than the errors of these.
+
+They take a third of the instructions. What is no normal number is 0.
 """
 
 import triton

@@ -1,4 +1,4 @@
-"""Logarithms, and what is made of them."""
+"""Logarithms, and functions that are computed from them."""
 
 import triton
 import triton.language as tl

@@ -1,4 +1,4 @@
-"""Taking apart what was read at once, and putting together what is written so.
+"""Split values that were loaded by one access, and join values for one store.
 
 Each thread has whole rows of a tile, so that nothing moves.
 """

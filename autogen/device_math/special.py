@@ -1,4 +1,4 @@
-"""The rarer scalar functions: powers, trigonometric and hyperbolic functions and their inverses, distances.
+"""Less common functions: powers, trigonometric and hyperbolic functions and their inverses, distances.
 
 The contract is that of `autogen.device_math`.
 """

@@ -1,1 +1,1 @@
-"""What happens to a call of a decorated loss: policy, fast path, handwritten kernels, or capture by torch."""
+"""Decide how a call of a decorated loss runs: in torch, on handwritten kernels, or by way of Dynamo."""

@@ -1,4 +1,4 @@
-"""The backend that Dynamo calls with each graph of a loss: kernels for it, or torch, with the reason."""
+"""The backend that Dynamo calls with each graph: it compiles kernels, or leaves the graph to torch and says why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who runs a call of a decorated loss: torch, handwritten kernels, or what Dynamo has captured."""
+"""Choose what runs a call of a decorated loss: torch, handwritten kernels, or a capture of Dynamo's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saying that a loss runs in torch although kernels were possible: once for a loss and a reason."""
+"""Warn, once for a loss and a reason, that a loss runs in torch although kernels were possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fast path: a call like an earlier one of a loss that reads nothing but its arguments goes straight to its launch.
+"""The fast path: calls like an earlier one skip Dynamo's guards, if the loss reads only its arguments.
 
 Dynamo finds out what a loss reads, and guards all of it, which takes some 10 µs a call. A loss declared with
 `reads="arguments"` reads its arguments, and the plain attributes, parameters and buffers of its module: these are

@@ -1,4 +1,4 @@
-"""Calls of losses that have handwritten kernels."""
+"""Run calls of losses that have handwritten kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A decorated loss inside a function that `torch.compile` compiles: one op forward, and one backward.
+"""Losses inside a function that the user compiles with `torch.compile`: one op forward, and one backward.
 
 Dynamo traces the loss into a graph of its own, and puts an operator in the graph around it. What a backend makes of the
 operator is decided here. Where AOTAutograd traces it, the graph is captured as that of any loss, and what is recorded

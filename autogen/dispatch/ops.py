@@ -1,4 +1,4 @@
-"""A segment as two ops of torch, `autogen::forward` and `autogen::backward`, as the graphs of compilers have them.
+"""The custom ops `autogen::forward` and `autogen::backward`, as which a segment appears in graphs of other compilers.
 
 A graph holds no Python objects, so that it names a segment by a token.
 """

@@ -1,4 +1,4 @@
-"""Losses that run a part of themselves in torch, such as a matrix product, and the rest through a fused loss.
+"""Describe losses that run a part of themselves in torch, such as a matrix product, and the rest on kernels.
 
 Such a loss has an attribute `__autogen_parts__`, a function that takes its arguments apart into `Parts`, for `explain`;
 or says why torch computes the whole of it.

@@ -1,4 +1,4 @@
-"""One loss, or one set of constants of a loss's modules, and what Dynamo has captured of it."""
+"""A cache entry for Dynamo's captures of one function, or of modules with the same constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watching which segments a call runs, for `explain` and for the fast path."""
+"""Record which segments a call runs, for `explain` and for the fast path."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Emission: a kernel of the plan → Triton source (`autogen.emission.emit`)."""
+"""Emit the Triton source of a kernel; the entry is `autogen.emission.emit`."""

@@ -1,4 +1,4 @@
-"""The block shell: one program computes everything, in tiles that have a dimension for every axis.
+"""The block shell: one program computes everything, in tiles with a dimension for every axis.
 
 A value that does not depend on an axis has size 1 there, so that all values broadcast as they are; one without axes is
 a scalar.

@@ -1,4 +1,4 @@
-"""Printing values: IR nodes become statements that read like a person's.
+"""Print IR nodes as readable statements.
 
 A node gets a statement of its own if it has a name, is used more than once, or would make a line too long; all
 others are written where they are used. Above the first statement that a line of the user's code became stands that

@@ -1,4 +1,4 @@
-"""The chunked shell: a program adds up a chunk of the rows that belong to one result, for the last block to combine."""
+"""The chunked shell: each program sums a chunk of the rows of one result, and the last block combines the chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which shell emits a kernel."""
+"""Choose the shell for a kernel, and emit it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flat shell: one line of elements."""
+"""The flat shell: a block of consecutive elements per program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The horizontal shell: parts side by side in one launch, each a function, and what the last block does for all."""
+"""The horizontal shell: independent parts in one launch, each a function, with a common last block."""
 
 from __future__ import annotations
 

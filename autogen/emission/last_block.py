@@ -1,4 +1,4 @@
-"""The last block's function: one program that computes from partial results what is left.
+"""The last block's function: one program computes what is left from the partial results of all.
 
 It first combines what all programs have stored, a tile of chunks at a time and in a fixed order, and then goes on as
 the block shell does.

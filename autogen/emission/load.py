@@ -1,4 +1,4 @@
-"""A `tl.load` as text."""
+"""Print a `tl.load`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The looped row shell: rows that do not fit on chip, walked in steps of columns."""
+"""The looped row shell: rows that do not fit on chip are walked in steps of columns."""
 
 from __future__ import annotations
 

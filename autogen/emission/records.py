@@ -1,6 +1,4 @@
-"""Records: the neighbouring elements that a kernel reads or writes of each of its rows, such as the corners of a box
-or their gradient, at once instead of each by itself.
-"""
+"""Records: neighbouring elements of a row, such as the corners of a box or their gradient, as one load or store."""
 
 from __future__ import annotations
 

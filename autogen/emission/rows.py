@@ -1,5 +1,6 @@
-"""The row shells: a program has some rows and some or all columns of each. Here what they share, and the two that
-load everything once: tiles, and whole rows.
+"""The row shells that load each element once, as tiles or as whole rows, and what all row shells share.
+
+A program has some rows, and some or all columns of each.
 
 Values per row are vectors of ROWS, values per column vectors of COLS, elements a matrix of both. A kernel whose only
 axes are columns (one unbatched row) has vectors of COLS and scalars.

@@ -1,4 +1,4 @@
-"""What the shells share: parameters and their documentation, loads, stores, and the last block."""
+"""What all shells share: parameters and their documentation, loads, stores, and the last block."""
 
 from __future__ import annotations
 

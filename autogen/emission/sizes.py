@@ -1,4 +1,4 @@
-"""Printing what is known at a launch: sizes and numbers become kernel arguments, offsets sums of `index * stride`."""
+"""Print size expressions: sizes and numbers as kernel arguments, offsets as sums of `index * stride`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What emission is asked for, and hands on: the text of a module, and what to call its kernel with."""
+"""The result of emission: a module as text, and what its kernel is called with."""
 
 from __future__ import annotations
 

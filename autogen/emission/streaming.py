@@ -1,4 +1,4 @@
-"""Kernels of many programs: what each of them has for the last block, and what that does with it."""
+"""Partial results: what each of many programs stores for the last block, and how that combines them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The strided shells: several tiles for each program, of many elements, or of many rows that fit on chip."""
+"""The strided shells: each program walks several tiles, of elements or of rows that fit on chip."""
 
 from __future__ import annotations
 

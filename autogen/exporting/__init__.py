@@ -1,4 +1,4 @@
-"""Exporting: a loss → code that needs torch, Triton and the standard library, and nothing of this package.
+"""Export a loss as code that needs torch, Triton and the standard library, and nothing of this package.
 
     captured loss → refusals → bindings → kernels in all their variants, host code, device math → text → files
 

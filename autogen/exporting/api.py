@@ -1,4 +1,4 @@
-"""`export`: a loss as a repository for Hugging Face `kernels`, or as one file."""
+"""`export`: write a loss as a repository for Hugging Face `kernels`, or as one file."""
 
 from __future__ import annotations
 

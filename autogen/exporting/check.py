@@ -1,4 +1,4 @@
-"""`check_export`: what `kernels` would refuse of a repository, in its own words where it says something.
+"""`check_export`: find what Hugging Face `kernels` would refuse of a repository.
 
 What can be read is read: metadata by `kernels`, imports and syntax by Python. Then `kernels` loads each layer and gives
 it to a module that takes what the layer takes, in a process of its own: `kernels` keeps what it has loaded by its path,

@@ -1,4 +1,4 @@
-"""The launch parameters of one kernel, for all sizes: as rules from sizes to configurations, and as text of host code.
+"""The launch parameters of a kernel for all sizes: as rules from sizes to configurations, and as host code.
 
 In process, `autogen.tiling.tiler.Tiler` decides for the sizes of each call. Here its default is asked once for each
 power of two of what it looks at, and what it says of 2^k holds for all sizes beyond 2^(k-1): a tile for more columns

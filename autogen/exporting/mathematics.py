@@ -1,4 +1,4 @@
-"""The functions of `autogen.device_math` that kernels call, with all that these call, as text."""
+"""Collect the source of the `autogen.device_math` functions that kernels call, with their dependencies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loss in torch's own operations, as Python that somebody can read."""
+"""Print the captured loss as readable Python, in torch's operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is exported: one capture of a loss, and what its kernels take for granted of whoever calls them."""
+"""Capture the loss that is exported, and find out what its kernels assume of their caller."""
 
 from __future__ import annotations
 

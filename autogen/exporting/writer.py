@@ -1,4 +1,4 @@
-"""The text of an exported loss: what its templates are filled with."""
+"""Fill the templates of an exported loss."""
 
 from __future__ import annotations
 

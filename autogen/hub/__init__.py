@@ -1,4 +1,4 @@
-"""Losses inside of people's models: `kernelize`, and mappings of layers to kernels, by Hugging Face's `kernels`.
+"""Run the losses inside existing models on kernels, by way of Hugging Face's `kernels`.
 
 What `kernels` has is used as it is, and re-exported here; what is added is a mapping for the losses of `torch.nn`, and
 repositories of several versions in a local folder. Needs the extra `hub`.

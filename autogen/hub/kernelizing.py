@@ -1,4 +1,4 @@
-"""`kernelize`: the losses of a model on kernels, chosen by mode and device."""
+"""`kernelize`: run the losses of a model on kernels, chosen by mode and device."""
 
 from __future__ import annotations
 

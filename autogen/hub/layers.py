@@ -1,4 +1,4 @@
-"""The losses of `torch.nn` as layers of `kernels`: classes without state, whose `forward` runs on our kernels."""
+"""The losses of `torch.nn` as layers of `kernels`: stateless classes whose `forward` runs on generated kernels."""
 
 from __future__ import annotations
 

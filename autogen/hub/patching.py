@@ -1,4 +1,4 @@
-"""`patch`: models that call `torch.nn.functional`, or a `loss_function` of their own, on kernels; undone when asked."""
+"""`patch`: run models that call `torch.nn.functional`, or a `loss_function` of their own, on kernels, until undone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernels take the place of which layer: mappings of `kernels`, checked when they are registered."""
+"""Register which kernels replace which layer, as mappings of `kernels` that are checked first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions of a layer in a local folder, chosen by bounds, as the hub's tags once were."""
+"""Choose among versions of a layer in a local folder by bounds, as tags of the hub do."""
 
 from __future__ import annotations
 

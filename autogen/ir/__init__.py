@@ -1,4 +1,4 @@
-"""The intermediate representation: one immutable, hash-consed `Node`, a scalar expression over axes.
+"""The intermediate representation: immutable, hash-consed scalar expressions over axes.
 
 A node is a scalar expression over *axes*. An axis is an integer variable with a size; a node that
 mentions axis `n` stands for one value per `n`. Broadcasting is therefore nothing at all (the node

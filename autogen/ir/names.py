@@ -1,4 +1,4 @@
-"""Names that are told apart."""
+"""Turn the user's names into unique identifiers."""
 
 from __future__ import annotations
 

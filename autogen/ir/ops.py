@@ -1,4 +1,4 @@
-"""The op table: every scalar op of the IR, in one row each.
+"""The op table: one row for each scalar op of the IR.
 
 A row says how the op is written in Triton and which torch function means the same, for which dtypes it is
 defined, and what it promises on accuracy, nan and ties. One generic test holds every row to its promises, in

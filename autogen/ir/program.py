@@ -1,4 +1,4 @@
-"""What lowering gives: results as IR over tensors in memory, and the steps that torch runs between them."""
+"""The result of lowering: IR over tensors in memory, and the steps that torch runs between kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the values of a loss are called, and where the user wrote them: for the reader of the generated kernels."""
+"""The user's names and source lines for the values of a loss, for readable kernels."""
 
 from __future__ import annotations
 

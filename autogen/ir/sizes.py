@@ -1,4 +1,4 @@
-"""Evaluating size expressions at launch: a list of them becomes one compiled function."""
+"""Compile size expressions into one function, which evaluates them at launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values at other places: axes of the IR replaced by expressions and computed indices, and nodes by others."""
+"""Substitute axes and nodes of IR expressions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps that torch runs between generated kernels: matrix products, sorts, convolutions, random draws."""
+"""Extern steps, which torch runs between kernels: matrix products, sorts, convolutions, random draws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lowering: the joint ATen graph → what the loss and each gradient are, as IR over the inputs.
+"""Lower the joint ATen graph to IR: each result and each gradient as one expression over the inputs.
 
 Each result becomes a `Root`: an expression for its element at an index, and the buffer it is to be stored in.
 """

@@ -1,4 +1,4 @@
-"""Arithmetic on the entries of an index, and choices by them.
+"""Arithmetic on the entries of an index, and conditions on them.
 
 What is known of an entry while lowering stays an expression. What is computed, or may lie outside the tensor that it is
 for, becomes a node: a load at a node is checked, one at an expression is not.

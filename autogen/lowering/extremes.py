@@ -1,4 +1,4 @@
-"""Which element is the largest or smallest, and how elements scatter about their mean."""
+"""Lower maxima and minima with their indices, and variances."""
 
 from __future__ import annotations
 

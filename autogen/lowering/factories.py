@@ -1,4 +1,4 @@
-"""Tensors made of nothing but a shape: constants, ranges, the identity and triangles."""
+"""Lower ops that make tensors from a shape alone: constants, ranges, the identity and triangles."""
 
 from __future__ import annotations
 

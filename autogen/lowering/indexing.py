@@ -1,4 +1,4 @@
-"""Reading at a computed index, and the negative log-likelihood, which does so."""
+"""Lower reads at computed indices, and the negative log-likelihood, which is one."""
 
 from __future__ import annotations
 

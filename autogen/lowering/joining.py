@@ -1,4 +1,4 @@
-"""Tensors taken apart and put together: split, cat, stack, padding, and writes to what a view shows.
+"""Lower ops that split and join tensors (split, cat, stack, padding), and writes through views.
 
 A join is a choice by where an entry lies. Read at a place that sizes alone decide (a slice, a constant, a whole piece),
 it is that piece and nothing else is read.

@@ -1,4 +1,4 @@
-"""torch's fused loss ops whose own formula reads better, or is more exact, than their decomposition."""
+"""Lower torch's fused loss ops by formulas that are shorter, or more exact, than their decompositions."""
 
 from __future__ import annotations
 

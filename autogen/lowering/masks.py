@@ -1,4 +1,4 @@
-"""Reads and writes by a boolean mask: the whole tensor is walked, and what is not chosen does not count."""
+"""Lower reads and writes by a boolean mask: kernels walk the whole tensor, and masked elements do not count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elements that a computed index picks from what is reduced: `counts[labels]`, as class-balanced losses have it.
+"""Store a reduction before a computed index reads from it, as in `counts[labels]` of class-balanced losses.
 
 A value is computed where it is used, so each pick would reduce anew: a few sums of all rows, for every row. Then the
 sums are stored first, and picked from memory.

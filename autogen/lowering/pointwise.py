@@ -1,5 +1,6 @@
-"""Pointwise ops: the rows of the op table that are ATen ops as they stand, and those with a calling habit of their
-own (`alpha`, `rounding_mode`, optional bounds, a gradient's formula).
+"""Lower pointwise ops: ATen ops that are rows of the op table as they are, and those with arguments of their own.
+
+The latter have an `alpha`, a `rounding_mode`, optional bounds, or the formula of a gradient.
 """
 
 from __future__ import annotations

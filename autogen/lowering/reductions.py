@@ -1,4 +1,4 @@
-"""Reductions, norms and softmax."""
+"""Lower reductions, norms and softmax."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ATen ops can be lowered: one small function each, found by the op's name."""
+"""The registry of lowerings: a function for each ATen op, found by the op's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running sums, products, and logarithms of sums of exponentials, along a dimension of any length.
+"""Lower cumulative sums, products and log-sum-exps along a dimension of any length.
 
 Read along an axis, from the first place on or back from the last, each is a scan; at one place of each row it is a
 reduction.

@@ -1,4 +1,4 @@
-"""Writes at computed places, told from where they land: an element asks which place, if any, wrote to it.
+"""Lower writes at computed indices: each element asks which index, if any, wrote to it.
 
 That is cheap where a row has one place (a label), few, or places in steps (`arange`), or where a row is short. A
 histogram is none of these: each element would look at every place, so it is refused.

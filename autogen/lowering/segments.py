@@ -1,4 +1,4 @@
-"""Sequences of many lengths, packed one after the other: searches in their offsets, reductions of each, and padding.
+"""Lower ops on packed variable-length sequences: searches in offsets, reductions of each, and padding.
 
 Which sequence an item belongs to is a search in the offsets (`ir.search`). What is reduced per sequence is a sum over
 all items that counts those from the sequence's first to its last, of which kernels walk no others

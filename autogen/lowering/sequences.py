@@ -1,4 +1,4 @@
-"""Which sequence an item belongs to, told by where sequences begin and end.
+"""Express that an item belongs to a given sequence by where that sequence begins and ends.
 
 The sequence of an item is a search in offsets (`ir.search`). Where that is to be a given one, the item lies between two
 of the offsets, and what is read of its sequence is read of the given one.

@@ -1,4 +1,4 @@
-"""The part of a graph that torch runs: ops without a lowering, and the tensors that they need in memory."""
+"""Leave ops without a lowering to torch as extern steps, and find which tensors they need in memory."""
 
 from __future__ import annotations
 

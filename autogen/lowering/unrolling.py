@@ -1,4 +1,4 @@
-"""Reductions and scans along a few elements, term by term.
+"""Unroll reductions and scans along a few elements.
 
 Along a dimension that tensors were joined to (the coordinates of a box, the quantiles of a forecast) each term is
 another formula. A sum over it in a loop would compute all of them at every step; term by term, each is computed once.

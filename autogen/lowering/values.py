@@ -1,4 +1,4 @@
-"""What an ATen tensor is while it is lowered: a function from an index to an IR node.
+"""Tensors during lowering: functions from an index to an IR node.
 
 Nothing is stored between ops. A pointwise op asks its arguments for their node at the same index, a view maps the
 index and asks, a reduction asks at an index with fresh axes and binds them. What comes out is the whole loss as one

@@ -1,4 +1,4 @@
-"""Views: ops that only say where an element is read. Each maps an index of the result to one of the argument."""
+"""Lower views, each of which maps an index of the result to one of the argument."""
 
 from __future__ import annotations
 

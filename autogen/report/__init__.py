@@ -1,4 +1,4 @@
-"""`explain`: which way a call of a loss takes, why, and what its kernels look like."""
+"""`explain` and its report: how a call of a loss runs, why, and what its kernels look like."""
 
 from autogen.report.explaining import explain, explain_call
 from autogen.report.launches import describe, describe_handwritten

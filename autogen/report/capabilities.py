@@ -1,4 +1,4 @@
-"""`capabilities`: what the package does to a loss, and what of it is at hand here."""
+"""`capabilities`: list what the package does, and what of it is available here."""
 
 from __future__ import annotations
 

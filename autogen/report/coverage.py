@@ -1,4 +1,4 @@
-"""`supported_losses`: on which path every loss runs, for which dtypes and options, and what of it torch runs."""
+"""`supported_losses`: list on which path every loss runs, for which dtypes and options."""
 
 from __future__ import annotations
 

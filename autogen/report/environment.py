@@ -1,4 +1,4 @@
-"""What is installed and set here that decides how losses run: for `capabilities`, and for reports of defects."""
+"""Collect the versions and settings that decide how losses run, for `capabilities` and bug reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`explain`: which way a call of a loss takes, why, and what its kernels look like."""
+"""`explain`: find out how a call of a loss runs, why, and what its kernels look like."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report as HTML for notebooks: one element with its styles in it, for light pages and dark ones."""
+"""Render a report as one HTML element with its styles, for notebooks with light or dark pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The launches of one direction, as a `DirectionReport`: kernels, source, and bytes."""
+"""Describe the launches of one direction as a `DirectionReport`: kernels, source, and bytes."""
 
 from __future__ import annotations
 

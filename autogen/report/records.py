@@ -1,4 +1,4 @@
-"""What `explain` finds, as data, text and HTML."""
+"""The reports of `explain`, as data, text and HTML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call of every loss, by which `autogen.supported_losses` finds out how it runs, and calls that torch has to run."""
+"""A sample call of every loss, for `autogen.supported_losses`, and calls that torch has to run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way of a call through the compiler as text: torch's graph, the IR, and what was decided of each kernel."""
+"""Print what each stage of the compiler makes of a call: torch's graphs, the IR, kernels, tiles and launches."""
 
 from __future__ import annotations
 

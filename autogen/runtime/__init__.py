@@ -1,1 +1,1 @@
-"""From a plan and tensors to results: built modules, allocations, launches."""
+"""Run compiled losses: build modules, allocate results, launch kernels."""

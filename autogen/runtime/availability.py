@@ -1,4 +1,4 @@
-"""Whether a generated kernel can run on given tensors, and if not, why."""
+"""Find out whether kernels can run on given tensors, and if not, why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backward of one loss, for every way in which autograd hands over the upstream gradients of its outputs.
+"""Backward of one loss, for every layout of the upstream gradients that autograd passes.
 
 Each may have a layout of its own, or be missing, and backward is scheduled once for every combination that comes.
 """

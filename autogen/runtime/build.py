@@ -1,4 +1,4 @@
-"""Building: the text of a kernel → a module with a file in a cache → a Triton function.
+"""Make a Triton function of a kernel's text, with a module file in the cache.
 
 Profilers, debuggers and people read the source of a kernel from a file, so every module is written to one, named by the
 hash of its text. A module is made of its text, not of the file, so that it is none the worse where that cannot be

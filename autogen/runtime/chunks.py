@@ -1,4 +1,4 @@
-"""Going through a loss in chunks of rows."""
+"""Run a loss in chunks of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was compiled of a segment of a loss: its plan as launches, and how it is run."""
+"""A compiled segment of a loss: its plan as launches, and what they are run with."""
 
 from __future__ import annotations
 

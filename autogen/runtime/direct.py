@@ -1,4 +1,4 @@
-"""Launching a kernel that Triton has compiled, without Triton's own preparations at each launch.
+"""Launch kernels that Triton has compiled without the work that `kernel[grid]` does at each launch.
 
 `kernel[grid](…)` takes its arguments apart, finds out what they are specialised on, makes a key of that and looks it
 up: 7 to 20 µs. Here that is known already: the sizes are those of a call that has been launched before, and the

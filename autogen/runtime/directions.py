@@ -1,4 +1,4 @@
-"""Forward or backward of a loss for tensors of one geometry, as host code once Triton has launched its kernels."""
+"""Run forward or backward for tensors of one geometry, by host code once Triton has compiled the kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nobody else writes to: people read modules in the cache as ours, and tuned configurations are used."""
+"""Make folders that no other user can write to, for generated modules and tuned configurations."""
 
 from __future__ import annotations
 

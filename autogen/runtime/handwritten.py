@@ -1,4 +1,4 @@
-"""Handwritten kernels: losses that the generator should not own, run and described like generated ones.
+"""The interface of handwritten kernels, and how they are run and described like generated ones.
 
 A handwritten loss has the signature of a function of `torch.nn.functional`. It plans its launches, and does nothing
 else: running them is for this module, and `explain` looks at the plan for tensors on the meta device. What its kernels

@@ -1,4 +1,4 @@
-"""A handwritten loss, planned for tensors of one geometry: what to allocate and what to launch, all worked out.
+"""Prepare a handwritten loss for tensors of one geometry: what to allocate and what to launch.
 
 It is planned on the meta device. Which of its tensors share memory then says what is given, and what is allocated.
 """

@@ -1,4 +1,4 @@
-"""Host code: all that a warm call does for its launches, written out as one function.
+"""Write the host code of a warm call: one function that allocates and launches.
 
 By then everything is known but the tensors, so nothing is left to be looked up. What sizes decide are parameters that
 nobody passes: there is a function for all sizes of a text that is compiled once, with their defaults. For two inputs,

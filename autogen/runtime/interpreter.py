@@ -1,4 +1,4 @@
-"""Triton's interpreter, converting to and from bfloat16 as a GPU does.
+"""Make Triton's interpreter convert to and from bfloat16 as a GPU does.
 
 Of itself it cuts bits off where a GPU rounds to the nearest, so that sums of halves are too small, and takes denormals
 for other numbers.

@@ -1,4 +1,4 @@
-"""Launching: tensors and sizes of a call → the kernel's results."""
+"""Launch a kernel: from the tensors and sizes of a call to its results."""
 
 from __future__ import annotations
 

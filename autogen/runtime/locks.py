@@ -1,4 +1,4 @@
-"""What only one thread does at a time, and what becomes of it in a child of the process."""
+"""Locks that one thread at a time holds to compile, to time or to interpret, and their release in forked children."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packing: what forward keeps for backward is one tensor of bytes.
+"""Pack what forward saves for backward into one tensor of bytes.
 
 Each tensor takes a microsecond or more to allocate, to save and to get back. A call and its repetition in a checkpoint
 have to save the same, so every call packs. Compiled graphs do not: there is memory in a pack that nobody writes, and

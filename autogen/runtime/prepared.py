@@ -1,4 +1,4 @@
-"""A compiled loss for tensors of one geometry: what to allocate and what to launch, all worked out.
+"""Prepare a compiled loss for tensors of one geometry: what to allocate and what to launch.
 
 A call then does nothing but that, and what torch runs between the launches.
 """

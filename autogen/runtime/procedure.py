@@ -1,4 +1,4 @@
-"""What a call does on one device, all worked out: its tensors by number, what is allocated, launched and called.
+"""The steps of a prepared call on one device: tensors by number, allocations, launches, and calls of torch.
 
 `autogen.runtime.prepared` goes through it; `autogen.runtime.hostcode` writes it out as a function.
 """

@@ -1,4 +1,4 @@
-"""Torch's own gradients of a call that ran on kernels, by replaying the loss as it was then."""
+"""Torch's own gradients for a call that ran on kernels, by eager recomputation."""
 
 from __future__ import annotations
 

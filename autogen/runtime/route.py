@@ -1,4 +1,4 @@
-"""Routes: forward or backward of a compiled loss, for all sizes."""
+"""Forward or backward of a compiled loss for all sizes: its tensors by number, and its steps."""
 
 from __future__ import annotations
 

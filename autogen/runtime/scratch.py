@@ -1,4 +1,4 @@
-"""Scratch memory: where programs leave partial results for the last one, and the counter that tells who is last."""
+"""Scratch memory for partial results, and the counter by which a program knows that it is the last."""
 
 from __future__ import annotations
 

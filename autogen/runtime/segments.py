@@ -1,4 +1,4 @@
-"""Running a captured segment: its kernels as autograd sees them, and torch's own formula for what they cannot give."""
+"""Run a captured segment on kernels, as autograd sees it, and by eager recomputation where kernels do not suffice."""
 
 from __future__ import annotations
 

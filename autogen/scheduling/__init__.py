@@ -1,1 +1,1 @@
-"""From expressions to kernels: what is computed in which launch, and what forward keeps for backward."""
+"""Group expressions into kernels, and choose what forward saves for backward."""

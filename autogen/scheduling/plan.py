@@ -1,4 +1,4 @@
-"""A plan: a loss as launches and steps of torch."""
+"""The plan of a loss: kernels and extern steps of both directions, and what is saved between them."""
 
 from __future__ import annotations
 

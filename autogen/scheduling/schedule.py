@@ -1,4 +1,4 @@
-"""Scheduling: IR results → launches and torch's steps between them, and what forward keeps for backward."""
+"""Schedule a program: kernels and extern steps in order, and what forward saves for backward."""
 
 from __future__ import annotations
 

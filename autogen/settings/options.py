@@ -1,4 +1,4 @@
-"""What is asked of one loss: the arguments of `autogen_loss`."""
+"""The options of one loss, which are the arguments of `autogen_loss`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may run a generated kernel: per object, in a `with` block, per process, by the environment, by a file."""
+"""The policy, which says whether generated kernels may run: per loss, block, process, environment or file."""
 
 from __future__ import annotations
 

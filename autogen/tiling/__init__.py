@@ -1,1 +1,1 @@
-"""From a kernel and the sizes of a call to its launch: axes merged, tiles and warps chosen."""
+"""Choose the launch parameters of a kernel for the sizes of a call."""

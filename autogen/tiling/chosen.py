@@ -1,4 +1,4 @@
-"""Launch parameters that the user has set for a loss, in the place of those that follow from the sizes."""
+"""Launch parameters that the user has set, in the place of those that follow from the sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launch parameters of kernels of several parts: those of each part, for as many warps as the largest of them has."""
+"""Launch parameters of kernels with several parts: those of each part, with the most warps that one has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that begin anywhere in memory, and how they are read and written 16 bytes at a time all the same.
+"""Read and write rows that begin anywhere in memory 16 bytes at a time.
 
 Rows of an odd number of columns begin at any element. A tile's lanes are then counted from the multiple of 16 bytes
 that its row begins in, and each access is of a *group*, 16 bytes: what a row has some of is read, beyond its ends, too;

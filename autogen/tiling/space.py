@@ -1,4 +1,4 @@
-"""The iteration space of a kernel: axes merged where memory allows, and offsets over what is left.
+"""The iteration space of a kernel: axes merged where strides allow, and offsets over those that are left.
 
 Neighbouring axes become one if every tensor walks them in one stride: a contiguous (N, C, H, W) is then a single
 line of elements, and (N, C, H*W) with classes in the middle is three axes, not four.

@@ -1,4 +1,4 @@
-"""Launch parameters: a pure function of sizes, the same on every device and in every run.
+"""Choose launch parameters by sizes alone, the same on every device and in every run.
 
 | kernel                  | tile                                                          | warps |
 |-------------------------|---------------------------------------------------------------|-------|

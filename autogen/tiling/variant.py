@@ -1,4 +1,4 @@
-"""What a tiling asks of emission: which text of a kernel, and what the tiles of its parts are called."""
+"""The variants in which a kernel can be emitted, and the names of the tiles of its parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tuning: which tiles and how many warps suit a kernel best, found out on the device. Only for losses that ask for it.
+"""Tune tiles and warps of kernels on the device, for losses that ask for it.
 
 Which configuration is best depends on what a kernel reads, reduces and stores, and hardly on the arithmetic between. So
 there are two steps:

@@ -1,4 +1,4 @@
-"""The configurations that are worth a try for a kernel: the default, and what lies around it.
+"""List the configurations of a kernel that are worth timing: the default and its neighbours.
 
 A candidate is the default, or the default that rows would have if they were (not) walked in steps, some steps away.
 """

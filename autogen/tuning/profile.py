@@ -1,4 +1,4 @@
-"""Timing configurations of a kernel, on tensors of its own."""
+"""Time configurations of a kernel, on tensors made for it."""
 
 from __future__ import annotations
 

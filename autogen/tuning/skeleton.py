@@ -1,4 +1,4 @@
-"""The skeleton of a kernel: what it reads, reduces and stores, without what its loss computes.
+"""The skeleton of a kernel: what it reads, reduces and stores, without the arithmetic of its loss.
 
 How fast a kernel runs under a configuration is decided by its loads, stores and reductions, and hardly by the
 arithmetic between them. So of a kernel these stay, each with its dtype, strides and index: the loads, the stores, the

@@ -1,4 +1,4 @@
-"""Tuned configurations on disk: a small JSON file for each kind of kernel, device and size.
+"""Store tuned configurations on disk, in a small JSON file for each kind of kernel, device and size.
 
     {"key": {"device": "NVIDIA H200, capability 9.0", "dtypes": ["float32"], "pattern": "…", …},
      "tuned": {"tiles": {"BLOCK": 8192}, "num_warps": 16, "looped": false, "speedup": 1.07}}

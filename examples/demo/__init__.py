@@ -1,1 +1,1 @@
-"""The demo: `make demo`, or `python -m examples.demo`."""
+"""The demo, which `make demo` or `python -m examples.demo` runs."""

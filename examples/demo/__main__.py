@@ -1,4 +1,4 @@
-"""`python -m examples.demo`: a training run and every loss, on generated kernels and on torch, and a page about it."""
+"""`python -m examples.demo`: train a model and run every loss, on kernels and in torch, and write a page about it."""
 
 from __future__ import annotations
 

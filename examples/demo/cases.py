@@ -1,4 +1,4 @@
-"""The losses that the demo walks through: every generated class of `autogen.losses`, with the options people use.
+"""The losses that the demo runs: every generated class of `autogen.losses`, with common options.
 
 A case is data: which loss, on tensors of which kind and shape, with which options. Drawing its tensors is left to the
 moment of its run, so that two processes that draw a case get the same one.

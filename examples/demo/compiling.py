@@ -1,4 +1,4 @@
-"""Compiling every kernel of the walk for real targets, in processes beside the demo's own."""
+"""Compile every kernel of the demo for real targets, in processes of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo prints."""
+"""Print the demo's findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counting launches and memory from outside: at Triton's interpreter, in the GPU's own trace, by torch's allocators."""
+"""Count launches and memory independently: in Triton's interpreter, the GPU's trace, and torch's allocators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that the demo found out, from which the terminal's table and the page are made."""
+"""The demo's findings, from which the terminal's table and the page are made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The head of a language model: a small one for the demo, and drawings of what `examples.llm_head` finds out."""
+"""The head of a language model: a small one for the demo, and charts of what `examples.llm_head` measures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page: everything the demo found out, in one HTML file that needs no other."""
+"""Write the demo's findings as one HTML file that needs no other."""
 
 from __future__ import annotations
 

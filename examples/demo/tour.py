@@ -1,4 +1,4 @@
-"""The way through the demo: generate, compile beside all the rest, train, run every loss."""
+"""Run the demo: generate, compile in the background, train, and run every loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training a small classifier on handwritten digits, with torch's cross entropy and with the generated one."""
+"""Train a small classifier on handwritten digits, with torch's cross entropy and with the generated one."""
 
 from __future__ import annotations
 

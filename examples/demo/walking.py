@@ -1,4 +1,4 @@
-"""One loss of the walk: run it on generated kernels, count, compare with torch in double precision, explain."""
+"""Run one loss of the demo on kernels, count, compare with torch in double precision, and explain."""
 
 from __future__ import annotations
 

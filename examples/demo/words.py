@@ -1,4 +1,4 @@
-"""Numbers as text, the same in the terminal, on the page and in the README."""
+"""Format numbers for the terminal, the page and the README."""
 
 from __future__ import annotations
 

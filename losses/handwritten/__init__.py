@@ -1,4 +1,4 @@
-"""Losses with kernels written by hand, where a generated one could not be as good.
+"""Losses with handwritten kernels, where generated ones could not be as good.
 
 Each function here makes one. They import it when called, as Triton takes long to import.
 """

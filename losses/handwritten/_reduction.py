@@ -1,5 +1,7 @@
-"""What losses share that end in a reduction: a number per program, added up inside the launch that makes them; and on
-the host refusals, results, and arguments.
+"""What handwritten losses with a reduction share: sums over programs inside the launch, refusals, and results.
+
+In the kernel, each program has a number, and the last program adds them up; on the host, there are refusals, results,
+and arguments.
 """
 
 from __future__ import annotations

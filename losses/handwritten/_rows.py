@@ -1,4 +1,4 @@
-"""Rows of a matrix, read and written 16 bytes at a time wherever they begin, as generated kernels do (`tiling.skew`).
+"""Read and write rows of a matrix 16 bytes at a time wherever they begin, as generated kernels do (`tiling.skew`).
 
 Where rows are no multiples of 16 bytes, each row's lanes are counted from the multiple of 16 bytes that it begins in. A
 *group* of lanes is 16 bytes: what a row has some of is read, beyond its ends, too; what it has all of is stored at

@@ -1,4 +1,4 @@
-"""InfoNCELoss and SupConLoss: cross entropies of cosines that are never in memory."""
+"""The kernels of InfoNCELoss and SupConLoss: cross entropies of cosines that are never in memory."""
 
 from __future__ import annotations
 

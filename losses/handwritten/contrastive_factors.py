@@ -1,4 +1,4 @@
-"""What is computed once of each embedding before its pairs: its length, and the factor that tensor cores multiply."""
+"""Compute once per embedding what its pairs need: its length, and the factor that tensor cores multiply."""
 
 from __future__ import annotations
 

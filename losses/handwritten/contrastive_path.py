@@ -1,4 +1,4 @@
-"""What a call of a contrastive loss runs on, tiles of pairs of our own or torch's products, and which tiles these are.
+"""Choose whether a contrastive loss multiplies tiles itself or uses torch's products, and choose the tiles.
 
 The model: torch multiplies as fast as tensor cores do, and writes a matrix of all pairs, which a softmax of ours reads,
 and another in backward. That costs next to nothing while the second-level cache holds it, and five to ten times the

@@ -1,4 +1,4 @@
-"""What the contrastive kernels read and compute of tiles of embeddings, and of pairs of them.
+"""Load tiles of embeddings and compute pairs of them, inside the contrastive kernels.
 
 Kernels of pairs read *factors* (see `contrastive_factors`), never embeddings: rows of DIMS numbers in half precision,
 one after the other, 0 beyond the last dimension and up to a whole tile of rows, so that nothing is masked.

@@ -1,5 +1,6 @@
-"""CosineEmbeddingLoss: three sums over a row are all that backward needs, which forward keeps of rows that are longer
-than a tile.
+"""The kernels of CosineEmbeddingLoss, whose backward needs only three sums over a row.
+
+Forward saves these for rows that are longer than a tile.
 """
 
 from __future__ import annotations

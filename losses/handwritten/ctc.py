@@ -1,4 +1,4 @@
-"""CTCLoss: what its kernels are made for, and how they are launched; the kernels are in `ctc_kernels`."""
+"""CTCLoss: which calls its handwritten kernels take, and how they are launched; see `ctc_kernels`."""
 
 from __future__ import annotations
 

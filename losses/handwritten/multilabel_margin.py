@@ -1,4 +1,4 @@
-"""MultiLabelMarginLoss: every target class against every other class of its row, which stays on the chip."""
+"""The kernels of MultiLabelMarginLoss: each target class against every other class of its row."""
 
 from __future__ import annotations
 

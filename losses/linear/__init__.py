@@ -1,4 +1,4 @@
-"""Losses of a matrix product, from hidden states and the weight of a language model's head.
+"""Losses of a language model's head, from hidden states and the weight of the head.
 
 Where these are computed in chunks of rows, the logits never exist as a whole.
 """

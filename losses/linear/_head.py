@@ -1,4 +1,4 @@
-"""What losses of a head share: checks of its arguments, logits in single precision, log-probabilities of labels."""
+"""What losses of a head share: checks of arguments, logits in single precision, log-probabilities of labels."""
 
 from __future__ import annotations
 

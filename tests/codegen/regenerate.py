@@ -1,7 +1,4 @@
-"""The golden files: whole modules as they are generated, and the types of the losses. To write them anew:
-
-python -m tests.codegen.regenerate
-"""
+"""`python -m tests.codegen.regenerate`: write the golden modules and the type stub of the losses anew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A generated module, read: its kernel, what that loads and stores, and which names it gives."""
+"""Parse a generated module: its kernel, what that loads and stores, and the names that it uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The types of `autogen.losses`: the constructors take `use_autogen`, which the type of no decorator can say."""
+"""Write the type stub of `autogen.losses`, whose constructors take `use_autogen`."""
 
 from __future__ import annotations
 

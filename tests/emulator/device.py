@@ -1,4 +1,4 @@
-"""A GPU that is emulated: Triton compiles for sm_90 and launches by its own launcher, and the PTX runs on the CPU.
+"""An emulated GPU: Triton compiles and launches for sm_90, and the PTX runs on the CPU.
 
 Tensors on the CPU pass for those of the device. What a test sees is what a GPU would give, from the trace to the text
 of the kernels, their compilation, the host code of their launches and LLVM's PTX. Not run is what ptxas makes of that.

@@ -1,4 +1,4 @@
-"""What PTX instructions mean, as expressions of C. An instruction that is not here is refused, as is any modifier."""
+"""PTX instructions as C expressions; unknown instructions and modifiers are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kernel's PTX, made into a library of C and run on memory of the CPU."""
+"""Compile a kernel's PTX into a C library, and run it on the CPU's memory."""
 
 from __future__ import annotations
 

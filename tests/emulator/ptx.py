@@ -1,4 +1,4 @@
-"""PTX as data: what LLVM prints for a kernel of Triton's, taken apart into instructions."""
+"""Parse the PTX that LLVM prints for Triton's kernels into instructions."""
 
 from __future__ import annotations
 

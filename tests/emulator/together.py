@@ -1,4 +1,4 @@
-"""What the lanes of a warp do together: wait, exchange values, move matrices and multiply them."""
+"""Instructions that the lanes of a warp execute together: barriers, exchanges, and matrix products."""
 
 from __future__ import annotations
 

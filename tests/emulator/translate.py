@@ -1,4 +1,4 @@
-"""PTX as a program of C: `run`, which runs a launch of the kernel on `machine.h`.
+"""Translate PTX to a C program whose `run` runs a launch of the kernel on `machine.h`.
 
 Each warp goes on by itself until it waits for the others, as on a device, the warps in a drawn order. In a warp, the
 threads that are furthest behind in the text run next, and where lanes exchange values they wait for each other. A

@@ -1,4 +1,4 @@
-"""Kernels whose PTX is written by hand, of 32 threads or more, on the emulated GPU."""
+"""Kernels in handwritten PTX, of 32 threads or more, on the emulated GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small layers and repositories of these, and classes whose `forward` they may take the place of."""
+"""Small layers, repositories of them, and classes whose `forward` they can replace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The device of these tests: a GPU; with `--emulate`, one that is emulated, for whose tensors those of the CPU pass."""
+"""The device of the GPU tests: a GPU, or with `--emulate` an emulated one on tensors of the CPU."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""One call of any loss beside torch: value, gradients and launches, with torch in double precision as the judge."""
+"""Compare one call of any loss with torch: value, gradients and launches, by torch in double precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every access of a kernel lies in a tensor that it was given: in the interpreter nothing else would notice."""
+"""Check that every access of a kernel is inside a tensor that it was given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our losses beside torch's, on the same call, with torch in double precision as the judge, or in more digits yet."""
+"""Compare losses with torch's on the same call, by torch in double precision, or in more digits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every test of this folder may count launches and starts from none."""
+"""Let every test of this folder count launches from zero."""
 
 from __future__ import annotations
 

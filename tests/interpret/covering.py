@@ -1,4 +1,4 @@
-"""Few of many calls that together show what all of them show, two options at a time."""
+"""Choose few of many calls so that every pair of options occurs."""
 
 from __future__ import annotations
 

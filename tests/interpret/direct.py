@@ -1,4 +1,4 @@
-"""Triton's interpreter in the place of a GPU: what has been launched through Triton is launched directly after that.
+"""Triton's interpreter in the place of a GPU, launched directly after the first launch through Triton.
 
 There is no launcher on the CPU. Here is one that takes addresses, as a GPU's does, sees to it that they and the numbers
 are such as the kernel was compiled for, and interprets it. So tests run the host code that runs on a GPU.

@@ -1,4 +1,4 @@
-"""Kernel launches, counted from outside: whatever runs in Triton's interpreter goes through its grid executor."""
+"""Count kernel launches independently, at the interpreter's grid executor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses of sequences of many lengths, each as a loop over a list, which is what the other forms are compared with."""
+"""Losses of variable-length sequences, each as a loop over a list, for comparison with the other forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short rows as if they were long: tiles with no room for more than a few columns, and what is hard on running sums."""
+"""Treat short rows as long ones: tiles of few columns, and inputs that are hard on running sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each loss of torch once, ours beside torch's."""
+"""Each loss of torch once, on kernels and in torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A judge for double precision: what torch computes, with more digits.
+"""Compute references for double precision with more digits.
 
 Each operation that torch dispatches, forward and backward, is computed by NumPy as well, in `longdouble`: on x86 it has
 64 bits where a double has 53. Where `longdouble` has no more (`HAS_MORE` is false), there is no such judge. What is

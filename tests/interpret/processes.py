@@ -1,4 +1,4 @@
-"""Programs in processes of their own, which share what is on disk."""
+"""Run programs in processes of their own, which share what is on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each of several processes does for `test_distributed`: it runs losses of its shard, and writes what it found."""
+"""What each process of `test_distributed` runs: losses of its shard, whose results it writes down."""
 
 from __future__ import annotations
 

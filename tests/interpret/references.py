@@ -1,4 +1,4 @@
-"""The losses beyond torch by other roads: loops over scalars, `torch.distributions`, textbook formulas.
+"""Independent references for the losses beyond torch: loops over scalars, `torch.distributions`, textbook formulas.
 
 Each takes the inputs in double precision and the options, and gives the losses without reduction; and which of them
 count in a mean, if not all do. Gradients are autograd's. Here: what is compared with a truth.

@@ -1,4 +1,4 @@
-"""References as in `references`, for the losses of a head: of hidden states and a weight, token by token.
+"""References for the losses of a head, from hidden states and a weight, token by token.
 
 What is given beside the losses is what a mean divides by.
 """

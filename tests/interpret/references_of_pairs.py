@@ -1,4 +1,4 @@
-"""References as in `references`, for losses that compare answers, embeddings, distributions or orders."""
+"""References for losses that compare answers, embeddings, distributions or orders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs for the losses: seeded, of any dtype, one method per kind of tensor."""
+"""Seeded inputs for the losses, of any dtype, with a method for each kind of tensor."""
 
 from __future__ import annotations
 

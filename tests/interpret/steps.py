@@ -1,4 +1,4 @@
-"""Steps of training, beside torch's: a loss of a prediction and a target, its gradient, and what may follow it."""
+"""Training steps beside torch's: a loss of a prediction and a target, its gradient, and what follows it."""
 
 from __future__ import annotations
 

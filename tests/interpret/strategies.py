@@ -1,4 +1,4 @@
-"""hypothesis strategies: calls of every loss over shapes, layouts, dtypes, options, special values and gradients."""
+"""Hypothesis strategies: calls of every loss over shapes, layouts, dtypes, options, special values and gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every loss of the package with every constructor option but the reduction."""
+"""Every loss of the package, with every constructor option but the reduction."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Casts to half precision that the loss asks for round as torch's do, and so do numbers that tensors of it are compared
-with or filled with; what is stored in half precision does not.
+"""Casts to half precision that the loss asks for round as torch's do.
+
+So do numbers that tensors of it are compared with or filled with; what is stored in half precision does not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls of every loss whose kernels are compiled: each loss, each shell, and the sizes that are hard on loads."""
+"""Calls whose kernels are compiled: of each loss and each shell, and of sizes that are hard on loads."""
 
 from __future__ import annotations
 

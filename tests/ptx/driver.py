@@ -1,4 +1,4 @@
-"""Running a program of this folder on a driver that does nothing (`libcuda.c`), with Triton's own launcher."""
+"""Run a program of this folder with Triton's own launcher, on a driver that does nothing (`libcuda.c`)."""
 
 from __future__ import annotations
 

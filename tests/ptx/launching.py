@@ -1,4 +1,4 @@
-"""Run a loss on a driver that does nothing (`libcuda.c`); prints what Triton's launcher hands to it, as JSON.
+"""Run a loss on a driver that does nothing (`libcuda.c`), and print what Triton's launcher passes to it.
 
     python -m tests.ptx.launching libcuda.so.1
 

@@ -1,4 +1,4 @@
-"""Run handwritten losses on a driver that does nothing; prints what Triton's launcher hands to it, as `launching` does.
+"""Run handwritten losses on a driver that does nothing, and print what Triton's launcher passes to it.
 
 python -m tests.ptx.launching_handwritten libcuda.so.1
 """

@@ -1,4 +1,4 @@
-"""Tune losses of one skeleton on a driver that does nothing; prints what Triton compiles for each, as JSON.
+"""Tune losses of one skeleton on a driver that does nothing, and print what Triton compiles for each.
 
     python -m tests.ptx.tuning libcuda.so.1
 

@@ -1,4 +1,4 @@
-"""What several unit tests start from."""
+"""Fixtures that several unit tests share."""
 
 from __future__ import annotations
 

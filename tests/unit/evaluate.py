@@ -1,4 +1,4 @@
-"""What the IR means, told in torch: the reference that passes, lowerings and plans are compared with.
+"""Evaluate the IR in torch: the reference for passes, lowerings and plans.
 
 Every node becomes a tensor with one dimension per axis of the graph (of size 1 where the node does not mention the
 axis), so that broadcasting is torch's. Nothing here knows of strides, kernels or Triton.

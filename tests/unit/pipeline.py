@@ -1,4 +1,4 @@
-"""The pipeline, one pass at a time: what the tests of a pass start from, and what they compare with.
+"""Run the pipeline one pass at a time, and compare what each pass gives.
 
 A loss here is a module or a plain function of tensors; nothing is decorated, emitted or launched.
 """

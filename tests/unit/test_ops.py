@@ -1,5 +1,6 @@
-"""Every row of the op table keeps its promises, measured against its torch twin: in Triton's interpreter, and, where an
-emulated GPU is asked for, in the PTX that is compiled for NVIDIA.
+"""Every row of the op table keeps its promises, measured against the torch function that it names.
+
+The functions run in Triton's interpreter and, where an emulated GPU is asked for, as the PTX compiled for NVIDIA.
 """
 
 import importlib

@@ -97,6 +97,15 @@ def test_packages_import_each_other_in_one_order(below: dict[str, set[str]]) -> 
     assert not [(a, b) for k, a in enumerate(flow) for b in flow[k + 1 :] if b in rooms[a]]
 
 
+def test_modules_say_in_one_line_what_they_are() -> None:
+    """Each docstring begins with one line of at most 120 columns, which ends in a full stop."""
+    folders = ("autogen", "losses", "templates", "bench", "examples", "tests")
+    files = [file for folder in folders for file in (ROOT / folder).glob("**/*.py")]
+    docstrings = {file: ast.get_docstring(ast.parse(file.read_text()), clean=False) or "" for file in files}
+    line = re.compile(r"[^\n]{0,116}\.(\n\s*(\n|$)|$)")
+    assert len(files) > 400 and not [file for file, docstring in docstrings.items() if not line.match(docstring)]
+
+
 @pytest.mark.parametrize("folder", ["losses", "templates"])
 def test_top_level_folder_is_linked_into_the_package(folder: str) -> None:
     assert (ROOT / "autogen" / folder).readlink() == Path("..", folder)

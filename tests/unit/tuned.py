@@ -1,4 +1,4 @@
-"""What the tests of tuning start from: kernels by themselves, and an empty cache."""
+"""Kernels by themselves, and an empty cache, for the tests of tuning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of the IR."""
+"""Verify the rules of the IR."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Losses of the rows of a matrix product, in chunks: so that the product exists for some rows at a time."""
+"""Compute losses of the rows of a matrix product in chunks, so that the product never exists as a whole."""

@@ -1,4 +1,4 @@
-"""What kernels compute of a chunk: values of the rows of products, with all else at hand by rows or as it is.
+"""Rewrite what is computed of the rows of products for one chunk of rows.
 
 In the whole loss a value has the axes of its tensors. Here all of these that tell rows apart are one, the row of the
 chunk: a product is read from the chunk's own, a tensor of rows from a slice, and what is known of a row but not of its

@@ -1,4 +1,4 @@
-"""A chunk of rows: what is computed of it, and the step that goes through all of them."""
+"""A chunk of rows: what is computed of it, and the step that loops over all chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A direction whose products are made in chunks of rows.
+"""Rewrite one direction so that its large matrix products are made in chunks of rows.
 
 All that a kernel computes of the products themselves, it computes in the chunk: each value of a row becomes a table
 that the rest of the loss reads, each gradient of a product goes straight into the products that autograd makes of it,

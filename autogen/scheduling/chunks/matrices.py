@@ -1,4 +1,4 @@
-"""The matrix products of a chunk: which steps of torch are of its rows, and how each is done of some rows at a time."""
+"""The matrix products of a chunk: which extern steps work by rows, and how each runs on some rows at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which products of a loss are made in chunks of rows, and what forward and backward then do.
+"""Choose which products of a loss are made in chunks of rows, and what forward and backward then do.
 
 A loss that is one number has its gradient computed in forward, chunk by chunk, for an upstream gradient of 1, as long
 as nothing that a gradient depends on is known only when all chunks are done; backward then scales what has been kept.

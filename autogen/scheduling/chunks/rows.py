@@ -1,4 +1,4 @@
-"""Which row of a matrix a value is of, as an expression over axes; and the axes, given the row."""
+"""Find which row of a matrix a value belongs to, as an expression over axes, and the axes of a given row."""
 
 from __future__ import annotations
 

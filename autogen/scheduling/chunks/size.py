@@ -1,4 +1,4 @@
-"""How many rows a chunk has."""
+"""Choose how many rows a chunk has."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Launches: results → the kernels that compute them, and how each of these walks its axes."""
+"""Turn results into kernels, and choose how each kernel walks its axes."""

@@ -1,4 +1,4 @@
-"""What kernels cost, to choose among those that compute the same: launches, then bytes, then programs that are missing.
+"""Compare kernels that compute the same by launches, then bytes, then programs too few to fill the device.
 
 Sizes are those of a sample call. What programs store for the last block of their own launch stays in the GPU's caches,
 and is not counted.

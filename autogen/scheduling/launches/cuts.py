@@ -1,4 +1,4 @@
-"""Cutting: results → the fewest kernels that can compute them.
+"""Compute results in as few kernels as possible.
 
 All in one kernel if they fit. If not, first fit: a result joins the first kernel that has room for it. A result that
 does not fit alone has reductions that no single walk over the data can give; the largest of them that does fit is

@@ -1,4 +1,4 @@
-"""What the work of a kernel takes of a thread: instructions, and values that are alive at once.
+"""Estimate what a kernel takes of a thread: instructions, and values that are alive at once.
 
 Triton prints a thread's part of a tile element by element, so that both grow with the elements that a thread has, and
 the time of its passes with the square of the instructions. The first remedy is therefore a smaller tile

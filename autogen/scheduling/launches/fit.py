@@ -1,4 +1,4 @@
-"""The axes of one kernel: results → its rows, its columns, and what each of its programs computes."""
+"""Find the axes of one kernel: its rows, its columns, and what each of its programs computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Horizontal fusion: kernels that do not wait for each other, side by side in one launch.
+"""Horizontal fusion: independent kernels side by side in one launch.
 
 `a.exp().mean() + b.abs().sum()` walks two tensors that have no elements in common. Each is a part with programs of its
 own; what needs the totals of several is left to the last block of all. `(a.sum(1) - b.sum(1)).sum()` is such a loss

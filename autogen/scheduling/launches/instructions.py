@@ -1,4 +1,4 @@
-"""Which function computes an exponential or a logarithm: decided last, for each finished kernel.
+"""Choose the function for each exponential and logarithm, by the accuracy that its kernel needs.
 
 An exponential within 3 ulp of single precision is most of the instructions of a softmax, and what a memory of 4 TB/s
 waits for. It may be less exact

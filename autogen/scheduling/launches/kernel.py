@@ -1,4 +1,4 @@
-"""One launch: which results share it, which axes each thread block walks, and when each value is known.
+"""One launch: its results, the axes that each program walks, and when each value is known.
 
 A kernel has two groups of axes. *Columns* are the axes that some result reduces while it keeps others (classes), or,
 where nothing is reduced so, the axes along which some tensor is broadcast; *rows* are all the rest. Without columns

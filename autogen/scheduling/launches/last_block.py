@@ -1,4 +1,4 @@
-"""Kernels whose last block has more to do than to combine numbers: nested reductions of large tensors in one launch.
+"""Nested reductions of large tensors in one launch, finished by the last block.
 
 `1 - (2 * overlap[n, c] / total[n, c]).mean()` sums over pixels, then over classes and images. The sums over pixels are
 *totals*: each program adds up its share of them, with one value for each result that they keep. What remains is small,

@@ -1,4 +1,4 @@
-"""Sums of what depends on other reductions of the row, as sums that do not wait for them.
+"""Expand sums that depend on other reductions of the row, such as variances, into sums that do not.
 
 `sum((x - mean)**2)` is `sum(x**2) - 2 * mean * sum(x) + n * mean**2`: what depends on other reductions is the same all
 along the row, and leaves the sum, once the summand is written as a polynomial. Such sums nearly cancel, so that they

@@ -1,4 +1,4 @@
-"""Results that are too much for one kernel → pieces, one after the other, which store values for each other.
+"""Split results that are too much for one kernel into pieces, which store values for each other.
 
 The order in which everything would be computed is cut into *segments* of little work, where they leave the fewest bytes
 to later ones. A piece computes the results of its segments, and what later pieces read. Of an earlier segment it reads

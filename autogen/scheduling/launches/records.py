@@ -1,4 +1,4 @@
-"""Results of a few values side by side, each made in its own way, such as the gradient of a box: a root for each."""
+"""Results of a few values side by side, each with its own formula, such as the gradient of a box."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often a program walks its rows, and which reductions need not wait for others.
+"""Find how often a program walks its rows, and which reductions share a walk.
 
 A reduction that depends on another of the same row usually waits for it, and the row is walked again. Of those with a
 *running form* none waits. With a running maximum m that grows to m', and s what is subtracted (m, or 0 in its place

@@ -1,4 +1,4 @@
-"""Few long rows, split: several programs have a part of each row, and the last block puts together what they found.
+"""Split few long rows among several programs, whose results the last block combines.
 
 A program computes what is reduced of its columns as for a row of its own, with a maximum of its own. The last block has
 the maximum of all, and moves the sums to it as a walk over a row does (`autogen.scheduling.launches.running`).

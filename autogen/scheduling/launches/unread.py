@@ -1,4 +1,4 @@
-"""What need not be read, as nothing depends on it: rows of ignored labels, padding, and what a loss masks by itself.
+"""Skip loads on which no result depends: rows of ignored labels, padding, and what a loss masks itself.
 
 What is asked for by `where(condition, ..., 0)` alone may be anything where the condition does not hold. So may the
 logits of a softmax that is multiplied by 0 there, if the row's maximum and sum are in memory: the product is 0, or nan

@@ -1,4 +1,4 @@
-"""Columns of which each row asks for a part only: the items of its sequence, or what of it is no padding.
+"""Walk only the columns that a row needs: the items of its sequence, or those that are no padding.
 
 Where all that a kernel reduces along its columns is `where(start <= column < end, ..., identity)`, a program walks from
 the least start of its rows to the greatest end. What is outside counts for nothing, and is not read.

@@ -1,1 +1,1 @@
-"""Order: one direction of a loss → what forward and backward compute when, and what the first keeps for the other."""
+"""Order what forward and backward compute, and choose what the first saves for the other."""

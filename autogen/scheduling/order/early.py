@@ -1,4 +1,4 @@
-"""The gradient in forward: what backward would compute for an upstream gradient of 1, stored by forward's kernel.
+"""Compute the gradient in forward, for an upstream gradient of 1.
 
 Some of what a gradient depends on is known only when forward ends, such as how many labels are not ignored. A count is
 taken for granted: that everything counts. Backward's kernel looks whether all that was granted has come true, and if so

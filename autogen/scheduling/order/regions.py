@@ -1,4 +1,4 @@
-"""Regions: one direction of a loss → its kernels and torch's steps, in order.
+"""Order the kernels and extern steps of one direction.
 
 A step of torch runs before the first region by which all that it reads can be there; what it reads from kernels, they
 store one region earlier. A result shares the launches of the first region that has any, or is computed in the last.

@@ -1,4 +1,4 @@
-"""Statistics: the reductions that forward keeps for backward, one number per row or per loss."""
+"""Choose the reductions that forward saves for backward, one number per row or per loss."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Rewrites: expressions → cheaper ones of the same values; what must have the same bits, and what is the same."""
+"""Rewrite expressions into cheaper ones of the same value, and find values that must agree to the bit."""

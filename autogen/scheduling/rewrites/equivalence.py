@@ -1,4 +1,4 @@
-"""Values that are the same but for the names of their axes, such as a statistic of a tensor and of its transpose."""
+"""Recognise values that differ only in the names of their axes, as of a tensor and its transpose."""
 
 from __future__ import annotations
 

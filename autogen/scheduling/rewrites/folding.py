@@ -1,4 +1,4 @@
-"""Arithmetic that does nothing, and what can be seen of a value by its form."""
+"""Fold arithmetic that does nothing, and infer facts about a value from its form."""
 
 from __future__ import annotations
 

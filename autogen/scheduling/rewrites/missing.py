@@ -1,4 +1,4 @@
-"""Backward where some outputs have no upstream gradient: what only they contribute is left out.
+"""Drop the terms of backward that belong to outputs without an upstream gradient.
 
 A zero in its place would not do: torch does not go through such outputs, and 0 times an infinite derivative is nan. So
 every node of backward is a sum of terms, each with the upstream gradient of one output as a factor, and terms are left

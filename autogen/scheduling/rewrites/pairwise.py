@@ -1,4 +1,4 @@
-"""Sums over the few coordinates of pairs, term by term.
+"""Unroll sums over the few coordinates of pairs.
 
 The distance of each point from each other is one value per pair, which no tensor in memory has: a kernel that reduces
 distances computes them on the way. The sum over coordinates would be one reduction inside another, and its results, one

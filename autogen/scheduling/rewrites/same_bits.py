@@ -1,4 +1,4 @@
-"""Values that must have the same bits twice: sums that decide whether values are equal, and what torch has handed back.
+"""Find values that must have the same bits wherever they are computed.
 
 Backward of `v.amax(0)` looks where `v` equals the maximum, and somewhere it must. If `v` depends on a sum, such as a
 mean, two kernels that add it up in different orders make two values of it, which differ in their last bits: nothing

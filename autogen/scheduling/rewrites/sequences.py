@@ -1,4 +1,4 @@
-"""What is reduced of a sequence for each of its items: once per sequence instead."""
+"""Compute what is reduced of a sequence once per sequence, not once per item."""
 
 from __future__ import annotations
 

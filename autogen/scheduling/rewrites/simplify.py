@@ -1,5 +1,7 @@
-"""Rewrites on the IR, in one named, ordered list. Each keeps the value up to the rounding of a sum that is taken in
-another order (one that does not wait for a factor may overflow, or meet 0 * inf, where eager does not).
+"""Simplify IR expressions by one named, ordered list of rewrites.
+
+Each keeps the value up to the rounding of a sum that is taken in another order (one that does not wait for a factor may
+overflow, or meet 0 * inf, where eager does not).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Softmaxes: their exponentials and logarithms as each other's, so that there is one of each."""
+"""Share the exponentials and logarithms of softmaxes, so that each is computed once."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Sums made of smaller ones: what does not depend on their axes leaves them, one-hot rows are read at their one place,
-and log-softmaxes are split where that saves a walk over the row.
+"""Make sums cheaper: factors leave them, one-hot rows are one read, and log-softmaxes are split.
+
+A factor that does not depend on the summed axes leaves the sum, unless it might keep the sum from an overflow; what
+upstream gradients multiply leaves in any case, so that the rest is known in forward. The sum of a one-hot row is read
+at its one index. A weighted sum of a log-softmax is split where that saves a walk over the row.
 """
 
 from __future__ import annotations
