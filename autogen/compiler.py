@@ -3,6 +3,11 @@
     joint graph → lower → schedule → emit
 
 Triton's part happens when a launcher first runs.
+
+`compile_segment` tries with as little known before the kernels as it can: first masks and numbers that the loss reads
+are inside the kernels, then the numbers are in the prologue, then the masks, too. `compile_graph` lowers a graph once
+more where its first form cannot be scheduled: with all sums in memory, where two kernels would compare sums that differ
+in their last bits, and without scans, where a row is too long for a program to hold.
 """
 
 from __future__ import annotations

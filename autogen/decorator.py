@@ -1,4 +1,12 @@
-"""`@autogen_loss`: run a module class, a module or a function on generated kernels."""
+"""`@autogen_loss`: run a module class, a module or a function on generated kernels.
+
+A loss gets a `Dispatcher`, whatever it is. Other decorators are a part of the loss: `functools.wraps` copies the
+attribute by which a dispatcher is found to them, so a function counts as decorated only if what it wraps is what its
+dispatcher runs (`dispatcher_in`).
+
+To add an option: a field of `Options` with its check, the argument of `autogen_loss` with its docstring, and its type
+in `_Arguments`.
+"""
 
 from __future__ import annotations
 

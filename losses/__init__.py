@@ -1,6 +1,12 @@
 """Losses on fused kernels: the classes of `torch.nn`, by their names, and losses beyond torch.
 
 Each takes the argument `use_autogen` besides, which is true by default.
+
+To add a loss of torch: a subclass of torch's class in `torch_losses`, with its name in `__all__`, and a row in
+`tests/interpret/table.py`. To add another: plain PyTorch under `@autogen_loss` in the module of its field, with a
+formula of another kind in `tests/interpret/references.py`, a case in `beyond.py`, values by hand in
+`test_beyond_torch_edges.py`, and its path in `test_beyond_torch.py`. `python -m tests.codegen.regenerate` writes the
+types in `__init__.pyi`.
 """
 
 from torch import nn

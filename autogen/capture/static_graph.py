@@ -1,4 +1,8 @@
-"""Compare a capture with the first one, for losses with `static_graph=True`."""
+"""Compare a capture with the first one, for losses with `static_graph=True`.
+
+Compared are operations, arguments, wiring and constants, for each set of gradients; sizes may differ. A difference is a
+`GraphChangedError`.
+"""
 
 from __future__ import annotations
 

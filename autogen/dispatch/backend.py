@@ -1,4 +1,11 @@
-"""The backend that Dynamo calls with each graph: it compiles kernels, or leaves the graph to torch and says why."""
+"""The backend that Dynamo calls with each graph: it compiles kernels, or leaves the graph to torch and says why.
+
+AOTAutograd is given a partition function of our own: the whole joint graph is captured, lowered and emitted there, and
+AOTAutograd gets two small graphs that only say which tensors go where. Where it has nothing to do around the graph (no
+input is written, no result is a view, no tensor is taken apart), its wrappers are left out, and the `KernelSegment` is
+called directly. Of a DTensor, the graph is given the tensor of this process, and its mesh and sizes as arguments that
+no kernel reads; of a jagged tensor, its values and offsets.
+"""
 
 from __future__ import annotations
 

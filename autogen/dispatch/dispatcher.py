@@ -1,4 +1,9 @@
-"""Choose what runs a call of a decorated loss: torch, handwritten kernels, or a capture of Dynamo's."""
+"""Choose what runs a call of a decorated loss: torch, handwritten kernels, or a capture of Dynamo's.
+
+In this order: the policy "disabled"; calls that torch transforms; the fast path; arguments or devices without kernels;
+handwritten kernels; and Dynamo, by way of a `Site`. `explain` goes the same way (`autogen.report.explaining`), so that
+a new branch here needs one there.
+"""
 
 from __future__ import annotations
 

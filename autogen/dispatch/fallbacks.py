@@ -1,4 +1,8 @@
-"""Warn, once for a loss and a reason, that a loss runs in torch although kernels were possible."""
+"""Warn, once for a loss and a reason, that a loss runs in torch although kernels were possible.
+
+That is where no part of a loss has kernels, where a kernel turns out not to compile, and where further captures are
+over. The warning comes after the call, at the line of the user's code. Where kernels cannot run at all, there is none.
+"""
 
 from __future__ import annotations
 

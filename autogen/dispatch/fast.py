@@ -3,6 +3,9 @@
 Dynamo finds out what a loss reads, and guards all of it, which takes some 10 µs a call. A loss declared with
 `reads="arguments"` reads its arguments, and the plain attributes, parameters and buffers of its module: these are
 compared here, and torch's own guards compare the tensors and its settings.
+
+It is learnt from a call that ran one segment and returned its one result, or handwritten kernels that read no values on
+the host. Modules with submodules, and losses with a static graph, never take it.
 """
 
 from __future__ import annotations

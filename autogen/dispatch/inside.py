@@ -4,6 +4,11 @@ Dynamo traces the loss into a graph of its own, and puts an operator in the grap
 operator is decided here. Where AOTAutograd traces it, the graph is captured as that of any loss, and what is recorded
 are the ops `autogen::forward` and `autogen::backward`, which launch its kernels; or, if there are none, the operations
 of the graph, which the backend then fuses as if the loss were not decorated.
+
+The operations of the graph are also what is recorded where the loss draws random numbers, returns numbers, needs a
+prologue, calls collectives, or writes to its inputs. Under `torch.export` the loss is a part of the graph around it. If
+it has no single graph, the one around it ends, and the loss is called between two; with `fullgraph=True` it is inlined,
+unless kernels are mandatory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The custom ops `autogen::forward` and `autogen::backward`, as which a segment appears in graphs of other compilers.
 
 A graph holds no Python objects, so that it names a segment by a token.
+
+The token is known in this process alone. The fake implementations take shapes and strides from the plan.
 """
 
 from __future__ import annotations

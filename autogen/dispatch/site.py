@@ -1,4 +1,21 @@
-"""A cache entry for Dynamo's captures of one function, or of modules with the same constants."""
+"""A cache entry for Dynamo's captures of one function, or of modules with the same constants.
+
+Dynamo keeps what it captures by code object, and counts recompiles there. All instances of a class share the code of
+their `forward`, so that the hyperparameters of one would use up the budget of another. A site therefore has a copy of
+the function with a code object of its own. There is one for each set of plain attributes that modules have when they
+are first called, and another if kernels are mandatory; a loss that reads its arguments alone has one for each kind of
+these.
+
+`MOST_CAPTURES` counts for the function and for each function that Dynamo captures by itself after a graph break, and is
+independent of the limit of the user's own `torch.compile`. Past it, captures that exist are still used, and a
+`FallbackWarning` says once which guard failed.
+
+A frame is captured in up to three attempts: with symbolic sizes, and with numbers and sizes that depend on values in
+the graph; without the latter, so that the graph ends where a value is read; and static, with a guard on each size. For
+tensors in lists, one before these leaves the first size of each open, from 0 on. If all fail, Python runs the frame. An
+error that torch would raise for these arguments anyway is no reason to give the function up; `_MOST_FAULTS` in a row
+are. Only arguments that may hold tensors are made dynamic by name, never modules or plain numbers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Partial results: what each of many programs stores for the last block, and how that combines them."""
+"""Partial results: what each of many programs stores for the last block, and how that combines them.
+
+A loss that is one number is finished inside the launch. Each program stores its partial results, then adds 1 to a
+counter, acquiring and releasing. The program that draws the last ticket knows that all others have stored: it reads
+their partial results past its L1 cache (`.cg`), in a fixed order, so that two runs agree to the bit, combines them,
+stores, and sets the counter back to 0. Counters are kept per device and stream; a CUDA graph that is captured has one
+of its own.
+"""
 
 from __future__ import annotations
 

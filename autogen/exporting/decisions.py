@@ -4,6 +4,8 @@ In process, `autogen.tiling.tiler.Tiler` decides for the sizes of each call. Her
 power of two of what it looks at, and what it says of 2^k holds for all sizes beyond 2^(k-1): a tile for more columns
 has room for fewer. Variants that only pay where rows begin anywhere in memory are not exported, nor are offsets of 64
 bits.
+
+To export another kind of kernel: its launch parameters in `export_plan.jinja` and `Decisions.context`.
 """
 
 from __future__ import annotations

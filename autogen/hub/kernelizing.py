@@ -1,4 +1,10 @@
-"""`kernelize`: run the losses of a model on kernels, chosen by mode and device."""
+"""`kernelize`: run the losses of a model on kernels, chosen by mode and device.
+
+`kernels` is asked once per module which layer takes the place of its `forward`: by what is registered, if that has one
+for the name, device and mode, else by our mapping alone. As `kernels` reads a layer's name from the class and binds to
+the instance, it is given a stand-in, an instance of an empty subclass, whose bound method then goes to the module.
+So torch's classes are never written to, and everything is chosen before anything is bound.
+"""
 
 from __future__ import annotations
 

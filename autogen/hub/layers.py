@@ -1,4 +1,7 @@
-"""The losses of `torch.nn` as layers of `kernels`: stateless classes whose `forward` runs on generated kernels."""
+"""The losses of `torch.nn` as layers of `kernels`: stateless classes whose `forward` runs on generated kernels.
+
+The dispatcher of a layer has torch's class as its owner, or there would be no fast path.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""`patch`: run models that call `torch.nn.functional`, or a `loss_function` of their own, on kernels, until undone."""
+"""`patch`: run models that call `torch.nn.functional`, or a `loss_function` of their own, on kernels, until undone.
+
+Three things find functions of `torch.nn.functional` by name, and would then find decorated ones. Dynamo and
+`torch.overrides` are made to note torch's own functions before (`compat.know_functions`). A captured graph that torch
+runs, and a loss that runs in torch, run under the policy "disabled" (`policies.in_torch`).
+"""
 
 from __future__ import annotations
 

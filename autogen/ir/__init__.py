@@ -23,6 +23,9 @@ Eight kinds of node exist beside the scalar ops of `autogen.ir.ops`:
             place, or from each place on
 
 Equal nodes are the same object, so common subexpressions cost nothing and `is` compares values.
+
+Half precision is a storage format: values are computed in float32, or in float64 for float64. Only casts that the loss
+itself asks for (`x.half()`, and the gradient of `x.float()`) round on the way (`rounded`).
 """
 
 from __future__ import annotations

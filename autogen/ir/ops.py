@@ -3,6 +3,15 @@
 A row says how the op is written in Triton and which torch function means the same, for which dtypes it is
 defined, and what it promises on accuracy, nan and ties. One generic test holds every row to its promises, in
 Triton's interpreter and for real targets. Triton itself is not needed to read the table.
+
+This is all of `log2`; the number before the ties is the error in ulps that it promises::
+
+    yield _row("log2", "log2({0})", real, positive, 1, ties=((0, -inf),))
+
+It is lowered from `aten.log2.default` by its name; another overload, or several, are given as a tuple. The text may
+call `tl.` functions, and those of `autogen.device_math`, which the generated module then imports. To add an op: a row
+and, if Triton has no accurate text for it, a `@triton.jit` function in `autogen.device_math` with its name in the list
+there.
 """
 
 from __future__ import annotations

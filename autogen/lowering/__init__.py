@@ -1,6 +1,13 @@
 """Lower the joint ATen graph to IR: each result and each gradient as one expression over the inputs.
 
 Each result becomes a `Root`: an expression for its element at an index, and the buffer it is to be stored in.
+
+To add a lowering: a function under `@lowers` in the module of its kind. It is called with a `Context` and the op's
+arguments, tensors as `Value`s; `unsqueeze` in `views` and `polygamma` in `pointwise` are short ones.
+
+A value is computed where it is used. What would be computed too often is stored first: sums of all rows that an index
+needs for each row (`picks`), what is asked for more than `_MOST_ASKED` times as often as the graph has nodes (the steps
+of a stencil), and a running sum that is read in another order than its own (`scans`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""Leave ops without a lowering to torch as extern steps, and find which tensors they need in memory."""
+"""Leave ops without a lowering to torch as extern steps, and find which tensors they need in memory.
+
+An op whose lowering raises `NotImplementedError` is a step, too, and so are the ops of `_OWN_KERNELS`, though torch has
+decompositions for them. What a step reads must be in memory: inputs, results of other steps, and views of these are;
+any other value is an *operand*, which a kernel stores. A transpose of an operand is a view of it: of the gradient of
+`q @ k.t()`, one matrix is stored. Random draws are steps in the order of the loss, so that the stream is eager's.
+Collectives (`torch_step.is_ordered`) run once in each call, whether their result is read or not, and two that look
+alike stay two, as other processes wait for them.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,10 @@ Profilers, debuggers and people read the source of a kernel from a file, so ever
 hash of its text. A module is made of its text, not of the file, so that it is none the worse where that cannot be
 written. Beside the modules are tuned configurations (`autogen.tuning.store`). The folder is `AUTOGEN_CACHE_DIR`, else
 `autogen-loss` in the user's cache folder, which is another on each system; one that others can write to is refused.
+
+Nothing on disk is pickled: there are sources, Triton's own cache, and JSON. Kernels are compiled without fusing
+products with sums (`OPTIONS`), as forward and backward compute the same value twice and compare the two (`v ==
+v.amax()`).
 """
 
 from __future__ import annotations

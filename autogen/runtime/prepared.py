@@ -1,6 +1,11 @@
 """Prepare a compiled loss for tensors of one geometry: what to allocate and what to launch.
 
 A call then does nothing but that, and what torch runs between the launches.
+
+A `Route` is one direction for all sizes. For those of a call it becomes a `Procedure`, whose first launches go through
+Triton's `kernel[grid]`, which compiles; after that, host code calls Triton's launcher with addresses (`hostcode`,
+`direct`). Launches go through Triton as well where a profiler has hooks, while a CUDA graph is captured (if they store
+partial results), on AMD, and with a launcher of Triton's that is not known.
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""Run a captured segment on kernels, as autograd sees it, and by eager recomputation where kernels do not suffice."""
+"""Run a captured segment on kernels, as autograd sees it, and by eager recomputation where kernels do not suffice.
+
+A `KernelSegment` is what Dynamo's code calls in the place of a graph. It runs the prologue, finds the prepared launches
+for the sizes, and runs them, through an `autograd.Function` where gradients are wanted. Kernels hold for the sizes that
+they were made for; for others a further `CompiledLoss` is made of the same joint graph, without a new capture. Second
+derivatives, batched upstream gradients, and a backward kernel that does not compile come from the captured graph, which
+torch runs under the autocast and the random state of the call (`replays`).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """List the configurations of a kernel that are worth timing: the default and its neighbours.
 
 A candidate is the default, or the default that rows would have if they were (not) walked in steps, some steps away.
+
+To add a knob: a field of `Config`, its effect in `Tiler.cut`, what is legal in `Tiler.admits`, and steps here.
 """
 
 from __future__ import annotations

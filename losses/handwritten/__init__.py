@@ -1,6 +1,11 @@
 """Losses with handwritten kernels, where generated ones could not be as good.
 
 Each function here makes one. They import it when called, as Triton takes long to import.
+
+Such are the recursion of CTC, the pairs of MultiLabelMargin, the three sums of CosineEmbedding that its two gradients
+share, and the matrix products of InfoNCE and SupCon. To add one: a subclass of
+`autogen.runtime.handwritten.Handwritten` in a module here, a function below that makes it, and
+`@autogen_loss(handwritten=...)` on the class and in `losses/functional.py`.
 """
 
 from __future__ import annotations

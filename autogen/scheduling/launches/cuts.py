@@ -5,6 +5,11 @@ does not fit alone has reductions that no single walk over the data can give; th
 stored by a kernel of its own, and read back. What is too much work for one kernel, or has too many values at once, is
 cut first (`autogen.scheduling.launches.pieces`). Kernels that need not wait for each other are parts of one launch
 (`autogen.scheduling.launches.horizontal`).
+
+In between, two forms of one launch are tried: one program for everything, of at most `MAX_IN_ONE_PROGRAM` elements,
+whose kernels hold for such sizes only (`Kernel.holds`); and one whose last block computes what is left of nested
+reductions (`last_block`). Beyond `FEW_IN_ONE` elements, parts with programs of their own are preferred, where one
+launch has them all. `Kernel.cut` says why there are several launches.
 """
 
 from __future__ import annotations

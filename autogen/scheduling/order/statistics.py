@@ -1,4 +1,9 @@
-"""Choose the reductions that forward saves for backward, one number per row or per loss."""
+"""Choose the reductions that forward saves for backward, one number per row or per loss.
+
+Forward saves each reduction of the gradients that does not need the upstream gradient, if that costs forward no launch:
+as a table over the whole dimensions of its tensors (`equivalence.table_of`), so that chunks, shifts and slices find it.
+Nothing of the size of the inputs is saved beside the inputs; what pieces store, they store for the same direction.
+"""
 
 from __future__ import annotations
 
