@@ -1,7 +1,15 @@
-"""autogen: PyTorch losses as generated Triton kernels, one launch forward and one backward.
+"""Compile PyTorch losses to Triton kernels: one launch forward and one backward, wherever that is possible.
 
 >>> from autogen.losses import BCELoss                                      # doctest: +SKIP
 >>> BCELoss(use_autogen=True)(probability, target).backward()               # doctest: +SKIP
+
+The packages, in the order of a call (`docs/architecture.md` in the repository follows one loss through them):
+
+    decorator → settings → dispatch → capture → ir → lowering → scheduling → tiling → emission → runtime
+
+Beside these are `compiler` (from capture to runtime), `compat` (private APIs of torch and Triton), `data` (batches),
+`device_math` (functions that kernels call), `tuning`, `aot` (compilation without a GPU), `hub` (losses inside existing
+models), `exporting`, `report` (`explain`), `cli`, and the losses themselves.
 """
 
 from __future__ import annotations

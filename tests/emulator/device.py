@@ -2,6 +2,8 @@
 
 Tensors on the CPU pass for those of the device. What a test sees is what a GPU would give, from the trace to the text
 of the kernels, their compilation, the host code of their launches and LLVM's PTX. Not run is what ptxas makes of that.
+It fails on instructions that it does not know, on accesses outside of a launch's tensors, on misaligned ones, and on
+barriers that some threads never reach.
 """
 
 from __future__ import annotations

@@ -111,7 +111,13 @@ class TestShow:
     def test_stages_print_what_the_compiler_decided(self, run: Run) -> None:
         status, out, _ = run("show", "torch.nn:CrossEntropyLoss", "--shapes", "200x60000,200:int64", "--stages")
         assert status == 0
-        order = ["== captured", "aten._log_softmax", "== lowered: results: loss", "== lowered: gradients: grad_input"]
+        order = [
+            "== captured: Dynamo's graph",
+            "== captured: AOTAutograd's graph",
+            "aten._log_softmax",
+            "== lowered: results: loss",
+            "== lowered: gradients: grad_input",
+        ]
         order += [
             "== scheduled for N = 200, C = 60000",
             "-- kernel cross_entropy_loss_forward",
@@ -123,6 +129,7 @@ class TestShow:
             "default configuration: ROWS 1",
             "200 programs",
             "; looped",
+            "launch: cross_entropy_loss_forward[(200,)](input, target, ",
         ]
         order += ["-- kernel cross_entropy_loss_backward", "@triton.jit"]
         places = [out.find(each) for each in order]
