@@ -79,45 +79,51 @@ def autogen_loss(
 
         huber = autogen_loss(nn.HuberLoss(), policy="mandatory")
 
-    It stands above `@dataclass`, which makes no constructor for a class that has one, as a decorated one does.
+    Put it above `@dataclass`: a decorated class has a constructor, and `@dataclass` makes none for such a class.
 
-    The loss keeps its name, signature, `state_dict` and type. Where no kernel can be generated or run, it computes what
-    it always did; `autogen.explain` says why.
+    The loss keeps its name, signature, `state_dict` and type, and takes the shapes, dtypes and devices that it took
+    before. Where no kernel can be generated or run, it runs in torch as before; `autogen.explain` says why.
 
     Args:
         loss: what to decorate.
         policy: "disabled", "default", "aggressive" or "mandatory", for this loss alone; by default the policy in force
             at each call (see `autogen.policy`).
-        gradient: "forward" lets forward's kernel compute the gradient too, for an upstream gradient of 1, where it can
-            do so in its one launch. The inputs are then read once instead of twice; the gradient takes memory from then
-            on. Backward's kernel returns at once if the upstream gradient is 1, and else computes the gradient as by
-            default, so this does not pay under loss scaling. `autogen.explain` says why where it was not possible.
-        static_graph: a call that would need another graph than the first one of the module, or function, is an error
-            (of those that ask for the same gradients). Sizes may differ.
-        retrace: "every" captures each call anew, as do `AUTOGEN_RETRACE=1` and a block of `autogen.retracing`; that
-            costs hundreds of ms a call. By default a loss is captured again where torch's guards say that something
-            has changed that it reads.
-        handwritten: makes kernels written by hand for the loss (an `autogen.runtime.handwritten.Handwritten`), which
-            come before generated ones, but under the policy "aggressive".
+        gradient: "backward" (the default) computes the gradient in backward's kernel. "forward" computes it in
+            forward's, for an upstream gradient of 1, where that needs no further launch: the inputs are read once, not
+            twice, and the gradient takes memory from then on. Backward's kernel returns at once if the upstream
+            gradient is 1, and else computes the gradient as by default, so this does not pay under loss scaling.
+            `autogen.explain` says why where it was not possible.
+        static_graph: whether a call that needs another graph than the first one of the module or function is an error,
+            if both ask for the same gradients. Sizes may differ.
+        retrace: "changes" (the default) captures a loss again where torch's guards say that something it reads has
+            changed. "every" captures each call, as do `AUTOGEN_RETRACE=1` and a block of `autogen.retracing`; that
+            costs hundreds of ms a call.
+        handwritten: a function that returns handwritten kernels for the loss (an
+            `autogen.runtime.handwritten.Handwritten`). They are preferred to generated ones, except under the policy
+            "aggressive".
         tune: True (or "profile") times configurations of generated kernels (tile sizes, warps) on the GPU when a size
-            first comes, and keeps the best on disk; that takes about a second for each kind of kernel. "first_valid"
-            times nothing, and takes the first configuration that fits the device's registers. False takes the default
-            for the sizes, as does None unless `AUTOGEN_TUNE=1` is set. See `autogen.tuning`.
+            is new, and stores the best on disk; that takes about a second for each kind of kernel. "first_valid" times
+            nothing, and takes the first configuration that fits the device's registers. False takes the default for
+            the sizes, as does None unless `AUTOGEN_TUNE` is set to 1 or "first_valid". See `autogen.tuning`.
         cpu: what runs the loss on the CPU, where Triton's interpreter is off: "eager", or "inductor", which hands the
             captured graph to torch's own compiler; by default what the environment variable `AUTOGEN_CPU` says, and
             else "eager".
-        reads: "arguments" declares that the loss reads nothing but its arguments, and numbers, texts and buffers of its
-            own module. A call like an earlier one then goes straight to its kernels, past Dynamo's guards.
-        config: launch parameters of generated kernels, in the place of those that follow from the sizes: their tile
-            sizes (such as "BLOCK", or "ROWS" and "COLS", in elements, powers of two) and "num_warps" (of 32 threads),
-            for both directions, or for "forward" and "backward" apart: `{"forward": {"BLOCK": 2048}}`. `explain` tells
-            which a kernel has. For sizes that they do not go with, once they have for others, it has its default.
+        reads: "anything" (the default) has Dynamo find out what the loss reads. "arguments" declares that it reads its
+            arguments, and numbers, strings, parameters and buffers of its own module, and nothing else: a call like an
+            earlier one then skips Dynamo's guards, which take some 10 µs.
+        config: launch parameters of generated kernels, instead of those chosen by the sizes: tile sizes (such as
+            "BLOCK", or "ROWS" and "COLS", in elements, powers of two) and "num_warps" (of 32 threads), for both
+            directions, or for each: `{"forward": {"BLOCK": 2048}}`. `explain` tells which ones a kernel has. Once they
+            were valid for some sizes, a kernel takes its defaults for sizes for which they are not.
         chunk: how many rows of a matrix product (the logits of a language model's head) exist at once, where the loss
-            is computed row by row; at least 1. By default it is by the sizes alone: all, if they and their gradients
-            take no more than 256 MiB or are no more than 1024 rows, else as few chunks as are each within that.
-        sums: in which precision the gradients of weights are added up from chunk to chunk, if the product is in half
-            precision: "float32", which takes twice the memory of the weight until backward has run, or that of the
-            "weight", which rounds once for each chunk.
+            is computed row by row; at least 1. By default all rows, if they and their gradients take at most 256 MiB or
+            are at most 1024, else as few chunks as possible of at most that size.
+        sums: the precision in which gradients of weights are accumulated over chunks, if the product is in half
+            precision: "float32" (the default), which takes twice the memory of the weight until backward has run, or
+            "weight" for the dtype of the weight, which rounds once per chunk.
+
+    Returns:
+        The decorated loss: the same class or module, or a function of the same signature. Without `loss`, a decorator.
 
     Raises:
         TypeError: `loss` is not a module class, a module or a function; or a class whose `forward` takes no `self`.
@@ -164,7 +170,10 @@ def call_of(loss: Any, args: tuple[Any, ...]) -> tuple[Dispatcher, tuple[Any, ..
 
 
 def trace_count(loss: Any) -> int:
-    """How often torch has captured a decorated loss; for a module whose class was decorated, all modules of the class.
+    """How often torch has captured a decorated loss, recompiles included.
+
+    Args:
+        loss: a decorated function, module or module class. Modules of a decorated class are counted together.
 
     Raises:
         TypeError: `loss` is not decorated.

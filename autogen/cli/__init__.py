@@ -19,7 +19,7 @@ COMMANDS = (explain, check, bench, export, losses, cache, env)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status: 0, 1 where a check has failed, 2 where it could not be done."""
     parser = argparse.ArgumentParser(
-        prog="autogen", description="Triton kernels of PyTorch losses: look at them, check them, take them elsewhere."
+        prog="autogen", description="Inspect, check, time and export the Triton kernels of PyTorch losses."
     )
     parser.add_argument("--version", action="version", version=f"autogen-loss {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

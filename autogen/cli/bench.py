@@ -12,10 +12,10 @@ from autogen.cli.targets import Target, add_call, calling, device_of, target_of
 from autogen.cli.usage import UsageError
 
 ROUNDS = 5
-_TEXT = "time a call on the GPU, beside eager and torch.compile"
+_TEXT = "time a call on the GPU against eager and torch.compile"
 _MORE = """
-All columns take their turn in each of five rounds; times are medians, and ratios the medians of those of the rounds.
-Tensors are not in the GPU's cache when a call begins. Without a GPU nothing is measured, and the status is 2."""
+Each of five rounds times all columns in turn; times are medians over the rounds, and so are ratios. The GPU's cache is
+flushed before each call. Without a GPU nothing is measured, and the exit status is 2."""
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     """The command's arguments."""
-    text = "list the cache of modules and tuned configurations, or clear it"
+    text = "show the cache of generated modules and tuned configurations, or clear it"
     parser = commands.add_parser("cache", help=text, description=f"{text[0].upper()}{text[1:]}.")
-    parser.add_argument("--clear", action="store_true", help="delete everything in it")
+    parser.add_argument("--clear", action="store_true", help="delete all generated modules and tuned configurations")
     parser.set_defaults(run=_run)
 
 

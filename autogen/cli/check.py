@@ -11,17 +11,18 @@ from autogen.cli.output import complain, say, table
 from autogen.cli.targets import add_call, calling, device_of, target_of
 from autogen.cli.usage import UsageError
 
-_TEXT = "compare value and gradients with torch's, by the judgement of torch in double precision"
+_TEXT = "compare value and gradients with eager, both against eager in double precision"
 _MORE = """
-A result of ours may be wrong by twice torch's largest error, in five draws of such inputs, and two ulp of its largest
-number; else the status is 1. Without a GPU, kernels run in Triton's interpreter, on the CPU."""
+The error of a kernel's result may be twice the largest error of eager over five draws of such inputs, and two ulp of
+the result's largest number; if it is more, the exit status is 1. Without a GPU, kernels run in Triton's interpreter, on
+the CPU."""
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     """The command's arguments."""
     parser = commands.add_parser("check", help=_TEXT, description=f"{_TEXT[0].upper()}{_TEXT[1:]}.{_MORE}")
     add_call(parser)
-    parser.add_argument("--seed", type=int, default=0, help="of the numbers that are drawn")
+    parser.add_argument("--seed", type=int, default=0, help="of the random inputs (default: 0)")
     parser.set_defaults(run=_run)
 
 

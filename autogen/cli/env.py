@@ -13,11 +13,11 @@ from autogen.cli.output import say
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     """The commands' arguments."""
     for name, run, text in (
-        ("env", _env, "print versions, devices and settings, for a report of a defect"),
-        ("capabilities", _capabilities, "print what the compiler is for, and what of it is at hand here"),
+        ("env", _env, "print versions, devices and settings, for a bug report"),
+        ("capabilities", _capabilities, "print what the package does, and what of it is available here"),
     ):
         parser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        parser.add_argument("--json", action="store_true", help="as JSON")
+        parser.add_argument("--json", action="store_true", help="print JSON")
         parser.set_defaults(run=run)
 
 

@@ -17,16 +17,23 @@ if TYPE_CHECKING:
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     """The commands' arguments."""
     for name, run, text in (
-        ("explain", _explain, "say which way a call takes, why, and what its kernels move"),
-        ("show", _show, "print the kernels of a call as source"),
+        ("explain", _explain, "report how a call would run, why, and how many bytes its kernels move"),
+        ("show", _show, "print the source of a call's kernels"),
     ):
         parser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}; nothing is run.")
         add_call(parser)
         parser.add_argument(
-            "--stages", action="store_true", help="print torch's graph, the IR, and what was decided of each kernel"
+            "--stages",
+            action="store_true",
+            help="also print torch's graphs, the IR, and how each kernel was scheduled and launched",
         )
         if name == "explain":
-            parser.add_argument("--html", metavar="FILE", type=Path, help="write the report as a page, with sources")
+            parser.add_argument(
+                "--html",
+                metavar="FILE",
+                type=Path,
+                help="also write the report, with the kernels' source, as an HTML page",
+            )
         parser.set_defaults(run=run)
 
 

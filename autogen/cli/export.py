@@ -12,15 +12,23 @@ from autogen.cli.usage import UsageError
 from autogen.errors import AutogenError
 
 FORMATS = ("hub", "module")
-_TEXT = "write the kernels of a call as a repository for Hugging Face kernels, or as one module"
+_TEXT = "write a loss as a repository for Hugging Face kernels, or as one module"
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     """The command's arguments."""
     parser = commands.add_parser("export", help=_TEXT, description=f"{_TEXT[0].upper()}{_TEXT[1:]}.")
     add_call(parser)
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where to; it must not be there yet")
-    parser.add_argument("--format", choices=FORMATS, default="hub", help="hub by default")
+    parser.add_argument(
+        "--out",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="the folder of the repository, which must not exist yet, or the file or folder of the module",
+    )
+    parser.add_argument(
+        "--format", choices=FORMATS, default="hub", help="a repository (hub, the default) or one file (module)"
+    )
     parser.set_defaults(run=_run)
 
 

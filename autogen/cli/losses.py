@@ -13,12 +13,12 @@ from autogen.cli.usage import UsageError
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     """The command's arguments."""
-    text = "list the losses, on which path each runs, and in how many launches"
+    text = "list the losses, with the path and the number of launches of each"
     parser = commands.add_parser("losses", help=text, description=f"{text[0].upper()}{text[1:]}; none is run.")
     parser.add_argument(
-        "names", nargs="*", metavar="LOSS", help="the name of a class; by default all, which takes a while"
+        "names", nargs="*", metavar="LOSS", help="a class of autogen.losses; by default all, which takes a while"
     )
-    parser.add_argument("--json", action="store_true", help="print all that is known, as JSON")
+    parser.add_argument("--json", action="store_true", help="print everything that is known of each loss, as JSON")
     parser.set_defaults(run=_run)
 
 

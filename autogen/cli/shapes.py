@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 GRAMMAR = """\
 inputs (--shapes): one for each argument of the call, separated by commas
-  8x10          float32, drawn from a normal distribution; `scalar` is a tensor without dimensions
-  8x10:bf16     of another dtype: f16 bf16 f32 f64 i8 i16 i32 i64 u8 bool, or torch's names
-  8:int64       integers below the number of classes, which is dimension 1 of the first input of floats
+  8x10          a float32 tensor (8, 10) from a normal distribution; `scalar` is a tensor without dimensions
+  8x10:bf16     another dtype: f16 bf16 f32 f64 i8 i16 i32 i64 u8 bool, or torch's names
+  8:int64       class indices: integers below dimension 1 of the first floating-point input
   8:int64<50    integers below 50
-  8x10@prob     within 0 and 1; also @positive, @sign (-1 or 1), @softmax and @log_softmax (along dimension 1); integers
-                may be @positive (CTC's labels: 2x3:int64<5@positive) or @sign
-  8x10+grad     asks for a gradient, as the first input of floats does; that one does not with -grad
-  mask=8:bool   the argument of that name
+  8x10@prob     numbers between 0 and 1; also @positive, @sign (-1 or 1), @softmax and @log_softmax (along dimension 1);
+                integers may be @positive (CTC's labels: 2x3:int64<5@positive) or @sign
+  8x10+grad     requires a gradient, as the first floating-point input does by default; -grad turns that off
+  mask=8:bool   a keyword argument
   =0.5          a Python value, such as =(9,9) or =None
 """
 

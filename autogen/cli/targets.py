@@ -66,7 +66,11 @@ def add_call(parser: argparse.ArgumentParser) -> None:
     """The arguments that say which call of which loss."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = shapes.GRAMMAR
-    parser.add_argument("loss", metavar="MODULE:LOSS", help="such as autogen.losses:CTCLoss or losses.py:MyLoss")
+    parser.add_argument(
+        "loss",
+        metavar="MODULE:LOSS",
+        help="a class, an object or a function, such as autogen.losses:CTCLoss or losses.py:my_loss",
+    )
     parser.add_argument(
         "--shapes", required=True, help="the inputs of a call, such as 8x128256:bf16,8:int64; see below"
     )
@@ -75,9 +79,9 @@ def add_call(parser: argparse.ArgumentParser) -> None:
         dest="options",
         metavar="NAME=VALUE,...",
         default="",
-        help="arguments that a class, or function, is given",
+        help="arguments of the class's constructor, or further ones of the function, such as reduction=sum",
     )
-    parser.add_argument("--device", help="where tensors are; by default a GPU if there is one, else the CPU")
+    parser.add_argument("--device", help="the device of the inputs; by default a GPU if there is one, else the CPU")
 
 
 def target_of(options: argparse.Namespace) -> Target:

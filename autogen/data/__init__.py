@@ -7,10 +7,10 @@
 
 Samples are tensors, NumPy arrays, numbers and text, also in dictionaries, lists, tuples, named tuples, and in
 dataclasses that `torch.export.register_dataclass` has made known to torch; a batch has the containers of its samples.
-`fields` names those whose first dimension is of another length in each sample: by keys, names and numbers, with points
-between ("target.boxes", "1"), where one name stands for all below it. Without `fields`, all tensors but those without
-dimensions are taken for such. So what a field becomes never depends on whether some lengths happen to be equal. All
-other fields become what torch's `default_collate` makes of them.
+`fields` names those whose first dimension differs from sample to sample: by keys, names and indices joined by dots,
+such as "target.boxes" and "1", where a name stands for everything below it. Without `fields`, these are all tensors
+that have dimensions. So what a field becomes never depends on whether some lengths happen to be equal. All other fields
+are collated by torch's `default_collate`.
 """
 
 from __future__ import annotations

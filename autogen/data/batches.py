@@ -20,11 +20,11 @@ _Join = Callable[[str, list[Tensor]], Any]
 
 
 class Padded(NamedTuple):
-    """Sequences of many lengths, each padded to the longest.
+    """A batch of variable-length sequences, padded to one length.
 
     Attributes:
-        values: (B, L, ...).
-        lengths: (B) int64: how much of each row is no padding.
+        values: (B, L, ...), of the dtype of the sequences.
+        lengths: (B) int64, the length of each sequence without padding.
     """
 
     values: Tensor
@@ -36,14 +36,17 @@ class Padded(NamedTuple):
 
 
 def ragged_collate(samples: Sequence[Any], fields: Collection[str | int] | None = None) -> Any:
-    """A batch of samples, in which each field of many lengths is one jagged tensor, without padding.
+    """Collate samples into a batch whose variable-length fields are jagged tensors, without padding.
 
-    Its `.values()` (T, ...) are the sequences one after the other, its `.unbind()` the tensors of the samples. Fields
-    that have the same lengths share their offsets, so torch combines them: boxes with their labels.
+    The `.values()` (T, ...) of a jagged tensor are the sequences one after the other, its `.unbind()` the tensors of
+    the samples. Fields of the same lengths share their offsets, so that torch can combine them: boxes with labels.
 
     Args:
-        samples: what a `DataLoader` hands over: at least one sample.
-        fields: which are of many lengths, as above.
+        samples: the samples, as a `DataLoader` passes them; at least one.
+        fields: the names of variable-length fields, such as "target.boxes"; see `autogen.data`.
+
+    Returns:
+        The batch, in the containers of a sample.
 
     Raises:
         DataError: a ValueError. Samples have other fields than the first one; a field has another dtype, number of
@@ -68,16 +71,19 @@ def padded_collate(
     length: int | None = None,
     value: float = 0.0,
 ) -> Any:
-    """A batch of samples, in which each field of many lengths is a `Padded`: a tensor (B, L, ...), and the lengths.
+    """Collate samples into a batch whose variable-length fields are `Padded`: a tensor (B, L, ...) and the lengths.
 
     Args:
-        samples: what a `DataLoader` hands over: at least one sample.
-        fields: which are of many lengths, as above.
-        length: L, so that all batches have one shape; by default that of the longest sequence in this batch.
-        value: what the padding consists of.
+        samples: the samples, as a `DataLoader` passes them; at least one.
+        fields: the names of variable-length fields, such as "target.boxes"; see `autogen.data`.
+        length: L, for batches of one shape; by default the length of the longest sequence in this batch.
+        value: the value of the padding.
+
+    Returns:
+        The batch, in the containers of a sample.
 
     Raises:
-        DataError: a ValueError. As `ragged_collate`, or a sequence is longer than `length`.
+        DataError: a ValueError, as from `ragged_collate`, or because a sequence is longer than `length`.
     """
 
     def join(name: str, tensors: list[Tensor]) -> Padded:
@@ -162,18 +168,21 @@ def _traits(value: Any, is_ragged: bool) -> tuple[Any, ...]:
 
 
 def to_device(batch: Any, device: torch.device | str | int, non_blocking: bool = True) -> Any:
-    """A batch on another device, in containers of the same types.
+    """Copy a batch to a device, in containers of the same types.
 
-    Each tensor is one copy, those that occur twice once, and lists of tensors are one copy together: they are packed
-    into one buffer on the host, of all dtypes, and become views of it on the device. A jagged tensor is two copies, its
-    values and its offsets, and torch is told the greatest length, if the host knows it. To a GPU, what is copied is
-    pinned first, if it is not (a `DataLoader` with `pin_memory` has done so; then tensors of a list are copied one by
-    one), so the host waits for nothing. What is no tensor stays as it is, and what has a `to` of its own moves by that.
+    A tensor takes one copy, also if it occurs twice. All tensors of a list take one copy together: they are packed into
+    one buffer on the host, whatever their dtypes, and are views of it on the device. A jagged tensor takes two, its
+    values and its offsets, and torch is told the greatest length, if the host knows it. For a GPU, memory that is not
+    pinned is pinned first, so that the host waits for nothing; after a `DataLoader` with `pin_memory`, tensors of a
+    list are copied one by one. An object with a `to` of its own moves by that; other objects stay as they are.
 
     Args:
-        batch: tensors, jagged ones too, in containers as above.
-        device: where to.
+        batch: tensors, jagged ones too, in containers as in `autogen.data`.
+        device: the target.
         non_blocking: whether the host may go on before tensors are copied, as in `Tensor.to`.
+
+    Returns:
+        The batch on the device.
     """
     return _Move(torch.device(device), non_blocking)(batch)
 

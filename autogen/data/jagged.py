@@ -20,23 +20,22 @@ def ragged(
     *,
     check: bool = False,
 ) -> Tensor:
-    """A jagged `NestedTensor` (`torch.jagged`) of B sequences: `values[offsets[k] : offsets[k + 1]]` is the k-th.
+    """Make a jagged `NestedTensor` (`torch.jagged`) of B sequences; the k-th is `values[offsets[k] : offsets[k + 1]]`.
 
-    It is a view of `values`, so gradients flow to it, and `.values()` and `.offsets()` are what was given. To combine
-    two jagged tensors, torch wants both made with the same tensor of offsets. There may be no sequence, and sequences
-    of no element.
+    It is a view of `values`, so gradients flow to it, and `.values()` and `.offsets()` are what was given. torch can
+    combine two jagged tensors only if both were made with the same tensor of offsets. B may be 0, and so may a length.
 
-    Numbers that are on the host (a list, or a tensor on the CPU) are always checked, and tell torch the greatest
-    length, which torch would wait for a GPU to find out (`torch.nested.to_padded_tensor`). Those on a device are read
-    only with `check=True`, which waits for it; else wrong ones are not noticed. Inside of `torch.compile` no numbers
-    are read. The least length is not passed on: of losses nobody asks for it, and `torch.compile` would compile anew
-    where it becomes 0 or 1.
+    Offsets or lengths on the host (a list, or a tensor on the CPU) are always checked, and tell torch the greatest
+    length, for which torch would otherwise wait for the GPU (`torch.nested.to_padded_tensor`). Those on a device are
+    read only with `check=True`, which waits for the device; else errors in them are not noticed. Inside `torch.compile`
+    none are read. torch is not told the least length: no loss needs it, and `torch.compile` would recompile where it
+    becomes 0 or 1.
 
     Args:
         values: (T, ...), of any dtype, on any device: all sequences, one after the other.
         offsets: (B + 1) int64 or int32, on the device of `values`, or a list: where each sequence begins, and T.
-        lengths: (B) likewise, instead of `offsets`: the length of each sequence. It makes a new tensor of offsets.
-        check: whether to wait for numbers on a device and check these, too.
+        lengths: (B) likewise, instead of `offsets`: the length of each sequence. A new tensor of offsets is made.
+        check: whether to check offsets or lengths on a device, too, which waits for the device.
 
     Returns:
         (B, *, ...), where * is the length of each sequence.

@@ -35,29 +35,32 @@ def export(
     layer_name: str | None = None,
     version: int = 1,
 ) -> Path:
-    """Write a loss as code that needs torch and Triton, and not this package; returns where it is.
+    """Write a loss as code that needs torch and Triton, but not this package.
 
-    The kernels are those of a call with the example inputs, for all sizes of their dimensions. Inputs that require a
-    gradient have one; where none does, the first of floating point has. What differs in a call (dtypes, numbers of
-    dimensions, options of the loss, sizes that are guarded or of fewer than two elements, a gradient of another input,
-    autocast, no GPU) is computed in torch. Other strides are copied first.
+    The kernels are those of a call with the example inputs, for all sizes of their dimensions. They compute gradients
+    of the inputs that require one, or of the first floating-point input if none does. Calls that differ otherwise (in
+    dtypes, numbers of dimensions, options of the loss, sizes that are guarded or below two, the inputs that require a
+    gradient, autocast, or without a GPU) are computed in torch. Tensors of other strides are copied first.
 
     Args:
         loss: a module or function, decorated or not.
         example_inputs: its arguments; the tensors may be on the CPU.
         path: for "hub" the folder of the new repository, for "module" the new file, or the folder to put it in.
-        format: "hub", a repository that `kernels.LocalLayerRepository` loads, or "module", one file with the kernels,
-            an `autograd.Function` and a function with the loss's tensors as arguments.
-        name: of the repository, by default the loss's, as `bce-with-logits-loss`.
-        layer_name: of the layer in the repository, by default the loss's name.
-        version: of the repository.
+        format: "hub" for a repository that `kernels.LocalLayerRepository` loads, or "module" for one file with the
+            kernels, an `autograd.Function`, and a function that takes the loss's tensors.
+        name: the name of the repository, by default that of the loss in the form `bce-with-logits-loss`.
+        layer_name: the name of the layer in the repository, by default that of the loss.
+        version: the version of the repository.
+
+    Returns:
+        The path of what was written. Nothing is written when an error is raised.
 
     Raises:
-        ExportError: there is more to the loss than generated kernels.
+        ExportError: the loss needs more than generated kernels.
         AutogenError: some part of the loss has no kernel.
         FileExistsError: there is something at the path.
         TypeError: the inputs do not fit the loss's signature, or `loss` is a class.
-        ValueError: an argument that is not understood. Nothing is written when an error is raised.
+        ValueError: another argument is not understood.
     """
     if format not in get_args(Format):
         raise ValueError(f'an export has the format "hub" or "module", not {format!r}')

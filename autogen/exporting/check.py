@@ -23,9 +23,15 @@ _SECONDS = 120
 
 
 def check_export(path: str | Path) -> list[str]:
-    """What `kernels` would refuse of the repository at a path, a sentence each; nothing if it is fine.
+    """Find out what Hugging Face `kernels` would refuse of a repository.
 
-    Its code is run, in another process and without the network.
+    The code in the repository is run, in another process and without the network.
+
+    Args:
+        path: the folder of the repository, as `export` writes it.
+
+    Returns:
+        A sentence for each problem; an empty list if there is none.
 
     Raises:
         ImportError: `kernels` is not installed.

@@ -44,17 +44,17 @@ def kernelize(
 ) -> _Model:
     """Run the losses of a model on kernels, in place.
 
-    Of all modules, those of a loss class of `torch.nn`, of a class that inherits its `forward`, and of classes given to
-    `make_extensible`, get another `forward`; classes, names of modules and the `state_dict` stay as they are. Kernels
-    that are registered for the class's name (`register_mapping`, `use_mapping`) come before ours. Losses of
-    `autogen.losses` have kernels already. What was chosen is logged by the logger `autogen`, at level INFO. Another
-    call changes the mode.
+    Modules of a loss class of `torch.nn`, of a class that inherits its `forward`, and of classes given to
+    `make_extensible` get another `forward`; classes, names of modules and the `state_dict` stay as they are. Kernels
+    that are registered for the class's name (`register_mapping`, `use_mapping`) are preferred to those of this package.
+    Losses of `autogen.losses` have kernels already. The logger `autogen` logs each choice at level INFO. A further call
+    changes the mode.
 
     Args:
-        model: any module, a loss among them.
+        model: any module, which may be a loss itself.
         mode: `Mode.TRAINING`, or `Mode.INFERENCE`, which has no gradients; each also `| Mode.TORCH_COMPILE`.
-        device: where the model runs; by default where its first parameter is, or its first buffer. A model with neither
-            has its losses kernelized for the device of their first call, if `use_fallback`.
+        device: where the model runs; by default where its first parameter is, or else its first buffer. If it has
+            neither, and `use_fallback` is set, its losses are kernelized for the device of their first call.
         use_fallback: whether a module keeps its `forward` where there is no kernel for the mode and device.
 
     Returns:

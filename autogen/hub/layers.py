@@ -35,7 +35,7 @@ placed: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
 
 @dataclass(frozen=True)
 class LossLayer:
-    """A loss of `torch.nn` on our kernels, for a mapping of `kernels`.
+    """A loss of `torch.nn` on the kernels of this package, for a mapping of `kernels`.
 
     Args:
         layer_name: the name of the class in `torch.nn`.
@@ -55,7 +55,11 @@ class LossLayer:
 
 
 def mapping() -> dict[str, dict[str, dict[Mode, LossLayer]]]:
-    """Our layers for the losses of `torch.nn`, as `kernels.use_kernel_mapping` takes them: name, device, mode."""
+    """The layers of this package for the losses of `torch.nn`, as `kernels.use_kernel_mapping` takes them.
+
+    Returns:
+        Layer name -> device -> mode -> layer.
+    """
     found = {}
     for name in LOSSES:
         training, inference = LossLayer(name), LossLayer(name, has_backward=False)

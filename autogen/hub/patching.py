@@ -66,7 +66,7 @@ class _Replacement:
 
 
 class Patch:
-    """What `patch` has replaced, until `undo`, or the end of a `with` block of it."""
+    """The functions that a call of `patch` replaced, until `undo` or the end of a `with` block of this object."""
 
     def __init__(self, replacement: _Replacement) -> None:
         self._replacement, self._depth = replacement, 0
@@ -92,23 +92,23 @@ _of_torch: list[_Replacement] = []  # the one, from the first call on
 
 
 def patch(model: nn.Module | None = None) -> Patch:
-    """Have the losses of `torch.nn.functional` run on kernels, or the `loss_function` of one model.
+    """Run the losses of `torch.nn.functional`, or the `loss_function` of one model, on kernels.
 
         with autogen.patch():
             loss = model(batch)         # calls F.cross_entropy
         patch = autogen.patch(model)    # a model of Hugging Face's, until patch.undo()
 
-    Whoever looks a loss up in `torch.nn.functional` when it is called finds that of `autogen.functional`: modules of
-    `torch.nn`, in all threads, inside `torch.compile` too. A name that was imported from there before stays torch's.
-    Losses with `use_autogen=False`, or the policy "disabled", run in torch. Patches may be undone in any order, and
-    the last one puts torch's own functions back.
+    The losses in `torch.nn.functional` are replaced by those of `autogen.functional`, for everything that looks them up
+    there when it is called: modules of `torch.nn`, in all threads, inside `torch.compile` too. A name that was imported
+    from there before stays torch's. Losses with `use_autogen=False`, or the policy "disabled", run in torch. Patches
+    may be undone in any order; torch's own functions are back when the last one is undone.
 
     Args:
-        model: a model with an attribute `loss_function`, which then is that function, decorated: with what it does
-            around the loss, such as shifting labels, in the same kernels.
+        model: a model with an attribute `loss_function`. It is decorated, so that what it does around the loss, such as
+            shifting labels, is in the same kernels; `torch.nn.functional` stays as it is.
 
     Returns:
-        What undoes it; as a `with` block, at the end of the block.
+        The patch, whose `undo` restores what was there; as a context manager it does so at the end of the block.
 
     Raises:
         TypeError: the model has no `loss_function` of its own that is a function.

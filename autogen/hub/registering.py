@@ -31,8 +31,7 @@ extensible: weakref.WeakSet[type[nn.Module]] = weakref.WeakSet()
 def make_extensible(
     cls: type[nn.Module], name: str, condition: Callable[[nn.Module], bool] | None = None
 ) -> type[nn.Module]:
-    """Let kernels that are registered under a name take the place of a class's `forward`, in `kernelize` and that of
-    `kernels`.
+    """Let registered kernels replace the `forward` of a class, in `autogen.kernelize` and `kernels.kernelize`.
 
     The class keeps doing what it does; it gets the attributes by which `kernels` knows it. A UserWarning says that the
     `forward` of somebody else's class may change with a release, while its kernels stay as they are.
@@ -63,18 +62,19 @@ def make_extensible(
 
 
 def register_mapping(mapping: Mapping[str, Mapping[Device | str, Any]]) -> None:
-    """Register kernels in the current context (`contextvars`), over those that are registered there.
+    """Register kernels in the current context (`contextvars`), in addition to those that are registered there.
 
-    Threads and tasks with a context of their own do not see it. What is registered comes before our own kernels in
-    `kernelize`. The smallest capability interval that holds a device's is taken; the same interval again replaces it.
+    Threads and tasks with a context of their own do not see it. `kernelize` prefers registered kernels to those of this
+    package. Of several capability intervals, the smallest that contains the device's capability is chosen; to register
+    the same interval again replaces its kernels.
 
     Args:
         mapping: layer name -> device (a name, or a `Device` with a capability interval, both ends included) ->
             a repository, or one per `Mode`. One without a mode is for `Mode.FALLBACK`: where no other mode fits.
 
     Raises:
-        TypeError: a layer takes other arguments than the class whose place it takes, or something has not the types
-            above. Layers of the hub are not looked at before they are used.
+        TypeError: a layer takes other arguments than the class that it replaces, or the mapping has other types than
+            above. Layers of the hub are not checked before they are used.
         ValueError: an unknown device or mode.
         FileNotFoundError: the folder of a local repository is not there.
     """

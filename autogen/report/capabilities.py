@@ -24,7 +24,12 @@ class Capability:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What `capabilities` finds; `dataclasses.asdict` makes plain data of it."""
+    """What `capabilities` returns; `dataclasses.asdict` makes plain data of it, and `str` a short text.
+
+    Attributes:
+        capabilities: what the package does, each with a summary and the items that belong to it.
+        environment: versions, devices, extras and settings found here.
+    """
 
     capabilities: tuple[Capability, ...]
     environment: Environment
@@ -47,7 +52,7 @@ class Capabilities:
 
 
 def capabilities() -> Capabilities:
-    """The three capabilities (docs/capabilities.md has an example of each), and what is installed here."""
+    """What the package can do (see `docs/capabilities.md`), and which versions, devices and settings are here."""
     from autogen import losses
 
     kinds = ("a class of modules", "a module", "a function", "a method", "what torch.compile captures, by its backend")

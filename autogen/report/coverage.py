@@ -22,14 +22,14 @@ class SupportedLoss:
     """How a loss runs, as `explain` says of a call of it on a device that has kernels.
 
     Attributes:
-        name: the loss's name, and what a sample of several is of.
+        name: the loss's name and, if it has several samples, which one this is.
         path: "generated", "handwritten", "partial" (torch runs a part of it) or "eager" (torch runs all of it).
-        reason: why.
-        launches: kernels launched forward, and backward.
-        dtypes: of the dtypes that were tried, those of this path: "fp16", "bf16", "fp32", "fp64".
-        options: the arguments of the constructor, without those that torch has deprecated.
+        reason: why it takes this path.
+        launches: the numbers of launches forward and backward.
+        dtypes: those of "fp16", "bf16", "fp32" and "fp64" that were tried and take this path.
+        options: the names of the constructor's arguments, without those that torch has deprecated.
         torch_steps: the operations that torch runs.
-        falls_back: which calls torch runs, or a part of them, though the loss has kernels; empty if none is known.
+        falls_back: which calls run in torch, or partly so, though the loss has kernels; empty if none is known.
         is_of_torch: whether it is a loss of `torch.nn`.
     """
 
@@ -47,17 +47,20 @@ class SupportedLoss:
 def supported_losses(
     *names: str, dtypes: Collection[str] = ("fp32",), progress: Callable[[str], None] | None = None
 ) -> dict[str, SupportedLoss]:
-    """Every loss of `autogen.losses`, or those of some names, and how it runs where kernels can run.
+    """List how each loss of `autogen.losses` runs on a device that has kernels.
 
-    Each is captured and compiled up to Triton, which takes a second for three, but none is run: no GPU is needed.
+    Each is captured and compiled up to Triton, about three per second, but not run, so that no GPU is needed.
 
     Args:
-        *names: of the classes; by default all.
-        dtypes: which to try, of "fp16", "bf16", "fp32" and "fp64".
-        progress: is told the name of each loss that is looked at.
+        *names: names of classes of `autogen.losses`; by default all.
+        dtypes: the dtypes to try, from "fp16", "bf16", "fp32" and "fp64".
+        progress: called with the name of each loss before it is captured.
+
+    Returns:
+        A `SupportedLoss` for each sample call, by its name.
 
     Raises:
-        ValueError: a name that is no loss's, or an unknown dtype.
+        ValueError: an unknown name or dtype.
     """
     from autogen import losses
 

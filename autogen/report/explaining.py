@@ -18,10 +18,10 @@ from autogen.settings.policies import Policy, resolve
 
 
 def explain(loss: Any, *args: Any, **kwargs: Any) -> Report:
-    """How `loss(*args, **kwargs)` would run, without running it.
+    """Report how `loss(*args, **kwargs)` would run, without running it.
 
-    A loss that is not decorated is reported as `autogen_loss` would make it. Computed is only what decides about the
-    call: what values decide the size of (`nonzero`), what `AdaptiveLogSoftmaxWithLoss` multiplies, and, of a loss that
+    A loss that is not decorated is reported as `autogen_loss` would make it. Only what decides about the call is
+    computed: what values decide the size of (`nonzero`), what `AdaptiveLogSoftmaxWithLoss` multiplies, and, of a loss that
     torch captures in several graphs, all but the last.
 
     Args:

@@ -14,21 +14,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DirectionReport:
-    """Forward or backward of a loss.
+    """The forward or backward kernels of a loss, as `explain` reports them.
 
     Attributes:
-        launches: kernels launched per call.
-        source: the Triton modules, as text.
-        bytes_moved: bytes read and written by the kernels for the given sizes, each tensor counted once per pass over
-            it, and once per program that walks it beside rows that have nothing to do with it. A computed index counts
-            one element per index. Of handwritten kernels, each tensor counts once, as a whole.
-        bytes_minimum: bytes of everything that must be read or written at least once, likewise.
+        launches: the number of kernel launches per call.
+        source: the source of the Triton modules.
+        bytes_moved: bytes that the kernels read and write for the given sizes. A tensor counts once per pass over it,
+            and once per program that reads it anew; a read at computed indices counts one element per index. For
+            handwritten kernels, each tensor counts once.
+        bytes_minimum: bytes of everything that must be read or written at least once.
         kernels: the names of the kernels.
-        torch_steps: what torch runs before or between them, each with the user's source line.
-        cuts: for every kernel but the first, why the one before could not do its work as well.
-        configs: of each generated kernel the tiles and warps, and whether these are the default's or tuned.
-        passes: of kernels that walk rows more than once, what they read again, and which reduction waits for which.
-        chunks: of matrix products that never exist as a whole, how many rows do. Launches and bytes are of all chunks.
+        torch_steps: what torch runs before or between the kernels, each with the user's source line.
+        cuts: for every kernel but the first, why the one before could not do its work, too.
+        configs: for each generated kernel, its tiles and warps, and whether they are the default or tuned.
+        passes: for kernels that walk rows more than once, what they read again, and which reduction waits for which.
+        chunks: for matrix products computed in chunks, how many rows a chunk has. `launches`, `bytes_moved` and
+            `bytes_minimum` are of all chunks.
     """
 
     launches: int
@@ -45,12 +46,12 @@ class DirectionReport:
 
 @dataclass(frozen=True)
 class Report:
-    """What `explain` found.
+    """How a call of a loss runs, as `explain` reports it; `str` of it is a text for people.
 
     Attributes:
         loss: the loss's name.
         path: "generated", "handwritten", "partial" (torch runs a part of it), "eager" or "inductor".
-        reason: one sentence: why this path; with the user's source line where one is to blame.
+        reason: why the call takes this path, in one sentence, with the user's source line if one is the reason.
         forward: the forward kernels, None if the path is "eager" or "inductor".
         backward: the backward kernels, None if there are none.
         breaks: why torch ends a graph of the loss before the loss does, each with the user's source line.
@@ -70,11 +71,11 @@ class Report:
 
     @property
     def graph(self) -> torch.fx.GraphModule | None:
-        """The first of `graphs`, which of most losses is the only one."""
+        """The first of `graphs`, which for most losses is the only one; None if there is none."""
         return self.graphs[0] if self.graphs else None
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON has it: dictionaries, lists, numbers and text, graphs as source."""
+        """The report as dictionaries, lists, numbers and strings that JSON can hold; graphs are source."""
         return {
             "loss": self.loss,
             "path": self.path,

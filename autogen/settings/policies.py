@@ -17,19 +17,19 @@ KEY = "autogen_policy"
 
 
 class Policy(str, Enum):
-    """How far generated kernels take the place of torch."""
+    """Whether losses run on kernels or in torch; a string as well, as in `Policy("default") == "default"`."""
 
     DISABLED = "disabled"
     """Torch only."""
 
     DEFAULT = "default"
-    """The best known path, quietly falling back to torch."""
+    """Handwritten or generated kernels where there are some, else torch."""
 
     AGGRESSIVE = "aggressive"
     """A generated kernel even where a handwritten one exists."""
 
     MANDATORY = "mandatory"
-    """An `AutogenError` in the place of every fallback to torch."""
+    """Kernels, or an `AutogenError` where the loss would fall back to torch."""
 
     __str__ = str.__str__
 
@@ -51,9 +51,15 @@ _open_blocks = _OpenBlocks()
 
 
 class policy:
-    """`with policy("mandatory"):` sets the policy of the block, for this thread as `torch.no_grad` does.
+    """Set the policy of a block, for this thread, as in `with policy("mandatory"):`.
 
-    One object may be used many times, and blocks may be nested.
+    The innermost block counts; one object may be used for many blocks. A loss with a policy of its own keeps that.
+
+    Args:
+        level: a `Policy`, or "disabled", "default", "aggressive" or "mandatory".
+
+    Raises:
+        ValueError: another text.
     """
 
     def __init__(self, level: Policy | str) -> None:
@@ -85,22 +91,30 @@ _process_policy: Policy | None = None
 
 
 def set_policy(level: Policy | str | None) -> None:
-    """Set the policy of the process; `None` returns to that of the environment, which is read again."""
+    """Set the policy of the process, which holds outside of `with policy(...)` blocks, in all threads.
+
+    Args:
+        level: a `Policy`, or its name; None returns to `AUTOGEN_POLICY`, which is read again, and to policies of files.
+
+    Raises:
+        ValueError: an unknown name, or one in the environment.
+    """
     global _set_policy
     _set_policy = None if level is None else Policy(level)
     _update()
 
 
 def load_runconfig(path: str | os.PathLike[str]) -> None:
-    """Take the policy of the process from a file, unless `set_policy` or `AUTOGEN_POLICY` say something else.
+    """Read the policy of the process from a file; `set_policy` and `AUTOGEN_POLICY` come before it.
 
     Args:
-        path: a YAML file, or a TOML file (by its ending `.toml`), with the key `autogen_policy` in `runconfig`; other
-            keys are other programs'. `AUTOGEN_RUNCONFIG` names a file that is read when autogen is imported.
+        path: a YAML file, or a TOML file if its name ends in `.toml`, with the key `autogen_policy` under `runconfig`,
+            such as `runconfig: {autogen_policy: mandatory}`; keys of other programs are ignored. The file that the
+            environment variable `AUTOGEN_RUNCONFIG` names is read when autogen is imported.
 
     Raises:
-        ValueError: the file is not there, is no such file, or holds an unknown policy, or another key that begins with
-            `autogen_`. Nothing has changed then.
+        ValueError: the file cannot be read or parsed, has no such key, an unknown policy, or another key that begins
+            with `autogen_`. The policy is then as it was.
     """
     global _file_policy
     _file_policy = _policy_in(path)
