@@ -21,8 +21,8 @@ def explain(loss: Any, *args: Any, **kwargs: Any) -> Report:
     """Report how `loss(*args, **kwargs)` would run, without running it.
 
     A loss that is not decorated is reported as `autogen_loss` would make it. Only what decides about the call is
-    computed: what values decide the size of (`nonzero`), what `AdaptiveLogSoftmaxWithLoss` multiplies, and, of a loss that
-    torch captures in several graphs, all but the last.
+    computed: tensors whose size depends on values (`nonzero`), the products of `AdaptiveLogSoftmaxWithLoss`, and, of a
+    loss that torch captures in several graphs, all but the last.
 
     Args:
         loss: a decorated or plain module, or function.
