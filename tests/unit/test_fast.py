@@ -16,7 +16,7 @@ from tests.unit.pipeline import floats
 
 X, T = floats(4, 3, dtype=torch.float32), floats(4, 3, dtype=torch.float32, grad=False, seed=1)
 
-pytestmark = pytest.mark.skipif("not __import__('autogen.runtime.availability').availability.has_interpreter()")
+pytestmark = pytest.mark.skipif("not __import__('autogen.runtime.availability').runtime.availability.has_interpreter()")
 
 
 @autogen_loss(reads="arguments")

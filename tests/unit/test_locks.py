@@ -73,7 +73,7 @@ def test_a_fork_by_the_thread_that_compiles() -> None:
         pass
 
 
-@pytest.mark.skipif("not __import__('autogen.runtime.availability').availability.has_interpreter()")
+@pytest.mark.skipif("not __import__('autogen.runtime.availability').runtime.availability.has_interpreter()")
 def test_a_child_captures_a_loss_while_another_thread_did() -> None:
     loss = autogen_loss(lambda x: (x * 3).sum())
     assert loss(torch.ones(3)) == 9

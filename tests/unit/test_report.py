@@ -18,7 +18,7 @@ import autogen
 from autogen import autogen_loss, explain, losses
 from autogen.report import Report
 
-pytestmark = pytest.mark.skipif("not __import__('autogen.runtime.availability').availability.has_interpreter()")
+pytestmark = pytest.mark.skipif("not __import__('autogen.runtime.availability').runtime.availability.has_interpreter()")
 
 N, C = 1000, 10
 PARTIAL = 2 * 4  # a partial result is written by one block and read by the last

@@ -261,7 +261,7 @@ class TestOptions:
         assert Options().tuning == tuning
         assert Options(tune=False).tuning is None and Options(tune=True).tuning == "profile"
 
-    @pytest.mark.skipif("not __import__('autogen.runtime.availability').availability.has_interpreter()")
+    @pytest.mark.skipif("not __import__('autogen.runtime.availability').runtime.availability.has_interpreter()")
     def test_explain_says_what_is_tuned(self, monkeypatch: pytest.MonkeyPatch) -> None:
         x, t = floats(100, 100, dtype=torch.float32), torch.rand(100, 100)
         loss = autogen_loss(nn.MSELoss(), tune=True)
