@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autogen.losses as ours
-from tests.formulas import chamfer, earth_movers, radiance
+from bench.losses import chamfer, earth_movers, radiance
 
 Shape = tuple[int, ...]
 Inputs = Callable[[Shape, torch.dtype, str], tuple[Tensor, ...]]

@@ -50,8 +50,8 @@ from autogen.runtime.launch import Step, kernels_in
 from autogen.tiling.skew import ACCESS, IN_GROUPS
 from bench.assembly import Access, accesses_of
 from bench.instructions import issued
+from bench.kernel_cases import FLAT, HANDWRITTEN, LOOPED, PROJECTED, ROWS, TILED, Case, Input
 from examples import beyond, written
-from tests.ptx import cases
 
 BOUNDS = Path(__file__).with_name("static.json")
 TARGET = "sm_90"
@@ -78,9 +78,9 @@ class Facts:
 def calls() -> dict[str, Callable[[], Call]]:
     """A call of every loss, by name."""
     found: dict[str, Callable[[], Call]] = {}
-    for case in (*cases.FLAT, *cases.TILED, *cases.ROWS, *cases.LOOPED, *cases.PROJECTED):
+    for case in (*FLAT, *TILED, *ROWS, *LOOPED, *PROJECTED):
         found[str(case)] = partial(_call_of, case, "cpu")
-    for case in cases.HANDWRITTEN:
+    for case in HANDWRITTEN:
         found[str(case)] = partial(_call_of, case, "meta")  # as on a GPU, no value is known
     for size in (beyond.SMALL, beyond.EVEN, beyond.ODD):
         for loss, inputs in beyond.calls(size):
@@ -121,9 +121,9 @@ def _adaptive() -> Call:
     return loss, (torch.ones(512, 64, requires_grad=True), torch.arange(512) * 19)
 
 
-def _call_of(case: cases.Case, device: str) -> Call:
+def _call_of(case: Case, device: str) -> Call:
     def tensor(value: Any) -> Any:
-        return value.tensor(case.dtype, device) if isinstance(value, cases.Input) else value
+        return value.tensor(case.dtype, device) if isinstance(value, Input) else value
 
     options = {name: tensor(value) for name, value in case.options.items()}
     return getattr(autogen.losses, case.loss)(**options), tuple(map(tensor, case.inputs))

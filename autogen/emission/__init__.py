@@ -21,5 +21,5 @@ same to the byte for the same loss, in every process.
 
 To add a shell: a template, a subclass of `Shell` (or `Rows`) that names it, says which mask each level has and what an
 offset is in the kernel's variables, and fills the template's context; its case in `emit`; its tile sizes in
-`autogen.tiling.tiler`; and a case in `tests/ptx/cases.py`.
+`autogen.tiling.tiler`; and a case in `bench/kernel_cases.py`.
 """

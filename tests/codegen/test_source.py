@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.kernel_cases import CASES, Case, kernels
 from tests.codegen.source import Source, tensor_of
-from tests.ptx.cases import CASES, Case, kernels
 
 MAX_LINE = 160
 

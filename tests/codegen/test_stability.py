@@ -13,7 +13,7 @@ import torch
 
 from autogen.aot import kernels_of
 from autogen.losses import CrossEntropyLoss
-from tests.ptx.cases import CASES, Case, kernels
+from bench.kernel_cases import CASES, Case, kernels
 
 ROOT = Path(__file__).parents[2]
 # One of each shell: the whole list would take minutes.

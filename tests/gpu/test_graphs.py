@@ -17,8 +17,8 @@ from torch import Tensor, nn
 import autogen
 import autogen.losses
 from autogen import autogen_loss, explain
+from bench.losses import chamfer, clip, dice, discrepancy, earth_movers, lovasz, pearson, radiance, ranked
 from examples import beyond
-from tests.formulas import chamfer, clip, dice, discrepancy, earth_movers, lovasz, pearson, radiance, ranked
 from tests.gpu.device import DEVICE
 
 Loss = Callable[..., Tensor]

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import autogen.scheduling.launches.kernel
 from autogen import autogen_loss, explain, losses
-from tests.formulas import clip, dice, pearson
+from bench.losses import clip, dice, pearson
 from tests.interpret.agreement import draw, labels
 from tests.interpret.launches import Launches
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import autogen.scheduling.launches.kernel
 from autogen import autogen_loss, explain
-from tests.formulas import clip, dice, lovasz, pearson
+from bench.losses import clip, dice, lovasz, pearson
 from tests.interpret.agreement import agree, draw, labels
 from tests.interpret.launches import Launches
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from autogen import autogen_loss, explain, policy
-from tests.formulas import chamfer, discrepancy, ranked
+from bench.losses import chamfer, discrepancy, ranked
 from tests.interpret.agreement import agree, draw
 from tests.interpret.launches import LAUNCHES
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.formulas import earth_movers, radiance
+from bench.losses import earth_movers, radiance
 from tests.interpret.agreement import agree, draw, labels
 
 

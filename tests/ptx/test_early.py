@@ -11,7 +11,7 @@ from torch import nn
 
 from autogen import autogen_loss
 from autogen.aot import TARGETS, compile_kernel, kernels_of
-from tests.formulas import dice
+from bench.losses import dice
 
 
 def x(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

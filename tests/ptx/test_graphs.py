@@ -13,9 +13,9 @@ from torch import Tensor
 import autogen.scheduling.launches.kernel
 from autogen.aot import TARGETS, SpecializedKernel, compile_kernel, kernels_of
 from autogen.tiling.tiler import HEAVY
+from bench.losses import chamfer, clip, dice, discrepancy, ranked
 from examples import beyond
-from tests.formulas import chamfer, clip, dice, discrepancy, ranked
-from tests.ptx.cases import TRITON
+from tests.ptx.versions import TRITON
 
 UNUSED = 8 if TRITON >= (3, 8) else 0  # bytes of stack of `chosen` that no instruction touches
 SLOW_SINE = 48  # bytes of stack for the sine of a large number, which lgamma of a negative one needs

@@ -15,8 +15,9 @@ import autogen.losses
 from autogen.aot import TARGETS, CompiledKernel, SpecializedKernel, compile_kernel, kernels_of
 from autogen.tiling.skew import IN_GROUPS, OVERLAPPING, WITHIN
 from bench.assembly import Access, Atomic, accesses_of, atomics_of
+from bench.kernel_cases import CASES, F32, FLAT, LOOPED, WIDE, Case, kernels, x
 from tests.interpret.table import ELSEWHERE
-from tests.ptx.cases import CASES, F32, FLAT, LOOPED, TRITON, WIDE, Case, kernels, x
+from tests.ptx.versions import TRITON
 
 LAUNCHES = list(itertools.product(CASES, TARGETS))
 LAST_BLOCK = Atomic("add", "acq_rel", "gpu")

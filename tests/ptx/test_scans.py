@@ -12,7 +12,7 @@ from torch import Tensor
 
 from autogen import autogen_loss
 from bench.static import facts
-from tests.ptx.cases import TRITON
+from tests.ptx.versions import TRITON
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "along rows": lambda p, q: (p.softmax(-1).cumsum(-1) - q.cumsum(-1)).square().mean(),

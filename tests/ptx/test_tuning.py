@@ -18,8 +18,8 @@ from autogen.tuning import Tuner
 from autogen.tuning.candidates import candidates
 from autogen.tuning.skeleton import Skeleton
 from bench.assembly import accesses_of, atomics_of
-from tests.ptx.cases import TRITON
 from tests.ptx.driver import run
+from tests.ptx.versions import TRITON
 from tests.unit.pipeline import Loss, floats, plan_of
 
 X = floats(1000, 1030, dtype=torch.float32)

@@ -106,6 +106,13 @@ def test_modules_say_in_one_line_what_they_are() -> None:
     assert len(files) > 400 and not [file for file, docstring in docstrings.items() if not line.match(docstring)]
 
 
+@pytest.mark.parametrize("folder", ["bench", "examples"])
+def test_no_tool_imports_the_tests(folder: str) -> None:
+    files = {file: ast.parse(file.read_text()) for file in (ROOT / folder).glob("**/*.py")}
+    assert files
+    assert not [file for file, tree in files.items() if any(name.split(".")[0] == "tests" for name in _imported(tree))]
+
+
 @pytest.mark.parametrize("folder", ["losses", "templates"])
 def test_top_level_folder_is_linked_into_the_package(folder: str) -> None:
     assert (ROOT / "autogen" / folder).readlink() == Path("..", folder)

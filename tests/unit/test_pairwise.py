@@ -19,7 +19,7 @@ from autogen.scheduling.rewrites.pairwise import coordinates_apart
 from autogen.scheduling.schedule import backward_of
 from autogen.tiling.space import Space
 from autogen.tiling.tiler import Tiler
-from tests.formulas import chamfer, discrepancy, ranked
+from bench.losses import chamfer, discrepancy, ranked
 from tests.unit.pipeline import Loss, Reference, floats, plan_of, program_of
 
 

@@ -1,4 +1,4 @@
-"""Losses that are tested in the interpreter, compiled for real targets, and run on a GPU."""
+"""Losses written in PyTorch that are tested in the interpreter, compiled for real targets, and measured on a GPU."""
 
 from __future__ import annotations
 

@@ -9,13 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import triton
 
 import autogen.losses
 from autogen.aot import SpecializedKernel, kernels_of
-
-# Versions allocate registers otherwise: a bound that some do not keep is one of each.
-TRITON = tuple(map(int, triton.__version__.split(".")[:2]))
 
 F32, BF16, F64 = torch.float32, torch.bfloat16, torch.float64
 
