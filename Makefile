@@ -63,7 +63,7 @@ check: $(STAMP)   ## run the linter, the formatter's check and the type checker
 	$(RUN) ruff format --check
 	$(RUN) mypy
 
-bench-plots: $(STAMP)   ## draw what bench/run.py has measured, as bench/results/*.svg
+bench-plots: $(STAMP)   ## draw docs/figures/*.svg from bench/results/*.csv
 	$(RUN) bench.plots
 
 clean:   ## remove .venv, builds and caches

@@ -11,7 +11,7 @@ import torch
 
 from autogen.scheduling.chunks.size import rows_per_chunk
 from bench import memory
-from bench.results import Row, latest
+from bench.results import Row, latest, speedup_over
 
 OURS, COMPILED, LIGER, EAGER = "autogen", ("compile", "autotune"), ("liger",), ("eager",)
 LARGE = 256e6  # bytes that forward reads at least
@@ -91,19 +91,11 @@ def _moved(row: Row) -> float:
 
 def _over(rows: Sequence[Row], columns: Sequence[str], mean: float, least: float) -> Verdict:
     """How often ours is as fast as the best of others, forward and backward together."""
-    both = [row for row in rows if row.direction == "both"]
-    others: dict[tuple[str, str, str], float] = {}
-    for row in both:
-        if row.column in columns and row.median is not None:
-            others[_case(row)] = min(row.median, others.get(_case(row), math.inf))
-    ours = [row for row in both if row.column == OURS and row.median is not None and _case(row) in others]
-    ratios = sorted((others[_case(row)] / (row.median or math.inf), _name(row)) for row in ours)
-    if not ratios:
+    found = speedup_over(columns, rows)
+    if found is None:
         return None
-    average = math.exp(sum(math.log(ratio) for ratio, _ in ratios) / len(ratios))
-    lowest, name = ratios[0]
-    figures = f"mean {average:.2f} over {len(ratios)}; least {lowest:.2f} ({name})"
-    return average >= mean and lowest >= least, figures
+    figures = f"mean {found.mean:.2f} over {found.count}; least {found.least:.2f} ({found.least_case} both)"
+    return found.mean >= mean and found.least >= least, figures
 
 
 def _memory(rows: Sequence[Row]) -> Verdict:

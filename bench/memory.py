@@ -1,6 +1,6 @@
 """Measure the peak memory of losses of `hidden @ weight.t()`, beside their inputs.
 
-    python -m bench.memory [--sizes 2048x512x16384] [--dtypes float32,bfloat16] [--chunk 256]
+    python -m bench.memory [--sizes 2048x512x16384] [--dtypes float32,bfloat16] [--chunk 256] [--write]
 
 Sizes are rows x width x classes. Each loss is called forward and backward, in training, by torch eager, by kernels of
 ours for all rows at once and in chunks of rows, by torch's own chunks (`F.linear_cross_entropy`, since torch 2.12), and
@@ -13,12 +13,13 @@ precision, where it is in half, and "workspace" is a chunk of the products with 
 others choose their own. "Ratio" is the peak over all of these; "in half" there are no sums (`sums="weight"`), and of
 torch's products of half precision on the CPU, some copy a factor. "Products" are multiplications of matrices, as a
 multiple of the least three that forward and backward take. It fails if ours in chunks takes more than `BOUND` of what
-it needs.
+it needs. `--write` keeps the rows as `bench/results/memory.csv`, in place of those of the last run.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import functools
 import gc
 import importlib.util
@@ -29,6 +30,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +39,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
+import autogen
 from autogen import autogen_loss, policy
 from autogen.scheduling.chunks.size import rows_per_chunk
 from bench import gpu, host
+from bench.results import FOLDER
 
+FILE = FOLDER / "memory.csv"
 BOUND = 1.15  # of the peak in chunks, over gradients, sums and workspace
 OURS = "autogen, chunks"
 OURS_IN_HALF = "the same, in half"
@@ -121,6 +126,37 @@ class Row:
     def ratio(self) -> float:
         """The peak, of what ours needs in chunks."""
         return self.peak / (self.size.needed - (self.size.sums if self.column == OURS_IN_HALF else 0))
+
+
+def write(rows: Sequence[Row], device: str, versions: str, path: Path) -> None:
+    """Keep the rows of a run as CSV, in place of those that were there."""
+    records = [
+        {
+            "device": device, "versions": versions, "rows": row.size.rows, "width": row.size.width,
+            "classes": row.size.classes, "dtype": _dtype_text(row.size.dtype), "chunk": row.size.chunk,
+            "loss": row.loss, "column": row.column, "peak_bytes": row.peak, "products": row.products,
+        }
+        for row in rows
+    ]  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [*records[0]], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
+
+
+def read(path: Path) -> tuple[str, str, list[Row]]:
+    """The device, the versions and the rows of such a file."""
+    with path.open(newline="", encoding="utf-8") as file:
+        records = list(csv.DictReader(file))
+    rows = []
+    for each in records:
+        count, width, classes, chunk, peak, products = (
+            int(each[name]) for name in ("rows", "width", "classes", "chunk", "peak_bytes", "products")
+        )
+        size = Size(count, width, classes, getattr(torch, each["dtype"]), chunk)
+        rows.append(Row(size, each["loss"], each["column"], peak, products))
+    return records[0]["device"], records[0]["versions"], rows
 
 
 def columns(loss: str, size: Size) -> Iterator[tuple[str, Loss]]:
@@ -205,7 +241,19 @@ def failures(rows: Sequence[Row]) -> list[str]:
 
 
 def _name(size: Size) -> str:
-    return f"{size.rows} x {size.width} x {size.classes} {str(size.dtype)[6:]}"
+    return f"{size.rows} x {size.width} x {size.classes} {_dtype_text(size.dtype)}"
+
+
+def _dtype_text(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _versions() -> str:
+    """What was measured, with Liger-Kernel if it is installed."""
+    parts = [f"autogen-loss {autogen.__version__}", f"torch {torch.__version__}"]
+    if importlib.util.find_spec("liger_kernel"):
+        parts.append(f"Liger-Kernel {version('liger_kernel')}")
+    return ", ".join(parts)
 
 
 def lines(rows: Sequence[Row]) -> Iterator[str]:
@@ -251,6 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sizes", type=_sizes, nargs="+", help="rows x width x classes")
     parser.add_argument("--dtypes", type=_dtypes, help="separated by commas")
     parser.add_argument("--chunk", type=int, help="rows (default: on a GPU ours to choose, else an eighth)")
+    parser.add_argument("--write", action="store_true", help=f"keep the rows as {FILE.name} in {FILE.parent.name}/")
     options = parser.parse_args(arguments)
     torch.manual_seed(0)
     if not gpu.is_there():
@@ -269,6 +318,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows += of_size
     if not importlib.util.find_spec("liger_kernel"):
         print('Liger-Kernel is not installed (pip install ".[bench]"), so it is not beside these.')
+    if options.write:
+        write(rows, gpu.name() if gpu.is_there() else "CPU", _versions(), FILE)
     too_much = failures(rows)
     for text in too_much:
         print(text, file=sys.stderr)

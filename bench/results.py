@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 FOLDER = Path(os.environ.get("BENCH_RESULTS") or Path(__file__).parent / "results")
 DIRECTIONS = ("forward", "backward", "both")
 OURS = ("autogen", "early", "tuned")  # columns
+COMPARED = ("eager", "compile", "liger")  # columns beside "autogen"
 OUT_OF_MEMORY = "out of memory"
 
 Key = tuple[str, str, str, str, str]
@@ -112,6 +114,56 @@ def measured(rows: Iterable[Row]) -> set[Key]:
 def latest(rows: Iterable[Row]) -> list[Row]:
     """The last row of each case, column and direction."""
     return list({(row.case, row.size, row.dtype, row.column, row.direction): row for row in rows}.values())
+
+
+@dataclass(frozen=True)
+class Speedups:
+    """How many times as fast "autogen" is as something else: a ratio of medians for each case, ascending."""
+
+    ratios: dict[str, float]
+
+    @property
+    def mean(self) -> float:
+        """The geometric mean."""
+        return math.exp(sum(map(math.log, self.ratios.values())) / len(self.ratios))
+
+    @property
+    def count(self) -> int:
+        """How many cases both were measured in."""
+        return len(self.ratios)
+
+    @property
+    def least(self) -> float:
+        """The smallest ratio."""
+        return min(self.ratios.values())
+
+    @property
+    def least_case(self) -> str:
+        """The case of the smallest: its name, size and dtype."""
+        return min(self.ratios, key=self.ratios.__getitem__)
+
+
+def speedup_over(columns: Sequence[str], rows: Iterable[Row]) -> Speedups | None:
+    """Over the fastest of some columns in each case, forward and backward together, by the last row of each.
+
+    A case is a loss at a size and a dtype. None if no case was measured both in ours and in one of the columns.
+    """
+    times: dict[str, dict[str, float]] = {}
+    for row in latest(rows):
+        if row.direction == "both" and row.median is not None:
+            times.setdefault(f"{row.case} {row.size} {row.dtype}", {})[row.column] = row.median
+    ratios = {}
+    for case, found in times.items():
+        others = [found[column] for column in columns if column in found]
+        if others and "autogen" in found:
+            ratios[case] = min(others) / found["autogen"]
+    return Speedups(dict(sorted(ratios.items(), key=lambda each: each[1]))) if ratios else None
+
+
+def speedups(rows: Iterable[Row]) -> dict[str, Speedups]:
+    """Over each of the columns `COMPARED` that has cases in common with ours."""
+    rows = list(rows)
+    return {column: found for column in COMPARED if (found := speedup_over([column], rows))}
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -321,7 +321,7 @@ def table(rows: Sequence[Row]) -> str:
 
 def draw(found: dict[int, list[Row]], slots: int, device: torch.device, path: Path) -> None:
     """The µs of the loss and its gradient over batches, a line for each way, as SVG."""
-    from bench.plots import drawing
+    from bench import plots
     from bench.results import Row as Point
 
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU, in Triton's interpreter"
@@ -334,7 +334,7 @@ def draw(found: dict[int, list[Row]], slots: int, device: torch.device, path: Pa
         for batch, rows in found.items()
         for row in rows
     ]
-    path.write_text(drawing(points), encoding="utf-8")
+    plots.save(plots.one_panel(f"Loss and gradient of images x boxes, {where}", points), path)
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[int, list[Row]]:

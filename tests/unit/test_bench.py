@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import subprocess
 import sys
-import xml.etree.ElementTree
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import torch
 
-from bench import goals, gpu, plots, results, run
+from bench import goals, gpu, memory, plots, results, run
 from bench.gpu_cases import cases
 from bench.results import DIRECTIONS, Row
 
@@ -221,17 +222,58 @@ def test_columns_have_the_names_that_can_be_asked_for(capsys: pytest.CaptureFixt
     assert "inductor: choose from eager, torch, compile" in capsys.readouterr().err
 
 
-def test_drawings_are_xml(tmp_path: Path) -> None:
-    larger = replace(ROW, size="16x4", median=9.0)
-    results.append([each for row in (ROW, larger, FAILED) for each in all_directions(row)], tmp_path / "gpu.csv")
-    assert plots.main(tmp_path) == 0
-    root = xml.etree.ElementTree.parse(tmp_path / "gpu.svg").getroot()
-    assert len(root.findall("{http://www.w3.org/2000/svg}polyline")) == 1
+def test_speedups_are_of_the_last_rows_of_what_both_have() -> None:
+    ours = replace(ROW, direction="both", median=2.0)
+    rows = [
+        replace(ours, median=100.0),  # measured again below
+        replace(ours, column="eager", median=8.0), replace(ours, column="compile", median=1.0), ours,
+        replace(ours, column="eager", size="16x4", median=4.0), replace(ours, size="16x4"),
+        replace(ours, column="eager", dtype="bfloat16"), replace(FAILED, direction="both"),
+        replace(ours, column="eager", direction="forward", median=0.01),
+    ]  # fmt: skip
+    found = results.speedups(rows)
+    assert {column: (each.count, each.least, each.least_case) for column, each in found.items()} == {
+        "eager": (2, 2.0, "bce 16x4 float32"),
+        "compile": (1, 0.5, "bce 8x4 float32"),
+    }
+    assert found["eager"].mean == pytest.approx(math.sqrt(2 * 4))
+    best = results.speedup_over(["eager", "compile"], rows)
+    assert best is not None and best.ratios == {"bce 8x4 float32": 0.5, "bce 16x4 float32": 2.0}
+
+
+def texts(path: Path) -> list[str]:
+    """What is written in a figure: matplotlib draws letters as paths, and says in comments which."""
+    ElementTree.parse(path)
+    return re.findall("<!-- (.+) -->", path.read_text())
+
+
+def test_figures_are_drawn_alike_again(tmp_path: Path) -> None:
+    rows = [replace(ROW, case=case, size=size) for case, size in (("bce", "8x4"), ("bce", "16x4"), ("mse", "8x4"))]
+    rows += [replace(row, column="eager", median=9.0) for row in rows]
+    results.append([each for row in (*rows, FAILED) for each in all_directions(row)], tmp_path / "gpu.csv")
+    size = memory.Size(64, 32, 128, torch.float32, 16)
+    of_heads = [memory.Row(size, "cross entropy", column, k << 20, 0) for k, column in ((7, "eager"), (5, memory.OURS))]
+    memory.write(of_heads, "CPU", "torch 2", tmp_path / "memory.csv")
+    for folder in ("once", "again"):
+        options = [str(tmp_path / "gpu.csv"), "--memory", str(tmp_path / "memory.csv"), "--output"]
+        assert plots.main([*options, str(tmp_path / folder)]) == 0
+    once, again = ({each.name: each.read_bytes() for each in (tmp_path / name).iterdir()} for name in ("once", "again"))
+    assert once == again
+    found = {name: texts(tmp_path / "once" / name) for name in once}
+    assert "geometric mean 4.50 (dashed), 3 cases" in found["speed.svg"]
+    assert "mse 8x4 float32" in found["times.svg"] and "How does the time of bce in float32 grow?" in found["sizes.svg"]
+    assert {"7", "5", "torch eager", "autogen, chunks of 16 rows"} <= {*found["memory.svg"]}
+
+
+def test_figures_are_of_the_results(tmp_path: Path) -> None:
+    assert plots.main(["--output", str(tmp_path)]) == 0
+    drawn, kept = ({each.name: texts(each) for each in folder.glob("*.svg")} for folder in (tmp_path, plots.OUTPUT))
+    assert drawn == kept, "run `make bench-plots`"
 
 
 def test_without_results_nothing_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert plots.main(tmp_path) == 2
-    assert "no results" in capsys.readouterr().err
+    assert plots.main([str(tmp_path / "gpu.csv"), "--output", str(tmp_path)]) == 2
+    assert "no results" in capsys.readouterr().err and not [*tmp_path.iterdir()]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -66,3 +66,11 @@ def test_sizes_that_are_none(arguments: list[str], capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit):
         memory.main(arguments)
     assert re.search("is not rows x width|has no row|int8: choose from", capsys.readouterr().err)
+
+
+def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
+    rows = [
+        memory.Row(replace(SIZE, dtype=dtype), "with z-loss", "eager", 12, 34) for dtype in (torch.half, torch.float)
+    ]
+    memory.write(rows, "NVIDIA H200", "torch 2, Triton 3", tmp_path / "new" / "memory.csv")
+    assert memory.read(tmp_path / "new" / "memory.csv") == ("NVIDIA H200", "torch 2, Triton 3", rows)
