@@ -37,7 +37,7 @@ def prepare() -> torch.device:
         SystemExit: a package is missing; the message says how to install it.
     """
     _require("triton", "The demo needs Triton, which is made for Linux: pip install triton")
-    for package, project in (("rich", "rich"), ("sklearn", "scikit-learn")):
+    for package, project in (("rich", "rich"), ("matplotlib", "matplotlib"), ("sklearn", "scikit-learn")):
         _require(package, f'The demo needs {project}: pip install "autogen-loss[demo]", or -e ".[demo]" in a checkout')
     # Compilers keep the other cores busy, and torch's threads would wait for theirs.
     torch.set_num_threads(1)

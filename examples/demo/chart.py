@@ -1,92 +1,102 @@
-"""Charts of lines and of bars as inline SVG; their colours are classes of the page's style sheet."""
+"""Charts of lines and of bars as inline SVG, without a background and in colours for light and dark pages."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+import io
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
+from matplotlib import style
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-WIDTH, HEIGHT = 440, 250
-LEFT, RIGHT, TOP, BOTTOM = 52, 10, 10, 34
-
-Scale = Callable[[float], float]
+TORCH, GENERATED, ROUNDING = "#e08b3e", "#1597a0", "#8a949e"
+SIZE = (5, 2.9)  # inches; the page scales it
+_TEXT = "#7a828b"
+_STYLE = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": _TEXT,
+    "axes.grid": True,
+    "axes.labelcolor": _TEXT,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "font.size": 9,
+    "grid.alpha": 0.3,
+    "grid.color": _TEXT,
+    "legend.frameon": False,
+    "legend.labelcolor": _TEXT,
+    "savefig.transparent": True,
+    "svg.fonttype": "none",
+    "text.color": _TEXT,
+    "xtick.color": _TEXT,
+    "ytick.color": _TEXT,
+}
+_styled = style.context(_STYLE, after_reset=True)
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line: its class in the style sheet, and its value at every step."""
+    """A line: its name, its colour, its value at every step, and how thick it is."""
 
-    style: str
+    name: str
+    color: str
     values: Sequence[float]
+    width: float = 1.5
 
 
+@_styled
 def chart(description: str, lines: Sequence[Line], *, logarithmic: bool = False) -> Markup:
     """Draw lines over the steps they share.
 
     Args:
-        description: what the chart shows, for who cannot see it.
+        description: what the values are, beside their axis and for who cannot see it.
         lines: what to draw, the lowest first.
         logarithmic: whether the values' axis is; then every value is positive.
     """
-    ticks = _decades(lines) if logarithmic else _even_ticks(lines)
-    steps = len(lines[0].values)
-    place: Scale = math.log10 if logarithmic else float
-    low, high = place(ticks[0]), place(ticks[-1])
-
-    def x(step: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * step / max(steps - 1, 1)
-
-    def y(value: float) -> float:
-        return TOP + (HEIGHT - TOP - BOTTOM) * (high - place(value)) / (high - low)
-
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{description}">']
-    for tick in ticks:
-        label = f"1e{math.log10(tick):.0f}" if logarithmic else f"{tick:g}"
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{y(tick) + 4:.1f}" text-anchor="end">{label}</text>')
-    for step in sorted({1, steps // 2, steps}):
-        anchor = "end" if step == steps else "middle"
-        parts.append(f'<text x="{x(step - 1):.1f}" y="{HEIGHT - 12}" text-anchor="{anchor}">{step}</text>')
+    figure = Figure(figsize=SIZE)
+    axes = figure.subplots()
     for line in lines:
-        points = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in enumerate(line.values))
-        parts.append(f'<polyline class="{line.style}" points="{points}"/>')
-    return Markup("\n".join([*parts, "</svg>"]))
+        steps = range(1, len(line.values) + 1)
+        axes.plot(steps, line.values, label=line.name, color=line.color, linewidth=line.width)
+    axes.set(xlabel="step", ylabel=description)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if logarithmic:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(0, 1.1 * max(max(line.values) for line in lines))
+    figure.legend(loc="outside upper center", ncols=len(lines))
+    return _inline(figure, f"{description}, at every step")
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar: its class in the style sheet, what it is of, its length, and that as text."""
+    """A bar: what it is of, its colour and its length."""
 
-    style: str
     name: str
+    color: str
     value: float
-    text: str
 
 
+@_styled
 def bars(description: str, found: Sequence[Bar]) -> Markup:
-    """Draw bars below each other, each under its name."""
-    longest, height = max(bar.value for bar in found), HEIGHT / len(found)
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{description}">']
-    for number, bar in enumerate(found):
-        top, width = number * height + 40, (WIDTH - 100) * bar.value / longest
-        parts.append(f'<text x="0" y="{top - 8:.1f}">{bar.name}</text>')
-        parts.append(f'<rect class="{bar.style}" x="0" y="{top:.1f}" width="{width:.1f}" height="{height - 70:.1f}"/>')
-        parts.append(f'<text x="{width + 8:.1f}" y="{top + (height - 70) / 2 + 4:.1f}">{bar.text}</text>')
-    return Markup("\n".join([*parts, "</svg>"]))
+    """Draw bars below each other, each beside its name; the description is that of their axis."""
+    figure = Figure(figsize=SIZE)
+    axes = figure.subplots()
+    drawn = axes.barh([bar.name for bar in found], [bar.value for bar in found], color=[bar.color for bar in found])
+    axes.bar_label(drawn, fmt="%.0f", padding=3)
+    axes.margins(x=0.15)
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel(description)
+    return _inline(figure, description)
 
 
-def _even_ticks(lines: Sequence[Line]) -> list[float]:
-    """About five round numbers from zero to above the largest value."""
-    highest = max(max(line.values) for line in lines)
-    step = 10 ** math.floor(math.log10(highest / 2))
-    step *= next(factor for factor in (1, 2, 5, 10) if highest / (factor * step) <= 6)
-    return [count * step for count in range(math.ceil(highest / step) + 1)]
-
-
-def _decades(lines: Sequence[Line]) -> list[float]:
-    """Powers of ten, from below the smallest value to above the largest."""
-    low = math.floor(math.log10(min(min(line.values) for line in lines)))
-    high = math.ceil(math.log10(max(max(line.values) for line in lines)))
-    return [10.0**power for power in range(low, max(high, low + 1) + 1)]
+def _inline(figure: Figure, description: str) -> Markup:
+    """An element of a page: without namespaces, and without names of groups, which charts would share."""
+    file = io.StringIO()
+    figure.savefig(file, format="svg", metadata={"Creator": None, "Date": None, "Format": None, "Type": None})
+    text = re.sub(r' (xmlns(:\w+)?="[^"]*"|id="[\w.]+_\d+")', "", file.getvalue().partition("<svg")[2])
+    return Markup(f'<svg role="img" aria-label="{escape(description)}"{text}')

@@ -5,14 +5,12 @@ from __future__ import annotations
 from markupsafe import Markup
 from torch import Tensor, nn
 
-from examples.demo.chart import Bar, Line, bars, chart
+from examples.demo.chart import GENERATED, TORCH, Bar, Line, bars, chart
 from examples.llm_head import WIDTH, Heads, Model
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 460px; margin: 40px auto; }
-svg text { font-size: 12px; fill: #5d6670; } .grid { stroke: #e4e1d9; } polyline { fill: none; stroke-width: 2; }
-polyline.torch { stroke: #f0a35e; stroke-width: 6; } polyline.generated { stroke: #0b6e75; }
-rect.torch { fill: #f0a35e; } rect.generated { fill: #0b6e75; }
+svg { width: 100%; height: auto; }
 """
 
 
@@ -29,14 +27,14 @@ def recurrent(vocabulary: int) -> Model:
 
 def curve_of(heads: Heads) -> Markup:
     """The losses of both runs."""
-    return chart("Loss of both heads", [Line("torch", heads.torch.losses), Line("generated", heads.chunks.losses)])
+    lines = [Line("torch", TORCH, heads.torch.losses, 5), Line("in chunks", GENERATED, heads.chunks.losses)]
+    return chart("loss", lines)
 
 
 def memory_of(heads: Heads) -> Markup:
     """What head and loss of one step allocate, in both runs."""
-    runs = (("torch", "torch", heads.torch), ("generated", "generated kernels, in chunks of tokens", heads.chunks))
-    found = [Bar(style, name, run.peak, f"{run.peak / 1000:.0f} kB") for style, name, run in runs]
-    return bars("Memory of both heads", found)
+    runs = (("torch", TORCH, heads.torch), ("in chunks", GENERATED, heads.chunks))
+    return bars("kB, allocated at most", [Bar(name, color, run.peak / 1000) for name, color, run in runs])
 
 
 def page_of_heads(heads: Heads) -> str:

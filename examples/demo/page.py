@@ -12,7 +12,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from examples.demo import words
-from examples.demo.chart import Line, chart
+from examples.demo.chart import GENERATED, ROUNDING, TORCH, Line, chart
 from examples.demo.findings import Findings
 from examples.demo.heads import curve_of, memory_of
 from examples.demo.training import Difference, Training
@@ -57,13 +57,17 @@ def _highlighted(source: str) -> Markup:
 
 
 def _curve(training: Training) -> Markup:
-    lines = [Line("torch", training.torch.losses), Line("generated", training.generated.losses)]
-    return chart("Training loss at every step of both runs", lines)
+    lines = [
+        Line("torch", TORCH, training.torch.losses, 5),
+        Line("generated kernels", GENERATED, training.generated.losses),
+    ]
+    return chart("loss", lines)
 
 
 def _drift(training: Training) -> Markup:
-    lines = [
-        Line(style, [max(each.parameter, _NOTHING) for each in differences])
-        for style, differences in (("rounding", training.rounding), ("generated", training.differences))
+    pairs = [
+        ("torch, single and double precision", ROUNDING, training.rounding),
+        ("generated and torch", GENERATED, training.differences),
     ]
-    return chart("Largest difference of any parameter at every step", lines, logarithmic=True)
+    lines = [Line(name, color, [max(each.parameter, _NOTHING) for each in found]) for name, color, found in pairs]
+    return chart("largest difference", lines, logarithmic=True)
