@@ -7,7 +7,7 @@ COMPAT ?= 2.11.0-3.6.0 2.13.0-3.7.1 2.14.1-3.8.0
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all fuzz emulate compat examples check bench-plots clean
+.PHONY: help demo test test-all fuzz emulate compat examples check docs bench-plots clean
 
 help:   ## list the targets
 	@sed -nE 's/^([a-z-]+): .*## /make \1\t/p' Makefile
@@ -62,6 +62,14 @@ check: $(STAMP)   ## run the linter, the formatter's check and the type checker
 	$(RUN) ruff check
 	$(RUN) ruff format --check
 	$(RUN) mypy
+
+docs: $(VENV)/.docs   ## check the outputs that the pages show, but for the demo's table, and build the site, build/site
+	$(RUN) examples.refresh_docs --check --skip demo
+	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict
+
+$(VENV)/.docs: $(STAMP)
+	$(RUN) pip install -c constraints.txt -e ".[docs]"
+	touch $@
 
 bench-plots: $(STAMP)   ## draw docs/figures/*.svg from bench/results/*.csv
 	$(RUN) bench.plots

@@ -6,7 +6,7 @@ from pathlib import Path
 from setuptools import setup
 
 ROOT = Path(__file__).parent
-FILES = "https://github.com/autogen-loss/autogen-loss/blob/main/"
+HOME = "https://github.com/autogen-loss/autogen-loss"
 
 for name in ("losses", "templates"):
     if not (ROOT / "autogen" / name).is_dir():  # a folder in an sdist
@@ -18,9 +18,10 @@ for name in ("losses", "templates"):
 
 
 def readme() -> str:
-    """README.md with its relative links made absolute, but for code in which `](` is no link."""
+    """README.md with its relative links made absolute, but for code, in which `](` is no link."""
     parts = (ROOT / "README.md").read_text(encoding="utf-8").split("```")
-    parts[::2] = [re.sub(r"\]\((?!https?:|#)", f"]({FILES}", part) for part in parts[::2]]
+    for folder, link in (("raw", r"(!\[[^\]]*\]\()(?!https?:)"), ("blob", r"(\]\()(?!https?:|#)")):
+        parts[::2] = [re.sub(link, rf"\1{HOME}/{folder}/main/", part) for part in parts[::2]]
     return "```".join(parts)
 
 

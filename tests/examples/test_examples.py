@@ -52,7 +52,7 @@ def test_example(name: str) -> None:
 
 
 def test_every_example_is_run() -> None:
-    tools = {"beyond", "coverage", "package_calls", "packages", "refresh_readme", "run_notebook", "written"}
+    tools = {"beyond", "coverage", "package_calls", "packages", "refresh_docs", "run_notebook", "written"}
     tools |= {"face_boxes"}  # which tests/features run
     files = {file.stem for file in (ROOT / "examples").glob("*.py")} - {"__init__"}
     assert files == tools | set(EXAMPLES)

@@ -200,10 +200,13 @@ def test_metadata_is_complete(archives: Path) -> None:
     # Where PyPI shows the page, no file lies beside it.
     parts = metadata.get_payload().split("```")
     links = re.findall(r"\]\(([^)]+)\)", " ".join(parts[::2]))
-    assert not any(urls["Homepage"] in code for code in parts[1::2])
+    assert parts[1::2] == (ROOT / "README.md").read_text(encoding="utf-8").split("```")[1::2]
     own = [link for link in links if link.startswith(urls["Homepage"])]
     assert own and all(link.startswith(("https://", "#")) for link in links)
-    assert all((ROOT / link.removeprefix(f"{urls['Homepage']}/blob/main/").partition("#")[0]).is_file() for link in own)
+    files = [re.sub(r"^/(blob|raw)/main/|#.*", "", link.removeprefix(urls["Homepage"])) for link in own]
+    assert all((ROOT / file).is_file() for file in files)
+    images = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", " ".join(parts[::2]))
+    assert images and all(image.startswith(f"{urls['Homepage']}/raw/main/") for image in images)
 
 
 def test_classifiers_name_the_versions_of_python() -> None:
