@@ -1,4 +1,4 @@
-"""What mkdocs does not do with a page: links to files outside of docs/, and pages that are such a file."""
+"""What mkdocs does not do with a page: links to files outside of docs/ and to torch, and pages that are such a file."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 FILES = "https://github.com/autogen-loss/autogen-loss/blob/main/"
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
+_OF_TORCH = re.compile(r"<code>(torch\.nn\.\w+Loss)</code>")
+_TORCH = "https://docs.pytorch.org/docs/stable/generated/"
 _LOG = logging.getLogger("mkdocs.hooks.links")
 
 
@@ -33,3 +35,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
     parts[::2] = [_LINK.sub(moved, part) for part in parts[::2]]
     return "```".join(parts)
+
+
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """The page with a link where a docstring names a loss of torch's."""
+    is_of_losses = page.file.src_uri == "losses/torch.md"
+    return _OF_TORCH.sub(rf'<a href="{_TORCH}\1.html"><code>\1</code></a>', html) if is_of_losses else html

@@ -77,7 +77,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_reference_has_every_public_name() -> None:
     pages = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
     documented = {name: re.findall(r"^::: autogen\S*\.(\w+)$", text, re.MULTILINE) for name, text in pages.items()}
-    assert {"__version__", *documented.pop("api.md")} == set(autogen.__all__)
+    assert {"Mode", "__version__", *documented.pop("api.md")} == set(autogen.__all__)
     named = [name for names in documented.values() for name in names]
     assert sorted(named) == sorted(losses.__all__)
 
