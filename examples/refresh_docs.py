@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import io
 import linecache
-import math
 import os
 import re
 import shlex
@@ -40,7 +39,6 @@ _OF_THE_MACHINE = re.compile(r"\d\.\d+e[-+]?\d+|^\(autogen-loss .*\)$", re.MULTI
 
 
 _OTHERS = {"eager": "eager", "compile": "`torch.compile`", "liger": "Liger-Kernel"}  # columns of measured times
-_HEAD = "4096 x 512 x 16384"  # rows, width and classes of what README.md says about memory
 
 
 class Script:
@@ -90,7 +88,7 @@ def run_commands(block: str) -> str:
 
 def sections() -> dict[str, Callable[[], str]]:
     """What makes each section of a page that is not the output of a block."""
-    from examples import beyond, coverage
+    from examples import beyond, coverage, walk
 
     return {
         "beyond": beyond.table,
@@ -99,6 +97,7 @@ def sections() -> dict[str, Callable[[], str]]:
         "goals": _goals,
         "memory": _memory,
         "speed": _speed,
+        "walk": walk.walk,
     }
 
 
@@ -131,20 +130,17 @@ def _goals() -> str:
 
 
 def _speed() -> str:
-    """How fast losses are beside others, forward and backward, over all cases that an H200 has measured."""
+    """How fast losses are beside others, over all cases that an H200 has measured."""
     from bench import results
 
-    rows = [row for row in results.latest(results.read(results.file_of("NVIDIA H200"))) if row.direction == "both"]
-    times = {column: {row.key[1:4]: row.median for row in rows if row.column == column} for column in _OTHERS}
-    ours = {row.key[1:4]: row.median for row in rows if row.column == "autogen" and row.median}
+    found = results.speedups(results.read(results.file_of("NVIDIA H200")))
     lines = ["| on an H200, beside | cases | times as fast, geometric mean | least |", "|---|---|---|---|"]
     for column, name in _OTHERS.items():
-        ratios = [time / ours[case] for case, time in times[column].items() if time and case in ours]
-        mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
-        lines.append(f"| {name} | {len(ratios)} | {mean:.2f} | {min(ratios):.2f} |")
-    slower = {case: time / ours[case] for case, time in times["compile"].items() if case in ours and time < ours[case]}
-    pairs = [ratio for case, ratio in slower.items() if case[0] in ("infonce", "supcon")]
-    others = [ratio for case, ratio in slower.items() if case[0] not in ("infonce", "supcon")]
+        each = found[column]
+        lines.append(f"| {name} | {each.count} | {each.mean:.2f} | {each.least:.2f} ({each.least_case}) |")
+    slower = {case: ratio for case, ratio in found["compile"].ratios.items() if ratio < 1}
+    pairs = [ratio for case, ratio in slower.items() if case.startswith(("infonce ", "supcon "))]
+    others = [ratio for case, ratio in slower.items() if not case.startswith(("infonce ", "supcon "))]
     text = f"Slower than `torch.compile` are {len(slower)} cases: {len(pairs)} of InfoNCE and SupCon"
     text += f" ({min(pairs):.3f} to {max(pairs):.3f} times as fast),\n"
     text += f"and {len(others)} others ({min(others):.3f} to {max(others):.3f})."
@@ -152,15 +148,18 @@ def _speed() -> str:
 
 
 def _memory() -> str:
-    """What losses of a head allocate at most, as `bench.memory` has printed it on the page of measurements."""
-    page = (ROOT / "docs" / "measurements.md").read_text(encoding="utf-8")
+    """What a cross entropy of the largest measured head allocates at most beside its inputs."""
+    from bench import memory
+
+    rows = [row for row in memory.read(memory.FILE)[2] if row.loss == "cross entropy"]
+    count, width, classes = shape = max((row.size.rows, row.size.width, row.size.classes) for row in rows)
     columns = {"eager": "eager", "torch, chunks": "torch, in chunks", "liger, chunks": "Liger-Kernel"}
-    columns["autogen, chunks"] = "autogen-loss"
-    lines = [f"| {_HEAD} | {' | '.join(columns.values())} |", f"|---{'|---' * len(columns)}|"]
+    columns[memory.OURS] = "autogen-loss"
+    lines = [f"| {count} x {width} x {classes} | {' | '.join(columns.values())} |", f"|---{'|---' * len(columns)}|"]
     for dtype in ("bfloat16", "float32"):
-        (found,) = re.findall(rf"^{_HEAD} {dtype}:.*\n((?:  .*\n)+)", page, re.MULTILINE)
-        peaks = dict(re.findall(r"^  cross entropy +(.+?) {2,}([\d.]+)", found, re.MULTILINE))
-        lines.append(f"| {dtype} | {' | '.join(f'{float(peaks[column]):.0f} MB' for column in columns)} |")
+        found = [row for row in rows if str(row.size.dtype) == f"torch.{dtype}"]
+        peaks = {row.column: row.peak for row in found if (row.size.rows, row.size.width, row.size.classes) == shape}
+        lines.append(f"| {dtype} | {' | '.join(f'{peaks[column] / 2**20:.0f} MiB' for column in columns)} |")
     return "\n".join([*lines, ""])
 
 
