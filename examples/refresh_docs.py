@@ -134,7 +134,7 @@ def _speed() -> str:
     from bench import results
 
     found = results.speedups(results.read(results.file_of("NVIDIA H200")))
-    lines = ["| on an H200, beside | cases | times as fast, geometric mean | least |", "|---|---|---|---|"]
+    lines = ["| beside | cases | geometric mean | least |", "|---|---|---|---|"]
     for column, name in _OTHERS.items():
         each = found[column]
         lines.append(f"| {name} | {each.count} | {each.mean:.2f} | {each.least:.2f} ({each.least_case}) |")
@@ -153,8 +153,8 @@ def _memory() -> str:
 
     rows = [row for row in memory.read(memory.FILE)[2] if row.loss == "cross entropy"]
     count, width, classes = shape = max((row.size.rows, row.size.width, row.size.classes) for row in rows)
-    columns = {"eager": "eager", "torch, chunks": "torch, in chunks", "liger, chunks": "Liger-Kernel"}
-    columns[memory.OURS] = "autogen-loss"
+    columns = {memory.OURS: "autogen-loss", "eager": "eager", "torch, chunks": "torch, in chunks"}
+    columns["liger, chunks"] = "Liger-Kernel"
     lines = [f"| {count} x {width} x {classes} | {' | '.join(columns.values())} |", f"|---{'|---' * len(columns)}|"]
     for dtype in ("bfloat16", "float32"):
         found = [row for row in rows if str(row.size.dtype) == f"torch.{dtype}"]
