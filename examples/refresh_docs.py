@@ -133,7 +133,9 @@ def _speed() -> str:
     """How fast losses are beside others, over all cases that an H200 has measured."""
     from bench import results
 
-    found = results.speedups(results.read(results.file_of("NVIDIA H200")))
+    rows = results.read(results.file_of("NVIDIA H200"))
+    found = results.speedups(rows)
+    last = results.speedups([row for row in rows if row.versions == rows[-1].versions])["compile"]
     lines = ["| beside | cases | geometric mean | least |", "|---|---|---|---|"]
     for column, name in _OTHERS.items():
         each = found[column]
@@ -143,7 +145,8 @@ def _speed() -> str:
     others = [ratio for case, ratio in slower.items() if not case.startswith(("infonce ", "supcon "))]
     text = f"Slower than `torch.compile` are {len(slower)} cases: {len(pairs)} of InfoNCE and SupCon"
     text += f" ({min(pairs):.3f} to {max(pairs):.3f} times as fast),\n"
-    text += f"and {len(others)} others ({min(others):.3f} to {max(others):.3f})."
+    text += f"and {len(others)} others ({min(others):.3f} to {max(others):.3f}). Of the\n"
+    text += f"{last.count} cases that were measured last, the geometric mean beside `torch.compile` is {last.mean:.2f}."
     return "\n".join([*lines, "", text, ""])
 
 
