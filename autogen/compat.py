@@ -12,6 +12,7 @@ import functools
 import inspect
 import itertools
 import operator
+import re
 import sys
 import threading
 import traceback
@@ -283,7 +284,7 @@ def _first_sentence(text: str) -> str:
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     explained = next((line.removeprefix("Explanation:").strip() for line in lines if "Explanation:" in line), "")
     first = lines[0] if lines else ""
-    return f"{first}: {explained}" if explained else first
+    return (f"{first}: {explained}" if explained else first).rstrip(".")
 
 
 def source_of(node: torch.fx.Node) -> str:
@@ -670,7 +671,8 @@ def reasons_to_capture(frame: Any) -> list[str]:
         reason = guards.get_guard_fail_reason(
             entry.guard_manager, entry.code, frame.f_locals, entry.compile_id, entry.backend
         )
-        found.append(str(reason).split("\n")[0])
+        first = " ".join(str(reason).split("\n")[0].split())
+        found.append(re.sub(r"^\d+/\d+: ", "", first))
     return found
 
 

@@ -20,11 +20,12 @@ import torch
 
 from autogen.capture.graph import JointGraph
 from autogen.capture.joint import Segment, segment_of
-from autogen.errors import AutogenError, ComparedSumError, ScheduleError, UnsupportedOpError
+from autogen.errors import AutogenError, ScheduleError, UnsupportedOpError
 from autogen.ir.names import spelled
 from autogen.lowering import lower, scans
 from autogen.runtime.compiled import CompiledLoss
 from autogen.runtime.launch import Launcher, Tune, Tuner
+from autogen.scheduling.rewrites.same_bits import ComparedSumError
 from autogen.scheduling.schedule import schedule
 from autogen.settings.options import PLAIN, LaunchConfig, Options
 from autogen.tiling.chosen import Chosen

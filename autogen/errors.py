@@ -67,14 +67,14 @@ class UnsupportedOpError(AutogenError):
 
 
 class ValueBranchError(AutogenError):
-    """The loss takes the value of a tensor into Python; `operation` says how, such as `.item()`."""
+    """The loss needs the value of a tensor on the host, for an `operation` such as a size that depends on it."""
 
     def __init__(self, operation: str, *, where: SourceLine | None = None) -> None:
         self.operation = operation
         super().__init__(
-            f"the loss takes a tensor's value into Python by {operation}",
-            remedy="Choose between values with torch.where, and keep numbers that come from tensors as "
-            f"tensors. {_USE_DEFAULT_POLICY}",
+            f"the loss needs a tensor's value on the host, for {operation}",
+            remedy="Choose between values with torch.where, and keep what is computed from tensors in tensors. "
+            f"{_USE_DEFAULT_POLICY}",
             where=where,
         )
 
@@ -90,7 +90,11 @@ class FallbackWarning(UserWarning):
         super().__init__(loss, reason, further)
 
     def __str__(self) -> str:
-        return f"{self.loss} runs in torch{' for calls of further kinds' * self.further}: {self.reason}"
+        which = " for all other kinds of calls" if self.further else ""
+        return (
+            f"{self.loss} runs in torch{which}: {self.reason}\n"
+            "autogen.explain says what runs where; filter autogen.FallbackWarning to silence this."
+        )
 
 
 class RecompileLimitError(AutogenError):
@@ -100,7 +104,8 @@ class RecompileLimitError(AutogenError):
         self.loss = loss
         super().__init__(
             f"{loss} has no kernels for this call: {reason}",
-            remedy=f"Keep what differs from call to call in tensors, or out of the loss. {_USE_DEFAULT_POLICY}",
+            remedy="Pass what differs between calls as tensors or numbers, or compute it outside of the loss. "
+            'Under the policy "default" torch runs such calls instead.',
         )
 
 
@@ -110,20 +115,21 @@ class GraphBreakError(AutogenError):
     def __init__(self, reason: str, *, where: SourceLine | None = None) -> None:
         super().__init__(
             f"torch cannot capture the loss in one graph: {reason}",
-            remedy="Write this line so that torch.compile(fullgraph=True) takes it. "
-            'Under the policy "default" the loss runs in several parts.',
+            remedy="Rewrite the loss so that torch.compile(fullgraph=True) accepts it. "
+            'Under the policy "default" the loss runs as several graphs, or in torch.',
             where=where,
         )
 
 
 class GraphChangedError(AutogenError):
-    """A call of the loss `loss`, whose graph was to be static, computes something else than the first: `difference`."""
+    """With `static_graph=True`, a call of the loss `loss` has another graph than the first, by a `difference`."""
 
     def __init__(self, loss: str, difference: str) -> None:
         self.loss, self.difference = loss, difference
         super().__init__(
             f"the graph of {loss} has changed: {difference}",
-            remedy="Keep what decides about its operations as it was in the first call, or leave out static_graph.",
+            remedy="Keep the arguments and attributes that select its operations as in the first call, or leave out "
+            "static_graph=True.",
         )
 
 
@@ -132,7 +138,7 @@ class ConfigError(AutogenError, ValueError):
 
     def __init__(self, kernel: str, reason: str, remedy: str) -> None:
         self.kernel = kernel
-        super().__init__(f"config does not go with the kernel {kernel}: {reason}", remedy=remedy)
+        super().__init__(f"config does not fit the kernel {kernel}: {reason}", remedy=remedy)
 
 
 ASKED_FOR = (GraphChangedError, ConfigError)
@@ -147,18 +153,11 @@ class DataError(AutogenError, ValueError):
 
 
 class ScheduleError(AutogenError):
-    """The traced loss does not fit the kernel shapes the generator knows."""
+    """The loss, or a part of it, fits none of the forms of kernels that can be generated, for a `reason`."""
 
     def __init__(self, reason: str, *, where: SourceLine | None = None) -> None:
         remedy = f"Split the loss into smaller losses and add their results. {_USE_DEFAULT_POLICY}"
         super().__init__(reason, remedy=remedy, where=where)
-
-
-class ComparedSumError(ScheduleError):
-    """A value made of sums is compared with an extreme of itself, or with itself along other axes."""
-
-    def __init__(self) -> None:
-        super().__init__("a sum is compared with itself, and added up in more than one way")
 
 
 class UnavailableError(AutogenError):
@@ -166,13 +165,13 @@ class UnavailableError(AutogenError):
 
 
 class GraphError(AutogenError):
-    """The loss `loss` cannot be an op of a graph that `torch.compile` makes, because of `why`."""
+    """The loss `loss` cannot run on kernels inside a function that `torch.compile` compiles, because of `why`."""
 
     def __init__(self, loss: str, why: str) -> None:
         self.loss = loss
         super().__init__(
             f"{loss} has no kernels inside torch.compile: {why}",
-            remedy=f"Call it between graphs, through torch.compiler.disable. {_USE_DEFAULT_POLICY}",
+            remedy=f"Call it outside of compiled code, or through torch.compiler.disable. {_USE_DEFAULT_POLICY}",
         )
 
 
@@ -185,18 +184,24 @@ class ExportError(AutogenError):
 
 
 class RefusedError(AutogenError):
-    """The handwritten kernel of `loss` is not made for a call, because of `what`."""
+    """The handwritten kernel of `loss` cannot be compiled for the GPU `target`."""
 
-    def __init__(self, loss: str, what: str) -> None:
+    def __init__(self, loss: str, target: str) -> None:
         self.loss = loss
-        super().__init__(f"the handwritten kernel of {loss} is not made for {what}", remedy=_USE_DEFAULT_POLICY)
+        super().__init__(
+            f"the handwritten kernel of {loss} is not made for {target}",
+            remedy="Leave out this target: on such a GPU, the loss runs on generated kernels.",
+        )
 
 
-_REPORT = f"This is a defect of autogen: please report it with the loss. {_USE_DEFAULT_POLICY}"
+_REPORT = (
+    "This is a bug in autogen: please report it, with the loss, at "
+    f"https://github.com/autogen-loss/autogen-loss/issues. {_USE_DEFAULT_POLICY}"
+)
 
 
 class InternalError(AutogenError):
-    """The compiler failed on `loss` with `cause`, which is chained to this error: a defect of autogen itself."""
+    """The compiler failed on `loss` with `cause`, which is chained to this error: a bug in autogen itself."""
 
     def __init__(self, loss: str, *, cause: BaseException) -> None:
         self.loss = loss
@@ -208,7 +213,7 @@ class InternalError(AutogenError):
 def defects_of(loss: str) -> Iterator[None]:
     """Turn whatever the compiler raises that is no error of this package into an `InternalError`.
 
-    A defect must not stop a training run: it is logged as what it is, and the loss runs in torch.
+    A bug must not stop a training run: it is logged as what it is, and the loss runs in torch.
     """
     try:
         yield
@@ -234,13 +239,13 @@ class StorageError(CompileError):
 
     problem = "Triton could not read or write a file for the generated kernel"
     remedy = (
-        "See that there is space in Triton's cache (TRITON_CACHE_DIR) and in the temporary folder. "
+        "Make sure that Triton's cache (TRITON_CACHE_DIR) and the temporary folder have space and can be written. "
         f"{_USE_DEFAULT_POLICY}"
     )
 
 
 class SharedCacheError(CompileError):
-    """Others may change what is in the folder `folder` of the cache, as it has the fault `fault`."""
+    """Other users may change what is in `folder` of the cache; `fault` says why."""
 
     def __init__(self, folder: str, fault: str) -> None:
         self.kernel = ""
@@ -248,6 +253,6 @@ class SharedCacheError(CompileError):
         AutogenError.__init__(
             self,
             f"the cache is not safe to use: {folder} {fault}",
-            remedy=f"Delete what is not yours in it and run `chmod go-w {folder}`, or name another folder in "
-            f"AUTOGEN_CACHE_DIR. {_USE_DEFAULT_POLICY}",
+            remedy=f"Delete the files in it that are not yours and run `chmod go-w {folder}`, or set AUTOGEN_CACHE_DIR "
+            f"to another folder. {_USE_DEFAULT_POLICY}",
         )

@@ -126,7 +126,7 @@ class Draft:
     def _device(self) -> torch.device:
         fakes = [node.meta["val"] for node in self.arguments if isinstance(node.meta["val"], torch.Tensor)]
         if not fakes:
-            raise UnavailableError("the loss was given no tensor", remedy="Pass its input as a tensor.")
+            raise UnavailableError("the loss was given no tensor", remedy="Pass a tensor as an argument.")
         on_gpu = next((each.device for each in fakes if each.device.type != "cpu"), None)
         return on_gpu or fakes[0].device
 

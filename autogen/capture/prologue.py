@@ -45,7 +45,7 @@ class Prologue:
         needed = ancestors(*found)
         late = next((node for node in needed if node.op == "placeholder" and node not in set(inputs)), None)
         if late is not None or any(node.meta.get("backward") for node in needed):
-            raise ValueBranchError("a value that is found in backward", where=found[0].meta.get("origin"))
+            raise ValueBranchError("a size or number that only backward computes", where=found[0].meta.get("origin"))
         self.tensors = [node for node in found if node not in numbers]
         self.numbers = [node for node in found if node in numbers]
         graph = torch.fx.Graph()

@@ -93,7 +93,7 @@ def padded_collate(
             sample = lengths.index(max(lengths))
             raise DataError(
                 f"{_field(name)} has {lengths[sample]} rows in sample {sample}, and is padded to {length}",
-                "Pass a greater length, or none.",
+                "Pass a greater length, or leave it out.",
             )
         values = pad_sequence(tensors, batch_first=True, padding_value=value)
         sides = (0, 0) * (values.dim() - 2)  # of the last dimensions, which F.pad takes first
@@ -119,7 +119,9 @@ def _collated(samples: Sequence[Any], fields: Collection[str | int] | None, join
     chosen = [""] if fields is None else [str(each) for each in fields]
     for each in chosen:
         if not any(_is_below(name, each) for name in names):
-            raise DataError(f"no field is named {each!r}", f"Those of samples are {', '.join(map(repr, names))}.")
+            raise DataError(
+                f"no field is named {each!r}", f"The fields of the samples are {', '.join(map(repr, names))}."
+            )
     columns = zip(names, zip(*rows, strict=True), strict=True)
     batch = [
         _joined(name, column, join if any(_is_below(name, each) for each in chosen) else None)
@@ -157,7 +159,10 @@ def _joined(name: str, column: Sequence[Any], join: _Join | None) -> Any:
     try:
         return default_collate(column)
     except TypeError as reason:
-        raise DataError(f"{_field(name)} is a {type(first).__name__}", f"torch's reason: {reason}.") from reason
+        raise DataError(
+            f"{_field(name)} is a {type(first).__name__}, of which torch makes no batch ({reason})",
+            "Convert it to a tensor or a number.",
+        ) from reason
 
 
 def _traits(value: Any, is_ragged: bool) -> tuple[Any, ...]:

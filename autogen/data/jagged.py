@@ -51,7 +51,7 @@ def ragged(
         raise DataError(f"values is a {what}", "Pass all sequences in one tensor (T, ...), as torch.cat joins them.")
     if (offsets is None) == (lengths is None):
         found = "neither offsets nor lengths" if offsets is None else "both offsets and lengths"
-        raise DataError(f"ragged was given {found}", "Pass one of the two.")
+        raise DataError(f"ragged was given {found}", "Pass exactly one of the two.")
     name, given = ("lengths", lengths) if offsets is None else ("offsets", offsets)
     numbers = _numbers(name, given, values)
     longest: int | None = None
@@ -76,11 +76,11 @@ def _numbers(name: str, given: Tensor | Sequence[int] | None, values: Tensor) ->
         shape = "(B)" if name == "lengths" else "(B + 1), which is [0] for no sequences"
         raise DataError(f"{name} has the shape {tuple(numbers.shape)}", f"Pass numbers in the shape {shape}.")
     if numbers.dtype not in _DTYPES:
-        raise DataError(f"{name} is {str(numbers.dtype)[6:]}", "Pass integers: int64, or int32.")
+        raise DataError(f"{name} is {str(numbers.dtype)[6:]}", "Pass integers, int64 or int32.")
     if numbers is given and numbers.device != values.device:
         raise DataError(
             f"{name} is on {numbers.device}, and values on {values.device}",
-            f"Move {name} there, or pass a list, which is copied without waiting.",
+            f"Move {name} to {values.device}, or pass a list, which is copied without a synchronisation.",
         )
     return numbers
 
@@ -89,25 +89,25 @@ def _longest(name: str, numbers: Tensor, total: int) -> int:
     """The greatest length of sequences with these offsets or lengths, which are checked."""
     lengths = numbers if name == "lengths" else numbers.diff()
     if name == "offsets" and numbers[0] != 0:
-        raise DataError(f"offsets[0] is {numbers[0]}", "The first sequence begins at 0.")
+        raise DataError(f"offsets[0] is {numbers[0]}", "Begin offsets with 0, where the first sequence begins.")
     if len(lengths) and lengths.min() < 0:
         k = int((lengths < 0).nonzero()[0])
         if name == "lengths":
-            raise DataError(f"lengths[{k}] is {lengths[k]}", "A sequence has 0 elements or more.")
+            raise DataError(f"lengths[{k}] is {lengths[k]}", "Pass lengths of 0 or more.")
         raise DataError(
             f"offsets decrease: offsets[{k}] is {numbers[k]}, and offsets[{k + 1}] is {numbers[k + 1]}",
-            "Each sequence ends where the next begins, in the order of values.",
+            "Pass offsets in ascending order: each sequence ends where the next begins.",
         )
     end = int(numbers.sum() if name == "lengths" else numbers[-1])
     if end != total and name == "lengths":
         raise DataError(
             f"lengths add up to {end}, and values has {total} rows",
-            "Pass a length for each sequence, and values without padding.",
+            "Pass the length of each sequence, and values without padding.",
         )
     if end != total:
         where = "past" if end > total else "before the end of"
         raise DataError(
             f"offsets end {where} values: offsets[{len(numbers) - 1}] is {end}, and values has {total} rows",
-            "The last sequence ends where values does; pass values[:n] to leave out what is behind n.",
+            "End offsets at the number of rows; pass values[:n] to leave out what comes after row n.",
         )
     return int(lengths.max()) if len(lengths) else 0

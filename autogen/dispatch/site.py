@@ -127,7 +127,7 @@ class Site:
         if self._counts[key] >= MOST_CAPTURES:
             reasons = compat.reasons_to_capture(frame)
             why = f": {reasons[0]}" if reasons else ""
-            reason = f"it was captured {MOST_CAPTURES} times, and no capture holds for this call{why}"
+            reason = f"it was captured {MOST_CAPTURES} times, and none of the captures holds for this call{why}"
             if self.mandatory:
                 raise RecompileLimitError(self.name, reason)
             self.reason = reason

@@ -187,13 +187,15 @@ def _refuse_changes(title: str, dispatcher: Dispatcher, args: tuple[Any, ...]) -
     if owner is not None:
         tensors += [*owner.buffers(), *owner.parameters()]
         if next(owner.children(), None) is not None:
-            raise ExportError(title, "it has modules of its own", "Export each of these, or compute in forward itself.")
+            raise ExportError(
+                title, "it has modules of its own", "Export each of these, or compute the loss in forward itself."
+            )
     before = [each.detach().clone() for each in tensors]
     state = "" if owner is None else repr(list(_attributes(owner)))
     result = dispatcher.function(*args)
     if not isinstance(result, torch.Tensor):
         found = type(result).__name__
-        raise ExportError(title, f"it returns a {found}, not one tensor", "Export a loss that returns its value.")
+        raise ExportError(title, f"it returns a {found}, not one tensor", "Export a loss that returns one tensor.")
     is_same = all(_same(old, new) for old, new in zip(before, tensors, strict=True))
     if not is_same or (owner is not None and repr(list(_attributes(owner))) != state):
         raise ExportError(title, "a call changes its inputs or its module", "Keep what changes outside of the loss.")
@@ -210,7 +212,7 @@ def _captured(title: str, dispatcher: Dispatcher, args: tuple[Any, ...]) -> Capt
     computing = [run.captured for run in runs if run.captured.computes]
     if len(computing) != 1:
         why = refused or f"torch captures {len(computing)} graphs of it"
-        raise ExportError(title, why, "See autogen.explain, and write it as one graph.")
+        raise ExportError(title, why, "Write the loss as one graph; autogen.explain lists where it breaks.")
     if computing[0].error is not None:
         raise computing[0].error
     return computing[0]

@@ -87,7 +87,7 @@ class Context:
         """A torch size that places in tensors are computed from."""
         place = self.size_of(argument)
         if place.has(Read):
-            raise ValueBranchError("a place that depends on values")
+            raise ValueBranchError("an index that depends on values")
         return place
 
     def name(self, node: ir.Node, name: str) -> ir.Node:

@@ -187,7 +187,7 @@ class TorchParts:
             return leaf
         expression = self._size_of(leaf)
         if expression.has(Read, Chosen):
-            raise ValueBranchError("a number that torch has to be told")
+            raise ValueBranchError("a number that a step of torch takes")
         return SizeArgument(expression)
 
     def _name_in_memory(self, node: torch.fx.Node, *, is_draw: bool = False) -> str:

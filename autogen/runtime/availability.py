@@ -97,7 +97,9 @@ def refusal_of(kind: str) -> UnavailableError | None:
     if not has_triton():
         package = _TRITON.get(sys.platform)
         remedy = (
-            f"Install the package {package}." if package else "Use Linux or Windows: Triton is for no other system."
+            f"Install the package {package}."
+            if package
+            else "Use Linux or Windows: there is no Triton for other systems."
         )
         return UnavailableError("Triton is not installed", remedy=remedy)
     if kind == "cpu" and not has_interpreter():
@@ -106,7 +108,7 @@ def refusal_of(kind: str) -> UnavailableError | None:
             remedy="Move them to a GPU, or set TRITON_INTERPRET=1 before Triton is imported.",
         )
     if kind not in ("cpu", "cuda"):
-        return UnavailableError(f"no kernels for the device {kind}", remedy="Move the tensors to a GPU.")
+        return UnavailableError(f"there are no kernels for the device {kind}", remedy="Move the tensors to a GPU.")
     return None
 
 
@@ -118,7 +120,7 @@ def require(tensors: Sequence[torch.Tensor], plain: tuple[type, ...] = PLAIN_TEN
             cannot be saved for backward.
     """
     if not tensors:
-        raise UnavailableError("the loss was given no tensor", remedy="Pass its input as a tensor.")
+        raise UnavailableError("the loss was given no tensor", remedy="Pass a tensor as an argument.")
     for tensor in tensors:
         if type(tensor) not in plain and not is_taken_apart(tensor):
             raise UnavailableError(
@@ -127,20 +129,25 @@ def require(tensors: Sequence[torch.Tensor], plain: tuple[type, ...] = PLAIN_TEN
             )
         if compat.is_functorch_wrapped(tensor):
             raise UnavailableError(
-                "a tensor is one that torch.func has wrapped, and has no memory",
-                remedy="A call after the transform sets it anew if the loss does.",
+                "a tensor is wrapped by torch.func, and has no memory of its own",
+                remedy="Call the loss outside of the transform, with plain tensors.",
             )
         if tensor.is_nested and tensor.layout != torch.jagged:
             raise UnavailableError(
-                "no kernel reads a nested tensor whose layout is strided", remedy="Make it with layout=torch.jagged."
+                "no kernel can read a nested tensor of strided layout", remedy="Make it with layout=torch.jagged."
             )
         if tensor.layout not in (torch.strided, torch.jagged) or tensor.is_quantized or tensor.dtype not in _DTYPES:
             kind = "quantized" if tensor.is_quantized else f"{str(tensor.dtype)[6:]}, {str(tensor.layout)[6:]}"
-            raise UnavailableError(f"no kernel reads a tensor that is {kind}", remedy="Convert it first.")
+            raise UnavailableError(
+                f"no kernel can read a tensor that is {kind}",
+                remedy="Convert it to a strided or jagged tensor of floats of 16 to 64 bits, integers or booleans.",
+            )
         if tensor.is_neg():  # its memory holds the values with the other sign, as that of `x.conj().imag`
-            raise UnavailableError("no kernel reads a tensor that is a negative view", remedy="Call resolve_neg on it.")
+            raise UnavailableError("no kernel can read a negative view", remedy="Call resolve_neg() on the tensor.")
         if compat.is_zero_tensor(tensor):
-            raise UnavailableError("no kernel reads a tensor of zeros without memory", remedy="Call clone on it.")
+            raise UnavailableError(
+                "no kernel can read a tensor of zeros that has no memory", remedy="Call clone() on the tensor."
+            )
     is_kept = is_differentiable() and any(tensor.requires_grad for tensor in tensors)
     if is_kept and any(tensor.is_inference() for tensor in tensors):
         raise UnavailableError(

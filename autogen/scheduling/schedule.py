@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from autogen import ir
-from autogen.errors import ComparedSumError
 from autogen.ir import Node
 from autogen.ir.program import Program, Root
 from autogen.ir.provenance import Provenance
@@ -21,7 +20,7 @@ from autogen.scheduling.order.regions import alias_of, sequence
 from autogen.scheduling.order.statistics import with_statistics
 from autogen.scheduling.plan import Direction, Plan, Step, names_of
 from autogen.scheduling.rewrites.pairwise import pairs_term_by_term
-from autogen.scheduling.rewrites.same_bits import compared_in_memory, compared_sums, may_differ
+from autogen.scheduling.rewrites.same_bits import ComparedSumError, compared_in_memory, compared_sums, may_differ
 from autogen.scheduling.rewrites.simplify import simplify
 from autogen.scheduling.rewrites.softmax import normalizers
 from autogen.settings.options import PLAIN, Options

@@ -43,13 +43,17 @@ class Chosen:
         if not self._wanted:
             return None
         if self._tiler is None:
-            raise ConfigError(self._kernel, "it has parts, each with tiles of its own", "Nothing of it can be set.")
+            raise ConfigError(
+                self._kernel,
+                "it has parts, each with tiles of its own",
+                "Leave out config: nothing of this kernel can be set.",
+            )
         default = self._tiler.default(sizes)
         names = [*dict(default.tiles), NUM_WARPS]
-        can = f"For these sizes it has {default}; what can be set is {', '.join(names)}"
+        can = f"You can set {', '.join(names)}; the default for these sizes is {default}"
         for name in self._wanted:
             if name not in names:
-                raise ConfigError(self._kernel, f"it has no {name}", f"{can}.")
+                raise ConfigError(self._kernel, f"it has no parameter {name}", f"{can}.")
         tiles = tuple((name, self._wanted.get(name, size)) for name, size in default.tiles)
         config = replace(default, tiles=tiles, num_warps=self._wanted.get(NUM_WARPS, default.num_warps))
         if config != default and not self._tiler.admits(config, sizes):
@@ -59,8 +63,8 @@ class Chosen:
             raise ConfigError(
                 self._kernel,
                 f"it cannot have {config}",
-                f"{can}: tiles are powers of two, no longer than what they cover, with 1 to {most} elements for each "
-                f"thread; num_warps is one of {', '.join(map(str, WARPS))}, of 32 threads each.",
+                f"{can}. Tiles are powers of two, not longer than their axis, with 1 to {most} elements per thread; "
+                f"num_warps is one of {', '.join(map(str, WARPS))}, with 32 threads each.",
             )
         self._admitted.add(self._kernel)
         return config

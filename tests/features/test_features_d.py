@@ -72,7 +72,8 @@ def test_d21_a_last_batch_that_is_smaller_takes_the_default() -> None:
     [
         (
             {"ROWS": 4},
-            "it has no ROWS\nFor these sizes it has BLOCK 1024, 4 warps; what can be set is BLOCK, num_warps.",
+            "it has no parameter ROWS\n"
+            "You can set BLOCK, num_warps; the default for these sizes is BLOCK 1024, 4 warps.",
         ),
         ({"BLOCK": 1000}, "it cannot have BLOCK 1000, 4 warps\n"),
         ({"forward": {"num_warps": 3}}, "it cannot have BLOCK 1024, 3 warps\n"),
@@ -90,7 +91,7 @@ def test_d21_what_a_kernel_does_not_have(config: Any, said: str) -> None:
 def test_d21_inside_of_torch_compile_too() -> None:
     x = torch.rand(4, 300, requires_grad=True)
     loss = torch.compile(autogen_loss(losses.MSELoss(), config={"ROWS": 4}), backend="aot_eager")
-    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="it has no ROWS"):
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="it has no parameter ROWS"):
         loss(x, x)
 
 

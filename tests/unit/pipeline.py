@@ -14,11 +14,11 @@ import torch
 from autogen.capture.graph import JointGraph
 from autogen.decorator import call_of
 from autogen.dispatch.watch import Run
-from autogen.errors import ComparedSumError
 from autogen.lowering import Program, Root, lower
 from autogen.runtime.segments import KernelSegment
 from autogen.scheduling.launches.kernel import Kernel
 from autogen.scheduling.plan import Plan
+from autogen.scheduling.rewrites.same_bits import ComparedSumError
 from autogen.scheduling.schedule import backward_of, schedule
 from tests.unit.evaluate import stored
 

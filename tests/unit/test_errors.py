@@ -11,7 +11,6 @@ import pytest
 from autogen import errors
 from autogen.errors import (
     AutogenError,
-    ComparedSumError,
     CompileError,
     ConfigError,
     DataError,
@@ -46,7 +45,6 @@ UNLOCATED = [
     ValueBranchError(".item()"),
     GraphBreakError("a generator"),
     ScheduleError("two reductions share no axis"),
-    ComparedSumError(),
     GraphChangedError("Switched", "1 more operations, from exp.default on"),
     ConfigError("mse_loss_forward", "it has no ROWS", "It has BLOCK."),
     DataError("lengths[1] is -1", "A sequence has 0 elements or more."),

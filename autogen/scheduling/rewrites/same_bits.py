@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from autogen import ir
-from autogen.errors import ComparedSumError
+from autogen.errors import ScheduleError
 from autogen.ir import Node, is_inexact
 from autogen.ir.program import Program, Root
 from autogen.scheduling.launches.kernel import Kernel
@@ -27,6 +27,13 @@ from autogen.scheduling.rewrites.equivalence import Equivalents
 
 # What jumps where two values meet.
 SHARP = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "sign"})
+
+
+class ComparedSumError(ScheduleError):
+    """A sum is compared with itself, and would be added up in more than one order; see `compiler.compile_graph`."""
+
+    def __init__(self) -> None:
+        super().__init__("a sum is compared with itself, and added up in more than one order")
 
 
 def compared_sums(roots: Sequence[Node]) -> set[Node]:
