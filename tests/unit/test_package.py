@@ -13,6 +13,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+import yaml
 
 import autogen
 
@@ -24,9 +25,11 @@ else:
 ROOT = Path(__file__).parents[2]
 
 
-def test_changelog_has_a_section_for_the_version() -> None:
-    headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert autogen.__version__ in headings
+def test_changelog_and_citation_are_of_the_version() -> None:
+    headings = dict(re.findall(r"^## \[(.+?)\] - (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE))
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == autogen.__version__
+    assert citation["date-released"] == headings[autogen.__version__]
 
 
 def test_import_loads_no_heavy_module() -> None:
