@@ -1,9 +1,10 @@
-# Every target runs in .venv, which is made from pyproject.toml and constraints.txt when they change.
+# Every target runs in .venv, which is made from pyproject.toml and CONSTRAINTS when they change.
 PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin/python -m
 FUZZ_SECONDS ?= 300
 COMPAT ?= 2.11.0-3.6.0 2.13.0-3.7.1 2.14.1-3.8.0
+CONSTRAINTS ?= constraints.txt
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
@@ -68,7 +69,7 @@ docs: $(VENV)/.docs   ## check the outputs that the pages show, but for the demo
 	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict
 
 $(VENV)/.docs: $(STAMP)
-	$(RUN) pip install -c constraints.txt -e ".[docs]"
+	$(RUN) pip install -c $(CONSTRAINTS) -e ".[docs]"
 	touch $@
 
 bench-plots: $(STAMP)   ## draw docs/figures/*.svg from bench/results/*.csv
@@ -78,7 +79,7 @@ clean:   ## remove .venv, builds and caches
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) pip install -c constraints.txt -e ".[test,demo,dev]"
+	$(RUN) pip install -c $(CONSTRAINTS) -e ".[test,demo,dev]"
 	touch $@
