@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import autogen.scheduling.launches.kernel
+import autogen.tiling.tiler
 from autogen import autogen_loss, explain, trace_count
 from tests.interpret.agreement import draw, labels
 from tests.interpret.launches import Launches
@@ -120,6 +121,17 @@ def test_case(name: str, dtype: torch.dtype, launches: Launches) -> None:
     for direction, finished_by in zip((report.forward, report.backward), case.finished_by, strict=True):
         names = {each for each in ("last", "first") if f"_{each}_block(" in direction.source}
         assert names == ({finished_by} if finished_by else set())
+
+
+@pytest.mark.parametrize("kind", ["sum", "amax"])
+def test_partial_results_of_all_programs_are_read(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are more than the last block combines at once; a second call finds its counter as the first did."""
+    monkeypatch.setattr(autogen.tiling.tiler, "MAX_PARTIALS", 32)
+    a = torch.arange(2000.0)  # so that the largest comes last, and sums are exact
+    loss = autogen_loss(lambda a: getattr(a.abs(), kind)(), config={"forward": {"BLOCK": 32, "num_warps": 1}})
+    # By Python, as torch might leave the right number in memory that a kernel does not write.
+    expected = [{"sum": sum, "amax": max}[kind](range(k, k + 2000)) for k in (0, 1)]
+    assert [loss(a), loss(a + 1)] == expected
 
 
 @pytest.mark.usefixtures("limited")
