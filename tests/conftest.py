@@ -15,7 +15,7 @@ from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
 from autogen.settings.policies import ENVIRONMENT_VARIABLE, set_policy
-from tests import interpreter
+from tests import interpreter, tiers
 from tests.ptx import driver
 
 # One process per core is running already.
@@ -31,20 +31,19 @@ providers._get_local_constants = Constants
 
 TESTS = Path(__file__).parent
 _EMULATED = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
+_STARTED = pytest.StashKey[float]()
 NEEDS_INTERPRETER = {"interpret": True, "features": True, "ptx": False, "gpu": False, "emulator": False}
-
-
-MOST_CASES = 9  # of one parametrised test in `make test`: each is a capture by torch, which takes a third of a second
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     what = "run tests of kernels and ops on an emulated GPU: kernels are compiled, and their PTX runs on the CPU"
     parser.addoption("--emulate", action="store_true", help=what)
-    every = f"run every case of a parametrised test; by default {MOST_CASES} of each, spread evenly"
+    every = f"run all tests; by default those that are not slow, and {tiers.MOST_CASES} cases of each"
     parser.addoption("--every", action="store_true", help=every)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    tiers.every = config.option.every
     if not config.option.emulate:
         return
     if os.environ.get("TRITON_INTERPRET") == "1":
@@ -69,22 +68,11 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> None:
             raise parent.CollectError(f"tests/{folder} needs TRITON_INTERPRET={needed:d} in the environment")
 
 
-def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
-    """At most `MOST_CASES` of each test, the first and the last among them."""
-    cases: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    kept: set[pytest.Item] = set()
-    for found in cases.values():
-        step = max((len(found) - 1) / (MOST_CASES - 1), 1)
-        kept.update(found[round(k * step)] for k in range(min(MOST_CASES, len(found))))
-    return [item for item in items if item in kept]
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.option.every:
-        every, items[:] = list(items), _spread(items)
-        config.hook.pytest_deselected(items=list(set(every) - set(items)))
+        kept = tiers.first_tier(items)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
     for item in items:
         if config.option.emulate and item.get_closest_marker("interpreted"):
             item.add_marker(pytest.mark.skip(reason="holds in Triton's interpreter alone"))
@@ -96,6 +84,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="needs a real GPU"))
         elif not config.option.emulate and item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a GPU: torch.cuda.is_available() is false"))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    item.stash[_STARTED] = tiers.cpu_seconds()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a test of the first tier that takes longer than such a test may."""
+    result = yield
+    seconds = tiers.cpu_seconds() - item.stash[_STARTED]
+    is_first_tier = not (item.config.option.every or item.config.option.emulate)
+    if is_first_tier and seconds > tiers.MOST_SECONDS:
+        most = f"a test that `make test` runs may take {tiers.MOST_SECONDS} s"
+        pytest.fail(f"took {seconds:.1f} s of CPU time; {most}: make it smaller, or mark it slow", pytrace=False)
+    return result
 
 
 def pytest_runtest_logstart() -> None:

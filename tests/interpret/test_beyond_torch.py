@@ -13,6 +13,7 @@ from autogen import explain
 from tests.interpret.beyond import BEYOND, CASES, FIRST, Case
 from tests.interpret.compare import upstream_of
 from tests.interpret.launches import Launches
+from tests.tiers import examples
 
 REDUCTIONS = ("mean", "sum", "none")
 # What an element may be wrong by, as a share of itself, and of the largest.
@@ -145,7 +146,7 @@ def test_without_autogen(case: Case, launches: Launches) -> None:
     assert repr(loss).startswith(f"{case.loss}(") and "use_autogen" not in repr(loss)
 
 
-@settings(max_examples=24)
+@settings(max_examples=examples(24))
 @given(
     loss=st.sampled_from(sorted(BEYOND)),
     n=st.sampled_from((1, 2, 3, 7, 33)),

@@ -23,6 +23,7 @@ from autogen.runtime.scratch import COUNTERS
 from tests.interpret.launches import Launches
 from tests.interpret.samples import Samples
 from tests.interpret.strategies import Draw, layouts
+from tests.tiers import examples
 
 REDUCTIONS = ("none", "mean", "sum")
 HALVES = (torch.float16, torch.bfloat16)
@@ -177,7 +178,7 @@ def test_layouts(kind: str) -> None:
     check("in the batch", asking([plain[0][:1].expand(20, 17), plain[0]]))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_any_call(data: st.DataObject) -> None:
     draw: Draw = data.draw

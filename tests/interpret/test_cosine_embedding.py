@@ -22,6 +22,7 @@ from tests.interpret.compare import Call, check, differentiable
 from tests.interpret.launches import Launches
 from tests.interpret.samples import Samples
 from tests.interpret.strategies import DTYPES, UPSTREAMS, Draw, dtypes, layouts, tensors
+from tests.tiers import examples
 
 REDUCTIONS = ("none", "mean", "sum")
 inf, nan = math.inf, math.nan
@@ -286,7 +287,7 @@ def calls(draw: Draw) -> Call:
     return differentiable(found)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(call=calls())
 def test_random_calls(call: Call) -> None:
     check(call)

@@ -20,6 +20,7 @@ from autogen.losses.handwritten import make_ctc
 from tests.interpret.compare import Call, check
 from tests.interpret.launches import Launches
 from tests.interpret.strategies import DTYPES, UPSTREAMS, Draw, layouts
+from tests.tiers import examples
 
 REDUCTIONS = ("none", "mean", "sum")
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -357,7 +358,7 @@ def calls(draw: Draw) -> Call:
     return call(probs, targets, *given, upstream=draw(st.sampled_from(UPSTREAMS)), **options)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(call=calls())
 def test_random_calls(call: Call) -> None:
     check(call)

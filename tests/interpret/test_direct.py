@@ -15,6 +15,7 @@ from torch import Tensor
 import autogen.losses
 from autogen import autogen_loss, policy
 from tests.interpret.direct import DIRECT
+from tests.tiers import examples
 
 
 def rows(x: Tensor, y: Tensor) -> Tensor:
@@ -134,7 +135,7 @@ def _compare(ours: Callable[..., Any], theirs: Callable[..., Any], sequence: Seq
 
 @pytest.mark.interpreted  # it counts what the interpreter's launcher is given
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.__name__)
-@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(10), suppress_health_check=list(HealthCheck))
 @given(sequence=sequences())
 def test_sequences(loss: Callable[..., Any], sequence: list[Call]) -> None:
     DIRECT.take()
@@ -145,7 +146,7 @@ def test_sequences(loss: Callable[..., Any], sequence: list[Call]) -> None:
 
 
 @pytest.mark.interpreted  # it counts what the interpreter's launcher is given
-@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(10), suppress_health_check=list(HealthCheck))
 @given(sequence=sequences())
 def test_sequences_on_handwritten_kernels(sequence: list[Call]) -> None:
     DIRECT.take()

@@ -19,6 +19,7 @@ import autogen.tiling.tiler
 from autogen import autogen_loss, explain, losses
 from tests.interpret.agreement import draw
 from tests.interpret.launches import Launches
+from tests.tiers import examples
 
 Loss = Callable[..., Any]
 
@@ -216,7 +217,7 @@ TERMS = (
 
 
 @pytest.mark.usefixtures("large")
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(
     st.lists(st.tuples(st.sampled_from([1, 3, 8, 33]), st.sampled_from([2, 5, 17, 64, 130])), min_size=2, max_size=4),
     st.data(),

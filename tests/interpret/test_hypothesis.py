@@ -12,6 +12,7 @@ import autogen.losses
 from tests.interpret.compare import check, differentiable
 from tests.interpret.strategies import CLASSES, ELEMENTWISE, class_calls, elementwise_calls
 from tests.interpret.table import ELSEWHERE
+from tests.tiers import examples
 
 EXAMPLES = 25
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -22,7 +23,7 @@ def test_every_loss_is_drawn() -> None:
 
 
 @pytest.mark.parametrize("loss", (*ELEMENTWISE, *CLASSES))
-@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(EXAMPLES), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_as_torch(loss: str, data: st.DataObject) -> None:
     calls = class_calls if loss in CLASSES else elementwise_calls

@@ -19,6 +19,7 @@ from autogen import autogen_loss, explain, trace_count
 from tests.interpret.agreement import draw, labels
 from tests.interpret.launches import Launches
 from tests.interpret.test_graphs import dice, image_mean
+from tests.tiers import examples
 
 LIMIT = 64  # elements of one program; what is larger is streamed
 
@@ -209,7 +210,7 @@ def losses(draw_from: st.DrawFn) -> tuple[list[int], str]:
 
 
 @pytest.mark.usefixtures("limited")
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(losses(), st.sampled_from([1, 8, 16, 64]), st.randoms(use_true_random=False))
 def test_any_nest_of_reductions(case: tuple[list[int], str], limit: int, random: Any) -> None:
     autogen.scheduling.launches.kernel.MAX_IN_ONE_PROGRAM = limit  # put back by the fixture

@@ -18,6 +18,7 @@ from torch import Tensor
 from autogen import autogen_loss, explain, ragged, trace_count
 from tests.interpret import lengths
 from tests.interpret.lengths import Batch
+from tests.tiers import examples
 
 FORMS: dict[str, Callable[..., Tensor]] = {
     "packed": lengths.packed,
@@ -75,7 +76,7 @@ def test_batches_of_nothing_and_of_one(name: str, form: str) -> None:
         agree(name, form, sizes)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 9), min_size=2, max_size=12),
     pair=st.sampled_from(list(zip(NAMES, FORMS, strict=True))),

@@ -22,6 +22,7 @@ from autogen.losses.handwritten import make_multilabel_margin
 from tests.interpret.compare import Call, check
 from tests.interpret.samples import Samples
 from tests.interpret.strategies import DTYPES, UPSTREAMS, Draw, layouts, tensors
+from tests.tiers import examples
 
 REDUCTIONS = ("none", "mean", "sum")
 inf, nan = math.inf, math.nan
@@ -261,7 +262,7 @@ def calls(draw: Draw) -> Call:
     return Call("MultiLabelMarginLoss", options, (x, target), wanted, draw(st.sampled_from(UPSTREAMS)))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(call=calls())
 def test_random_calls(call: Call) -> None:
     check(call)

@@ -12,6 +12,7 @@ from autogen import autogen_loss, explain, policy
 from bench.losses import chamfer, discrepancy, ranked
 from tests.interpret.agreement import agree, draw
 from tests.interpret.launches import LAUNCHES
+from tests.tiers import examples
 
 
 def nearest(a: Tensor, b: Tensor) -> Tensor:
@@ -47,7 +48,7 @@ def test_ranks(shape: tuple[int, int]) -> None:
     agree(ranked, draw("real", *shape), draw("real", *shape, seed=1).detach())
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 10), st.sampled_from([torch.float16, torch.bfloat16]))
 def test_half_precision(rows: int, columns: int, coordinates: int, dtype: torch.dtype) -> None:
     def loss(a: Tensor, b: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 import autogen.scheduling.launches.kernel
 from tests.interpret.agreement import agree
 from tests.interpret.strategies import Draw, layouts
+from tests.tiers import examples
 
 EXAMPLES = 40
 SIZES = (1, 2, 3, 5, 8, 17)
@@ -126,7 +127,7 @@ def result(value: str, known: dict[str, Any]) -> Tensor | None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(EXAMPLES), suppress_health_check=list(HealthCheck))
 @given(program=programs(), is_large=st.booleans())
 def test_as_torch(program: tuple[str, tuple[Tensor, ...]], is_large: bool) -> None:
     source, arguments = program

@@ -16,6 +16,7 @@ from autogen import autogen_loss, explain
 from autogen.errors import ScheduleError
 from autogen.scheduling.launches import cuts
 from tests.interpret.agreement import agree, draw, labels
+from tests.tiers import examples
 
 DTYPES = {torch.float32: 4, torch.bfloat16: 8, torch.float64: 2}  # and elements in 16 bytes
 
@@ -146,7 +147,7 @@ def test_chunks_that_store_elements() -> None:
     offset=st.integers(0, 5),
     dtype=st.sampled_from(list(DTYPES)),
 )
-@settings(max_examples=24, deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 def test_any_size(rows: int, columns: int, offset: int, dtype: torch.dtype) -> None:
     memory = draw("real", rows * columns + offset, dtype=torch.float64).detach()
     x = memory[offset:].view(rows, columns).to(dtype).requires_grad_()

@@ -12,6 +12,7 @@ from autogen import ir
 from autogen.ir import Axis, Buffer, Node, apply, const, index, reduce
 from autogen.scheduling.rewrites.simplify import PASSES, simplify
 from autogen.scheduling.rewrites.softmax import is_log_softmax
+from tests.tiers import examples
 from tests.unit.evaluate import evaluate
 from tests.unit.verify import verify
 
@@ -107,7 +108,7 @@ def _larger(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
 GRAPHS = st.recursive(LEAVES, _larger, max_leaves=10)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(GRAPHS)
 @example(reduce("sum", [N, C], apply("mul", ROW, apply("neg", X))))
 @example(reduce("prod", [N, C], apply("mul", ROW, const(0.5, F64))))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from autogen.scheduling.launches.kernel import Kernel
 from autogen.tiling.space import Group, Space
+from tests.tiers import examples
 from tests.unit.evaluate import integer
 from tests.unit.pipeline import Loss, floats, plan_of
 
@@ -68,7 +69,7 @@ def walk(kernel: Kernel, space: Space, sizes: dict[str, int]) -> tuple[dict[symp
     return merged, single
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(calls())
 def test_offsets_are_torchs(call: tuple[list[Tensor], int]) -> None:
     tensors, dim = call

@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.tiers import examples
 from tests.unit.pipeline import Loss, check, floats, program_of
 
 Step = tuple[str, tuple[Any, ...]]
@@ -96,7 +97,7 @@ QUOTIENTS: dict[str, Loss] = {
 
 
 class TestViews:
-    @settings(max_examples=30)
+    @settings(max_examples=examples(30))
     @given(view_chains(), st.booleans())
     @example(((2, 2, 2), [("flatten", (0, 2)), ("select", (0, -1))]), False)  # C * C - 1 is no multiple of C less 1
     def test_chains_read_what_torch_reads(self, chain: tuple[tuple[int, ...], list[Step]], reverse: bool) -> None:

@@ -1,0 +1,56 @@
+"""The first tier of the tests, which `make test` runs: a few cases of each test, none of them slow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
+
+import pytest
+
+MOST_CASES = 4  # of a parametrised test, unless its mark `cases` says otherwise
+MOST_EXAMPLES = 4  # that hypothesis draws, where a test says how many
+MOST_SECONDS = 3.0  # of CPU time, children included
+
+every = False  # whether all of it runs, which conftest.py sets before any test is imported
+
+
+def examples(number: int) -> int:
+    """How many examples hypothesis draws of `number`."""
+    return number if every else min(number, MOST_EXAMPLES)
+
+
+def cpu_seconds() -> float:
+    """The CPU time of this process and of its children that have ended."""
+    user, system, users, systems, _ = os.times()
+    return user + system + users + systems
+
+
+def first_tier(items: Iterable[pytest.Item]) -> set[pytest.Item]:
+    """What is not slow, and of each parametrised test a few cases."""
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if not item.get_closest_marker("slow"):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return {item for cases in tests.values() for item in _covering(cases)}
+
+
+def _covering(cases: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+    """The first case, and those that have the most pairs of parameters' values that no case before has."""
+    mark = cases[0].get_closest_marker("cases")
+    # Neighbours are alike: ties are taken far from each other.
+    left = sorted(range(len(cases)), key=lambda k: k * 0.618 % 1)
+    values = [_values(case) for case in cases]
+    seen: set[tuple[tuple[str, int], ...]] = set()
+    for _ in range(min(mark.args[0] if mark else MOST_CASES, len(cases))):
+        best = max(left, key=lambda k: sum(3 - len(each) for each in values[k] - seen))
+        left.remove(best)
+        seen |= values[best]
+        yield cases[best]
+
+
+def _values(case: pytest.Item) -> set[tuple[tuple[str, int], ...]]:
+    """The values of a case's parameters, by their places, and the pairs of these."""
+    spec = getattr(case, "callspec", None)
+    given = sorted(spec.indices.items()) if spec else []
+    return {(each,) for each in given} | set(combinations(given, 2))
