@@ -78,6 +78,7 @@ def rows(tmp_path: Path) -> list[results.Row]:
     return results.read(tmp_path / "Stand-in.csv")
 
 
+@pytest.mark.slow
 def test_a_run_measures_every_case_once(
     timed: list[gpu.Call], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -206,7 +206,7 @@ def test_what_is_masked_may_be_anything(name: str, use_autogen: bool) -> None:
         torch.testing.assert_close(each, found[0], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("use_autogen", [True, False])
+@pytest.mark.parametrize("use_autogen", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_nothing_that_counts_gives_0(use_autogen: bool) -> None:
     x, nothing = torch.randn(3, 4, requires_grad=True), torch.zeros(3, 4, dtype=torch.bool)
     ignored, options = torch.full((3,), -100), {"use_autogen": use_autogen}
@@ -239,6 +239,7 @@ def rows_of(t: Tensor) -> Tensor:
     return t[:, :1].expand_as(t).clone()
 
 
+@pytest.mark.slow
 def test_relatives() -> None:
     """Options under which a loss is another one."""
     s = Samples(torch.float64)

@@ -269,6 +269,7 @@ class TestBudget:
             x = real(3, 2)
             torch.testing.assert_close(Loss("x" * k)(x), x.square().mean() * k)
 
+    @pytest.mark.slow
     def test_a_loss_of_numpy_costs_no_capture_each_call(self) -> None:
         numpy = pytest.importorskip("numpy")
 

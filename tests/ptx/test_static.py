@@ -29,6 +29,7 @@ def test_every_loss_is_recorded() -> None:
     assert losses >= set(autogen.losses.__all__) - {"NLLLoss2d"}  # which is NLLLoss
 
 
+@pytest.mark.cases(15)
 @pytest.mark.parametrize("name", CALLS)
 def test_a_kernel_is_no_worse_than_recorded(name: str) -> None:
     assert not static.failures(name, static.facts(*CALLS[name]()), RECORDED[name])

@@ -196,6 +196,7 @@ def test_calls_go_round_all_sets_of_inputs(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(spun) == len(called) // 10 and spun[0] == 0 and all(0 < each <= 0.05 for each in spun[1:])
 
 
+@pytest.mark.slow
 def test_every_case_runs_and_ours_agrees() -> None:
     assert 5 <= sum(case.is_quick for case in cases()) <= 15
     seen = set()

@@ -667,6 +667,7 @@ def test_fake_tensors_and_their_shapes_are_known() -> None:
         assert other.requires_grad and other.shape == fake.shape and other is not fake
 
 
+@pytest.mark.slow
 def test_inductor_compiles_a_graph() -> None:
     capture = Capture(lambda t: t + 1, static=True, knows_values=False)
     capture.run(x())

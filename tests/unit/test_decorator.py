@@ -141,6 +141,7 @@ value: Tensor = autogen_loss(loss, static_graph=True)(huber(loss, loss), plain(l
 """
 
 
+@pytest.mark.slow
 def test_calls_are_typed(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     (tmp_path / "calls.py").write_text(CALLS)

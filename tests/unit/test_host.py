@@ -12,6 +12,7 @@ import pytest
 from bench import host
 
 
+@pytest.mark.slow
 def test_host_time_is_near_eagers(tmp_path: Path) -> None:
     as_installed = {**os.environ, "AUTOGEN_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "bench.host", "--seconds", "0.05", "--slack", "2", "--without-compile"]

@@ -118,6 +118,7 @@ class TestWrites:
         check(lambda x, y: x[:, 0][torch.arange(3), y].exp(), x, y)
 
 
+@pytest.mark.slow
 def test_many_parts() -> None:
     """The gradient of one joins zeros for all others, which are one choice."""
 

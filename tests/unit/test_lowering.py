@@ -15,6 +15,7 @@ from autogen import ir
 from autogen.lowering import decompositions, lowered_ops
 from autogen.lowering.registry import LOWERINGS
 from autogen.lowering.values import Value
+from tests import tiers
 from tests.unit.pipeline import Reference, check, floats, plan_of, program_of
 
 
@@ -70,7 +71,7 @@ class TestNumbers:
 
 # Pointwise ops.
 
-DTYPES = [
+ALL_DTYPES = [
     torch.bool,
     torch.uint8,
     torch.int32,
@@ -80,6 +81,7 @@ DTYPES = [
     torch.float32,
     torch.float64,
 ]
+DTYPES = ALL_DTYPES if tiers.every else ALL_DTYPES[::3]
 BINARY: dict[str, Callable[[Any, Any], Tensor]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -300,9 +302,11 @@ class TestDepth:
             x = x * 1.01 - 0.1 * k if k % 2 else x.tanh()
         return x.log_softmax(-1)
 
+    @pytest.mark.slow
     def test_a_gather(self) -> None:
         check(lambda x, y: self.long(x).gather(1, y[:, None]).mean(), floats(6, 7, grad=False), labels(6, classes=7))
 
+    @pytest.mark.slow
     def test_a_slice(self) -> None:
         check(lambda x: (self.long(x)[:, 1:] - x[:, :-1]).mean(), floats(6, 7, grad=False))
 
@@ -326,6 +330,7 @@ class TestDepth:
 
         assert deep(140).at(()) is one
 
+    @pytest.mark.slow
     def test_sums_of_a_quotient_that_become_an_integer(self) -> None:
         """Each is looked at once, however many ways lead to it."""
 
@@ -337,6 +342,7 @@ class TestDepth:
 
         check(doubled, floats(6, 7), torch.full((6, 7), 3.0))
 
+    @pytest.mark.slow
     def test_what_torch_computes_of_it(self) -> None:
         def loss(x: Tensor) -> Tensor:
             return self.long(x).flip(0).cumprod(1).mean()

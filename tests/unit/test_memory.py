@@ -17,6 +17,7 @@ from bench import memory
 SIZE = memory.Size(rows=64, width=32, classes=128, dtype=torch.float32, chunk=16)
 
 
+@pytest.mark.slow
 def test_in_chunks_no_more_is_allocated_than_is_needed(tmp_path: Path) -> None:
     as_installed = {**os.environ, "AUTOGEN_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "bench.memory", "--sizes", "256x128x2048", "--chunk", "32"]
@@ -46,6 +47,7 @@ def test_what_is_needed() -> None:
     assert half.needed == SIZE.needed // 2 + 128 * 32 * 4
 
 
+@pytest.mark.slow
 def test_peaks_and_products_of_calls() -> None:
     left, right = torch.ones(30, 20), torch.ones(20, 50)
     total, kept = torch.zeros(30, 50), []

@@ -172,6 +172,7 @@ def balanced(x: Tensor) -> Tensor:
     return x
 
 
+@pytest.mark.slow
 def test_a_result_is_walked_once_however_many_reductions_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     (root,) = program_of(balanced, floats(2, 5, 5))[0].outputs
     walks: list[list[ir.Node]] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from autogen.scheduling.launches.demand import demand_of, is_bearable
 from autogen.scheduling.launches.kernel import Kernel
 from autogen.scheduling.schedule import backward_of
@@ -9,6 +11,7 @@ from bench import large
 from tests.unit.pipeline import plan_of
 
 
+@pytest.mark.slow
 def test_pieces_of_a_chain_leave_a_value_for_each_segment() -> None:
     loss, inputs = large.chain(400, 64, 64)
     plan, _ = plan_of(loss, *inputs)
@@ -20,6 +23,7 @@ def test_pieces_of_a_chain_leave_a_value_for_each_segment() -> None:
         assert max(left) <= most and left[-1] == 0
 
 
+@pytest.mark.slow
 def test_a_cut_is_where_the_fewest_bytes_are_left() -> None:
     """Sums of whole tensors, of which each piece hands on one number."""
     loss, inputs = large.reductions(100, 64, 64)

@@ -112,6 +112,7 @@ class TestViews:
     def test_a_quotient_that_is_one_is_a_one(self, view: str) -> None:
         check(QUOTIENTS[view], torch.arange(2.0))
 
+    @pytest.mark.slow
     def test_regrouping_by_sizes_needs_no_division_where_terms_separate(self) -> None:
         for regroup in (
             lambda x: -x.flatten(1),
