@@ -17,12 +17,9 @@ demo: $(STAMP)   ## run the demo, on the GPU or in Triton's interpreter, and wri
 	$(RUN) examples.demo
 
 # Triton chooses its interpreter when it is imported, so the tests need a process for each.
-test: check   ## run the checks and all tests; GPU tests are skipped where there is no GPU
+test: check   ## run the checks and the first tier of the tests: no GPU, under eight minutes on two cores
 	TRITON_INTERPRET=1 $(RUN) pytest -n logical tests/unit tests/interpret tests/codegen tests/features
-	TRITON_INTERPRET=0 $(RUN) pytest -n logical tests/ptx tests/gpu tests/emulator
-	TRITON_INTERPRET=0 $(RUN) pytest -n logical --emulate tests/interpret/test_half_casts.py tests/interpret/test_strided.py \
-		tests/interpret/test_contrastive.py::test_sums_over_many \
-		tests/interpret/test_contrastive.py::test_columns_of_several_programs
+	TRITON_INTERPRET=0 $(RUN) pytest -n logical tests/ptx/test_static.py
 
 # A round is finished, whenever the time is over, so that what fails is shrunk and said.
 fuzz: $(STAMP)   ## draw anew for the property tests, until one fails or FUZZ_SECONDS (300) are over
@@ -30,9 +27,10 @@ fuzz: $(STAMP)   ## draw anew for the property tests, until one fails or FUZZ_SE
 		TRITON_INTERPRET=1 $(RUN) pytest -qx -n logical -m hypothesis --hypothesis-profile=fuzz tests/unit tests/interpret \
 		|| exit 1; done
 
-test-all: check   ## run every case of every test, which takes an hour or more
-	TRITON_INTERPRET=1 $(RUN) pytest -n logical --every tests/unit tests/interpret tests/codegen tests/features
+test-all: check   ## run every test for every target, and the emulated GPU: several hours on two cores
+	TRITON_INTERPRET=1 $(RUN) pytest -n logical --every tests/unit tests/interpret tests/codegen tests/features tests/mutations
 	TRITON_INTERPRET=0 $(RUN) pytest -n logical --every tests/ptx tests/gpu tests/emulator
+	$(MAKE) emulate
 
 emulate: $(STAMP)   ## run the tests of ops and losses, and those for GPUs, on an emulated one: about an hour
 	TRITON_INTERPRET=0 $(RUN) pytest -n logical --emulate tests/unit/test_ops.py tests/interpret tests/gpu

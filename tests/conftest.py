@@ -32,7 +32,14 @@ providers._get_local_constants = Constants
 TESTS = Path(__file__).parent
 _EMULATED = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 _STARTED = pytest.StashKey[float]()
-NEEDS_INTERPRETER = {"interpret": True, "features": True, "ptx": False, "gpu": False, "emulator": False}
+NEEDS_INTERPRETER = {
+    "interpret": True,
+    "features": True,
+    "mutations": True,
+    "ptx": False,
+    "gpu": False,
+    "emulator": False,
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 
 import pytest
+import torch
+
+_Values = tuple[tuple[str, str], ...]
 
 MOST_CASES = 4  # of a parametrised test, unless its mark `cases` says otherwise
 MOST_EXAMPLES = 4  # that hypothesis draws, where a test says how many
@@ -41,7 +44,7 @@ def _covering(cases: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
     # Neighbours are alike: ties are taken far from each other.
     left = sorted(range(len(cases)), key=lambda k: k * 0.618 % 1)
     values = [_values(case) for case in cases]
-    seen: set[tuple[tuple[str, int], ...]] = set()
+    seen: set[_Values] = set()
     for _ in range(min(mark.args[0] if mark else MOST_CASES, len(cases))):
         best = max(left, key=lambda k: sum(3 - len(each) for each in values[k] - seen))
         left.remove(best)
@@ -49,8 +52,14 @@ def _covering(cases: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
         yield cases[best]
 
 
-def _values(case: pytest.Item) -> set[tuple[tuple[str, int], ...]]:
-    """The values of a case's parameters, by their places, and the pairs of these."""
+def _values(case: pytest.Item) -> set[_Values]:
+    """The values of a case's parameters, and the pairs of these."""
     spec = getattr(case, "callspec", None)
-    given = sorted(spec.indices.items()) if spec else []
+    if spec is None:
+        return set()
+    plain = (str, int, float, torch.dtype)
+    given = [
+        (name, str(value) if isinstance(value, plain) else str(spec.indices[name]))
+        for name, value in sorted(spec.params.items())
+    ]
     return {(each,) for each in given} | set(combinations(given, 2))

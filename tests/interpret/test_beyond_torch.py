@@ -63,6 +63,7 @@ CALLS += [(case, torch.float64, REDUCTIONS[k % 3]) for k, case in enumerate(CASE
 CALLS += [(case, torch.float32, REDUCTIONS[k % 3]) for k, case in enumerate(FIRST.values())]
 
 
+@pytest.mark.cases(len(FIRST))
 @pytest.mark.parametrize(("case", "dtype", "reduction"), CALLS, ids=str)
 def test_as_reference(case: Case, dtype: torch.dtype, reduction: str) -> None:
     inputs = case.draw(dtype)

@@ -22,6 +22,7 @@ def test_every_loss_is_drawn() -> None:
     assert {*ELEMENTWISE, *CLASSES} | ELSEWHERE == set(autogen.losses.__all__)
 
 
+@pytest.mark.cases(len(ELEMENTWISE) + len(CLASSES))
 @pytest.mark.parametrize("loss", (*ELEMENTWISE, *CLASSES))
 @settings(max_examples=examples(EXAMPLES), suppress_health_check=list(HealthCheck))
 @given(data=st.data())

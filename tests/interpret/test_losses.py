@@ -43,6 +43,7 @@ def test_the_table_has_every_loss() -> None:
     assert set(FIRST) | ELSEWHERE == set(autogen.losses.__all__)
 
 
+@pytest.mark.cases(12)
 @pytest.mark.parametrize("row", ROWS, ids=name_of)
 def test_option(row: Row) -> None:
     """Unreduced, and by one of the ways to reduce; `test_dtype` has them all, of the first row of each loss."""
@@ -51,6 +52,7 @@ def test_option(row: Row) -> None:
         check(call_of(row, reduction, torch.float32))
 
 
+@pytest.mark.cases(len(FIRST))
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("row", FIRST.values(), ids=lambda row: row.loss)
 def test_dtype(row: Row, dtype: torch.dtype) -> None:

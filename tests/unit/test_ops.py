@@ -187,6 +187,7 @@ def show(op: Op, arguments: list[torch.Tensor], result: torch.Tensor, expected: 
     return f"{op.name}({given}) is {result[at].item()!r}, not {expected[at].item()!r}"
 
 
+@pytest.mark.cases(len(OPS))
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("name", rows(Rule.ARITHMETIC, Rule.FLOAT))
 def test_error_and_nan_on_floats(load: Load, name: str, dtype: torch.dtype) -> None:
