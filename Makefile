@@ -24,7 +24,7 @@ test: check   ## run the checks and the first tier of the tests: no GPU, under e
 # A round is finished, whenever the time is over, so that what fails is shrunk and said.
 fuzz: $(STAMP)   ## draw anew for the property tests, until one fails or FUZZ_SECONDS (300) are over
 	end=$$(($$(date +%s) + $(FUZZ_SECONDS))); while [ $$(date +%s) -lt $$end ]; do \
-		TRITON_INTERPRET=1 $(RUN) pytest -qx -n logical -m hypothesis --hypothesis-profile=fuzz tests/unit tests/interpret \
+		TRITON_INTERPRET=1 $(RUN) pytest -qx -n logical --every -m hypothesis --hypothesis-profile=fuzz tests/unit tests/interpret \
 		|| exit 1; done
 
 test-all: check   ## run every test for every target, and the emulated GPU: several hours on two cores
