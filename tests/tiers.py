@@ -11,8 +11,8 @@ import torch
 
 _Values = tuple[tuple[str, str], ...]
 
-MOST_CASES = 4  # of a parametrised test, unless its mark `cases` says otherwise
-MOST_EXAMPLES = 4  # that hypothesis draws, where a test says how many
+MOST_CASES = 3  # of a parametrised test, unless its mark `cases` says otherwise
+MOST_EXAMPLES = 3  # that hypothesis draws, where a test says how many
 MOST_SECONDS = 3.0  # of CPU time, children included
 
 every = False  # whether all of it runs, which conftest.py sets before any test is imported

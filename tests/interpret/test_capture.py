@@ -420,6 +420,7 @@ def test_padded_sequences_of_any_lengths() -> None:
     assert trace_count(ours) <= 3
 
 
+@pytest.mark.slow
 def test_tensors_on_the_cpu_by_torchs_own_compiler(tmp_path: Path) -> None:
     """Without the interpreter, and only if asked for."""
     script = tmp_path / "script.py"

@@ -127,6 +127,7 @@ def _apart(x: Tensor) -> Tensor:
     return (x[:, :, None] - x[:, None]).square().sum(-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [6, 12, 36, 120])
 @pytest.mark.parametrize("width", [5, 33])
 def test_the_farthest_of_each_group(n: int, width: int) -> None:

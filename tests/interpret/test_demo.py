@@ -39,6 +39,7 @@ class Page(HTMLParser):
         self.text += data
 
 
+@pytest.mark.slow
 def test_quick_demo(tmp_path: Path) -> None:
     output = tmp_path / "new" / "demo.html"
     command = [sys.executable, "-m", "examples.demo", "--quick", "--output", str(output)]

@@ -133,6 +133,7 @@ def _compare(ours: Callable[..., Any], theirs: Callable[..., Any], sequence: Seq
             torch.testing.assert_close(own.double(), true.double(), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.interpreted  # it counts what the interpreter's launcher is given
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.__name__)
 @settings(max_examples=examples(10), suppress_health_check=list(HealthCheck))

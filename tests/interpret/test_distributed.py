@@ -21,6 +21,8 @@ pytestmark = [
     pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="torch has no gloo"),
 ]
 LIMIT = 400.0  # seconds, for one group; it takes 20 on two free cores
+pytestmark = pytest.mark.slow  # each world of processes imports torch in all of them
+
 of_two = pytest.mark.parametrize("found", [2], indirect=True, ids=["2"])
 of_four = pytest.mark.parametrize("found", [4], indirect=True, ids=["4"])
 

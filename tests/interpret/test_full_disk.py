@@ -44,6 +44,7 @@ print(warnings)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["default", "mandatory"])
 def test_losses_run_on_kernels_with_one_warning(level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "cache"

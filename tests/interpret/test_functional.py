@@ -46,6 +46,7 @@ def test_every_function_is_torchs() -> None:
         assert ours.__module__ == "autogen.functional" and ours.__name__ == name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("info", INFOS, ids=name_of)
 def test_samples(info: OpInfo) -> None:
     torch.manual_seed(0)
