@@ -284,6 +284,7 @@ def test_no_label_twice(reduction: str) -> None:
     check("labels", [x, torch.arange(20)], reduction=reduction)
 
 
+@pytest.mark.slow
 def test_what_has_no_kernel(launches: Launches) -> None:
     """Such calls are generated around torch's products, and give the same."""
     narrow, wide = torch.randn(6, 20), torch.randn(6, 257)
@@ -351,6 +352,7 @@ def test_how_tensor_cores_multiply(dtype: torch.dtype) -> None:
     assert not is_exact(is_autocast=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_compiled", [False, True])
 @pytest.mark.usefixtures("fresh_dynamo")
 def test_backward_multiplies_as_forward_did(monkeypatch: pytest.MonkeyPatch, *, is_compiled: bool) -> None:

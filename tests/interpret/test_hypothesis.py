@@ -15,6 +15,7 @@ from tests.interpret.table import ELSEWHERE
 from tests.tiers import examples
 
 EXAMPLES = 25
+SLOW = ("GaussianNLLLoss", "CrossEntropyLoss")  # of many options, each a capture of its own
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -23,7 +24,9 @@ def test_every_loss_is_drawn() -> None:
 
 
 @pytest.mark.cases(len(ELEMENTWISE) + len(CLASSES))
-@pytest.mark.parametrize("loss", (*ELEMENTWISE, *CLASSES))
+@pytest.mark.parametrize(
+    "loss", [pytest.param(loss, marks=[pytest.mark.slow] * (loss in SLOW)) for loss in (*ELEMENTWISE, *CLASSES)]
+)
 @settings(max_examples=examples(EXAMPLES), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_as_torch(loss: str, data: st.DataObject) -> None:

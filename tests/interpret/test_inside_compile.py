@@ -16,7 +16,7 @@ from autogen import autogen_loss, losses
 
 Function = Callable[..., Any]
 
-BACKENDS = ("eager", "aot_eager", "inductor")
+BACKENDS = ("eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow))
 on_all_backends = pytest.mark.parametrize("backend", BACKENDS)
 
 

@@ -15,6 +15,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_large_losses_have_kernels_and_are_right(name: str) -> None:
     loss, inputs = CASES[name]()

@@ -43,7 +43,7 @@ def test_the_table_has_every_loss() -> None:
     assert set(FIRST) | ELSEWHERE == set(autogen.losses.__all__)
 
 
-@pytest.mark.cases(12)
+@pytest.mark.cases(24)
 @pytest.mark.parametrize("row", ROWS, ids=name_of)
 def test_option(row: Row) -> None:
     """Unreduced, and by one of the ways to reduce; `test_dtype` has them all, of the first row of each loss."""

@@ -36,6 +36,7 @@ def test_chamfer(points: tuple[int, int], dtype: torch.dtype) -> None:
     agree(chamfer, a, b)
 
 
+@pytest.mark.slow
 def test_kernels_of_pairs() -> None:
     agree(discrepancy, draw("real", 300, 3), draw("real", 200, 3, seed=1))
     report = explain(discrepancy, draw("real", 8000, 3), draw("real", 9000, 3))
@@ -43,7 +44,7 @@ def test_kernels_of_pairs() -> None:
     assert report.forward.bytes_moved < 10 * 2**20  # of 288 MB that one element per pair would be
 
 
-@pytest.mark.parametrize("shape", [(3, 40), (2, 700)], ids=str)
+@pytest.mark.parametrize("shape", [(3, 40), pytest.param((2, 700), marks=pytest.mark.slow)], ids=str)
 def test_ranks(shape: tuple[int, int]) -> None:
     agree(ranked, draw("real", *shape), draw("real", *shape, seed=1).detach())
 
@@ -58,6 +59,7 @@ def test_half_precision(rows: int, columns: int, coordinates: int, dtype: torch.
           launches=None)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_another_number_of_coordinates_is_another_kernel() -> None:
     loss = autogen_loss(nearest, policy="mandatory")
     for coordinates in (3, 2, 3, 4, 9, 2, 3):
@@ -75,6 +77,7 @@ def test_another_number_of_points_is_not() -> None:
     assert len(text) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_in_compiled_code(dynamic: bool | None) -> None:
     compiled = torch.compile(autogen_loss(nearest), backend="aot_eager", fullgraph=True, dynamic=dynamic)

@@ -68,6 +68,7 @@ def test_threads_call_losses_at_once() -> None:
     assert all(trace_count(loss) <= 3 for loss in losses)
 
 
+@pytest.mark.slow
 def test_one_thread_compiles_while_others_read_train_and_save() -> None:
     """Nothing of the modules, of Python or of torch is another thing meanwhile."""
     modules = [Weighted() for _ in range(6)]
@@ -109,6 +110,7 @@ def test_one_thread_compiles_while_others_read_train_and_save() -> None:
     assert not faults
 
 
+@pytest.mark.slow
 def test_interrupted_compilations_leave_everything_as_it_was() -> None:
     """Ctrl-C in a capture: modules, builtins and later calls are as if nothing had been.
 

@@ -86,6 +86,7 @@ def test_in_chunks_of_torchs() -> None:
     compare(ours, theirs, inputs(N), labels(N))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"div_value": 2.0, "head_bias": True}], ids=str)
 def test_adaptive_log_softmax(options: dict[str, Any], launches: Launches) -> None:
     ours, theirs = pair("AdaptiveLogSoftmaxWithLoss", FEATURES, CLASSES, [10, 25], **options)
