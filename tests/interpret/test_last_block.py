@@ -135,6 +135,7 @@ def test_partial_results_of_all_programs_are_read(kind: str, monkeypatch: pytest
     assert [loss(a), loss(a + 1)] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("limited")
 def test_other_sizes_and_runs_agree_to_the_bit() -> None:
     loss = autogen_loss(dice((2, 3)), policy="mandatory")
@@ -209,6 +210,7 @@ def losses(draw_from: st.DrawFn) -> tuple[list[int], str]:
     return shape, f"p = {start}\n    return {' + '.join(terms)}, p.sum({first})"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("limited")
 @settings(max_examples=examples(12))
 @given(losses(), st.sampled_from([1, 8, 16, 64]), st.randoms(use_true_random=False))
