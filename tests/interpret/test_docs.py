@@ -25,6 +25,7 @@ def section(text: str, name: str) -> str:
     return text.partition(f"<!-- {name} -->\n")[2].partition(f"<!-- /{name} -->")[0]
 
 
+@pytest.mark.slow
 def test_outputs_are_current() -> None:
     with torch.random.fork_rng():
         found = {name_of(page): renewed(page.read_text(encoding="utf-8"), TABLES)[1] for page in PAGES}
@@ -42,6 +43,7 @@ def test_outputs_that_have_changed_are_named() -> None:
     assert renewed(shown) == (shown, [])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_coverage_is_current() -> None:
     if reason := versions_differ():
@@ -49,6 +51,7 @@ def test_coverage_is_current() -> None:
     assert section(LOSSES, "coverage") == coverage.table(), REMEDY
 
 
+@pytest.mark.slow
 def test_table_of_losses_beyond_torch_is_current() -> None:
     found = section(LOSSES, "beyond")
     assert found == beyond.table(), REMEDY
