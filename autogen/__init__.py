@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from autogen.exporting.api import export
     from autogen.exporting.check import check_export
     from autogen.hub import Mode, kernelize, make_extensible, register_mapping, use_mapping
-    from autogen.hub.patching import Patch, patch
+    from autogen.patching import Patch, patch
     from autogen.report import DirectionReport, Report, explain
     from autogen.report.capabilities import capabilities
     from autogen.report.coverage import SupportedLoss, supported_losses
@@ -105,7 +105,7 @@ _LAZY = {
     "autogen_loss": "autogen.decorator",
     "DirectionReport": "autogen.report",
     "Mode": "autogen.hub",
-    "Patch": "autogen.hub.patching",
+    "Patch": "autogen.patching",
     "Report": "autogen.report",
     "SupportedLoss": "autogen.report.coverage",
     "capabilities": "autogen.report.capabilities",
@@ -118,7 +118,7 @@ _LAZY = {
     "kernelize": "autogen.hub",
     "losses": "autogen.losses",
     "make_extensible": "autogen.hub",
-    "patch": "autogen.hub.patching",
+    "patch": "autogen.patching",
     "ragged": "autogen.data.jagged",
     "register_mapping": "autogen.hub",
     "retracing": "autogen.settings.options",

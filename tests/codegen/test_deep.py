@@ -29,6 +29,7 @@ def deep_rows(x: Tensor, y: Tensor) -> Tensor:
     return x.logsumexp(1).sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [deep, deep_rows])
 def test_printing_needs_no_deep_stack(loss: object, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, limit in ((cuts, "MOST_WORK"), (demand, "MOST_WORK"), (demand, "MOST_LIVE")):

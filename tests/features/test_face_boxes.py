@@ -29,6 +29,7 @@ def exact(predicted: Tensor, samples: list[Sample]) -> tuple[Tensor, Tensor]:
     return value.detach(), *torch.autograd.grad(value, predicted)
 
 
+@pytest.mark.slow
 def test_every_way_is_measured_and_gives_one_loss(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     figure = tmp_path / "boxes.svg"
     options = ["--steps", "2", "--batch", "5", "--slots", str(SLOTS), "--size", "16", "--device", "cpu"]

@@ -168,7 +168,7 @@ def test_a_forgotten_patch_stays() -> None:
         with autogen.patch():
             pass
         assert F.cross_entropy is not ORIGINAL["cross_entropy"]
-    from autogen.hub import patching
+    from autogen import patching
 
     patching._of_torch[0]._holders.clear()
     autogen.patch().undo()

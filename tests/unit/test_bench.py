@@ -266,6 +266,7 @@ def test_figures_are_drawn_alike_again(tmp_path: Path) -> None:
     assert {"7", "5", "torch eager", "autogen, chunks of 16 rows"} <= {*found["memory.svg"]}
 
 
+@pytest.mark.slow
 def test_figures_are_of_the_results(tmp_path: Path) -> None:
     assert plots.main(["--output", str(tmp_path)]) == 0
     drawn, kept = ({each.name: texts(each) for each in folder.glob("*.svg")} for folder in (tmp_path, plots.OUTPUT))
@@ -277,6 +278,7 @@ def test_without_results_nothing_is_drawn(tmp_path: Path, capsys: pytest.Capture
     assert "no results" in capsys.readouterr().err and not [*tmp_path.iterdir()]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("command", [["-m", "bench.run"], ["bench/gpu_check.sh"]], ids=["run", "check"])
 def test_without_a_gpu_nothing_pretends(command: list[str]) -> None:

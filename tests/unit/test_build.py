@@ -289,6 +289,7 @@ def is_whole(path: Path) -> bool:
     return path.stem.endswith(hashlib.sha256(path.read_bytes()).hexdigest()[:16])
 
 
+@pytest.mark.slow
 def test_twenty_processes_start_on_one_cache(folder: Path) -> None:
     writers = [start("9") for _ in range(20)]
     for writer in writers:

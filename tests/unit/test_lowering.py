@@ -211,13 +211,16 @@ class TestReductions:
         check(lambda x: x.prod(1) + x.prod(0, keepdim=True).sum(), x.requires_grad_())
         check(lambda x: (x > 0).prod(1) * x.sum(1), x)
 
+    @pytest.mark.cases(6)
     @pytest.mark.parametrize("size", [3, 12])
-    def test_scans(self, size: int) -> None:
+    @pytest.mark.parametrize("scan", [torch.cumsum, torch.cumprod, torch.logcumsumexp])
+    def test_scans(self, scan: Callable[..., Tensor], size: int) -> None:
         x = floats(4, size).detach()
         x[1, 2] = 0
-        for scan in (torch.cumsum, torch.cumprod, torch.logcumsumexp):
-            check(lambda x, scan=scan: scan(x, 1) * x + scan(x.flip(0), 0).flip(0), x.requires_grad_())
-        check(lambda x: (x > 0).cumsum(1) * x, x)
+        check(lambda x: scan(x, 1) * x + scan(x.flip(0), 0).flip(0), x.requires_grad_())
+
+    def test_a_count_so_far(self) -> None:
+        check(lambda x: (x > 0).cumsum(1) * x, floats(4, 3))
 
     def test_of_everything(self) -> None:
         check(lambda x: x.sum() + x.mean() * x.max() - x.min() + x.norm(), floats(3, 4))
