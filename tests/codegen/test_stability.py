@@ -28,6 +28,7 @@ def digests() -> list[str]:
     return [digest(case) for case in SAMPLE]
 
 
+@pytest.mark.slow
 def test_another_process_with_another_hash_seed(tmp_path: Path) -> None:
     program = "from tests.codegen.test_stability import digests; print(*digests())"
     environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(ROOT)}

@@ -46,6 +46,7 @@ def test_the_file_has_the_constructors_of_all_losses() -> None:
     assert stub.FILE.read_text(encoding="utf-8") == stub.text()
 
 
+@pytest.mark.slow
 def test_a_type_checker_knows_constructors_and_functions(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     file = tmp_path / "program.py"

@@ -159,6 +159,7 @@ def test_preferences() -> None:
           draw("real", 6, seed=2).detach(), launches=None, chunk=16)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_policies() -> None:
     def loss(x: Tensor, w: Tensor, y: Tensor, old: Tensor, advantage: Tensor, counts: Tensor) -> Tensor:
         new = -F.cross_entropy((x @ w.t()).flatten(0, 1), y.flatten(), reduction="none").view_as(y)

@@ -66,6 +66,7 @@ def test_quick_demo(tmp_path: Path) -> None:
     assert len(charts) == 4 and all(each <= {*drawn} for each, drawn in zip(names, charts, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.interpreted  # allocates on the CPU
 def test_a_head_learns_the_same_in_chunks_of_less_memory() -> None:
     found = compare(recurrent, torch.device("cpu"), steps=3)

@@ -70,10 +70,11 @@ def test_every_form_equals_the_loop(name: str, form: str) -> None:
         agree(name, form, sizes, seed)
 
 
+@pytest.mark.cases(5)
+@pytest.mark.parametrize("sizes", ([], [0, 0, 0], [0], [1], [7]), ids=str)
 @pytest.mark.parametrize(("name", "form"), PAIRS)
-def test_batches_of_nothing_and_of_one(name: str, form: str) -> None:
-    for sizes in ([], [0, 0, 0], [0], [1], [7]):
-        agree(name, form, sizes)
+def test_batches_of_nothing_and_of_one(name: str, form: str, sizes: list[int]) -> None:
+    agree(name, form, sizes)
 
 
 @settings(max_examples=examples(12), deadline=None)
