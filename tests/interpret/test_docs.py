@@ -86,7 +86,7 @@ def test_reference_has_every_public_name() -> None:
 
 
 def test_folders_exist() -> None:
-    text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     folders = re.findall(r"^\| `(\w+)/` \|", text, re.MULTILINE)
     assert folders and all((ROOT / folder).is_dir() for folder in folders)
 

@@ -98,6 +98,7 @@ def test_points_have_their_nearest_in_the_same_sequence(form: str) -> None:
         agree("chamfer", form, sizes)
 
 
+@pytest.mark.slow
 def test_few_captures_hold_for_all_batches_in_one_launch_each_way() -> None:
     drawn = random.Random(1)
     for form in FORMS:

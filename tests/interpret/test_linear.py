@@ -297,6 +297,7 @@ def test_numbers_of_items() -> None:
         torch.testing.assert_close(loss(**drawn, num_items=number), loss(**drawn) * 18 / 9)
 
 
+@pytest.mark.slow
 def test_gradcheck() -> None:
     for case in (CASES[1], CASES[12], CASES[-1]):
         drawn = case.draw(rows=(2, 2))

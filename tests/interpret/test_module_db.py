@@ -64,6 +64,7 @@ BOTH = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("info", "dtype"), BOTH, ids=lambda each: getattr(each, "name", str(each)))
 def test_as_torch(info: ModuleInfo, dtype: torch.dtype, record_property: Callable[[str, object], None]) -> None:
     paths: collections.Counter[str] = collections.Counter()
