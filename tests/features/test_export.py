@@ -212,9 +212,7 @@ print(module.fits(logits, labels), bool(module.plan_cross_entropy_loss_backward.
 """
 
 
-@pytest.mark.parametrize(
-    ("interpret", "said"), [pytest.param("1", "True True", marks=pytest.mark.slow), ("0", "False False")]
-)
+@pytest.mark.parametrize(("interpret", "said"), [("1", "True True"), ("0", "False False")])
 def test_it_runs_without_autogen(repository: Path, interpret: str, said: str) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": interpret, "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-c", _ALONE, str(repository)]

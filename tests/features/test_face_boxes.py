@@ -70,6 +70,7 @@ def test_every_way_is_measured_and_gives_one_loss(capsys: pytest.CaptureFixture[
     assert all(f"<!-- {row.name} -->" in figure.read_text() for row in rows), "the names in the legend"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", [[2, 0, 300, 1], [0, 0, 0, 0]], ids=str)
 def test_more_boxes_than_the_article_has_and_none(lengths: list[int]) -> None:
     generator = torch.Generator().manual_seed(1)

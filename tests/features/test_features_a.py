@@ -129,6 +129,7 @@ def _rows(heading: str) -> dict[str, list[str]]:
     return {row[0]: row for row in rows}
 
 
+@pytest.mark.slow
 def test_a20_supported_losses_are_those_of_the_documentation() -> None:
     """One loss of each path; `tests/interpret/test_docs.py` compares all of them, with all dtypes."""
     names = ("BCELoss", "CTCLoss", "LinearCrossEntropyLoss")

@@ -215,6 +215,7 @@ def test_b5_kernelize_in_place(launched: Callable[[], int]) -> None:
     assert autogen.explain(model.loss, input, arguments()[2]).path == "generated"
 
 
+@pytest.mark.slow
 def test_b5_kernelized_models_are_copied_and_compiled(launched: Callable[[], int]) -> None:
     model = Model()
     before = step(model)

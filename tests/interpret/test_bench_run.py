@@ -115,6 +115,7 @@ def test_a_run_out_of_time_says_what_is_left(
     assert "4 measurements are left" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_peer_that_fails_leaves_cells_empty(
     timed: list[gpu.Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +153,7 @@ def test_an_error_that_there_is_no_room_to_find(
         assert row.note == "out of memory: eager in float64 has no room"
 
 
+@pytest.mark.slow
 def test_ours_that_fails_is_tried_again(
     timed: list[gpu.Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -161,6 +161,7 @@ def reductions_of(case: Case) -> tuple[str, ...]:
     return ("mean",) if "num_items" in case.given else REDUCTIONS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_options(case: Case) -> None:
     drawn = case.draw()
@@ -289,6 +290,7 @@ def test_outputs_of_grpo() -> None:
     torch.testing.assert_close(found.entropy, torch.where(counted, entropy, 0))
 
 
+@pytest.mark.slow
 def test_numbers_of_items() -> None:
     """A number of Python's does what a tensor does."""
     case = Case("FusedLinearCrossEntropyLoss", heads.cross_entropy, {}, ("labels",))

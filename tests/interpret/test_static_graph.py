@@ -314,6 +314,7 @@ def test_both_together() -> None:
         loss(X, Y)
 
 
+@pytest.mark.slow
 @pytest.mark.interpreted  # by a process of its own
 def test_the_environment_asks_for_it() -> None:
     program = """

@@ -84,6 +84,7 @@ def outcome(loss: nn.Module, inputs: tuple[Tensor, ...]) -> list[Tensor]:
     return [value.detach(), *torch.autograd.grad(value, x, torch.full_like(value, 0.5))]
 
 
+@pytest.mark.slow
 @pytest.mark.interpreted  # the warps of a candidate do not choose the order of its sums
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
@@ -193,6 +194,7 @@ def test_a_library_loss_is_tuned_when_asked(device: Device) -> None:
     assert device.timed and dict(device.launched[0][1].tiles)["BLOCK"] == 2048
 
 
+@pytest.mark.slow
 def test_a_skeleton_runs(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under each candidate, on the tensors that are made for it: no access is out of bounds."""
     ran: list[int] = []

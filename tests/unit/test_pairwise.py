@@ -132,6 +132,7 @@ def tiling(loss: Loss, *tensors: Tensor) -> dict[str, int]:
     return dict(Tiler(kernel, Space(kernel)).default(sizes).tiles)
 
 
+@pytest.mark.slow
 def test_a_tile_of_pairs_is_a_square() -> None:
     assert tiling(nearest, floats(300, 3), floats(5000, 3)) == {"ROWS": 16, "COLS": 32}  # in double precision
     single = floats(5000, 3).float()
