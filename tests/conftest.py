@@ -1,6 +1,7 @@
 """What all tests share: one thread per process, hypothesis profiles, where each folder can run."""
 
 import gc
+import itertools
 import logging
 import os
 import tempfile
@@ -33,6 +34,8 @@ providers._get_local_constants = Constants
 TESTS = Path(__file__).parent
 _EMULATED = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 _STARTED = pytest.StashKey[float]()
+_FINISHED = itertools.count(1)
+TESTS_OF_A_COLLECTION = 25
 NEEDS_INTERPRETER = {
     "interpret": True,
     "features": True,
@@ -124,7 +127,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     pytest_runtest_logstart()  # pytest listens throughout the run, and again in each test
     if session.items and not session.config.option.collectonly:
         kernels_of(torch.sum, torch.ones(2))  # no test is to take the seconds that the first capture imports for
-    gc.freeze()  # what is imported stays: a collection would look through a million objects
+    gc.disable()  # a collection looks through millions of objects, in whichever test it falls into
+    gc.freeze()
+
+
+def pytest_runtest_logfinish() -> None:
+    """Collect garbage between tests, now and then, and never look again at what is left: torch's and our caches."""
+    if next(_FINISHED) % TESTS_OF_A_COLLECTION == 0:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -212,6 +212,7 @@ print(module.fits(logits, labels), bool(module.plan_cross_entropy_loss_backward.
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("interpret", "said"), [("1", "True True"), ("0", "False False")])
 def test_it_runs_without_autogen(repository: Path, interpret: str, said: str) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": interpret, "HF_HUB_OFFLINE": "1"}

@@ -74,10 +74,6 @@ def others(loss: str, reduction: str) -> Iterator[Call]:
     s = Samples()
     x, target = s.real(N, C), s.label(C, N)
     match loss:
-        case "NLLLoss":
-            yield Call(loss, {"reduction": reduction}, (x, target))
-        case "KLDivLoss":
-            yield Call(loss, {"reduction": reduction}, (x.log_softmax(1), s.real(N, C).softmax(1)))
         case "MultiMarginLoss":
             for p in (1, 2):
                 yield Call(loss, {"reduction": reduction, "p": p, "weight": s.probability(C)}, (x, target))
@@ -88,7 +84,7 @@ def others(loss: str, reduction: str) -> Iterator[Call]:
                 yield Call(loss, {"reduction": reduction, "p": p}, (x, s.real(N, C), s.real(N, C)))
 
 
-OTHERS = ("NLLLoss", "KLDivLoss", "MultiMarginLoss", "MultiLabelSoftMarginLoss", "TripletMarginLoss")
+OTHERS = ("MultiMarginLoss", "MultiLabelSoftMarginLoss", "TripletMarginLoss")
 
 
 @pytest.mark.cases(len(OTHERS))
