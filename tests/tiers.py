@@ -59,7 +59,7 @@ def _values(case: pytest.Item) -> set[_Values]:
         return set()
     plain = (str, int, float, torch.dtype)
     given = [
-        (name, str(value) if isinstance(value, plain) else str(spec.indices[name]))
+        (name, str(value) if isinstance(value, plain) else f"object {id(value)}")
         for name, value in sorted(spec.params.items())
     ]
     return {(each,) for each in given} | set(combinations(given, 2))

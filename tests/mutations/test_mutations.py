@@ -65,7 +65,7 @@ MUTATIONS = (
         "autogen/lowering/indexing.py",
         'kept = ir.apply("ne", self.label(outer), self.ignored)',
         'kept = ir.apply("ne", self.label(outer), ir.const(-7, torch.int64))',
-        "tests/interpret/test_hypothesis.py::test_as_torch",
+        "tests/interpret/test_losses.py::test_option",
     ),
     Mutation(
         "the last block reads only its first partials",
