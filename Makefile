@@ -18,8 +18,8 @@ demo: $(STAMP)   ## run the demo, on the GPU or in Triton's interpreter, and wri
 
 # Triton chooses its interpreter when it is imported, so the tests need a process for each.
 test: check   ## run the checks and the first tier of the tests: no GPU, under eight minutes on two cores
-	TRITON_INTERPRET=1 $(RUN) pytest -n logical tests/unit tests/interpret tests/codegen tests/features
-	TRITON_INTERPRET=0 $(RUN) pytest -n logical tests/ptx/test_static.py
+	TRITON_INTERPRET=1 $(RUN) pytest -n logical --most-seconds 3 tests/unit tests/interpret tests/codegen tests/features
+	TRITON_INTERPRET=0 $(RUN) pytest -n logical --most-seconds 3 tests/ptx/test_static.py
 
 # A round is finished, whenever the time is over, so that what fails is shrunk and said.
 fuzz: $(STAMP)   ## draw anew for the property tests, until one fails or FUZZ_SECONDS (300) are over
@@ -33,7 +33,7 @@ test-all: check   ## run every test for every target, and the emulated GPU: seve
 	$(MAKE) emulate
 
 emulate: $(STAMP)   ## run the tests of ops and losses, and those for GPUs, on an emulated one: about an hour
-	TRITON_INTERPRET=0 $(RUN) pytest -n logical --emulate tests/unit/test_ops.py tests/interpret tests/gpu
+	TRITON_INTERPRET=0 $(RUN) pytest -n logical --emulate --cases 9 tests/unit/test_ops.py tests/interpret tests/gpu
 
 # Each has an environment of its own, in build/compat. Of PyPI's builds of torch for x86-64 all but a few bring CUDA's
 # libraries, 5 GB.

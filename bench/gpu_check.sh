@@ -20,7 +20,7 @@ if [ "${1:-}" != measure ]; then
     workers=()  # most of a test is compiling, on the CPU
     if "$python" -c 'import xdist' 2>/dev/null; then workers=(-n "$(($(nproc) < 16 ? $(nproc) : 16))" --dist worksteal); fi
     # Interrupted, pytest still says what failed.
-    timeout -s INT -k 15 220 "$python" -m pytest -q -rf --tb short --maxfail 25 -p no:cacheprovider \
+    timeout -s INT -k 15 220 "$python" -m pytest -q -rf --cases 9 --tb short --maxfail 25 -p no:cacheprovider \
         --junitxml "$BENCH_RESULTS/gpu-tests.xml" "${workers[@]}" tests/gpu || status=$?
 fi
 timeout -s INT -k 15 285 "$python" -m bench.run --quick --seconds 235 || status=$?

@@ -49,8 +49,12 @@ NEEDS_INTERPRETER = {
 def pytest_addoption(parser: pytest.Parser) -> None:
     what = "run tests of kernels and ops on an emulated GPU: kernels are compiled, and their PTX runs on the CPU"
     parser.addoption("--emulate", action="store_true", help=what)
-    every = f"run all tests; by default those that are not slow, and {tiers.MOST_CASES} cases of each"
+    every = "run all cases of all tests, the slow ones too"
     parser.addoption("--every", action="store_true", help=every)
+    cases = "how many cases of a parametrised test run, unless its mark `cases` says otherwise (default: 3)"
+    parser.addoption("--cases", type=int, default=3, metavar="NUMBER", help=cases)
+    most = "fail a test that takes more CPU time than this, that of its children included"
+    parser.addoption("--most-seconds", type=float, metavar="SECONDS", help=most)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -81,7 +85,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.option.every:
-        kept = tiers.first_tier(items)
+        kept = tiers.first_tier(items, config.option.cases)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
     for item in items:
@@ -105,13 +109,12 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Fail a test of the first tier that takes longer than such a test may."""
+    """Fail a test that takes longer than tests of this run may."""
     result = yield
-    seconds = tiers.cpu_seconds() - item.stash[_STARTED]
-    is_first_tier = not (item.config.option.every or item.config.option.emulate)
-    if is_first_tier and seconds > tiers.MOST_SECONDS:
-        most = f"a test that `make test` runs may take {tiers.MOST_SECONDS} s"
-        pytest.fail(f"took {seconds:.1f} s of CPU time; {most}: make it smaller, or mark it slow", pytrace=False)
+    seconds, most = tiers.cpu_seconds() - item.stash[_STARTED], item.config.option.most_seconds
+    if most is not None and seconds > most:
+        remedy = "make it smaller, or mark it slow"
+        pytest.fail(f"took {seconds:.1f} s of CPU time, where {most:g} s are allowed: {remedy}", pytrace=False)
     return result
 
 

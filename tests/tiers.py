@@ -11,9 +11,7 @@ import torch
 
 _Values = tuple[tuple[str, str], ...]
 
-MOST_CASES = 3  # of a parametrised test, unless its mark `cases` says otherwise
 MOST_EXAMPLES = 3  # that hypothesis draws, where a test says how many
-MOST_SECONDS = 3.0  # of CPU time, children included
 
 every = False  # whether all of it runs, which conftest.py sets before any test is imported
 
@@ -29,23 +27,23 @@ def cpu_seconds() -> float:
     return user + system + users + systems
 
 
-def first_tier(items: Iterable[pytest.Item]) -> set[pytest.Item]:
-    """What is not slow, and of each parametrised test a few cases."""
+def first_tier(items: Iterable[pytest.Item], number: int) -> set[pytest.Item]:
+    """What is not slow, and of each parametrised test this number of cases, or that of its mark `cases`."""
     tests: dict[str, list[pytest.Item]] = {}
     for item in items:
         if not item.get_closest_marker("slow"):
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    return {item for cases in tests.values() for item in _covering(cases)}
+    return {item for cases in tests.values() for item in _covering(cases, number)}
 
 
-def _covering(cases: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+def _covering(cases: Sequence[pytest.Item], number: int) -> Iterator[pytest.Item]:
     """The first case, and those that have the most pairs of parameters' values that no case before has."""
     mark = cases[0].get_closest_marker("cases")
     # Neighbours are alike: ties are taken far from each other.
     left = sorted(range(len(cases)), key=lambda k: k * 0.618 % 1)
     values = [_values(case) for case in cases]
     seen: set[_Values] = set()
-    for _ in range(min(mark.args[0] if mark else MOST_CASES, len(cases))):
+    for _ in range(min(mark.args[0] if mark else number, len(cases))):
         best = max(left, key=lambda k: sum(3 - len(each) for each in values[k] - seen))
         left.remove(best)
         seen |= values[best]
