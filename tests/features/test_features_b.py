@@ -630,6 +630,7 @@ def test_b25_an_export_is_loaded_by_kernels_for_the_class_of_torch(
     assert launched == ["bce_with_logits_loss_forward", "bce_with_logits_loss_backward"]
 
 
+@pytest.mark.slow
 def test_b27_check_export_gives_the_verdict_of_kernels(tmp_path: Path) -> None:
     good = autogen.export(nn.MSELoss(), [torch.randn(8, 6), torch.randn(8, 6)], tmp_path / "mse")
     assert autogen.check_export(good) == []

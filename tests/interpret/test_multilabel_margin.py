@@ -176,6 +176,7 @@ def test_autocast(dtype: torch.dtype) -> None:
         check(call(Samples(dtype).real(5, 7), labels(5, 7, 5)))
 
 
+@pytest.mark.slow
 def test_gradcheck() -> None:
     x = Samples(torch.float64).real(4, 6).requires_grad_()
     for reduction in REDUCTIONS:

@@ -28,7 +28,12 @@ def test_points_and_their_nearest(points: tuple[int, int], coordinates: int) -> 
 
 @pytest.mark.parametrize(
     ("points", "dtype"),
-    [((150, 200), torch.float32), ((130, 150), torch.float64), ((37, 41), torch.float32), ((37, 41), torch.float64)],
+    [
+        ((150, 200), torch.float32),
+        pytest.param((130, 150), torch.float64, marks=pytest.mark.slow),
+        ((37, 41), torch.float32),
+        ((37, 41), torch.float64),
+    ],
     ids=str,
 )
 def test_chamfer(points: tuple[int, int], dtype: torch.dtype) -> None:

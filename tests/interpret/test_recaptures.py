@@ -70,13 +70,14 @@ def coarser(x: Tensor, y: Tensor) -> Tensor:
     return F.l1_loss(half(x), half(y)) + F.interpolate(x, size, **options).pow(2).mean()
 
 
-LOSSES: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
-    *(spectra, focal_frequencies, frequencies, slopes, products, ramps, in_order),
+LOSSES = (
+    pytest.param(spectra, marks=pytest.mark.slow),
+    *(focal_frequencies, frequencies, slopes, products, ramps, in_order),
     *(turned, coarser),
 )
 
 
-@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.__name__)
+@pytest.mark.parametrize("loss", LOSSES)
 def test_one_capture_serves_all_shapes(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
     ours = autogen_loss(loss)
     for shape in SHAPES:
