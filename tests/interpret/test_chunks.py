@@ -325,6 +325,7 @@ def test_second_derivatives() -> None:
         torch.testing.assert_close(own, their)
 
 
+@pytest.mark.slow
 def test_no_tensor_is_as_large_as_the_logits() -> None:
     rows, classes = 256, 512
     x, w, y = draw("real", rows, WIDTH), draw("real", classes, WIDTH, seed=1), labels(classes, rows)

@@ -29,7 +29,7 @@ def test_points_and_their_nearest(points: tuple[int, int], coordinates: int) -> 
 @pytest.mark.parametrize(
     ("points", "dtype"),
     [
-        ((150, 200), torch.float32),
+        pytest.param((150, 200), torch.float32, marks=pytest.mark.slow),
         pytest.param((130, 150), torch.float64, marks=pytest.mark.slow),
         ((37, 41), torch.float32),
         ((37, 41), torch.float64),
