@@ -112,12 +112,10 @@ class Sizes:
                 found[condition] = None
         return list(found)
 
-    def hints(self) -> dict[str, int]:
-        """The values in the call that was captured; of sizes that only values know, a guess."""
+    def hints(self) -> dict[str, Any]:
+        """The values in the call that was captured; of what only values know, a guess. Sizes may be made of floats."""
         known: Mapping[Any, Any] = compat.hints_of(self._shapes)
-        return {
-            str(new): int(known[old]) if old in known else 64 for old, new in self._renamed.items() if new.is_integer
-        }
+        return {str(new): (int if new.is_integer else float)(known.get(old, 64)) for old, new in self._renamed.items()}
 
     def _replaced(self, value: Any) -> sympy.Expr:
         if isinstance(value, SYMBOLIC):

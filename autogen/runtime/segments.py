@@ -19,6 +19,7 @@ import sympy
 import torch
 
 from autogen import compat
+from autogen.capture.graph import JointGraph
 from autogen.capture.joint import Returned, Segment
 from autogen.capture.prologue import UnequalSizesError
 from autogen.errors import ASKED_FOR, AutogenError
@@ -82,6 +83,7 @@ class KernelSegment:
         symbols = segment.graph.sizes.symbols
         self._varies = any(not symbol.is_integer for symbol in symbols)
         self._graph = segment.graph
+        self._is_sized_by_floats = self._varies and _is_sized_by_floats(segment.graph)
         self._is_simple = segment.graph.prologue is None and not (self._varies or of_parts)
         self.is_random = compiled.is_random
 
@@ -182,7 +184,8 @@ class KernelSegment:
         tensors = (*tensors, *found[0])
         known = self._graph.sizes.read(tensors, numbers)
         given = known.values() if self._of_parts else numbers
-        key = (is_apart, *(n for n in given if type(n) is int), *(each.shape for each in found[0]))
+        decide = given if self._is_sized_by_floats else (n for n in given if type(n) is int)
+        key = (is_apart, *decide, *(each.shape for each in found[0]))
         prepared = self._prepared.get(key)
         if prepared is None:
             prepared = self._plan(key, known, is_apart=is_apart)
@@ -365,6 +368,13 @@ def apply_of(loss: str) -> Callable[..., Any]:
     Whether torch.func transforms a call, the dispatcher has asked.
     """
     return compat.direct_apply(type(loss, (_Kernels,), {"__doc__": _Kernels.__doc__}))
+
+
+def _is_sized_by_floats(graph: JointGraph) -> bool:
+    """Whether a float decides how large some tensor is, as in `x[: int(y.mean())]`."""
+    shapes = [shape for node in graph.graph.nodes for shape, _ in node.meta.get("geometry", ())]
+    known = {symbol for shape in shapes for size in shape for symbol in graph.sizes.expression(size).free_symbols}
+    return any(symbol in known and not symbol.is_integer for symbol in graph.sizes.symbols)
 
 
 def _items(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:

@@ -99,6 +99,18 @@ def test_sizes_that_floats_decide() -> None:
     agree(loss, [(torch.ones(n),) for n in (7, 12, 9, 123)])
 
 
+def test_a_size_of_a_float_that_a_tensor_has() -> None:
+    def loss(x: Tensor) -> Tensor:
+        return x[: int(x.sum()) % 3 + 1].exp().sum()
+
+    ours = autogen_loss(loss, policy="mandatory")
+    for total in (0.5, 1.5, 2.5, 7.5):
+        x = torch.full((5,), total / 5, requires_grad=True)
+        value, expected = ours(x), loss(x)
+        torch.testing.assert_close(value, expected, rtol=3e-7, atol=0)
+        torch.testing.assert_close(*(torch.autograd.grad(each, x)[0] for each in (value, expected)), rtol=3e-7, atol=0)
+
+
 # What a kernel computes of numbers that it reads itself, in double precision and of exact integers.
 READ: dict[str, tuple[Callable[[Tensor], Tensor], list[list[Any]]]] = {
     "class balance": (
