@@ -127,9 +127,11 @@ def gaussian_nll_loss(
     if not torch.compiler.is_compiling() or not is_known:
         return _gaussian_nll_loss(input, target, var, full, eps, reduction)
     assert isinstance(var, Tensor)
-    if var.shape == input.shape[:-1]:
+    if var.shape == input.shape:
+        pass
+    elif var.shape == input.shape[:-1]:
         var = var.unsqueeze(-1)
-    elif var.shape != input.shape:
+    else:
         differing = [own for own, size in zip(var.shape, input.shape, strict=False) if own != size]
         if var.dim() != input.dim() or sum(differing) != 1:
             raise ValueError("var is of incorrect size")

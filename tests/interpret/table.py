@@ -107,6 +107,7 @@ def rows() -> Iterator[Row]:
                     "GaussianNLLLoss", options, lambda s, v=shape: (s.real(N, C), s.real(N, C), s.probability(*v))
                 )
     yield Row("GaussianNLLLoss", _fixed(), lambda s: (s.real(N, C), s.real(N, C), 0.7))
+    yield Row("GaussianNLLLoss", _fixed(), lambda s: (s.real(), s.real(), s.probability(1).squeeze()))
 
     for margin in (1.0, 0.2, -0.5, 0.0):
         yield Row("HingeEmbeddingLoss", _fixed(margin=margin), _signed)

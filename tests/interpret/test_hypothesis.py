@@ -15,7 +15,7 @@ from tests.interpret.table import ELSEWHERE
 from tests.tiers import examples
 
 EXAMPLES = 25
-SLOW = ("GaussianNLLLoss", "CrossEntropyLoss", "MultiLabelSoftMarginLoss")  # of many options, each a capture of its own
+SLOW = ("CrossEntropyLoss", "MultiLabelSoftMarginLoss")  # of many options, each a capture of its own
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
