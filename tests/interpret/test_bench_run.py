@@ -82,6 +82,7 @@ def rows(tmp_path: Path) -> list[results.Row]:
 def test_a_run_measures_every_case_once(
     timed: list[gpu.Call], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    torch.manual_seed(0)
     assert run.main(["--quick"]) == 0
     found = rows(tmp_path)
     assert not [row.note for row in found if row.note]
