@@ -132,6 +132,7 @@ def test_no_part_of_the_columns_is_empty(blocks: int, tiles: int) -> None:
         assert (parts - 1) * -(-tiles // parts) < tiles and (parts == 1 or 2 * parts <= tiles)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["in the batch", "labels"])
 def test_sums_over_many(kind: str) -> None:
     """No sum is as long as there are others: tensor cores round towards zero, and errors would grow with it."""

@@ -191,6 +191,7 @@ def test_what_is_frozen(case: Case, frozen: str) -> None:
     torch.testing.assert_close(case.run(drawn), case.expected(drawn, "mean"), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", FEW, ids=lambda case: case.loss)
 @pytest.mark.parametrize(
     ("dtype", "chunk"),

@@ -239,6 +239,7 @@ def test_the_gradient_of_shifted_rows_needs_no_division() -> None:
     assert report.backward is not None and "divide" not in report.backward.source
 
 
+@pytest.mark.slow
 def test_shifted_labels() -> None:
     def chosen(x: Tensor, t: Tensor) -> Tensor:
         return -x.log_softmax(-1)[:, :-1].reshape(-1, x.shape[-1]).gather(1, t[:, 1:].reshape(-1, 1)).mean()
@@ -277,6 +278,7 @@ def test_a_histogram_is_torchs(loss: Loss) -> None:
     assert {step.partition(",")[0] for step in steps} <= {"index_put", "index_add", "scatter_add"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "columns"), [(900, 7), (4, 5003)])
 def test_a_slice_of_rows_has_the_statistics_that_forward_kept(rows: int, columns: int) -> None:
     """The loss of a language model's next tokens: backward computes nothing per row again."""

@@ -18,6 +18,7 @@ from tests.unit.verify import verify
 
 
 class TestSkeletons:
+    @pytest.mark.slow
     def test_losses_of_one_pattern_have_the_same_to_the_byte(self) -> None:
         calls: list[Loss] = [
             nn.MSELoss(),
